@@ -1,0 +1,1 @@
+"""The coordinator: drives the topology state machine, one transition at a time."""

@@ -1,0 +1,113 @@
+"""Who has applied what: the table of acknowledgements, and the barriers that rest on it (design, I5).
+
+Both the coordinator and the session guard fold the same acks with these functions, so what gates a step
+and what people are shown cannot differ.
+"""
+
+from collections.abc import Iterable, Set
+
+import msgspec
+from immutables import Map
+
+from stele.domain.entities import Operation
+from stele.domain.image import Image
+from stele.domain.messages import Ack
+from stele.domain.ring.quorum import quorum_of
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """The newest ack of a node and when it came, in seconds of the reader's own clock."""
+
+    ack: Ack
+    at_s: float
+
+
+class AckTable(msgspec.Struct, frozen=True):
+    """Newest ack by node. Late and doubled acks change nothing."""
+
+    by_node: Map[str, Seen] = Map()
+
+    def with_ack(self, ack: Ack, now_s: float) -> "AckTable":
+        known = self.by_node.get(ack.node_id)
+        if known is not None and _order(ack) <= _order(known.ack):
+            return self
+        return AckTable(self.by_node.set(ack.node_id, Seen(ack, now_s)))
+
+    def silent_for_s(self, node_id: str, now_s: float) -> float:
+        """Seconds since the node was heard; infinite when it never was."""
+        seen = self.by_node.get(node_id)
+        return float("inf") if seen is None else now_s - seen.at_s
+
+
+class Blocker(msgspec.Struct, frozen=True):
+    """A node that holds a barrier up, why, and how long it has been silent (seconds)."""
+
+    node_id: str
+    why: str
+    silent_for_s: float
+
+
+class Barrier(msgspec.Struct, frozen=True):
+    """How a barrier stands: ``complete`` when all answered; ``quorum`` when enough did, see below."""
+
+    complete: bool
+    quorum: bool
+    blockers: tuple[Blocker, ...]
+
+
+def barrier(image: Image, acks: AckTable, epoch: int, version: int, now_s: float) -> Barrier:
+    """Has every node that takes part applied ``epoch`` and drained what is older than ``version``?
+
+    Drained means: no request of an older version, no work under a session that is not open any more
+    (seed 000, global token metadata barrier). ``quorum`` is what I5 asks for at least: in every range
+    that the operation touches, a quorum of the replicas before, of those after, and of both together.
+    """
+    open_session = image.topology.topology.session
+    passed, blockers = set[str](), list[Blocker]()
+    for node_id in image.membership.taking_part():
+        why = _blocked_by(acks, node_id, epoch, version, open_session)
+        if why:
+            blockers.append(Blocker(node_id, why, acks.silent_for_s(node_id, now_s)))
+        else:
+            passed.add(node_id)
+    return Barrier(not blockers, covers_quorums(image, passed), tuple(blockers))
+
+
+def covers_quorums(image: Image, nodes: Set[str]) -> bool:
+    """True when no quorum of any touched range can be made up of nodes outside ``nodes`` alone."""
+    members = image.membership.taking_part()
+    if len(members.keys() & nodes) < quorum_of(len(members)):
+        return False
+    return all(
+        _is_quorum(replicas, nodes)
+        for row_old, row_new in _touched(image.topology.operation)
+        for replicas in (row_old, row_new, {*row_old, *row_new})
+    )
+
+
+def _touched(operation: Operation | None) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
+    if operation is None:
+        return ()
+    return {(row.old, row.new) for plan in operation.plans.values() for row in plan.rows}
+
+
+def _is_quorum(replicas: Iterable[str], nodes: Set[str]) -> bool:
+    distinct = set(replicas)
+    return len(distinct & nodes) >= quorum_of(len(distinct)) if distinct else True
+
+
+def _blocked_by(acks: AckTable, node_id: str, epoch: int, version: int, open_session: str) -> str:
+    seen = acks.by_node.get(node_id)
+    if seen is None:
+        return "was never heard"
+    ack = seen.ack
+    if ack.epoch < epoch:
+        return f"has applied epoch {ack.epoch}, not {epoch}"
+    if ack.oldest_version_in_use < version:
+        return f"has requests of version {ack.oldest_version_in_use}, older than {version}"
+    closed = [session for session in ack.sessions_in_use if session != open_session]
+    return f"still works under closed session {closed[0]}" if closed else ""
+
+
+def _order(ack: Ack) -> tuple[str, int]:
+    return ack.boot_id, ack.sequence

@@ -1,0 +1,64 @@
+"""What coordinator and nodes say to each other through Kafka, beside the log (design, section 3).
+
+All of it may be lost, doubled or late: the log alone decides, and whatever is missing is said again.
+"""
+
+import msgspec
+
+from stele.domain.names import OrderKind, ReportStatus
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the coordinator of ``term`` wants a node to do, once it has read up to ``epoch``.
+
+    A node refuses older terms and indices that it has seen, and joins an identical order
+    (``same_work``) that is running already or answers again with its result.
+    """
+
+    node_id: str
+    term: int
+    index: int
+    kind: OrderKind
+    epoch: int
+    version: int
+    session: str = ""
+    request_id: str = ""
+
+    def same_work(self) -> tuple[OrderKind, int, str]:
+        return self.kind, self.version, self.session
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Result or progress of an order; bytes and keys count the order's own work."""
+
+    node_id: str
+    term: int
+    index: int
+    kind: OrderKind
+    version: int
+    session: str
+    request_id: str
+    status: ReportStatus
+    bytes_done: int = 0
+    bytes_total: int = 0
+    keys_done: int = 0
+    error: str = ""
+    at_ms: int = 0
+
+
+class Ack(msgspec.Struct, frozen=True, kw_only=True):
+    """Heartbeat of a node: what it has applied, and what it still uses.
+
+    ``oldest_version_in_use`` is the lowest topology version that any of its requests still holds, or
+    its current version. ``sessions_in_use`` are the sessions under which work is still running.
+    """
+
+    node_id: str
+    boot_id: str
+    sequence: int
+    epoch: int
+    version: int
+    fence_version: int
+    oldest_version_in_use: int
+    sessions_in_use: tuple[str, ...] = ()
+    at_ms: int = 0

@@ -1,0 +1,75 @@
+"""The closed sets of names that states, kinds and orders take; the words are the seeds' own."""
+
+from enum import StrEnum
+from typing import Final
+
+
+class NodeState(StrEnum):
+    """State of a node in the topology (seed 000, "Node state can be one of those")."""
+
+    NONE = "none"
+    BOOTSTRAPPING = "bootstrapping"
+    DECOMMISSIONING = "decommissioning"
+    NORMAL = "normal"
+    LEFT = "left"
+
+
+class TransitionState(StrEnum):
+    """State of the topology as a whole; at most one operation is in transition (seed 000)."""
+
+    NONE = ""
+    JOIN_GROUP0 = "join_group0"
+    WRITE_BOTH_READ_OLD = "write_both_read_old"
+    WRITE_BOTH_READ_NEW = "write_both_read_new"
+    LEFT_TOKEN_RING = "left_token_ring"  # noqa: S105 - a state, not a secret
+    ROLLBACK_TO_NORMAL = "rollback_to_normal"
+
+
+class RequestKind(StrEnum):
+    """Topology requests that a node may have (seed 000). The order is the order of service."""
+
+    JOIN = "join"
+    LEAVE = "leave"
+
+
+class RequestStatus(StrEnum):
+    """Life of a request: pending -> running -> done | failed | cancelled."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class CleanupStatus(StrEnum):
+    """Whether a node still holds data of ranges that it no longer owns (seed 000)."""
+
+    CLEAN = "clean"
+    NEEDED = "needed"
+
+
+class OrderKind(StrEnum):
+    """What a coordinator may order a node to do."""
+
+    STREAM = "stream"
+    CLEANUP = "cleanup"
+
+
+class ReportStatus(StrEnum):
+    """How an order stands at the node that carries it out."""
+
+    RUNNING = "running"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+PARTITIONER: Final = "Murmur3Partitioner"
+
+OWNS_TOKENS: Final = frozenset({NodeState.NORMAL, NodeState.DECOMMISSIONING})
+"""States in which a node's tokens are part of the ring."""
+
+TAKES_PART: Final = OWNS_TOKENS | {NodeState.BOOTSTRAPPING}
+"""States in which a node routes requests, and must therefore acknowledge every step."""
+
+UNFINISHED: Final = frozenset({RequestStatus.PENDING, RequestStatus.RUNNING})

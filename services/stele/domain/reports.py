@@ -1,0 +1,55 @@
+"""How orders stand: the newest report of each node's work, whoever ordered it and however often."""
+
+import msgspec
+from immutables import Map
+
+from stele.domain.messages import Report
+from stele.domain.names import OrderKind, ReportStatus
+
+Work = tuple[str, OrderKind, int, str]
+"""Node, kind, version and session: what makes two orders the same work."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """The newest report of a piece of work, when it came, and when it last made progress (seconds)."""
+
+    report: Report
+    at_s: float
+    progress_at_s: float
+
+
+class ReportTable(msgspec.Struct, frozen=True):
+    """Newest report by work. Success is final; late and doubled reports change nothing."""
+
+    by_work: Map[Work, Heard] = Map()
+
+    def with_report(self, report: Report, now_s: float) -> "ReportTable":
+        work = (report.node_id, report.kind, report.version, report.session)
+        known = self.by_work.get(work)
+        if known is not None and not _newer(report, known.report):
+            return self
+        moved = known is None or report.bytes_done != known.report.bytes_done
+        progress_at_s = now_s if known is None or moved else known.progress_at_s
+        return ReportTable(self.by_work.set(work, Heard(report, now_s, progress_at_s)))
+
+    def without_older(self, version: int) -> "ReportTable":
+        """Forget the work of versions below ``version``."""
+        kept = {work: heard for work, heard in self.by_work.items() if work[2] >= version}
+        return self if len(kept) == len(self.by_work) else ReportTable(Map(kept))
+
+
+def _newer(report: Report, known: Report) -> bool:
+    if known.status is ReportStatus.SUCCESS:
+        return False
+    if report.status is ReportStatus.SUCCESS:
+        return True
+    return (report.term, report.index, report.bytes_done, _rank(report)) > (
+        known.term,
+        known.index,
+        known.bytes_done,
+        _rank(known),
+    )
+
+
+def _rank(report: Report) -> int:
+    return 0 if report.status is ReportStatus.RUNNING else 1

@@ -1,0 +1,219 @@
+"""The plan of a join, leave, replace or remove, and the change of rows that each of its steps makes.
+
+Everything is computed once, in ``prepare``. The steps only look up (reference: cassandra_tcm 5.3):
+
+step                 reads  writes       ranges
+split_delta          old    old          cut at the tokens that come
+write_both_read_old  old    old + new
+write_both_read_new  new    old + new
+finish               new    new          joined where tokens went
+rollback             old    old          as they were before split_delta
+
+A step's delta is what differs between the placement given and the rows the step asks for. So a step may
+follow any other, repeating it changes nothing, and only rows that change are in a delta. A placement of
+None is a ring without tokens (``EMPTY_RING``).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from operator import attrgetter
+
+import msgspec
+
+from stele.domain.ring.quorum import MAX_SHRINK, quorum_of
+from stele.domain.ring.ranges import (
+    EMPTY_RING,
+    Placement,
+    PlacementError,
+    Range,
+    RangeReplicas,
+    range_of,
+    ranges_of,
+    split_row,
+)
+from stele.domain.ring.strategy import NodeLocation, placement_of
+from stele.domain.ring.tokens import MIN_TOKEN
+
+
+class TransitionRow(msgspec.Struct, frozen=True):
+    """A range whose replicas change, and from which to which; primary first on both sides."""
+
+    start: int
+    end: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+class TransitionPlan(msgspec.Struct, frozen=True):
+    """All that the steps of one operation need to know, for one placement; all parts in ring order.
+
+    ``rows`` are the affected ranges. ``split`` are the rows before the operation that the tokens
+    ``split_at`` cut; ``merge`` are the rows after it that were cut by the tokens ``merge_at``.
+    """
+
+    rows: tuple[TransitionRow, ...]
+    split: tuple[RangeReplicas, ...] = ()
+    split_at: tuple[int, ...] = ()
+    merge: tuple[RangeReplicas, ...] = ()
+    merge_at: tuple[int, ...] = ()
+
+
+class PlacementDelta(msgspec.Struct, frozen=True):
+    """Rows that leave a placement, and rows that come in for them; both empty when nothing changes."""
+
+    removed: tuple[Range, ...] = ()
+    added: tuple[RangeReplicas, ...] = ()
+
+
+def prepare(
+    placement: Placement | None,
+    old_tokens: Mapping[int, str],
+    new_tokens: Mapping[int, str],
+    old_locations: Mapping[str, NodeLocation],
+    new_locations: Mapping[str, NodeLocation],
+    rf: Mapping[str, int],
+) -> TransitionPlan:
+    """Plan the way from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``.
+
+    Raises PlacementError when ``placement`` is not that of the old ring at rest, as while another
+    operation is under way, and when a range would lose more than ``MAX_SHRINK`` replicas.
+    """
+    before = placement_of(old_tokens, old_locations, rf)
+    after = placement_of(new_tokens, new_locations, rf)
+    if before != (EMPTY_RING if placement is None else placement):
+        raise PlacementError(
+            "The placement is not that of the ring's tokens: finish or undo what is under way first."
+        )
+    rows = tuple(_affected(before, after, ranges_of({*old_tokens, *new_tokens})))
+    split_at = tuple(sorted(new_tokens.keys() - old_tokens.keys() - {MIN_TOKEN}))
+    merge_at = tuple(sorted(old_tokens.keys() - new_tokens.keys() - {MIN_TOKEN}))
+    return TransitionPlan(
+        rows=rows,
+        split=_rows_at(before, split_at),
+        split_at=split_at,
+        merge=_rows_at(after, merge_at),
+        merge_at=merge_at,
+    )
+
+
+def split_delta(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+    """Cut the ranges that new tokens fall into; owners unchanged (seed 001, step 1 of bootstrap)."""
+    return _delta(placement, [_row(row, row.old, row.old) for row in _pieces(plan)])
+
+
+def write_both_read_old(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+    """The new replicas receive writes too. They stand behind the old ones."""
+    return _delta(placement, [_row(row, row.old, _union(row)) for row in _pieces(plan)])
+
+
+def write_both_read_new(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+    """The new replicas serve the reads; the old ones still receive what late readers look for."""
+    return _delta(placement, [_row(row, row.new, _union(row)) for row in _pieces(plan)])
+
+
+def finish(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+    """The new replicas alone, in the ranges of the new tokens: what ``placement_of`` them gives."""
+    rows = [_row(row, row.new, row.new) for row in _pieces(plan)]
+    return _delta(placement, _joined(rows, plan.merge, plan.merge_at))
+
+
+def rollback(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+    """From any step back to the very rows that ``prepare`` was given (I11)."""
+    rows = [_row(row, row.old, row.old) for row in _pieces(plan)]
+    return _delta(placement, _joined(rows, plan.split, plan.split_at))
+
+
+def gained(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
+    """Ranges that the node replicates after the operation and did not before, in ring order."""
+    return tuple(Range(r.start, r.end) for r in plan.rows if node in r.new and node not in r.old)
+
+
+def lost(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
+    """Ranges that the node replicated before the operation and does not after, in ring order."""
+    return tuple(Range(r.start, r.end) for r in plan.rows if node in r.old and node not in r.new)
+
+
+def stream_sources(
+    row: TransitionRow, gaining: str, unavailable: Set[str] = frozenset()
+) -> tuple[tuple[str, ...], int]:
+    """Whom ``gaining`` must stream this range from, and how many of them it needs.
+
+    Pairing (strict consistent range movement): when at least as many replicas leave as come, the i-th
+    that comes takes over from the i-th that leaves, alone. It then holds what its partner held, so the
+    new set is the old one with names changed, less at most ``MAX_SHRINK`` members: a quorum of the old
+    set is still one that meets every read quorum of the new. Any other single source could hold less.
+
+    Otherwise, or when the partner is ``unavailable``: a majority of the old set, which meets the quorum
+    of each acknowledged write, so ``gaining`` holds them all. The majority is that of all old replicas;
+    dead ones are not asked but do not make it smaller. Fewer sources than needed means that it cannot
+    be done safely. No old replicas, no sources: ((), 0).
+
+    Raises ValueError when ``gaining`` does not gain this range.
+    """
+    coming = [node for node in row.new if node not in row.old]
+    leaving = [node for node in row.old if node not in row.new]
+    if gaining not in coming:
+        raise ValueError(f"Node '{gaining}' does not gain ({row.start}, {row.end}].")
+    if len(leaving) >= len(coming):
+        partner = leaving[coming.index(gaining)]
+        if partner not in unavailable:
+            return (partner,), 1
+    sources = tuple(node for node in row.old if node not in unavailable)
+    return sources, quorum_of(len(row.old)) if row.old else 0
+
+
+def _affected(
+    before: Placement, after: Placement, ranges: Iterable[Range]
+) -> Iterable[TransitionRow]:
+    for range_ in ranges:
+        old, new = before.row_for(range_.end).reads, after.row_for(range_.end).reads
+        if len(old) - len(new) > MAX_SHRINK:
+            raise PlacementError(
+                f"({range_.start}, {range_.end}] would shrink from {old} to {new} at once."
+            )
+        if old != new:
+            yield TransitionRow(range_.start, range_.end, old, new)
+
+
+def _rows_at(placement: Placement, tokens: Iterable[int]) -> tuple[RangeReplicas, ...]:
+    """The rows that hold these sorted tokens, each once."""
+    return tuple(dict.fromkeys(placement.row_for(token) for token in tokens))
+
+
+def _pieces(plan: TransitionPlan) -> list[TransitionRow]:
+    """The plan's rows, and the pieces of split or merged rows whose replicas do not change."""
+    found = {row.start: row for row in plan.rows}
+    cut = [piece for row in plan.split for piece in split_row(row, plan.split_at)]
+    cut += [piece for row in plan.merge for piece in split_row(row, plan.merge_at)]
+    for piece in cut:
+        unchanged = TransitionRow(piece.start, piece.end, piece.reads, piece.reads)
+        found.setdefault(piece.start, unchanged)
+    return [found[start] for start in sorted(found)]
+
+
+def _joined(
+    rows: Iterable[RangeReplicas], whole: Iterable[RangeReplicas], cut_at: Sequence[int]
+) -> list[RangeReplicas]:
+    """The rows with each of ``whole`` in place of its pieces."""
+    inside = {piece.start for row in whole for piece in split_row(row, cut_at)}
+    kept = [row for row in rows if row.start not in inside]
+    return sorted((*kept, *whole), key=attrgetter("start"))
+
+
+def _delta(placement: Placement | None, wanted: Sequence[RangeReplicas]) -> PlacementDelta:
+    """What to change in the placement so that the ranges of ``wanted`` have exactly these rows."""
+    if placement is None:
+        return PlacementDelta((), tuple(wanted))
+    there = dict.fromkeys(found for row in wanted for found in placement.overlapping(range_of(row)))
+    staying = there.keys() & set(wanted)
+    return PlacementDelta(
+        tuple(range_of(row) for row in there if row not in staying),
+        tuple(row for row in wanted if row not in staying),
+    )
+
+
+def _row(row: TransitionRow, reads: tuple[str, ...], writes: tuple[str, ...]) -> RangeReplicas:
+    return RangeReplicas(row.start, row.end, reads, writes)
+
+
+def _union(row: TransitionRow) -> tuple[str, ...]:
+    return (*row.old, *(node for node in row.new if node not in row.old))

@@ -1,0 +1,21 @@
+"""Why a reader of the log must stop. None of these is ever skipped: a skipped epoch is a wrong image."""
+
+
+class LogError(Exception):
+    """A reader met a record that it must not go past."""
+
+    def __init__(self, offset: int, message: str) -> None:
+        self.offset = offset
+        super().__init__(f"At offset {offset} of the log: {message}")
+
+
+class CorruptRecordError(LogError):
+    """The bytes are no record of this log. Restore the topic, or recover from a snapshot."""
+
+
+class UnknownSchemaError(LogError):
+    """Written with a schema that this build does not have. Upgrade this process."""
+
+
+class UnknownFeatureError(LogError):
+    """The record needs semantics that this build does not know. Upgrade this process."""

@@ -1,0 +1,119 @@
+"""The live flows beside the log: orders, acks, reports. Sent and forgotten; read from their end.
+
+Nothing here is a truth: what is lost is said again, so a reader starts at the newest record.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
+
+from stele.log.codec import DecodeError
+
+TIMEOUT_S: Final = 10.0
+FLUSH_TIMEOUT_S: Final = 3.0
+BATCH: Final = 500
+
+OnValue = Callable[[bytes], None]
+OnUnreadable = Callable[[DecodeError], None]
+
+
+def flow_topic(cluster: str, flow: str) -> str:
+    """Name of a cluster's topic; ``flow`` is epochs, commands, outcomes, orders, acks, reports ..."""
+    return f"stele.{cluster}.{flow}"
+
+
+class FlowWriter:
+    """Sends records of one topic; the key decides the partition, so one key's records keep their order."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self._topic = topic
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "delivery.timeout.ms": 10_000,
+                "partitioner": "murmur2_random",
+            }
+        )
+
+    def send(self, key: str, value: bytes) -> None:
+        """Send off, or drop when the queue is full: the sender repeats what matters."""
+        with contextlib.suppress(BufferError):
+            self._producer.produce(self._topic, value, key.encode())
+        self._producer.poll(0)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._producer.flush, FLUSH_TIMEOUT_S)
+
+
+class FlowReader:
+    """Reads all partitions of one topic from their end, and calls back in the event loop.
+
+    A record that ``on_value`` cannot decode (DecodeError) goes to ``on_unreadable`` and reading goes on.
+    Make and start it inside the event loop.
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, on_value: OnValue, on_unreadable: OnUnreadable
+    ) -> None:
+        self._topic = topic
+        self._on_value = on_value
+        self._on_unreadable = on_unreadable
+        self._loop = asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"flow-{topic}", daemon=True)
+        self._ready = asyncio.Event()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "stele-unused",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest",
+                "fetch.error.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 1000,
+            }
+        )
+
+    async def start(self) -> None:
+        """Returns once the reader stands at the topic's end: what is sent from now on will be read."""
+        self._thread.start()
+        await asyncio.wait_for(self._ready.wait(), TIMEOUT_S)
+
+    async def close(self) -> None:
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, TIMEOUT_S)
+
+    def _run(self) -> None:
+        metadata = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S)
+        partitions = sorted(metadata.topics[self._topic].partitions)
+        self._consumer.assign([self._end_of(partition) for partition in partitions])
+        self._call(self._ready.set)
+        while not self._stop.is_set():
+            first = self._consumer.poll(0.2)
+            if first is not None:
+                batch = [first, *self._consumer.consume(BATCH, 0)]
+                values = [m.value() or b"" for m in batch if m.error() is None]
+                self._call(self._deliver, values)
+        self._consumer.close()
+
+    def _end_of(self, partition: int) -> TopicPartition:
+        where = TopicPartition(self._topic, partition)
+        _, high = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S, cached=False)
+        return TopicPartition(self._topic, partition, high if high >= 0 else OFFSET_END)
+
+    def _deliver(self, values: list[bytes]) -> None:
+        for value in values:
+            try:
+                self._on_value(value)
+            except DecodeError as error:
+                self._on_unreadable(error)
+
+    def _call(self, callback: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is there to be told
+            self._loop.call_soon_threadsafe(callback, *args)

@@ -1,0 +1,44 @@
+"""The log's port: one ordered partition of records, with holes in its offsets. Two adapters keep it.
+
+The contract, which one suite holds against every adapter:
+``append`` never waits and promises nothing: the record may be lost, doubled or late, but records of one
+appender that arrive do so in their order. ``read`` gives every record from an offset on, in the order that
+all readers see. ``end_offset`` is at least the offset after every record that was durable before the call.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+
+class Record(NamedTuple):
+    """A record where it stands in the log."""
+
+    offset: int
+    value: bytes
+
+
+OnRecords = Callable[[list[Record]], None]
+
+
+class Log(Protocol):
+    """One cluster's log, or any other topic of one partition."""
+
+    def append(self, value: bytes, key: bytes | None = None) -> None:
+        """Send a record off. Raises BufferError when too many are on their way."""
+
+    async def end_offset(self) -> int:
+        """The offset after the last durable record. Raises TimeoutError after the adapter's limit."""
+
+    def follow(
+        self, offset: int, on_records: OnRecords, on_error: Callable[[Exception], None]
+    ) -> None:
+        """Call ``on_records`` in the event loop with all records from ``offset`` on, as they come.
+
+        ``on_error`` is called once when following is over for good, such as an offset that is gone.
+        """
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        """At most ``limit`` records from ``offset`` on, up to the end at the time of the call."""
+
+    async def close(self) -> None:
+        """Stop following and send what is buffered, within a time limit."""
