@@ -1,0 +1,1 @@
+"""What every service's shell shares: settings, logs, HTTP, topics, start and stop."""

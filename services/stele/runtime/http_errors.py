@@ -1,0 +1,130 @@
+"""The one shape of every HTTP error: `{"code", "message", "hint", "facts"}`.
+
+The shell's own codes are in `ErrorCode`; a service adds its closed set and raises `HttpError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stele.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+Fact = str | int | float | bool | None | list[str] | list[int]
+
+
+class ErrorCode(StrEnum):
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    BODY_TOO_LARGE = "body_too_large"
+    MALFORMED_JSON = "malformed_json"
+    INVALID_REQUEST = "invalid_request"
+    UNAVAILABLE = "unavailable"
+    TIMED_OUT = "timed_out"
+    HTTP_ERROR = "http_error"
+    INTERNAL = "internal"
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    code: str
+    message: str  # one sentence: what is the case
+    hint: str  # one sentence: what to do
+    facts: dict[str, Fact]
+
+
+class HttpError(Exception):
+    """Raise in a handler to answer with an error. `status` is the HTTP status, 400 to 599."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        hint: str = "",
+        facts: Mapping[str, Fact] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = ErrorBody(str(code), message, hint, dict(facts or {}))
+
+
+class JsonResponse(Response):
+    """A response encoded by msgspec: structs, dataclasses, dicts."""
+
+    media_type = "application/json"
+
+    def render(self, content: object) -> bytes:
+        return msgspec.json.encode(content)
+
+
+async def read_json(request: Request, kind: type[T]) -> T:
+    """The body as a typed value. Raises HttpError: 400 when it is no JSON, 422 when it misfits."""
+    body = await request.body()
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise HttpError(
+            422,
+            ErrorCode.INVALID_REQUEST,
+            f"The body does not fit: {error}.",
+            hint="Correct the field that the message names.",
+        ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise HttpError(
+            400,
+            ErrorCode.MALFORMED_JSON,
+            f"The body is not JSON: {error}.",
+            hint="Send one JSON value in UTF-8.",
+            facts={"size_bytes": len(body)},
+        ) from error
+
+
+async def answer_http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HttpError)
+    return JsonResponse(error.body, status_code=error.status)
+
+
+async def answer_starlette_error(request: Request, error: Exception) -> Response:
+    """Starlette's own errors: no such path, method not allowed, and what its parsers raise."""
+    assert isinstance(error, HTTPException)
+    path, method = request.url.path, request.method
+    facts: dict[str, Fact] = {"path": path, "method": method}
+    match error.status_code:
+        case 404:
+            body = ErrorBody(
+                ErrorCode.NOT_FOUND, f"There is nothing at {path}.", "Check the path.", facts
+            )
+        case 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            facts["allowed"] = sorted(part.strip() for part in allowed.split(",") if part.strip())
+            body = ErrorBody(
+                ErrorCode.METHOD_NOT_ALLOWED,
+                f"{path} does not take {method}.",
+                f"Use {allowed or 'another method'}.",
+                facts,
+            )
+        case _:
+            body = ErrorBody(ErrorCode.HTTP_ERROR, str(error.detail), "", facts)
+    return JsonResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+async def answer_internal_error(request: Request, error: Exception) -> Response:
+    """A bug of ours: the caller learns that, the log has the trace."""
+    log.error("request failed", path=request.url.path, error=repr(error))
+    body = ErrorBody(
+        ErrorCode.INTERNAL,
+        "The service failed on this request.",
+        "Report it with the service's log; whether a change took effect is unknown.",
+        {"path": request.url.path, "method": request.method},
+    )
+    return JsonResponse(body, status_code=500)

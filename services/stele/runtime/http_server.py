@@ -1,0 +1,142 @@
+"""Run an ASGI application inside the service's own event loop, on a socket of our own.
+
+The socket is bound before uvicorn starts, so port 0 works and the chosen port is known. Signals
+are the business of `runtime.service`, not of uvicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Protocol
+
+import uvicorn
+from starlette.applications import Starlette
+
+from stele.runtime.settings import ConfigurationError
+
+BACKLOG = 512  # connections waiting to be accepted
+GRACE_S = 3.0  # for answers under way and open streams when the service stops; whole seconds
+
+
+class Waitable(Protocol):
+    async def wait(self) -> object: ...
+
+
+class HttpSettings(Protocol):
+    """The part of ServiceSettings that the server needs."""
+
+    @property
+    def http_host(self) -> str: ...
+    @property
+    def http_port(self) -> int: ...
+    @property
+    def instance_id(self) -> str: ...
+
+
+class StartFailed(Exception):
+    """The application's lifespan raised; the log has the trace."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises ConfigurationError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigurationError(
+            f"STELE_HTTP_HOST={host!r}, STELE_HTTP_PORT={port}: cannot listen there ({error})"
+        ) from error
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """The address that others on this machine reach the socket by."""
+    host, port = sock.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (compared only)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def announce(service: str, instance: str, url: str) -> None:
+    """Tell the parent process, by one JSON line on standard output, where we listen."""
+    line = json.dumps({"service": service, "instance": instance, "http": url})
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+@asynccontextmanager
+async def serving(
+    app: Starlette, sock: socket.socket, *, grace_s: float = GRACE_S
+) -> AsyncIterator[str]:
+    """Serve inside the block; yields the address once requests are answered.
+
+    `app.state.stopping` (asyncio.Event) is set when the block ends: streams must end on it.
+    """
+    app.state.stopping = asyncio.Event()
+    server = _Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            timeout_graceful_shutdown=max(1, round(grace_s)),
+            server_header=False,
+        )
+    )
+    task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
+    ready = asyncio.create_task(server.ready.wait())
+    try:
+        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if not server.started:
+            raise StartFailed(f"{app.state.service} did not start: the log has the trace.")
+        yield url_of(sock)
+    finally:
+        ready.cancel()
+        app.state.stopping.set()
+        server.should_exit = True
+        await task
+        sock.close()
+
+
+async def serve(
+    app: Starlette,
+    settings: HttpSettings,
+    service: str,
+    stop: Waitable,
+    *,
+    sock: socket.socket | None = None,
+    grace_s: float = GRACE_S,
+) -> None:
+    """Serve and announce until `stop`; then finish what is under way, at most `grace_s`."""
+    sock = sock or bind(settings.http_host, settings.http_port)
+    async with serving(app, sock, grace_s=grace_s) as url:
+        announce(service, settings.instance_id, url)
+        await stop.wait()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, and with an event for the moment it is ready."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets=sockets)
+        except SystemExit:  # uvicorn's answer to a lifespan that raised; ours is StartFailed
+            self.should_exit = True
+        self.ready.set()

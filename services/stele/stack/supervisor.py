@@ -1,0 +1,258 @@
+"""Keeps child processes running: restarts with back-off, a limit, an orderly end.
+
+    starting -> running -> (ended) -> backing_off -> running ...
+                   |                       `-> given_up    more than RESTARTS_PER_MINUTE
+                   `-> stopped             `-> stopped     on request
+
+One thread watches all children. A child that serves HTTP writes one JSON line to its standard
+output, `{"service": ..., "instance": ..., "http": "http://127.0.0.1:PORT"}`, when it is ready.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from stele.stack.process import STOP_DEADLINE_S, Command, Process, spawn
+
+FIRST_BACK_OFF_S = 0.2
+LAST_BACK_OFF_S = 10.0
+STABLE_AFTER_S = 30.0  # a run this long starts the back-off from the beginning again
+RESTARTS_PER_MINUTE = 10  # with the back-off above, only a child that dies at once gets there
+WATCH_INTERVAL_S = 0.05
+READY_DEADLINE_S = 60.0
+EXIT_BAD_CONFIGURATION = 78  # sysexits.h, as runtime.service: another try reads the same settings
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    BACKING_OFF = "backing_off"
+    GIVEN_UP = "given_up"
+    STOPPED = "stopped"
+
+
+class ChildFailed(Exception):
+    """A child is not ready in time or has been given up; the text holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStatus:
+    name: str
+    state: State
+    pid: int | None
+    url: str | None  # what it announced in this run
+    restarts: int
+    exit_code: int | None  # of the run before; negative: the signal that ended it
+
+
+@dataclass(slots=True)
+class _Child:
+    command: Command
+    process: Process
+    state: State = State.RUNNING
+    restarts: int = 0
+    exit_code: int | None = None
+    back_off_s: float = FIRST_BACK_OFF_S
+    restart_at: float = 0.0  # monotonic seconds
+    ends: deque[float] = field(default_factory=deque)  # of the last minute, monotonic seconds
+    url: str | None = None
+
+
+class Supervisor:
+    """Children by name, in order of their start."""
+
+    def __init__(self, *, on_change: Callable[[], None] = lambda: None) -> None:
+        self._children: dict[str, _Child] = {}
+        self._changed = threading.Condition(threading.RLock())
+        self._on_change = on_change
+        self._stopping = threading.Event()
+        self._watcher: threading.Thread | None = None
+
+    def start(self, command: Command) -> None:
+        """Start a child and keep it running. Its name must be new, or stopped before."""
+        with self._changed:
+            known = self._children.get(command.name)
+            assert known is None or known.state in (State.STOPPED, State.GIVEN_UP), command.name
+            restarts = known.restarts + 1 if known else 0
+            self._children[command.name] = _Child(command, spawn(command), restarts=restarts)
+            if self._watcher is None:
+                self._stopping.clear()
+                self._watcher = threading.Thread(target=self._watch, name="supervisor", daemon=True)
+                self._watcher.start()
+        self._on_change()
+
+    def restart(self, name: str) -> None:
+        """Start a stopped or given-up child again with the command that it had."""
+        self.start(self._child(name).command)
+
+    def status(self) -> tuple[ChildStatus, ...]:
+        with self._changed:
+            return tuple(_status(child) for child in self._children.values())
+
+    def status_of(self, name: str) -> ChildStatus:
+        with self._changed:
+            return _status(self._child(name))
+
+    def wait_url(
+        self,
+        name: str,
+        deadline_s: float = READY_DEADLINE_S,
+        max_restarts: int = RESTARTS_PER_MINUTE,
+    ) -> str:
+        """The address that the child announced. Raises ChildFailed.
+
+        A child that has been restarted more often than `max_restarts` is not waited for.
+        """
+        end = time.monotonic() + deadline_s
+        with self._changed:
+            child = self._child(name)
+            while (url := _announced_url(child)) is None:
+                if child.state in (State.GIVEN_UP, State.STOPPED):
+                    raise ChildFailed(_story(child, f"is {child.state}"))
+                if child.restarts > max_restarts:
+                    raise ChildFailed(_story(child, "keeps ending"))
+                if time.monotonic() >= end:
+                    raise ChildFailed(_story(child, f"announced nothing in {deadline_s} s"))
+                self._changed.wait(WATCH_INTERVAL_S)
+            return url
+
+    def wait_state(self, name: str, state: State, deadline_s: float = READY_DEADLINE_S) -> None:
+        """Return once the child is in a state. Raises ChildFailed."""
+        with self._changed:
+            child = self._child(name)
+            if not self._changed.wait_for(lambda: child.state is state, deadline_s):
+                raise ChildFailed(_story(child, f"is {child.state}, not {state}"))
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal as a fault: the child is restarted when it ends. SIGSTOP pauses it."""
+        self._child(name).process.signal(number)
+
+    def stop(self, name: str, deadline_s: float = STOP_DEADLINE_S) -> int | None:
+        """Stop a child for good; its exit code."""
+        with self._changed:
+            child = self._child(name)
+            child.state = State.STOPPED
+            process = child.process
+        code = process.stop(deadline_s)
+        with self._changed:
+            child.exit_code = code
+            self._changed.notify_all()
+        self._on_change()
+        return code
+
+    def stop_all(self, deadline_s: float = STOP_DEADLINE_S) -> dict[str, int | None]:
+        """Stop every child, the last one first; each has the deadline. Exit codes by name."""
+        with self._changed:
+            names = [n for n, c in self._children.items() if c.state is not State.STOPPED]
+            for name in names:  # first, so that the watcher restarts nothing meanwhile
+                self._children[name].state = State.STOPPED
+        codes = {name: self.stop(name, deadline_s) for name in reversed(names)}
+        self._stopping.set()
+        if self._watcher is not None:
+            self._watcher.join()
+            self._watcher = None
+        return codes
+
+    def _child(self, name: str) -> _Child:
+        try:
+            return self._children[name]
+        except KeyError:
+            known = ", ".join(self._children) or "nothing"
+            raise KeyError(f"No child named {name}; there is {known}.") from None
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(WATCH_INTERVAL_S):
+            with self._changed:
+                changed = [self._step(child) for child in self._children.values()]
+                if any(changed):
+                    self._changed.notify_all()
+            if any(changed):
+                self._on_change()
+
+    def _step(self, child: _Child) -> bool:
+        now = time.monotonic()
+        if child.state is State.RUNNING:
+            code = child.process.poll()
+            if code is None:
+                return False
+            child.process.kill()  # what it forked
+            _plan_restart(child, code, now)
+            return True
+        if child.state is State.BACKING_OFF and now >= child.restart_at:
+            try:
+                child.process = spawn(child.command)
+            except OSError as error:  # no memory, no process left: the next try may have it
+                _plan_restart(child, -(error.errno or 1), now)
+                return True
+            child.url = None
+            child.restarts += 1
+            child.state = State.RUNNING
+            return True
+        return False
+
+
+@contextmanager
+def supervising() -> Iterator[Supervisor]:
+    """A supervisor whose children are all stopped at the end of the block."""
+    supervisor = Supervisor()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop_all()
+
+
+def _plan_restart(child: _Child, exit_code: int, now: float) -> None:
+    child.exit_code = exit_code
+    child.ends.append(now)
+    while child.ends[0] < now - 60:
+        child.ends.popleft()
+    if exit_code == EXIT_BAD_CONFIGURATION or len(child.ends) > RESTARTS_PER_MINUTE:
+        child.state = State.GIVEN_UP
+        return
+    if now - child.process.started_at >= STABLE_AFTER_S:
+        child.back_off_s = FIRST_BACK_OFF_S
+    child.restart_at = now + child.back_off_s
+    child.back_off_s = min(LAST_BACK_OFF_S, child.back_off_s * 2)
+    child.state = State.BACKING_OFF
+
+
+def _status(child: _Child) -> ChildStatus:
+    running = child.state is State.RUNNING
+    return ChildStatus(
+        name=child.command.name,
+        state=child.state,
+        pid=child.process.pid if running else None,
+        url=_announced_url(child) if running else None,
+        restarts=child.restarts,
+        exit_code=child.exit_code,
+    )
+
+
+def _announced_url(child: _Child) -> str | None:
+    if child.url is None and child.state is State.RUNNING:
+        for line in child.process.stdout_of_this_run().splitlines():
+            child.url = child.url or _url_in(line)
+    return child.url
+
+
+def _url_in(line: str) -> str | None:
+    try:
+        announcement = json.loads(line)
+    except ValueError:
+        return None
+    url = announcement.get("http") if isinstance(announcement, dict) else None
+    return url if isinstance(url, str) else None
+
+
+def _story(child: _Child, what: str) -> str:
+    return (
+        f"{child.command.name} {what} (restarts {child.restarts}, last exit code "
+        f"{child.exit_code}); end of {child.command.stderr}:\n{child.process.tail()}"
+    )

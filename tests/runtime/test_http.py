@@ -1,0 +1,173 @@
+"""Errors have one shape; health and metrics are there; streams end when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import msgspec
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from stele.runtime.http import (
+    Health,
+    HttpError,
+    JsonResponse,
+    bind,
+    build_app,
+    read_json,
+    serving,
+)
+from stele.runtime.http_server import StartFailed
+from stele.runtime.settings import ConfigurationError
+
+WELL = Health(ok=True, epoch=7, state_id="s7", lag_epochs=0)
+LIMIT_BYTES = 1_000
+
+
+class Ask(msgspec.Struct):
+    tokens: int
+
+
+async def ask(request: Request) -> Response:
+    return JsonResponse(await read_json(request, Ask))
+
+
+async def conflict(_: Request) -> Response:
+    raise HttpError(409, "stale_term", "Term 3 is over.", hint="Read again.", facts={"term": 4})
+
+
+async def bug(_: Request) -> Response:
+    raise ZeroDivisionError
+
+
+ROUTES = [
+    Route("/ask", ask, methods=["POST"]),
+    Route("/conflict", conflict),
+    Route("/bug", bug),
+]
+
+
+@asynccontextmanager
+async def client(health: Health = WELL) -> AsyncIterator[httpx.AsyncClient]:
+    app = build_app("trial", ROUTES, lambda: health, max_body_bytes=LIMIT_BYTES)
+    async with (
+        serving(app, bind("127.0.0.1", 0)) as url,
+        httpx.AsyncClient(base_url=url, timeout=10) as http,
+    ):
+        yield http
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "/nowhere", b"", 404, "not_found"),
+        ("DELETE", "/ask", b"", 405, "method_not_allowed"),
+        ("POST", "/ask", b"{", 400, "malformed_json"),
+        ("POST", "/ask", b"\xff", 400, "malformed_json"),
+        ("POST", "/ask", b'{"tokens": "many"}', 422, "invalid_request"),
+        ("POST", "/ask", b"x" * (LIMIT_BYTES + 1), 413, "body_too_large"),
+        ("GET", "/conflict", b"", 409, "stale_term"),
+        ("GET", "/bug", b"", 500, "internal"),
+    ],
+)
+async def test_every_error_has_the_same_shape(
+    method: str, path: str, body: bytes, status: int, code: str
+) -> None:
+    async with client() as http:
+        answer = await http.request(method, path, content=body)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/json"
+    error = answer.json()
+    assert set(error) == {"code", "message", "hint", "facts"}
+    assert error["code"] == code
+    assert error["message"]
+    assert error["hint"]
+
+
+async def test_a_405_names_the_allowed_methods() -> None:
+    async with client() as http:
+        answer = await http.delete("/ask")
+    assert answer.headers["allow"] == "POST"
+    assert answer.json()["facts"]["allowed"] == ["POST"]
+
+
+async def test_a_body_of_unknown_length_is_limited_too() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(20):
+            yield b"x" * 100
+
+    async with client() as http:
+        answer = await http.post("/ask", content=chunks())
+    assert answer.status_code == 413
+    assert answer.json()["facts"]["limit_bytes"] == LIMIT_BYTES
+
+
+async def test_healthz_shows_the_position_and_503_with_a_reason_when_unwell() -> None:
+    async with client() as http:
+        answer = await http.get("/healthz")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "ok": True,
+        "epoch": 7,
+        "state_id": "s7",
+        "lag_epochs": 0,
+        "reason": "",
+    }
+    async with client(Health(ok=False, epoch=7, reason="the log does not answer")) as http:
+        answer = await http.get("/healthz")
+    assert answer.status_code == 503
+    assert answer.json()["reason"] == "the log does not answer"
+
+
+async def test_metrics_count_requests_by_handler_and_status() -> None:
+    async with client() as http:
+        await http.post("/ask", json={"tokens": 16})
+        text = (await http.get("/metrics")).text
+    assert 'stele_http_request_seconds_count{handler="ask",method="POST",status="200"}' in text
+    assert "process_resident_memory_bytes" in text
+
+
+async def test_an_open_stream_ends_when_the_server_stops() -> None:
+    ended = asyncio.Event()
+
+    async def stream(request: Request) -> Response:
+        async def lines() -> AsyncIterator[bytes]:
+            yield b"first\n"
+            await request.app.state.stopping.wait()
+            ended.set()
+
+        return StreamingResponse(lines())
+
+    app = build_app("trial", [Route("/stream", stream)], lambda: WELL)
+    async with httpx.AsyncClient(timeout=10) as http:
+        async with serving(app, bind("127.0.0.1", 0)) as url:
+            request = http.build_request("GET", f"{url}/stream")
+            answer = await http.send(request, stream=True)
+            lines = answer.aiter_lines()
+            assert await anext(lines) == "first"
+        assert ended.is_set()
+        await answer.aclose()
+
+
+async def test_a_lifespan_that_fails_is_an_error_of_the_start() -> None:
+    @asynccontextmanager
+    async def broken(_: Starlette) -> AsyncIterator[None]:
+        raise OSError("no disk")
+        yield
+
+    app = build_app("trial", [], lambda: WELL, lifespan=broken)
+    with pytest.raises(StartFailed):
+        async with serving(app, bind("127.0.0.1", 0)):
+            pass
+
+
+def test_a_taken_port_is_a_configuration_error_that_names_the_variable() -> None:
+    taken = bind("127.0.0.1", 0)
+    with taken, pytest.raises(ConfigurationError, match="STELE_HTTP_PORT"):
+        bind("127.0.0.1", taken.getsockname()[1])

@@ -1,0 +1,65 @@
+"""The project's topics are made once, as the log's rules ask."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
+
+from stele.runtime.kafka import (
+    Topic,
+    TopicsUnavailable,
+    ensure_topics,
+    topic_name,
+    topic_specs,
+)
+from stele.stack.ports import free_port
+
+pytestmark = pytest.mark.broker
+
+
+def config_of(kafka: str, name: str) -> dict[str, str]:
+    admin = AdminClient({"bootstrap.servers": kafka})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    entries = admin.describe_configs([resource])[resource].result(timeout=10)
+    return {key: entry.value for key, entry in entries.items()}
+
+
+def test_the_topics_exist_with_their_partitions(kafka: str, topics: str) -> None:
+    found = AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
+    for topic, spec in topic_specs(1).items():
+        assert len(found[topic_name(topics, topic)].partitions) == spec.partitions
+
+
+@pytest.mark.parametrize("topic", list(Topic))
+def test_a_topic_has_the_configuration_of_its_spec(kafka: str, topics: str, topic: Topic) -> None:
+    config = config_of(kafka, topic_name(topics, topic))
+    wanted = topic_specs(1)[topic].config
+    assert {key: config[key] for key in wanted} == dict(wanted)
+
+
+def test_the_log_is_kept_for_ever_and_never_compacted(kafka: str, topics: str) -> None:
+    config = config_of(kafka, f"stele.{topics}.epochs")
+    assert config["cleanup.policy"] == "delete"
+    assert config["retention.ms"] == "-1"
+    assert config["retention.bytes"] == "-1"
+    assert config["max.message.bytes"] == "8388608"
+    assert config["message.timestamp.type"] == "LogAppendTime"
+
+
+def test_three_copies_need_two_in_sync() -> None:
+    assert topic_specs(3)[Topic.EPOCHS].config["min.insync.replicas"] == "2"
+
+
+def test_several_processes_may_make_the_topics_at_once(kafka: str, cluster: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(ensure_topics, kafka, cluster) for _ in range(4)]
+    for each in made:
+        each.result()
+    ensure_topics(kafka, cluster)
+
+
+def test_no_broker_is_an_error_within_the_deadline() -> None:
+    with pytest.raises(TopicsUnavailable, match="list the topics"):
+        ensure_topics(f"127.0.0.1:{free_port()}", "c", deadline_s=0.5)

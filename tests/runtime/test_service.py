@@ -1,0 +1,134 @@
+"""A service process: announcement, orderly stop, exit codes, settings, logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
+from stele.stack.process import Command, Process, spawn
+from tests.polling import wait_until
+
+Run = Callable[..., Process]
+
+SERVICE = """
+from stele.runtime.http import Health, build_app, serve
+from stele.runtime.logs import configure_logs, get_logger, log_context
+from stele.runtime.service import Stop, run_service
+from stele.runtime.settings import ServiceSettings, load_settings
+
+async def main(stop: Stop) -> None:
+    settings = load_settings(ServiceSettings)
+    configure_logs(service="trial", instance=settings.instance_id, level=settings.log_level)
+    with log_context(epoch=12, request_id="r1"):
+        get_logger("trial").info("applied")
+    app = build_app("trial", [], lambda: Health(ok=True, epoch=12))
+    await serve(app, settings, "trial", stop)
+
+raise SystemExit(run_service(main))
+"""
+
+STUBBORN = """
+import asyncio
+from stele.runtime.service import Stop, run_service
+
+async def main(stop: Stop) -> None:
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+raise SystemExit(run_service(main, stop_deadline_s=0.2))
+"""
+
+FAILING = """
+from stele.runtime.service import run_service
+
+async def main(stop):
+    raise ZeroDivisionError
+
+raise SystemExit(run_service(main))
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def start(source: str, **env: str) -> Process:
+        command = Command(
+            "trial",
+            [sys.executable, "-c", source],
+            stdout=tmp_path / "out",
+            stderr=tmp_path / "err",
+            env={**os.environ, **env},
+        )
+        return spawn(command)
+
+    return start
+
+
+def text_of(process: Process) -> str:
+    return process.command.stderr.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_announces_itself_answers_and_ends_with_0(
+    run: Run, number: signal.Signals
+) -> None:
+    process = run(SERVICE, STELE_INSTANCE_ID="trial-1")
+    wait_until(process.stdout_of_this_run, "the announcement")
+    announcement = json.loads(process.stdout_of_this_run())
+    assert announcement["service"] == "trial"
+    assert announcement["instance"] == "trial-1"
+    assert httpx.get(f"{announcement['http']}/healthz", timeout=10).json()["epoch"] == 12
+    process.signal(number)
+    assert process.wait(10) == 0
+
+
+def test_log_lines_carry_service_instance_epoch_and_request_id(run: Run) -> None:
+    process = run(SERVICE, STELE_INSTANCE_ID="trial-1")
+    wait_until(process.stdout_of_this_run, "the announcement")
+    process.stop()
+    lines = [json.loads(line) for line in text_of(process).splitlines()]
+    applied = next(line for line in lines if line["event"] == "applied")
+    assert (applied["service"], applied["instance"]) == ("trial", "trial-1")
+    assert (applied["epoch"], applied["request_id"]) == (12, "r1")
+    assert any(line["event"] == "stopping" and line["reason"] == "SIGTERM" for line in lines)
+
+
+def test_a_service_that_does_not_end_in_time_is_cancelled_with_70(run: Run) -> None:
+    process = run(STUBBORN)
+    wait_until(process.stdout_of_this_run, "the first line")
+    process.signal(signal.SIGTERM)
+    assert process.wait(10) == 70
+
+
+def test_an_internal_error_ends_with_70_and_a_trace(run: Run) -> None:
+    process = run(FAILING)
+    assert process.wait(20) == 70
+    assert "ZeroDivisionError" in text_of(process)
+
+
+def test_a_bad_setting_ends_with_78_and_a_sentence_that_names_it(run: Run) -> None:
+    process = run(SERVICE, STELE_HTTP_PORT="many")
+    assert process.wait(20) == 78
+    assert "STELE_HTTP_PORT='many'" in text_of(process)
+    assert "Traceback" not in text_of(process)
+
+
+def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STELE_CLUSTER", "no spaces")
+    monkeypatch.setenv("STELE_REQUEST_TIMEOUT_S", "-1")
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(ServiceSettings)
+    assert "STELE_CLUSTER" in str(caught.value)
+    assert "STELE_REQUEST_TIMEOUT_S" in str(caught.value)
+
+
+def test_addresses_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STELE_METADATA_LOG_URLS", "http://a:1, http://b:2,")
+    assert load_settings(ServiceSettings).metadata_log_urls == ("http://a:1", "http://b:2")

@@ -1,0 +1,89 @@
+"""The rungs of the fixture ladder: a container, or processes of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stele.stack.broker import BrokerCluster
+from stele.stack.ports import LOOPBACK, free_port
+from stele.stack.redis import RedisServer
+
+KAFKA_IMAGE = "apache/kafka:4.3.1"
+DOCKER_TIMEOUT_S = 5
+CONTAINER_READY_S = 60
+
+
+@contextmanager
+def local_broker(directory: Path, count: int = 1) -> Iterator[str]:
+    """Bootstrap servers of one or three brokers on the local JVM."""
+    brokers = BrokerCluster(directory, count=count)
+    try:
+        brokers.start()
+        brokers.wait_ready()
+        yield brokers.bootstrap
+    finally:
+        brokers.stop()
+
+
+@contextmanager
+def local_redis(directory: Path) -> Iterator[str]:
+    """URL of a Redis server on this machine."""
+    server = RedisServer(directory)
+    try:
+        server.start()
+        server.wait_ready()
+        yield server.url
+    finally:
+        server.stop()
+
+
+@contextmanager
+def container_broker() -> Iterator[str | None]:
+    """Bootstrap servers of a broker in a container; None without Docker or without the image."""
+    if not _image_is_here():
+        yield None
+        return
+    from testcontainers.core.config import testcontainers_config
+    from testcontainers.core.container import DockerContainer
+    from testcontainers.core.waiting_utils import wait_for_logs
+
+    testcontainers_config.ryuk_disabled = True  # its image would be pulled
+    port = free_port()
+    container = (
+        DockerContainer(KAFKA_IMAGE)
+        .with_bind_ports(9092, port)
+        .with_env("KAFKA_NODE_ID", "1")
+        .with_env("KAFKA_PROCESS_ROLES", "broker,controller")
+        .with_env("KAFKA_LISTENERS", "PLAINTEXT://:9092,CONTROLLER://:9093")
+        .with_env("KAFKA_ADVERTISED_LISTENERS", f"PLAINTEXT://{LOOPBACK}:{port}")
+        .with_env("KAFKA_CONTROLLER_LISTENER_NAMES", "CONTROLLER")
+        .with_env(
+            "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP", "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT"
+        )
+        .with_env("KAFKA_CONTROLLER_QUORUM_VOTERS", "1@localhost:9093")
+        .with_env("KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR", "1")
+        .with_env("KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR", "1")
+        .with_env("KAFKA_TRANSACTION_STATE_LOG_MIN_ISR", "1")
+        .with_env("KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS", "0")
+        .with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false")
+    )
+    with container:
+        wait_for_logs(container, "Kafka Server started", timeout=CONTAINER_READY_S)
+        yield f"{LOOPBACK}:{port}"
+
+
+def _image_is_here() -> bool:
+    """Docker answers and has the image; it is never pulled."""
+    try:
+        import docker
+
+        client = docker.from_env(timeout=DOCKER_TIMEOUT_S)
+        try:
+            client.images.get(KAFKA_IMAGE)
+        finally:
+            client.close()
+    except Exception:
+        return False
+    return True

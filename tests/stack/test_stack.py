@@ -1,0 +1,101 @@
+"""The stack as a whole, with a small service of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from stele.stack.stack import SERVICES, STACK_FILE, ServiceSpec, Stack, node_specs
+from stele.stack.supervisor import ChildFailed, State
+
+FAKE = """
+import os
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from stele.runtime.http import Health, build_app, serve
+from stele.runtime.kafka import Topic, topic_name
+from stele.runtime.service import run_service
+from stele.runtime.settings import ServiceSettings, load_settings
+from confluent_kafka.admin import AdminClient
+
+async def main(stop):
+    settings = load_settings(ServiceSettings)
+    admin = AdminClient({"bootstrap.servers": settings.kafka_bootstrap})
+    there = topic_name(settings.cluster, Topic.EPOCHS) in admin.list_topics(timeout=10).topics
+    async def env(request):
+        return JSONResponse({k: v for k, v in os.environ.items() if k.startswith("STELE_")})
+    app = build_app("fake", [Route("/env", env)], lambda: Health(ok=there))
+    await serve(app, settings, "fake", stop)
+
+raise SystemExit(run_service(main))
+"""
+
+FakeModule = Callable[[str, str], Path]
+
+
+def stack_of(directory: Path, modules: Path, *specs: ServiceSpec) -> Stack:
+    path = os.pathsep.join([str(modules), os.environ.get("PYTHONPATH", "")])
+    return Stack(directory, nodes=0, services=specs, env={"PYTHONPATH": path})
+
+
+@pytest.mark.broker
+def test_a_stack_starts_restarts_and_leaves_nothing(
+    tmp_path: Path, fake_module: FakeModule
+) -> None:
+    modules = fake_module("fake_service", FAKE)
+    spec = ServiceSpec("fake", "fake_service", {"STELE_DATA_DIR": "{directory}"}, count=2)
+    with stack_of(tmp_path / "run", modules, spec) as stack:
+        written = json.loads((tmp_path / "run" / STACK_FILE).read_text())
+        assert [child["name"] for child in written["services"]] == ["fake-1", "fake-2"]
+        url = stack.url("fake-2")
+        assert httpx.get(f"{url}/healthz", timeout=10).json()["ok"] is True
+        env = httpx.get(f"{url}/env", timeout=10).json()
+        assert env["STELE_INSTANCE_ID"] == "fake-2"
+        assert env["STELE_FAKE_URLS"] == f"{stack.url('fake-1')},{url}"
+        assert Path(env["STELE_DATA_DIR"]).is_dir()
+
+        stack.kill("fake-2")
+        stack.supervisor.wait_state("fake-2", State.BACKING_OFF)
+        stack.supervisor.wait_state("fake-2", State.RUNNING)
+        assert stack.supervisor.wait_url("fake-2") == url
+        assert httpx.get(f"{url}/healthz", timeout=10).status_code == 200
+
+        pids = [child.pid for child in stack.supervisor.status()]
+        pids += [stack.redis.pid, *(broker.pid for broker in stack.kafka.brokers)]
+        assert all(pid is not None and psutil.pid_exists(pid) for pid in pids)
+    assert not any(psutil.pid_exists(pid) for pid in pids if pid is not None)
+    assert not (tmp_path / "run" / STACK_FILE).exists()
+
+
+@pytest.mark.broker
+def test_a_service_that_cannot_start_fails_the_stack_with_its_words(
+    tmp_path: Path, fake_module: FakeModule
+) -> None:
+    modules = fake_module("broken_service", "raise SystemExit('bad disk')")
+    stack = stack_of(tmp_path / "run", modules, ServiceSpec("broken", "broken_service"))
+    with pytest.raises(ChildFailed, match="bad disk"):
+        stack.start()
+    assert not any(broker.is_running() for broker in stack.kafka.brokers)
+
+
+def test_nodes_are_spread_over_the_racks() -> None:
+    racks = [spec.env["STELE_RACK"] for spec in node_specs(4)]
+    assert racks == ["r1", "r2", "r3", "r1"]
+
+
+def test_every_service_of_the_design_is_in_the_table() -> None:
+    assert {spec.name for spec in SERVICES} == {
+        "metadata-log",
+        "session-guard",
+        "catch-up",
+        "coordinator",
+        "tablet-balancer",
+        "placements",
+        "console",
+    }

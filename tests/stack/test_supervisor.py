@@ -1,0 +1,213 @@
+"""Children are restarted with back-off, given up in the end, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stele.stack.process import Command, Process, spawn
+from stele.stack.supervisor import (
+    RESTARTS_PER_MINUTE,
+    ChildFailed,
+    State,
+    Supervisor,
+    supervising,
+)
+from tests.polling import wait_until
+
+ANNOUNCING = """
+import json, signal, sys, os
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print("a line that is no announcement")
+print(json.dumps({"service": "s", "instance": "i", "http": f"http://127.0.0.1:{os.getpid()}"}))
+sys.stdout.flush()
+signal.sigwait([signal.SIGTERM])
+"""
+DEAF = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('{"http": "x"}', flush=True)
+while True:
+    signal.pause()
+"""
+# Forks a grandchild that ignores SIGTERM, and prints its pid.
+PARENT_OF_DEAF = f"""
+import signal, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {DEAF!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+signal.pause()
+"""
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def command(directory: Path, source: str, name: str = "child") -> Command:
+    return Command(
+        name,
+        [sys.executable, "-c", source],
+        stdout=directory / f"{name}.out",
+        stderr=directory / f"{name}.err",
+    )
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    with supervising() as running:
+        yield running
+
+
+def test_a_killed_child_is_restarted_with_a_growing_back_off(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    supervisor.start(command(tmp_path, ANNOUNCING))
+    first = supervisor.wait_url("child")
+    waits = []
+    for _ in range(2):
+        before = supervisor.status_of("child").restarts
+        supervisor.kill("child")
+        supervisor.wait_state("child", State.BACKING_OFF)
+        waits.append(supervisor._children["child"].back_off_s)
+        supervisor.wait_state("child", State.RUNNING)
+        supervisor.wait_url("child")
+        assert supervisor.status_of("child").restarts == before + 1
+    assert waits[1] == 2 * waits[0]
+    assert supervisor.status_of("child").exit_code == -signal.SIGKILL
+    assert supervisor.wait_url("child") != first
+
+
+def test_a_child_that_dies_at_once_is_given_up_and_its_words_are_told(
+    supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.stack.supervisor.LAST_BACK_OFF_S", 0.01)
+    supervisor.start(command(tmp_path, "raise SystemExit('no such cluster')"))
+    with pytest.raises(ChildFailed, match=r"given_up[\s\S]*no such cluster"):
+        supervisor.wait_url("child")
+    assert supervisor.status_of("child").restarts == RESTARTS_PER_MINUTE
+
+
+def test_a_child_with_a_bad_configuration_is_not_tried_again(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    supervisor.start(command(tmp_path, "raise SystemExit(78)"))
+    with pytest.raises(ChildFailed, match="given_up"):
+        supervisor.wait_url("child")
+    assert supervisor.status_of("child").restarts == 0
+
+
+def test_a_child_that_announces_nothing_is_an_error(supervisor: Supervisor, tmp_path: Path) -> None:
+    supervisor.start(command(tmp_path, "import signal; signal.pause()"))
+    with pytest.raises(ChildFailed, match="announced nothing"):
+        supervisor.wait_url("child", deadline_s=0.2)
+
+
+def test_stop_all_ends_the_last_one_first_and_leaves_no_process(tmp_path: Path) -> None:
+    order: list[str] = []
+    supervisor = Supervisor()
+    for name in ("a", "b", "c"):
+        supervisor.start(command(tmp_path, ANNOUNCING, name))
+    for name in ("a", "b", "c"):
+        supervisor.wait_url(name)
+    pids = [child.pid for child in supervisor.status() if child.pid]
+    original = supervisor.stop
+
+    def noting(name: str, deadline_s: float = 10) -> int | None:
+        order.append(name)
+        return original(name, deadline_s)
+
+    supervisor.stop = noting  # type: ignore[method-assign]
+    assert supervisor.stop_all() == {"a": 0, "b": 0, "c": 0}
+    assert order == ["c", "b", "a"]
+    assert len(pids) == 3
+    assert all(is_gone(pid) for pid in pids)
+
+
+def test_a_child_that_ignores_sigterm_is_killed_after_the_deadline(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    supervisor.start(command(tmp_path, DEAF))
+    supervisor.wait_url("child")
+    assert supervisor.stop("child", deadline_s=0.2) == -signal.SIGKILL
+
+
+def test_a_paused_child_can_still_be_stopped_in_order(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    supervisor.start(command(tmp_path, ANNOUNCING))
+    supervisor.wait_url("child")
+    supervisor.kill("child", signal.SIGSTOP)
+    assert supervisor.stop("child") == 0
+
+
+def test_what_a_child_forked_ends_with_it(tmp_path: Path) -> None:
+    process = spawn(command(tmp_path, PARENT_OF_DEAF))
+    wait_until(process.stdout_of_this_run, "the grandchild's pid")
+    grandchild = int(process.stdout_of_this_run())
+    process.stop()
+    wait_until(lambda: is_gone(grandchild), "the end of the grandchild")
+
+
+ORPHANING = """
+import sys, threading
+from pathlib import Path
+from stele.stack.process import Command, spawn
+
+folder = Path(sys.argv[1])
+def start():
+    command = Command("c", [sys.executable, "-c", sys.argv[2]], folder / "out", folder / "err")
+    print(spawn(command).pid, flush=True)
+
+# The thread that asks ends at once; the child must stay all the same.
+thread = threading.Thread(target=start)
+thread.start()
+thread.join()
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+def test_a_child_dies_with_a_killed_parent_but_not_with_the_thread_that_started_it(
+    tmp_path: Path,
+) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ORPHANING, str(tmp_path), ANNOUNCING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=dict(os.environ),
+    )
+    assert parent.stdout is not None
+    assert parent.stdin is not None
+    pid = int(parent.stdout.readline())
+    wait_until(lambda: "http" in (tmp_path / "out").read_text(), "the announcement")
+    assert not is_gone(pid)
+    parent.kill()
+    parent.wait()
+    wait_until(lambda: is_gone(pid), "the end of the orphan")
+    parent.stdin.close()
+    parent.stdout.close()
+
+
+def test_a_program_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        spawn(Command("x", ["/no/such/program"], tmp_path / "out", tmp_path / "err"))
+
+
+def test_the_announcement_of_an_earlier_run_does_not_count(tmp_path: Path) -> None:
+    first: Process = spawn(command(tmp_path, ANNOUNCING))
+    wait_until(first.stdout_of_this_run, "the announcement")
+    first.stop()
+    second = spawn(command(tmp_path, "import signal; signal.pause()"))
+    assert second.stdout_of_this_run() == ""
+    second.stop()
