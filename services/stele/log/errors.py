@@ -19,3 +19,7 @@ class UnknownSchemaError(LogError):
 
 class UnknownFeatureError(LogError):
     """The record needs semantics that this build does not know. Upgrade this process."""
+
+
+class OffsetGoneError(LogError):
+    """The topic does not hold this offset any more: begin with a snapshot."""

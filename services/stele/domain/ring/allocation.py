@@ -74,7 +74,7 @@ def _cut_the_loaded(ring: Mapping[int, str], num_tokens: int, taken: Set[int]) -
         owner = max(sorted(load), key=lambda node: Fraction(load[node], weight[node]))
         negative_size, start = ranges[owner][0]
         part = min(missing // left, -negative_size - 1)
-        token = _next_free(wrapped(start + part), {*taken, *found})
+        token = _next_free(wrapped(start + part), taken)
         part = distance(start, token)
         heapq.heapreplace(ranges[owner], (negative_size + part, token))
         load[owner] -= part

@@ -6,7 +6,6 @@ wraps, the ring's wrap-around is two rows with equal replicas. A ring without to
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import attrgetter

@@ -17,7 +17,7 @@ class NodeLocation(msgspec.Struct, frozen=True):
 
 
 class DcRule(msgspec.Struct, frozen=True):
-    """How many replicas a dc takes, and how often one may stand in a rack that has one already."""
+    """How many replicas a dc takes at most, and how often one may stand in a rack that has one."""
 
     replicas: int
     acceptable_rack_repeats: int
@@ -86,7 +86,7 @@ def _rules(
         members = [node for node in nodes if locations[node].dc == dc]
         racks = {locations[node].rack for node in members}
         if members and rf[dc] > 0:
-            found[dc] = DcRule(min(rf[dc], len(members)), rf[dc] - len(racks))
+            found[dc] = DcRule(rf[dc], rf[dc] - len(racks))
     return found
 
 

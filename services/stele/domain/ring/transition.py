@@ -140,7 +140,8 @@ def stream_sources(
     Pairing (strict consistent range movement): when at least as many replicas leave as come, the i-th
     that comes takes over from the i-th that leaves, alone. It then holds what its partner held, so the
     new set is the old one with names changed, less at most ``MAX_SHRINK`` members: a quorum of the old
-    set is still one that meets every read quorum of the new. Any other single source could hold less.
+    set is still one that meets every read quorum of the new. Two that stream from the same one, or from
+    one that stays, would count one copy twice.
 
     Otherwise, or when the partner is ``unavailable``: a majority of the old set, which meets the quorum
     of each acknowledged write, so ``gaining`` holds them all. The majority is that of all old replicas;

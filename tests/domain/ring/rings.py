@@ -1,0 +1,91 @@
+"""Random rings and changes of them, for the properties; and short ways to write small ones down."""
+
+from collections.abc import Mapping
+
+import msgspec
+from hypothesis import strategies as st
+
+from stele.domain.ring.ranges import Placement, RangeReplicas
+from stele.domain.ring.strategy import NodeLocation
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+
+MAX_NODES = 12
+MAX_TOKENS = 8
+ONE_RACK = NodeLocation(dc="dc1", rack="r1")
+
+# Small tokens lie close together, large ones touch the ring's ends; both find mistakes of their own.
+some_token = st.one_of(st.integers(-200, 200), st.integers(MIN_TOKEN + 1, MAX_TOKEN))
+some_location = st.builds(
+    NodeLocation, dc=st.sampled_from(["dc1", "dc2"]), rack=st.sampled_from(["r1", "r2", "r3"])
+)
+some_rf = st.dictionaries(st.sampled_from(["dc1", "dc2"]), st.integers(1, 3), min_size=1)
+
+
+class Ring(msgspec.Struct, frozen=True):
+    """Tokens with their owners, and where the owners stand."""
+
+    tokens: dict[int, str]
+    locations: dict[str, NodeLocation]
+
+
+@st.composite
+def rings(draw: st.DrawFn, min_nodes: int = 1) -> Ring:
+    locations = draw(st.lists(some_location, min_size=min_nodes, max_size=MAX_NODES))
+    if not locations:
+        return Ring({}, {})
+    count, per_node = len(locations), draw(st.integers(1, MAX_TOKENS))
+    tokens = draw(st.lists(some_token, unique=True, min_size=count, max_size=count * per_node))
+    return Ring(
+        {token: f"n{i % count}" for i, token in enumerate(tokens)},
+        {f"n{i}": location for i, location in enumerate(locations)},
+    )
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[Ring, Ring]:
+    """A ring before and after one node joined, left, was replaced, or moved to other tokens."""
+    kind = draw(st.sampled_from(["join", "leave", "replace", "move"]))
+    before = draw(rings(min_nodes=0 if kind == "join" else 1))
+    if kind == "join":
+        return before, _with_tokens(draw, before, "new", draw(some_location))
+    node = draw(st.sampled_from(sorted(before.locations)))
+    without = leave(before, node)
+    if kind == "leave":
+        return before, without
+    if kind == "move":
+        return before, _with_tokens(draw, without, node, before.locations[node])
+    taken_over = {t: "new" if n == node else n for t, n in before.tokens.items()}
+    location = draw(st.sampled_from([before.locations[node], draw(some_location)]))
+    return before, Ring(taken_over, {**without.locations, "new": location})
+
+
+def _with_tokens(draw: st.DrawFn, ring: Ring, node: str, location: NodeLocation) -> Ring:
+    free = some_token.filter(lambda token: token not in ring.tokens)
+    tokens = draw(st.lists(free, unique=True, min_size=1, max_size=MAX_TOKENS))
+    return join(ring, node, location, *tokens)
+
+
+def join(ring: Ring, node: str, location: NodeLocation, *tokens: int) -> Ring:
+    return Ring({**ring.tokens, **dict.fromkeys(tokens, node)}, {**ring.locations, node: location})
+
+
+def leave(ring: Ring, node: str) -> Ring:
+    return Ring(
+        {t: n for t, n in ring.tokens.items() if n != node},
+        {n: location for n, location in ring.locations.items() if n != node},
+    )
+
+
+def one_rack_ring(tokens: Mapping[int, str]) -> Ring:
+    return Ring(dict(tokens), dict.fromkeys(tokens.values(), ONE_RACK))
+
+
+def written(placement: Placement) -> list[str]:
+    """Rows as ``(start,end] reads | writes``, MIN_TOKEN as MIN; writes are left out when equal."""
+    return [_written_row(row) for row in placement.rows]
+
+
+def _written_row(row: RangeReplicas) -> str:
+    start, end = ("MIN" if t == MIN_TOKEN else str(t) for t in (row.start, row.end))
+    writes = "" if row.writes == row.reads else f" | {''.join(row.writes)}"
+    return f"({start},{end}] {''.join(row.reads)}{writes}"

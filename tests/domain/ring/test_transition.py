@@ -1,0 +1,214 @@
+"""The steps of a join and a leave, row by row (seed 001's worked example), and the vectors."""
+
+import pytest
+
+from stele.domain.ring import transition
+from stele.domain.ring.ranges import EMPTY_RING, Placement, PlacementError, Range, apply
+from stele.domain.ring.strategy import NodeLocation, placement_of
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.transition import (
+    PlacementDelta,
+    TransitionPlan,
+    TransitionRow,
+    gained,
+    lost,
+    prepare,
+    stream_sources,
+)
+from tests.domain.ring.rings import ONE_RACK, Ring, join, leave, one_rack_ring, written
+
+STEPS = {
+    "split": transition.split_delta,
+    "write_both_read_old": transition.write_both_read_old,
+    "write_both_read_new": transition.write_both_read_new,
+    "finish": transition.finish,
+    "rollback": transition.rollback,
+}
+ABC = one_rack_ring({100: "A", 200: "B", 300: "C"})
+ABCX = join(ABC, "X", ONE_RACK, 150)
+ABC_AT_REST = ["(MIN,100] AB", "(100,200] BC", "(200,300] CA", "(300,MIN] AB"]
+ABCX_AT_REST = ["(MIN,100] AX", "(100,150] XB", "(150,200] BC", "(200,300] CA", "(300,MIN] AX"]
+
+
+def at_rest(ring: Ring, rf: int = 2) -> Placement:
+    return placement_of(ring.tokens, ring.locations, {"dc1": rf})
+
+
+def planned(before: Ring, after: Ring, rf: int = 2) -> TransitionPlan:
+    return prepare(
+        at_rest(before, rf),
+        before.tokens,
+        after.tokens,
+        before.locations,
+        after.locations,
+        {"dc1": rf},
+    )
+
+
+def step(placement: Placement, plan: TransitionPlan, name: str) -> Placement:
+    delta = STEPS[name](placement, plan)
+    return apply(placement, delta.removed, delta.added)
+
+
+def after_steps(placement: Placement, plan: TransitionPlan, *names: str) -> Placement:
+    for name in names:
+        placement = step(placement, plan, name)
+    return placement
+
+
+def test_a_join_goes_through_the_steps_of_the_worked_example() -> None:
+    placement, plan = at_rest(ABC), planned(ABC, ABCX)
+    assert written(placement) == ABC_AT_REST
+    placement = step(placement, plan, "split")
+    assert written(placement) == [
+        "(MIN,100] AB",
+        "(100,150] BC",
+        "(150,200] BC",
+        "(200,300] CA",
+        "(300,MIN] AB",
+    ]
+    placement = step(placement, plan, "write_both_read_old")
+    assert written(placement) == [
+        "(MIN,100] AB | ABX",
+        "(100,150] BC | BCX",
+        "(150,200] BC",
+        "(200,300] CA",
+        "(300,MIN] AB | ABX",
+    ]
+    placement = step(placement, plan, "write_both_read_new")
+    assert written(placement) == [
+        "(MIN,100] AX | ABX",
+        "(100,150] XB | BCX",
+        "(150,200] BC",
+        "(200,300] CA",
+        "(300,MIN] AX | ABX",
+    ]
+    placement = step(placement, plan, "finish")
+    assert written(placement) == ABCX_AT_REST
+
+
+def test_a_leave_goes_through_the_steps_of_the_worked_example() -> None:
+    placement, plan = at_rest(ABCX), planned(ABCX, ABC)
+    assert written(placement) == ABCX_AT_REST
+    assert transition.split_delta(placement, plan) == PlacementDelta()
+    placement = step(placement, plan, "write_both_read_old")
+    assert written(placement) == [
+        "(MIN,100] AX | AXB",
+        "(100,150] XB | XBC",
+        "(150,200] BC",
+        "(200,300] CA",
+        "(300,MIN] AX | AXB",
+    ]
+    placement = step(placement, plan, "write_both_read_new")
+    assert written(placement) == [
+        "(MIN,100] AB | AXB",
+        "(100,150] BC | XBC",
+        "(150,200] BC",
+        "(200,300] CA",
+        "(300,MIN] AB | AXB",
+    ]
+    placement = step(placement, plan, "finish")
+    assert written(placement) == ABC_AT_REST
+
+
+def test_a_delta_names_the_rows_that_change_and_no_others() -> None:
+    placement, plan = at_rest(ABC), planned(ABC, ABCX)
+    split = transition.split_delta(placement, plan)
+    assert split.removed == (Range(100, 200),)
+    assert [(row.start, row.end) for row in split.added] == [(100, 150), (150, 200)]
+    placement = apply(placement, split.removed, split.added)
+    affected = (Range(MIN_TOKEN, 100), Range(100, 150), Range(300, MIN_TOKEN))
+    assert transition.write_both_read_old(placement, plan).removed == affected
+
+
+def test_gained_and_lost_ranges_of_the_worked_example() -> None:
+    plan = planned(ABC, ABCX)
+    around = (Range(MIN_TOKEN, 100), Range(300, MIN_TOKEN))
+    assert gained(plan, "X") == (around[0], Range(100, 150), around[1])
+    assert lost(plan, "B") == around
+    assert lost(plan, "C") == (Range(100, 150),)
+    assert gained(plan, "A") == lost(plan, "A") == ()
+    assert gained(planned(ABCX, ABC), "B") == around
+
+
+@pytest.mark.parametrize("start", [None, EMPTY_RING])
+def test_the_first_node_takes_a_ring_that_nobody_replicates(start: Placement | None) -> None:
+    rf = {"dc1": 3}
+    plan = prepare(start, {}, {0: "A", 10: "A"}, {}, {"A": ONE_RACK}, rf)
+    assert {row.old for row in plan.rows} == {()}
+    split = transition.split_delta(start, plan)
+    placement = (
+        Placement.of(split.added) if start is None else apply(start, split.removed, split.added)
+    )
+    assert written(placement) == ["(MIN,0] ", "(0,10] ", "(10,MIN] "]
+    placement = step(placement, plan, "write_both_read_old")
+    assert written(placement) == ["(MIN,0]  | A", "(0,10]  | A", "(10,MIN]  | A"]
+    assert step(placement, plan, "rollback") == EMPTY_RING
+    placement = after_steps(placement, plan, "write_both_read_new", "finish")
+    assert written(placement) == ["(MIN,0] A", "(0,10] A", "(10,MIN] A"]
+    last_leaves = prepare(placement, {0: "A", 10: "A"}, {}, {"A": ONE_RACK}, {}, rf)
+    assert step(placement, last_leaves, "finish") == EMPTY_RING
+
+
+@pytest.mark.parametrize("rf", [1, 2, 3, 5])
+def test_pending_writes_of_a_join_go_to_the_keys_below_its_token(rf: int) -> None:
+    """Cassandra's SimpleStrategyTest: tokens 0, 20, …, 180, and a node that joins at 210."""
+    ring = one_rack_ring({20 * i: f"n{i}" for i in range(10)})
+    plan = planned(ring, join(ring, "new", ONE_RACK, 210), rf)
+    before = at_rest(ring, rf)
+    placement = after_steps(before, plan, "split", "write_both_read_old")
+    for i in range(10):
+        row, token = placement.row_for(20 * i + 10), 20 * i + 10
+        assert row.writes[:rf] == row.reads == before.row_for(token).reads
+        assert ("new" in row.writes) == (10 - rf <= i)
+
+
+def test_a_replacement_gains_exactly_the_ranges_of_the_replaced() -> None:
+    """Cassandra's PendingRangesTest; its (50,0] goes around the ring, here two rows."""
+    ring = one_rack_ring({0: "A", 10: "B", 20: "C", 30: "D", 40: "E", 50: "F"})
+    replaced = join(leave(ring, "A"), "A'", ONE_RACK, 0)
+    plan = planned(ring, replaced, rf=3)
+    pending = (Range(MIN_TOKEN, 0), Range(30, 40), Range(40, 50), Range(50, MIN_TOKEN))
+    assert gained(plan, "A'") == lost(plan, "A") == pending
+    assert plan.split == plan.merge == ()
+    assert {stream_sources(row, "A'") for row in plan.rows} == {(("A",), 1)}
+
+
+def test_prepare_refuses_a_placement_that_is_in_transition() -> None:
+    under_way = after_steps(at_rest(ABC), planned(ABC, ABCX), "split", "write_both_read_old")
+    with pytest.raises(PlacementError, match="under way"):
+        prepare(under_way, ABC.tokens, ABCX.tokens, ABC.locations, ABCX.locations, {"dc1": 2})
+
+
+def test_prepare_refuses_that_two_replicas_vanish_at_once() -> None:
+    with pytest.raises(PlacementError, match="would shrink"):
+        planned(ABC, leave(leave(ABC, "A"), "B"), rf=3)
+
+
+def test_a_rack_more_changes_ranges_the_new_node_has_no_part_in() -> None:
+    """The first node of a second rack ends the repeats in the first one, so rows move all over."""
+    ring = one_rack_ring({10 * i: f"n{i}" for i in range(4)})
+    plan = planned(ring, join(ring, "new", NodeLocation("dc1", "r2"), 35))
+    assert all("new" in row.new for row in plan.rows)
+    assert len(plan.rows) == len(at_rest(ring).rows) + 1
+
+
+def test_a_comer_streams_from_the_one_it_takes_over_from() -> None:
+    row = TransitionRow(0, 10, old=("a", "b", "c", "d"), new=("x", "b", "y", "d"))
+    assert stream_sources(row, "x") == (("a",), 1)
+    assert stream_sources(row, "y") == (("c",), 1)
+
+
+def test_a_comer_without_a_partner_needs_a_majority_of_the_old() -> None:
+    grown = TransitionRow(0, 10, old=("a", "b"), new=("x", "a", "b"))
+    assert stream_sources(grown, "x") == (("a", "b"), 2)
+    moved = TransitionRow(0, 10, old=("a", "b", "c"), new=("x", "b", "c"))
+    assert stream_sources(moved, "x", unavailable={"a"}) == (("b", "c"), 2)
+    first = TransitionRow(0, 10, old=(), new=("x",))
+    assert stream_sources(first, "x") == ((), 0)
+
+
+def test_only_a_node_that_gains_the_range_streams_it() -> None:
+    row = TransitionRow(0, 10, old=("a",), new=("x",))
+    with pytest.raises(ValueError, match="does not gain"):
+        stream_sources(row, "a")
