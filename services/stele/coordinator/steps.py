@@ -9,7 +9,9 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.acks import AckTable, Barrier, Blocker, barrier
+from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
+from stele.coordinator.work import failure_of, heard_of, work
+from stele.domain.acks import Barrier, Blocker, barrier
 from stele.domain.commands import (
     Advance,
     AdvanceFence,
@@ -23,7 +25,6 @@ from stele.domain.commands import (
 )
 from stele.domain.entities import Operation, Request
 from stele.domain.image import Image
-from stele.domain.messages import Order
 from stele.domain.names import (
     CleanupStatus,
     OrderKind,
@@ -31,113 +32,74 @@ from stele.domain.names import (
     RequestKind,
     RequestStatus,
 )
-from stele.domain.reports import Heard, ReportTable
-from stele.domain.ring.transition import gained
 from stele.domain.stages import stage_of
+
+__all__ = ["Limits", "Memory", "Observed", "Steps", "next_steps"]
 
 _IDS: Final = uuid.UUID("0d0ac0de-7c3e-4a53-8f0e-53a0e41f4c55")
 _PRIORITY: Final = {RequestKind.JOIN: 0, RequestKind.LEAVE: 1}
 
-
-class Limits(msgspec.Struct, frozen=True):
-    """Patience, in seconds, and how often work is ordered again."""
-
-    resend_s: float = 2.0
-    """A command or order that had no visible effect is sent again after this."""
-    barrier_patience_s: float = 10.0
-    """A barrier waits this long for everybody before a quorum will do; the rest is fenced out."""
-    down_after_s: float = 5.0
-    """A node that was silent for longer counts as down: ten heartbeats."""
-    dead_node_patience_s: float = 30.0
-    """Requests wait this long for dead nodes to come back before they are turned down."""
-    silence_s: float = 60.0
-    """Work without progress for longer has failed."""
-    attempts: int = 3
-    """Work that failed is ordered again until it was tried so often."""
-
-
-class Observed(msgspec.Struct, frozen=True):
-    """What the coordinator of ``term`` knows at ``now_s`` (seconds of its own monotonic clock)."""
-
-    image: Image
-    acks: AckTable
-    reports: ReportTable
-    term: int
-    now_s: float
-
-
-class Memory(msgspec.Struct, frozen=True):
-    """When the present wait began and what was sent during it; forgotten at every change of state."""
-
-    step: tuple[int, ...] = ()
-    since_s: float = 0.0
-    next_index: int = 1
-    sent_at_s: dict[str, float] = {}
-    attempts: dict[str, int] = {}
-
-
-class Steps(msgspec.Struct, frozen=True):
-    """Commands for the log and orders for nodes, and in words what is being waited for, and on whom."""
-
-    memory: Memory
-    commands: tuple[Envelope, ...] = ()
-    orders: tuple[Order, ...] = ()
-    waiting_for: str = ""
-    blockers: tuple[Blocker, ...] = ()
+replace = msgspec.structs.replace
 
 
 def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     """The steps of a coordinator whose term the log still holds; of any other term, none."""
-    topology = seen.image.topology
-    if topology.coordinator.term != seen.term:
+    image, topology = seen.image, seen.image.topology.topology
+    if image.topology.coordinator.term != seen.term:
         return Steps(memory, waiting_for="another coordinator holds the term")
     memory = _at_this_step(memory, seen)
-    if topology.topology.fence_version < topology.topology.version:
-        return _fence(memory, seen, limits)
-    known = _barrier(memory, seen, limits, topology.topology.fence_epoch)
+    if topology.fence_version < topology.version:
+        applied = _barrier(memory, seen, limits, topology.since_epoch)
+        if applied.quorum:
+            return _submit(memory, seen, limits, AdvanceFence(seen.term, topology.version))
+        return _wait(memory, seen, limits, f"version {topology.version} everywhere", applied)
+    known = _barrier(memory, seen, limits, topology.fence_epoch)
     if not known.quorum:
-        return _rollback_if_dead(memory, seen, limits, "the fence to be known", known)
-    if topology.operation is not None:
-        return _operate(memory, seen, limits, topology.operation)
+        return _wait(memory, seen, limits, "the fence to be known", known)
+    if image.topology.operation is not None:
+        return _operate(memory, seen, limits, image.topology.operation)
     return _idle(memory, seen, limits)
 
 
 def _at_this_step(memory: Memory, seen: Observed) -> Memory:
+    """What is waited for: a version, its fence or, between operations, the start of the next request.
+
+    Requests that queue up behind it change nothing, or a steady stream of them would make every
+    patience endless.
+    """
     topology = seen.image.topology.topology
-    unfinished = tuple(r.submitted_epoch for r in seen.image.requests.unfinished())
-    step = (seen.term, topology.version, topology.fence_version, *unfinished)
+    request = _next_request(seen.image)
+    waiting = 0 if request is None else request.submitted_epoch
+    step = (seen.term, topology.version, topology.fence_version, waiting)
     if step == memory.step:
         return memory
     return Memory(step=step, since_s=seen.now_s, next_index=memory.next_index)
+
+
+def _next_request(image: Image) -> Request | None:
+    """The request to start next; None while an operation is under way."""
+    if image.topology.operation is not None:
+        return None
+    pending = [r for r in image.requests.unfinished() if r.status is RequestStatus.PENDING]
+    return min(pending, key=lambda r: (_PRIORITY[r.kind], r.submitted_epoch), default=None)
 
 
 def _barrier(memory: Memory, seen: Observed, limits: Limits, epoch: int) -> Barrier:
     """A barrier whose ``quorum`` counts only once everybody has had time to answer."""
     found = barrier(seen.image, seen.acks, epoch, seen.image.topology.topology.version, seen.now_s)
     patient = seen.now_s - memory.since_s < limits.barrier_patience_s
-    passed = found.complete or (found.quorum and not patient)
-    return msgspec.structs.replace(found, quorum=passed)
+    return replace(found, quorum=found.complete or (found.quorum and not patient))
 
 
-def _fence(memory: Memory, seen: Observed, limits: Limits) -> Steps:
-    topology = seen.image.topology.topology
-    found = _barrier(memory, seen, limits, topology.since_epoch)
-    if found.quorum:
-        return _submit(memory, seen, limits, AdvanceFence(seen.term, topology.version))
-    return _rollback_if_dead(memory, seen, limits, f"version {topology.version} everywhere", found)
-
-
-def _rollback_if_dead(
-    memory: Memory, seen: Observed, limits: Limits, what: str, found: Barrier
-) -> Steps:
-    """An operation whose own node is dead turns round while it can; any other wait goes on, with names."""
-    operation = seen.image.topology.operation
-    waited = seen.now_s - memory.since_s
-    if operation is not None and waited > limits.dead_node_patience_s:
-        silent_s = seen.acks.silent_for_s(operation.node_id, seen.now_s)
-        if silent_s > limits.dead_node_patience_s:
-            why = f"node {operation.node_id} has been silent for {limits.dead_node_patience_s:g} s"
-            return _rollback(memory, seen, limits, operation, why, what)
+def _wait(memory: Memory, seen: Observed, limits: Limits, what: str, found: Barrier) -> Steps:
+    """The barrier waits, with names. What rests on a node that is dead for good ends meanwhile: an
+    operation turns round while it can, a request that would be next is turned down."""
+    operation, request = seen.image.topology.operation, _next_request(seen.image)
+    if operation is not None and operation.node_id in _gone(memory, seen, limits):
+        why = f"node {operation.node_id} has been silent for {limits.dead_node_patience_s:g} s"
+        return _rollback(memory, seen, limits, operation, why, what)
+    if request is not None and _gone(memory, seen, limits):
+        return _turn_down(memory, seen, limits, request)
     return Steps(memory, waiting_for=what, blockers=found.blockers)
 
 
@@ -152,119 +114,32 @@ def _rollback(
 
 
 def _operate(memory: Memory, seen: Observed, limits: Limits, operation: Operation) -> Steps:
+    """Both barriers of the step are behind it: its data, then the next step, or the one back."""
     topology = seen.image.topology.topology
     stage = stage_of(operation.kind, topology.transition_state)
-    if stage.streams:
-        receivers = _receivers(operation)
-        done, steps = _work(memory, seen, limits, OrderKind.STREAM, receivers)
-        if not done:
-            return steps
-        memory = steps.memory
+    if stage.streams and not topology.rollback:
+        found = work(memory, seen, limits, OrderKind.STREAM, _receivers(operation))
+        what = f"stream by {', '.join(b.node_id for b in found.unfinished)}"
+        if found.failure:
+            steps = _rollback(memory, seen, limits, operation, found.failure, what)
+            return replace(steps, blockers=found.unfinished)
+        if found.unfinished:
+            return Steps(
+                found.memory,
+                orders=found.orders,
+                waiting_for=what,
+                blockers=found.unfinished,
+            )
     return _submit(memory, seen, limits, Advance(seen.term, operation.request_id, topology.version))
 
 
 def _receivers(operation: Operation) -> list[str]:
     """Nodes that gain ranges; the joining node in any case, so that it shows that it can work."""
-    plans = operation.plans.values()
-    nodes = {node for plan in plans for row in plan.rows for node in row.new}
-    found = {node for node in nodes if any(gained(plan, node) for plan in plans)}
+    rows = [row for plan in operation.plans.values() for row in plan.rows]
+    found = {node for row in rows for node in row.new if node not in row.old}
     if operation.kind is RequestKind.JOIN:
         found.add(operation.node_id)
     return sorted(found)
-
-
-def _work(
-    memory: Memory, seen: Observed, limits: Limits, kind: OrderKind, nodes: list[str]
-) -> tuple[bool, Steps]:
-    """Order work of every node, again where it failed or was not heard. True when all have done it."""
-    orders, unfinished = list[Order](), list[Blocker]()
-    for node_id in nodes:
-        heard = _heard(seen, kind, node_id)
-        if heard is not None and heard.report.status is ReportStatus.SUCCESS:
-            continue
-        silent_s = seen.acks.silent_for_s(node_id, seen.now_s)
-        unfinished.append(Blocker(node_id, _progress(kind, heard), silent_s))
-        why = _failure(memory, seen, limits, kind, node_id, heard)
-        operation = seen.image.topology.operation
-        if why and operation is not None:
-            steps = _rollback(memory, seen, limits, operation, why, f"{kind} of {node_id}")
-            return False, msgspec.structs.replace(steps, blockers=tuple(unfinished))
-        memory, order = _order(memory, seen, limits, kind, node_id, heard)
-        orders.extend(order)
-    what = f"{kind} by {', '.join(b.node_id for b in unfinished)}"
-    return not unfinished, Steps(
-        memory, orders=tuple(orders), waiting_for=what, blockers=tuple(unfinished)
-    )
-
-
-def _heard(seen: Observed, kind: OrderKind, node_id: str) -> Heard | None:
-    topology = seen.image.topology.topology
-    return seen.reports.by_work.get((node_id, kind, topology.version, topology.session))
-
-
-def _progress(kind: OrderKind, heard: Heard | None) -> str:
-    if heard is None:
-        return f"has not answered the order to {kind}"
-    report = heard.report
-    if report.status is ReportStatus.FAILED:
-        return f"failed to {kind}: {report.error}"
-    return f"{kind}: {report.bytes_done} of {report.bytes_total} bytes"
-
-
-def _failure(
-    memory: Memory,
-    seen: Observed,
-    limits: Limits,
-    kind: OrderKind,
-    node_id: str,
-    heard: Heard | None,
-) -> str:
-    """Why the work has failed for good; empty while there is hope."""
-    if heard is not None and heard.report.status is ReportStatus.FAILED:
-        if memory.attempts.get(node_id, 0) >= limits.attempts:
-            return f"{node_id} failed to {kind} {limits.attempts} times: {heard.report.error}"
-        return ""
-    last_s = memory.since_s if heard is None else max(heard.progress_at_s, memory.since_s)
-    if seen.now_s - last_s > limits.silence_s:
-        return f"{node_id} made no progress in {kind} for {limits.silence_s:g} s"
-    return ""
-
-
-def _order(
-    memory: Memory,
-    seen: Observed,
-    limits: Limits,
-    kind: OrderKind,
-    node_id: str,
-    heard: Heard | None,
-) -> tuple[Memory, list[Order]]:
-    key = f"{kind}/{node_id}"
-    last_s = memory.sent_at_s.get(key)
-    heard_s = float("-inf") if heard is None else heard.at_s
-    failed = heard is not None and heard.report.status is ReportStatus.FAILED
-    fresh_failure = failed and last_s is not None and heard_s > last_s
-    quiet = last_s is None or seen.now_s - max(last_s, heard_s) >= limits.resend_s
-    if not quiet and not fresh_failure:
-        return memory, []
-    topology = seen.image.topology.topology
-    operation = seen.image.topology.operation
-    order = Order(
-        node_id=node_id,
-        term=seen.term,
-        index=memory.next_index,
-        kind=kind,
-        epoch=max(topology.since_epoch, topology.fence_epoch),
-        version=topology.version,
-        session=topology.session,
-        request_id=operation.request_id if operation is not None else "",
-    )
-    tried = memory.attempts.get(node_id, 0) + (1 if failed or last_s is None else 0)
-    return msgspec.structs.replace(
-        memory,
-        next_index=memory.next_index + 1,
-        sent_at_s={**memory.sent_at_s, key: seen.now_s},
-        attempts={**memory.attempts, node_id: tried},
-    ), [order]
 
 
 def _idle(memory: Memory, seen: Observed, limits: Limits) -> Steps:
@@ -272,12 +147,10 @@ def _idle(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     to_clean = _to_clean(memory, seen, limits)
     if to_clean:
         return _clean_up(memory, seen, limits, to_clean)
-    requests = seen.image.requests.unfinished()
-    pending = [r for r in requests if r.status is RequestStatus.PENDING]
-    if not pending:
+    request = _next_request(seen.image)
+    if request is None:
         return Steps(memory, waiting_for="requests")
-    chosen = min(pending, key=lambda r: (_PRIORITY[r.kind], r.submitted_epoch))
-    return _start(memory, seen, limits, chosen)
+    return _start(memory, seen, limits, request)
 
 
 def _to_clean(memory: Memory, seen: Observed, limits: Limits) -> list[str]:
@@ -285,41 +158,64 @@ def _to_clean(memory: Memory, seen: Observed, limits: Limits) -> list[str]:
 
     That is safe: a node deletes only what no placement, present or planned, gives to it.
     """
-    found = []
-    for node_id, node in seen.image.membership.normal().items():
-        if node.cleanup is CleanupStatus.NEEDED and _is_up(seen, limits, node_id):
-            heard = _heard(seen, OrderKind.CLEANUP, node_id)
-            if not _failure(memory, seen, limits, OrderKind.CLEANUP, node_id, heard):
-                found.append(node_id)
-    return found
+    normal = seen.image.membership.normal()
+    dirty = [n for n, node in normal.items() if node.cleanup is CleanupStatus.NEEDED]
+    return [
+        node_id
+        for node_id in dirty
+        if _is_up(seen, limits, node_id)
+        and not failure_of(memory, seen, limits, OrderKind.CLEANUP, node_id)
+    ]
 
 
 def _clean_up(memory: Memory, seen: Observed, limits: Limits, nodes: list[str]) -> Steps:
-    _, steps = _work(memory, seen, limits, OrderKind.CLEANUP, nodes)
+    found = work(memory, seen, limits, OrderKind.CLEANUP, nodes)
+    memory, commands = found.memory, list[Envelope]()
     version = seen.image.topology.topology.version
     for node_id in nodes:
-        heard = _heard(seen, OrderKind.CLEANUP, node_id)
+        heard = heard_of(seen, OrderKind.CLEANUP, node_id)
         if heard is not None and heard.report.status is ReportStatus.SUCCESS:
-            finish = FinishCleanup(seen.term, node_id, version)
-            sent = _submit(steps.memory, seen, limits, finish)
-            commands = (*steps.commands, *sent.commands)
-            steps = msgspec.structs.replace(steps, memory=sent.memory, commands=commands)
-    return steps
+            sent = _submit(memory, seen, limits, FinishCleanup(seen.term, node_id, version))
+            memory = sent.memory
+            commands.extend(sent.commands)
+    return Steps(
+        memory,
+        commands=tuple(commands),
+        orders=found.orders,
+        waiting_for=f"cleanup by {', '.join(nodes)}",
+        blockers=found.unfinished,
+    )
 
 
 def _start(memory: Memory, seen: Observed, limits: Limits, request: Request) -> Steps:
-    """Start the request once every node that it needs is up (seed 000); turn it down if they stay dead."""
-    members = [*seen.image.membership.taking_part(), request.node_id]
-    dead = sorted({n for n in members if not _is_up(seen, limits, n)})
+    """Start the request once every node that it needs is up (seed 000); turn it down if one is gone."""
+    dead = [n for n in _needed(seen) if not _is_up(seen, limits, n)]
     if not dead:
         return _submit(memory, seen, limits, StartRequest(seen.term, request.request_id))
-    silent_s = min(seen.acks.silent_for_s(n, seen.now_s) for n in dead)
-    waited_s = seen.now_s - memory.since_s
-    if min(silent_s, waited_s) > limits.dead_node_patience_s:
-        why = f"Canceled. Dead nodes: {', '.join(dead)}"
-        return _submit(memory, seen, limits, RejectRequest(seen.term, request.request_id, why))
+    if _gone(memory, seen, limits):
+        return _turn_down(memory, seen, limits, request)
     blockers = tuple(Blocker(n, "is down", seen.acks.silent_for_s(n, seen.now_s)) for n in dead)
     return Steps(memory, waiting_for=f"dead nodes, to start {request.kind}", blockers=blockers)
+
+
+def _turn_down(memory: Memory, seen: Observed, limits: Limits, request: Request) -> Steps:
+    why = f"Canceled. Dead nodes: {', '.join(_gone(memory, seen, limits))}"
+    return _submit(memory, seen, limits, RejectRequest(seen.term, request.request_id, why))
+
+
+def _needed(seen: Observed) -> list[str]:
+    """Nodes without which nothing can start: all members, and the node of the next request."""
+    request = _next_request(seen.image)
+    asking = () if request is None else (request.node_id,)
+    return sorted({*seen.image.membership.taking_part(), *asking})
+
+
+def _gone(memory: Memory, seen: Observed, limits: Limits) -> list[str]:
+    """Needed nodes that were silent for so long, all of it within this wait, that nobody waits on."""
+    patience_s = limits.dead_node_patience_s
+    if seen.now_s - memory.since_s <= patience_s:
+        return []
+    return [n for n in _needed(seen) if seen.acks.silent_for_s(n, seen.now_s) > patience_s]
 
 
 def _is_up(seen: Observed, limits: Limits, node_id: str) -> bool:
@@ -330,14 +226,15 @@ def _submit(memory: Memory, seen: Observed, limits: Limits, command: AnyCommand)
     """Send a command whose id follows from term and state, so that a repetition is the same command."""
     name = command_name(command)
     key = f"{seen.image.cluster_id}/{memory.step}/{command!r}"
-    last_s = memory.sent_at_s.get(key)
+    waiting_for = f"{name} to be applied"
+    last_s = memory.commands.get(key)
     if last_s is not None and seen.now_s - last_s < limits.resend_s:
-        return Steps(memory, waiting_for=f"{name} to be applied")
+        return Steps(memory, waiting_for=waiting_for)
     envelope = Envelope(
         request_id=str(uuid.uuid5(_IDS, key)),
         command=command,
         actor="coordinator",
         reason=f"term {seen.term}",
     )
-    memory = msgspec.structs.replace(memory, sent_at_s={**memory.sent_at_s, key: seen.now_s})
-    return Steps(memory, commands=(envelope,), waiting_for=f"{name} to be applied")
+    memory = replace(memory, commands={**memory.commands, key: seen.now_s})
+    return Steps(memory, commands=(envelope,), waiting_for=waiting_for)

@@ -5,6 +5,7 @@ and what people are shown cannot differ.
 """
 
 from collections.abc import Iterable, Set
+from typing import Final
 
 import msgspec
 from immutables import Map
@@ -12,7 +13,11 @@ from immutables import Map
 from stele.domain.entities import Operation
 from stele.domain.image import Image
 from stele.domain.messages import Ack
+from stele.domain.names import RequestKind
 from stele.domain.ring.quorum import quorum_of
+
+OTHER_BOOT_AFTER_S: Final = 10.0
+"""Twenty heartbeats: two processes of one node do not both live through such a silence."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -29,7 +34,7 @@ class AckTable(msgspec.Struct, frozen=True):
 
     def with_ack(self, ack: Ack, now_s: float) -> "AckTable":
         known = self.by_node.get(ack.node_id)
-        if known is not None and _order(ack) <= _order(known.ack):
+        if known is not None and not _is_newer(ack, known, now_s):
             return self
         return AckTable(self.by_node.set(ack.node_id, Seen(ack, now_s)))
 
@@ -74,26 +79,32 @@ def barrier(image: Image, acks: AckTable, epoch: int, version: int, now_s: float
 
 
 def covers_quorums(image: Image, nodes: Set[str]) -> bool:
-    """True when no quorum of any touched range can be made up of nodes outside ``nodes`` alone."""
-    members = image.membership.taking_part()
-    if len(members.keys() & nodes) < quorum_of(len(members)):
+    """True when no quorum of any touched range can be made up of nodes outside ``nodes`` alone.
+
+    Of an operation that is being undone only the replicas of before count: nobody ever reads from the
+    others. A node whose join is undone does not count at all, or its death could never be overcome.
+    """
+    operation, undone = image.topology.operation, bool(image.topology.topology.rollback)
+    members = {*image.membership.taking_part()}
+    if operation is not None and undone and operation.kind is RequestKind.JOIN:
+        members.discard(operation.node_id)
+    if members and len(members & nodes) < quorum_of(len(members)):
         return False
-    return all(
-        _is_quorum(replicas, nodes)
-        for row_old, row_new in _touched(image.topology.operation)
-        for replicas in (row_old, row_new, {*row_old, *row_new})
-    )
+    return all(_is_quorum(replicas, nodes) for replicas in _touched(operation, undone))
 
 
-def _touched(operation: Operation | None) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _touched(operation: Operation | None, undone: bool) -> Iterable[frozenset[str]]:
+    """The replica sets of the ranges that the operation touches, each once."""
     if operation is None:
         return ()
-    return {(row.old, row.new) for plan in operation.plans.values() for row in plan.rows}
+    rows = {(row.old, row.new) for plan in operation.plans.values() for row in plan.rows}
+    if undone:
+        return {frozenset(old) for old, _ in rows}
+    return {frozenset(each) for old, new in rows for each in (old, new, (*old, *new))}
 
 
-def _is_quorum(replicas: Iterable[str], nodes: Set[str]) -> bool:
-    distinct = set(replicas)
-    return len(distinct & nodes) >= quorum_of(len(distinct)) if distinct else True
+def _is_quorum(replicas: Set[str], nodes: Set[str]) -> bool:
+    return not replicas or len(replicas & nodes) >= quorum_of(len(replicas))
 
 
 def _blocked_by(acks: AckTable, node_id: str, epoch: int, version: int, open_session: str) -> str:
@@ -109,5 +120,9 @@ def _blocked_by(acks: AckTable, node_id: str, epoch: int, version: int, open_ses
     return f"still works under closed session {closed[0]}" if closed else ""
 
 
-def _order(ack: Ack) -> tuple[str, int]:
-    return ack.boot_id, ack.sequence
+def _is_newer(ack: Ack, known: Seen, now_s: float) -> bool:
+    """Boots are ordered by their ids. When a clock was set back the later boot may have the lower id, so
+    another boot is believed too once the one that is known has been silent for long."""
+    if ack.boot_id == known.ack.boot_id:
+        return ack.sequence > known.ack.sequence
+    return ack.boot_id > known.ack.boot_id or now_s - known.at_s > OTHER_BOOT_AFTER_S

@@ -70,7 +70,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True):
     ``version`` goes up with every change of routing, ``fence_version`` follows it once the older
     versions are drained or fenced out. ``since_epoch`` is the epoch of the newest version: a barrier
     waits for it. ``fence_epoch`` is the epoch that wrote ``fence_version``. ``rollback`` holds why the
-    operation under way is being undone.
+    operation under way is being undone: it is on its way back, or goes back with its next step.
     """
 
     version: int = 1

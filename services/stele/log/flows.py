@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
 from stele.log.codec import DecodeError
 
 TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 30.0
+RETRY_S: Final = 0.1
 FLUSH_TIMEOUT_S: Final = 3.0
 BATCH: Final = 500
 
@@ -81,26 +83,44 @@ class FlowReader:
         )
 
     async def start(self) -> None:
-        """Returns once the reader stands at the topic's end: what is sent from now on will be read."""
+        """Returns once the reader stands at the topic's end: what is sent from now on will be read.
+
+        Raises TimeoutError when the brokers do not tell where that is.
+        """
         self._thread.start()
-        await asyncio.wait_for(self._ready.wait(), TIMEOUT_S)
+        try:
+            await asyncio.wait_for(self._ready.wait(), START_TIMEOUT_S)
+        except TimeoutError:
+            text = f"The end of {self._topic} was not found within {START_TIMEOUT_S:g} s."
+            raise TimeoutError(f"{text} Are the brokers up, and is the topic there?") from None
 
     async def close(self) -> None:
         self._stop.set()
         await asyncio.to_thread(self._thread.join, TIMEOUT_S)
 
     def _run(self) -> None:
-        metadata = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S)
-        partitions = sorted(metadata.topics[self._topic].partitions)
-        self._consumer.assign([self._end_of(partition) for partition in partitions])
-        self._call(self._ready.set)
-        while not self._stop.is_set():
-            first = self._consumer.poll(0.2)
-            if first is not None:
-                batch = [first, *self._consumer.consume(BATCH, 0)]
-                values = [m.value() or b"" for m in batch if m.error() is None]
-                self._call(self._deliver, values)
-        self._consumer.close()
+        try:
+            while not self._stop.is_set() and not self._assign():
+                self._stop.wait(RETRY_S)
+            self._call(self._ready.set)
+            while not self._stop.is_set():
+                first = self._consumer.poll(0.2)
+                if first is not None:
+                    batch = [first, *self._consumer.consume(BATCH, 0)]
+                    values = [m.value() or b"" for m in batch if m.error() is None]
+                    self._call(self._deliver, values)
+        finally:
+            self._consumer.close()
+
+    def _assign(self) -> bool:
+        """False while a leader is away or moving, or the topic is not there yet: try again."""
+        try:
+            metadata = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S)
+            partitions = sorted(metadata.topics[self._topic].partitions)
+            self._consumer.assign([self._end_of(partition) for partition in partitions])
+        except KafkaException:
+            return False
+        return bool(partitions)
 
     def _end_of(self, partition: int) -> TopicPartition:
         where = TopicPartition(self._topic, partition)

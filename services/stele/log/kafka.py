@@ -6,11 +6,13 @@ Every setting that matters is written here; why is in docs/performance.md and do
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from stele.log.errors import OffsetGoneError
 from stele.log.port import OnRecords, Record
 
 READ_BATCH: Final = 2000
@@ -19,6 +21,9 @@ MAX_IN_HAND: Final = 4
 """Batches that may wait for the event loop before the reading thread pauses."""
 TIMEOUT_S: Final = 10.0
 FLUSH_TIMEOUT_S: Final = 5.0
+RETRY_S: Final = 0.05
+LAST_POLL_S: Final = 1.0
+"""Wait for what the log's end promises; control records at the end would never come."""
 
 _PRODUCER: Final[dict[str, Any]] = {
     "acks": "all",
@@ -28,6 +33,8 @@ _PRODUCER: Final[dict[str, Any]] = {
     "message.max.bytes": 8_388_608,
     "delivery.timeout.ms": 30_000,
     "queue.buffering.max.messages": 200_000,
+    # What became of a record is read in the log itself; reports of success would only cost time.
+    "delivery.report.only.error": True,
 }
 _CONSUMER: Final[dict[str, Any]] = {
     "enable.auto.commit": False,
@@ -58,12 +65,16 @@ class KafkaLog:
         self._in_hand = threading.Semaphore(MAX_IN_HAND)
         self._threads: list[threading.Thread] = []
         self._producer: Producer | None = None
+        self._to_send: list[dict[str, Any]] = []
         self._prober: Consumer | None = None
         self._probing = asyncio.Lock()
+        self._reader: Consumer | None = None
+        self._reading = asyncio.Lock()
 
     def append(self, value: bytes, key: bytes | None = None) -> None:
-        producer = self._producer or self._start_producer()
-        producer.produce(self._topic, value, key, 0)
+        if not self._to_send:
+            self._loop.call_soon(self._send)
+        self._to_send.append({"value": value, "key": key} if key else {"value": value})
 
     async def end_offset(self) -> int:
         async with self._probing:
@@ -75,17 +86,33 @@ class KafkaLog:
         self._start_thread(self._follow, offset, on_records, on_error)
 
     async def read(self, offset: int, limit: int) -> list[Record]:
-        async with self._probing:
+        async with self._reading:
             return await asyncio.to_thread(self._read, offset, limit)
 
     async def close(self) -> None:
+        self._send()
         self._stop.set()
         for thread in self._threads:
             await asyncio.to_thread(thread.join, TIMEOUT_S)
         if self._producer is not None:
             await asyncio.to_thread(self._producer.flush, FLUSH_TIMEOUT_S)
-        if self._prober is not None:
-            await asyncio.to_thread(self._prober.close)
+        for consumer in (self._prober, self._reader):
+            if consumer is not None:
+                await asyncio.to_thread(consumer.close)
+
+    def _send(self) -> None:
+        """Hand over what one turn of the loop appended: one batch costs the broker's thread one wake-up.
+
+        What the producer does not take, because too much is on its way, is lost; the contract allows it.
+        """
+        batch, self._to_send = self._to_send, []
+        if not batch:
+            return
+        producer = self._producer or self._start_producer()
+        if producer.produce_batch(self._topic, batch, partition=0) < len(batch):
+            refused = next(m["_error"] for m in batch if "_error" in m)
+            if _is_fatal(refused):
+                self._producer = None  # librdkafka wants a new one after such an error
 
     def _start_thread(self, target: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=target, args=args, name=f"log-{self._topic}", daemon=True)
@@ -98,35 +125,48 @@ class KafkaLog:
         return self._producer
 
     def _serve_producer(self, producer: Producer) -> None:
-        while not self._stop.is_set():
+        while not self._stop.is_set() and producer is self._producer:
             producer.poll(0.1)
 
     def _consumer(self, **more: object) -> Consumer:
         return Consumer({**self._servers, **_CONSUMER, "group.id": "stele-unused", **more})
 
     def _end_offset(self) -> int:
-        _, high = self._probe().get_watermark_offsets(
-            TopicPartition(self._topic, 0), timeout=TIMEOUT_S, cached=False
-        )
-        return high
+        return self._watermarks(self._probe())[1]
+
+    def _watermarks(self, consumer: Consumer) -> tuple[int, int]:
+        """First offset and end, as the leader has them. A change of leader is waited for."""
+        partition, deadline_s = TopicPartition(self._topic, 0), time.monotonic() + TIMEOUT_S
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                return consumer.get_watermark_offsets(partition, timeout=left_s, cached=False)
+            except KafkaException as error:
+                if left_s <= RETRY_S or self._stop.wait(RETRY_S):
+                    raise TimeoutError(f"No leader tells the log's end: {error}") from error
 
     def _probe(self) -> Consumer:
         if self._prober is None:
-            self._prober = self._consumer(**{"fetch.wait.max.ms": 10})
+            self._prober = self._consumer()
         return self._prober
 
     def _read(self, offset: int, limit: int) -> list[Record]:
-        consumer, found = self._probe(), list[Record]()
-        end = min(self._end_offset(), offset + limit)
+        if self._reader is None:
+            self._reader = self._consumer(**{"fetch.wait.max.ms": 10})
+        consumer, found = self._reader, list[Record]()
+        low, high = self._watermarks(consumer)
+        end = min(high, offset + limit)
+        if offset < low:
+            raise OffsetGoneError(offset, f"the topic begins at {low}. Begin with a snapshot.")
         if offset >= end:
             return found
         consumer.assign([TopicPartition(self._topic, 0, offset)])
         try:
             while not found or found[-1].offset + 1 < end:
-                batch = consumer.consume(min(limit, READ_BATCH), TIMEOUT_S if not found else 1.0)
-                if not batch:
+                first = consumer.poll(TIMEOUT_S if not found else LAST_POLL_S)
+                if first is None:
                     break
-                found.extend(_records(batch))
+                found.extend(_records([first, *consumer.consume(READ_BATCH, 0)]))
         finally:
             consumer.unassign()
         return [record for record in found if record.offset < end]
@@ -142,7 +182,7 @@ class KafkaLog:
                 if first is not None:
                     batch = _records([first, *consumer.consume(READ_BATCH, 0)])
                     self._hand_over(on_records, batch)
-        except KafkaException as error:
+        except (KafkaException, OffsetGoneError) as error:
             self._call(on_error, error)
         finally:
             consumer.close()
@@ -164,16 +204,22 @@ class KafkaLog:
             self._loop.call_soon_threadsafe(callback, *args)
 
 
+def _is_fatal(error: KafkaError) -> bool:
+    return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's name
+
+
 def _records(batch: list[Message]) -> list[Record]:
-    """Raises KafkaException for errors that do not go away, such as an offset that is gone."""
+    """Raises OffsetGoneError, and KafkaException for other errors that do not go away."""
     found = list[Record]()
     for message in batch:
         error = message.error()
         if error is None:
             found.append(Record(message.offset() or 0, message.value() or b""))
-        elif error.fatal() or error.code() in (
+        elif error.code() in (
             KafkaError.OFFSET_OUT_OF_RANGE,
             KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - librdkafka's own name for it
         ):
+            raise OffsetGoneError(message.offset() or 0, f"{error.str()}. Begin with a snapshot.")
+        elif error.fatal():
             raise KafkaException(error)
     return found

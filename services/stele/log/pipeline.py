@@ -24,6 +24,7 @@ MAX_RECORD_BYTES: Final = 8 * 1024 * 1024 - 4096
 """The topic takes 8 MiB with the batch's own header."""
 
 Reply = Callable[[Outcome], None]
+OnBug = Callable[[Envelope, Exception], None]
 
 
 class Ids(msgspec.Struct, frozen=True):
@@ -60,12 +61,22 @@ class CommitPipeline:
     """One writer of one log. Feed it commands and records; take ``appends`` out and append them.
 
     ``append`` is called with each record in order. It may lose, double or delay them: that is what the
-    protocol is for.
+    protocol is for. A command that breaks the core is refused as ``internal`` and told to ``on_bug``,
+    so that it cannot take the commands of others down; without ``on_bug`` it raises.
     """
 
-    def __init__(self, fold: Fold, append: Callable[[bytes], None], ids: Ids) -> None:
+    def __init__(
+        self,
+        fold: Fold,
+        append: Callable[[bytes], None],
+        ids: Ids,
+        on_bug: OnBug | None = None,
+    ) -> None:
         self.fold = fold
         self.redecided = 0
+        """Records that lost to a foreign one, so that their commands were decided again."""
+        self.bytes_in_flight = 0
+        self._on_bug = on_bug
         self._append = append
         self._ids = ids
         self._in_flight: deque[InFlight] = deque()
@@ -129,11 +140,18 @@ class CommitPipeline:
         if epoch is not None:
             waiting.reply(_applied(envelope, epoch, ZERO_STATE))
             return
-        decision = decide(tip, envelope, self._ids.now_ms())
-        if isinstance(decision, Rejection):
-            self._refuse(waiting, decision)
+        try:
+            decision = decide(tip, envelope, self._ids.now_ms())
+            if isinstance(decision, Rejection):
+                self._refuse(waiting, decision)
+                return
+            value, image = self._encode(tip, envelope, decision)
+        except Exception as error:
+            if self._on_bug is None:
+                raise
+            self._on_bug(envelope, error)
+            waiting.reply(_rejected(envelope, tip, _internal(error)))
             return
-        value, image = self._encode(tip, envelope, decision)
         if len(value) > MAX_RECORD_BYTES:
             waiting.reply(_rejected(envelope, tip, _too_large(len(value))))
             return
@@ -156,6 +174,7 @@ class CommitPipeline:
 
     def _launch(self, flight: InFlight) -> None:
         self._in_flight.append(flight)
+        self.bytes_in_flight += len(flight.value)
         self._by_request[flight.request_id] = flight
         self._append(flight.value)
 
@@ -178,6 +197,7 @@ class CommitPipeline:
 
     def _won(self, offset: int) -> None:
         flight = self._in_flight.popleft()
+        self.bytes_in_flight -= len(flight.value)
         if flight is self._open_barrier:
             self._open_barrier = None
         del self._by_request[flight.request_id]
@@ -198,6 +218,7 @@ class CommitPipeline:
     def _start_again(self) -> None:
         lost, self._in_flight = self._in_flight, deque()
         self._by_request = {}
+        self.bytes_in_flight = 0
         self._open_barrier = None
         self.redecided += len(lost)
         for flight in lost:
@@ -220,6 +241,15 @@ def _rejected(envelope: Envelope, image: Image, rejection: Rejection) -> Outcome
         epoch=image.epoch,
         state_id=image.state_id,
         rejection=rejection,
+    )
+
+
+def _internal(error: Exception) -> Rejection:
+    return Rejection(
+        "internal",
+        "The command breaks the metadata log's own rules, so nothing was changed.",
+        "Report it with the service's log.",
+        {"error": repr(error)[:500]},
     )
 
 

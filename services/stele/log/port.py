@@ -24,7 +24,7 @@ class Log(Protocol):
     """One cluster's log, or any other topic of one partition."""
 
     def append(self, value: bytes, key: bytes | None = None) -> None:
-        """Send a record off. Raises BufferError when too many are on their way."""
+        """Send a record off, or drop it when too many are on their way. Waits for nothing."""
 
     async def end_offset(self) -> int:
         """The offset after the last durable record. Raises TimeoutError after the adapter's limit."""

@@ -64,7 +64,10 @@ def reject_request(context: Context, command: commands.RejectRequest) -> Decisio
 
 
 def advance(context: Context, command: commands.Advance) -> Decision:
-    """The next step. The version before must be fenced, so at most two are ever in use (I3)."""
+    """The next step, or the step back of an operation that is marked to be undone.
+
+    The version before must be fenced, so at most two are ever in use (I3).
+    """
     image = context.image
     operation, topology = image.topology.operation, image.topology.topology
     refused = _check_term(image, command.term)
@@ -78,6 +81,8 @@ def advance(context: Context, command: commands.Advance) -> Decision:
     if refused is not None:
         return refused
     stage = stage_of(operation.kind, topology.transition_state)
+    if topology.rollback and stage.on_failure is not None:
+        return enter(context, operation, stage.on_failure)
     return enter(context, operation, stage.on_success)
 
 

@@ -6,6 +6,7 @@ from stele.domain.decide.cluster import bad_name
 from stele.domain.decide.context import Context, Decision
 from stele.domain.entities import Keyspace, placement_name
 from stele.domain.image import Image
+from stele.domain.names import RequestKind
 from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.strategy import network_topology
 
@@ -67,13 +68,15 @@ def _check_replication(image: Image, replication: dict[str, int]) -> Rejection |
             "A keyspace needs a replication factor of at least 1 in at least one dc.",
             "For example {'dc1': 3}.",
         )
-    normal = image.membership.normal().values()
+    going = {r.node_id for r in image.requests.unfinished() if r.kind is RequestKind.LEAVE}
+    normal = [n for n in image.membership.normal().values() if n.node_id not in going]
     for dc, rf in sorted(replication.items()):
         nodes = sum(1 for node in normal if node.dc == dc)
         if nodes < rf:
             return Rejection(
                 "too_few_nodes",
-                f"Replication factor {rf} in '{dc}' needs {rf} normal nodes; there are {nodes}.",
+                f"Replication factor {rf} in '{dc}' needs {rf} normal nodes that stay; "
+                f"there are {nodes}.",
                 "Add nodes to that dc first, or lower the replication factor.",
                 {"dc": dc, "replication_factor": str(rf), "normal_nodes": str(nodes)},
             )

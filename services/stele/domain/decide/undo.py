@@ -31,7 +31,11 @@ def drop_pending(context: Context, request: Request, status: RequestStatus, why:
 
 
 def roll_back(context: Context, request: Request, why: str, *, cancelled: bool) -> Decision:
-    """Turn the operation of ``request`` round, if it is before its point of no return (I11)."""
+    """Turn the operation of ``request`` round, if it is before its point of no return (I11).
+
+    While the version before is not fenced, a new one would be the third in use (I3). Then the operation
+    is only marked, and the next ``advance`` goes back instead of forward.
+    """
     image = context.image
     operation, topology = image.topology.operation, image.topology.topology
     if operation is None or operation.request_id != request.request_id:
@@ -50,5 +54,7 @@ def roll_back(context: Context, request: Request, why: str, *, cancelled: bool) 
             {"transition_state": topology.transition_state},
         )
     text = f"Rolled back: {why}"
-    marked = replace(request, error=text, cancelled=cancelled)
-    return (facts.RequestChanged(marked), *enter(context, operation, back, rollback=text))
+    marked = facts.RequestChanged(replace(request, error=text, cancelled=cancelled))
+    if topology.fence_version < topology.version:
+        return marked, facts.TopologyChanged(replace(topology, rollback=text))
+    return (marked, *enter(context, operation, back, rollback=text))

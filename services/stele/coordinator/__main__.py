@@ -1,0 +1,34 @@
+"""``python -m stele.coordinator``: configured by STELE_* environment variables."""
+
+import asyncio
+
+from stele.coordinator.driver import driving
+from stele.coordinator.http import health, routes
+from stele.coordinator.settings import CoordinatorSettings
+from stele.runtime.follow import following, run_beside
+from stele.runtime.http import build_app, serve
+from stele.runtime.logs import configure_logs
+from stele.runtime.position import position_route
+from stele.runtime.service import Stop, run_service
+from stele.runtime.settings import load_settings
+
+NAME = "coordinator"
+
+
+async def main(stop: Stop) -> None:
+    settings = load_settings(CoordinatorSettings)
+    configure_logs(
+        service=NAME,
+        instance=settings.instance_id,
+        level=settings.log_level,
+        json=settings.log_json,
+    )
+    async with following(settings) as followed, driving(settings, followed) as driver:
+        position = position_route(NAME, settings.instance_id, followed.follower)
+        app = build_app(NAME, [position, *routes(driver)], lambda: health(driver, followed))
+        async with run_beside(asyncio.ensure_future(driver.run()), stop):
+            await serve(app, settings, NAME, stop)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_service(main))

@@ -1,0 +1,229 @@
+"""The shell around ``next_steps``: feeds it what comes from Kafka and sends what it says.
+
+Nothing is kept but the log, so it may be killed at any moment: the next one claims the next term and
+asks the same function.
+"""
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from stele.coordinator import metrics
+from stele.coordinator.election import Election
+from stele.coordinator.knowledge import Memory, Observed, Steps
+from stele.coordinator.progress import Progress, Rate, bytes_done, progress_of
+from stele.coordinator.settings import CoordinatorSettings
+from stele.coordinator.steps import next_steps
+from stele.domain.acks import AckTable
+from stele.domain.commands import ClaimCoordinator, Envelope, command_name
+from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.domain.names import TransitionState
+from stele.domain.reports import ReportTable
+from stele.log.codec import (
+    DecodeError,
+    decode_ack,
+    decode_report,
+    encode_envelope,
+    encode_order,
+)
+from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.runtime.follow import Followed
+from stele.runtime.logs import get_logger
+
+TICK_S: Final = 0.5
+"""Time passes without events too: patience runs out, and what was lost is sent again."""
+GATHER_S: Final = 0.01
+"""Events this close together are answered by one look; a hundred nodes' acks come in bursts."""
+
+log = get_logger(__name__)
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """A claim under way; ``sent_at_s`` is when it was sent last."""
+
+    envelope: Envelope
+    term: int
+    sent_at_s: float
+
+
+class Driver:
+    """One instance's knowledge, and the loop that acts on it while it holds the newest term."""
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        followed: Followed,
+        commands: FlowWriter,
+        orders: FlowWriter,
+    ) -> None:
+        self.election = Election(
+            settings.kafka_bootstrap, settings.cluster, settings.instance_id, self.wake
+        )
+        self.term = 0
+        """The term that this process claimed and got; 0 when it never did."""
+        self._instance_id = settings.instance_id
+        self._limits = settings.limits()
+        self._followed = followed
+        self._commands = commands
+        self._orders = orders
+        self._acks = AckTable()
+        self._reports = ReportTable()
+        self._memory = Memory()
+        self._claim: Claim | None = None
+        self._steps = Steps(self._memory, waiting_for="the log")
+        self._rate = Rate()
+        self._entered = (0, TransitionState.NONE, time.monotonic())
+        self._wake = asyncio.Event()
+        followed.follower.listen(self._on_epoch)
+
+    @property
+    def image(self) -> Image:
+        return self._followed.follower.image
+
+    @property
+    def active(self) -> bool:
+        """Elected, and the newest term in the log is the one that this process claimed."""
+        return self.election.elected and self.term == self.image.topology.coordinator.term > 0
+
+    def progress(self) -> Progress:
+        return progress_of(
+            self.image,
+            self._reports,
+            self._rate,
+            term=self.image.topology.coordinator.term,
+            active=self.active,
+            waiting_for=self._steps.waiting_for,
+            blockers=self._steps.blockers,
+        )
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def on_ack(self, value: bytes) -> None:
+        """Raises DecodeError."""
+        self._acks = self._acks.with_ack(decode_ack(value), time.monotonic())
+        self.wake()
+
+    def on_report(self, value: bytes) -> None:
+        """Raises DecodeError."""
+        self._reports = self._reports.with_report(decode_report(value), time.monotonic())
+        self.wake()
+
+    def on_unreadable(self, error: DecodeError) -> None:
+        metrics.unreadable.inc()
+        log.warning("left out a record", error=str(error))
+
+    async def run(self) -> None:
+        """Act until cancelled."""
+        while True:
+            self._look(time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), TICK_S)
+            await asyncio.sleep(GATHER_S)
+            self._wake.clear()
+
+    def _look(self, now_s: float) -> None:
+        version = self.image.topology.topology.version
+        self._rate = self._rate.with_sample(version, now_s, bytes_done(self.image, self._reports))
+        metrics.active.set(self.active)
+        idle = self._why_idle()
+        if idle:
+            self._claim = None
+            self._steps = Steps(self._memory, waiting_for=idle)
+        elif self.active:
+            self._act(now_s)
+        elif self.image.cluster:
+            self._claim_term(now_s)
+
+    def _why_idle(self) -> str:
+        """What keeps this instance from acting; empty when nothing does."""
+        if not self.election.elected:
+            return "the active coordinator to fail"
+        if self._followed.follower.failure is not None:
+            return "the log, which cannot be read any further"
+        return "" if self._followed.caught_up.is_set() else "the log"
+
+    def _act(self, now_s: float) -> None:
+        seen = Observed(self.image, self._acks, self._reports, self.term, now_s)
+        self._steps = next_steps(self._memory, seen, self._limits)
+        self._memory = self._steps.memory
+        for envelope in self._steps.commands:
+            self._send(envelope)
+        for order in self._steps.orders:
+            log.info("order", order=msgspec.to_builtins(order))
+            metrics.sent.labels(order.kind).inc()
+            self._orders.send(order.node_id, encode_order(order))
+
+    def _claim_term(self, now_s: float) -> None:
+        """Claim the term after the newest, again with the same id until the log shows an answer."""
+        term = self.image.topology.coordinator.term + 1
+        claim = self._claim
+        if claim is not None and now_s - claim.sent_at_s < self._limits.resend_s:
+            return
+        if claim is None or claim.term != term:
+            envelope = Envelope(
+                request_id=str(uuid.uuid4()),
+                command=ClaimCoordinator(self._instance_id, term),
+                actor="coordinator",
+                reason=f"elected: {self._instance_id}",
+            )
+        else:
+            envelope = claim.envelope
+        self._claim = Claim(envelope, term, now_s)
+        self._steps = Steps(self._memory, waiting_for=f"term {term}")
+        self._send(envelope)
+
+    def _send(self, envelope: Envelope) -> None:
+        name = command_name(envelope.command)
+        log.info("command", request_id=envelope.request_id, command=name)
+        metrics.sent.labels(name).inc()
+        self._commands.send(envelope.request_id, encode_envelope(envelope))
+
+    def _on_epoch(self, image: Image, epoch: Epoch) -> None:
+        claim = self._claim
+        if claim is not None and epoch.request_id == claim.envelope.request_id:
+            self.term = claim.term
+            self._claim = None
+            log.info("elected", term=self.term, epoch=image.epoch)
+        metrics.term.set(image.topology.coordinator.term)
+        self._measure(image)
+        self.wake()
+
+    def _measure(self, image: Image) -> None:
+        topology, now_s = image.topology.topology, time.monotonic()
+        version, state, since_s = self._entered
+        if topology.version != version:
+            metrics.steps.labels(topology.transition_state or "none").inc()
+            metrics.step_seconds.labels(state or "none").observe(now_s - since_s)
+            self._entered = (topology.version, topology.transition_state, now_s)
+            self._reports = self._reports.without_older(topology.version)
+
+
+@asynccontextmanager
+async def driving(settings: CoordinatorSettings, followed: Followed) -> AsyncIterator[Driver]:
+    """A driver with its readers, writers and election; ``run`` is the caller's to start."""
+
+    def topic(flow: str) -> str:
+        return flow_topic(settings.cluster, flow)
+
+    bootstrap = settings.kafka_bootstrap
+    commands = FlowWriter(bootstrap, topic("commands"))
+    orders = FlowWriter(bootstrap, topic("orders"))
+    driver = Driver(settings, followed, commands, orders)
+    acks = FlowReader(bootstrap, topic("acks"), driver.on_ack, driver.on_unreadable)
+    reports = FlowReader(bootstrap, topic("reports"), driver.on_report, driver.on_unreadable)
+    try:
+        await acks.start()
+        await reports.start()
+        driver.election.start()
+        yield driver
+    finally:
+        closing = (driver.election, acks, reports, commands, orders)
+        await asyncio.gather(*(each.close() for each in closing), return_exceptions=True)

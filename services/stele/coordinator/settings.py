@@ -1,0 +1,53 @@
+"""Settings of the coordinator: how patient it is."""
+
+from pydantic import Field
+
+from stele.coordinator.knowledge import Limits
+from stele.runtime.settings import ServiceSettings
+
+_DEFAULT = Limits()
+
+
+class CoordinatorSettings(ServiceSettings):
+    """The common settings, and the limits of ``next_steps``; all times in seconds."""
+
+    resend_s: float = Field(
+        default=_DEFAULT.resend_s,
+        gt=0,
+        le=60,
+        description="A command or order without visible effect is sent again after this time.",
+    )
+    barrier_patience_s: float = Field(
+        default=_DEFAULT.barrier_patience_s,
+        gt=0,
+        le=3600,
+        description="A barrier waits this long for every node before a quorum will do; seconds.",
+    )
+    dead_node_patience_s: float = Field(
+        default=_DEFAULT.dead_node_patience_s,
+        gt=0,
+        le=86_400,
+        description="A request waits this long for dead nodes before it is turned down; seconds.",
+    )
+    silence_s: float = Field(
+        default=_DEFAULT.silence_s,
+        gt=0,
+        le=86_400,
+        description="Streaming or cleanup without progress for this long has failed; seconds.",
+    )
+    work_attempts: int = Field(
+        default=_DEFAULT.attempts,
+        ge=1,
+        le=100,
+        description="Streaming that failed is ordered again until it was tried so often.",
+    )
+
+    def limits(self) -> Limits:
+        return Limits(
+            resend_s=self.resend_s,
+            barrier_patience_s=self.barrier_patience_s,
+            down_after_s=self.heartbeat_timeout_s,
+            dead_node_patience_s=self.dead_node_patience_s,
+            silence_s=self.silence_s,
+            attempts=self.work_attempts,
+        )

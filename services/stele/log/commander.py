@@ -1,0 +1,104 @@
+"""Asking the metadata log through Kafka: a command on ``commands``, its answer on ``outcomes``.
+
+A command is sent again, unchanged, until its answer comes: the log applies a request id once, however
+often it is sent. Whoever runs out of time knows nothing, and may ask again under the same id.
+"""
+
+import asyncio
+from types import TracebackType
+from typing import Final, Self
+
+from stele.domain.commands import Envelope, Outcome
+from stele.log.codec import DecodeError, decode_outcome, encode_envelope
+from stele.log.flows import FlowReader, FlowWriter, flow_topic
+
+RESEND_S: Final = 2.0
+"""A whole commit takes milliseconds; a metadata log that is taken over by another, seconds."""
+
+
+class OutcomeUnknownError(TimeoutError):
+    """No answer in time: the command may have been applied, may be still, or may never be."""
+
+    def __init__(self, request_id: str, timeout_s: float) -> None:
+        self.request_id = request_id
+        super().__init__(
+            f"No answer to request {request_id} within {timeout_s:g} s: whether it is applied is"
+            " unknown. Ask again with the same request id; it takes effect at most once."
+        )
+
+
+class Commander:
+    """Commands of one process. ``async with Commander(...)``, or ``start`` and ``close``."""
+
+    def __init__(self, bootstrap: str, cluster: str, resend_s: float = RESEND_S) -> None:
+        self.unreadable = 0
+        """Outcomes that could not be decoded."""
+        self._resend_s = resend_s
+        self._commands = FlowWriter(bootstrap, flow_topic(cluster, "commands"))
+        self._outcomes = FlowReader(
+            bootstrap, flow_topic(cluster, "outcomes"), self._on_outcome, self._on_unreadable
+        )
+        self._waiting: dict[str, list[asyncio.Future[Outcome]]] = {}
+
+    async def start(self) -> None:
+        """Returns once answers to what is sent from now on will be seen."""
+        await self._outcomes.start()
+
+    async def close(self) -> None:
+        await self._outcomes.close()
+        await self._commands.close()
+        for future in (future for waiting in self._waiting.values() for future in waiting):
+            future.cancel()
+
+    async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome:
+        """The command's outcome, applied or rejected. Raises OutcomeUnknownError, a TimeoutError.
+
+        Callers that ask with the same request id at the same time share the answer.
+        """
+        request_id, value = envelope.request_id, encode_envelope(envelope)
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(request_id, []).append(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not future.done():
+                    self._commands.send(request_id, value)
+                    await asyncio.wait((future,), timeout=self._resend_s)
+                return future.result()
+        except TimeoutError:
+            raise OutcomeUnknownError(request_id, timeout_s) from None
+        finally:
+            self._forget(request_id, future)
+
+    def send(self, envelope: Envelope) -> None:
+        """Send once and wait for nothing; the sender says again what matters."""
+        self._commands.send(envelope.request_id, encode_envelope(envelope))
+
+    def _on_outcome(self, value: bytes) -> None:
+        if not self._waiting:
+            return
+        outcome = decode_outcome(value)
+        for future in self._waiting.pop(outcome.request_id, ()):
+            if not future.done():
+                future.set_result(outcome)
+
+    def _forget(self, request_id: str, future: asyncio.Future[Outcome]) -> None:
+        waiting = self._waiting.get(request_id, [])
+        if future in waiting:
+            waiting.remove(future)
+        if not waiting:
+            self._waiting.pop(request_id, None)
+
+    def _on_unreadable(self, error: DecodeError) -> None:
+        self.unreadable += 1
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,83 @@
+"""``python -m stele.metadata_log``"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from stele.log.flows import flow_topic
+from stele.log.kafka import KafkaLog
+from stele.metadata_log.commands_topic import CommandsTopic
+from stele.metadata_log.http import Api
+from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.writer import Writer
+from stele.runtime.http import Health, build_app, serve
+from stele.runtime.kafka import ensure_topics
+from stele.runtime.logs import configure_logs
+from stele.runtime.position import position_route
+from stele.runtime.service import Stop, run_service
+from stele.runtime.settings import load_settings
+
+NAME = "metadata-log"
+
+
+@asynccontextmanager
+async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
+    """The writer on its way to the end of the log; then the commands topic is read too."""
+    await asyncio.to_thread(
+        ensure_topics,
+        settings.kafka_bootstrap,
+        settings.cluster,
+        settings.kafka_replication_factor,
+    )
+    epochs = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
+    writer = Writer(epochs, settings)
+    commands = CommandsTopic(settings, writer)
+
+    async def start() -> None:
+        await writer.start()
+        if writer.failure is None:
+            commands.start()
+
+    starting = asyncio.create_task(start(), name="start")
+    try:
+        yield writer, commands
+    finally:
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        await commands.close()
+        await writer.close()
+
+
+def health_of(writer: Writer, commands: CommandsTopic) -> Health:
+    reason = f"The log cannot be read any further: {writer.failure}" if writer.failure else ""
+    reason = reason or commands.failure
+    if not reason and not writer.ready:
+        reason = "Reading the log; try again in a moment."
+    return Health(
+        ok=not reason,
+        epoch=writer.image.epoch,
+        state_id=writer.image.state_id.hex(),
+        lag_epochs=writer.lag_records,
+        reason=reason,
+    )
+
+
+async def main(stop: Stop) -> None:
+    settings = load_settings(MetadataLogSettings)
+    configure_logs(
+        service=NAME,
+        instance=settings.instance_id,
+        level=settings.log_level,
+        json=settings.log_json,
+    )
+    async with running(settings) as (writer, commands):
+        position = position_route(NAME, settings.instance_id, writer)
+        routes = [position, *Api(writer, settings).routes()]
+        app = build_app(NAME, routes, lambda: health_of(writer, commands))
+        await serve(app, settings, NAME, stop)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_service(main))

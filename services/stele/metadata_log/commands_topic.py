@@ -1,0 +1,302 @@
+"""Commands that come through Kafka: ``commands`` in, ``outcomes`` out, each keyed by request id.
+
+A consumer group hands the topic to one instance. An offset is committed only once the outcomes of all
+commands before it are on the broker, so a command may be read twice but never lost; that it is applied once
+is the request id's work. Nothing in the topic stops the reading: what is no command is answered or counted.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from structlog.stdlib import BoundLogger
+
+from stele.domain.commands import Outcome, Rejection
+from stele.log.codec import DecodeError, decode_envelope, encode_outcome
+from stele.log.flows import flow_topic
+from stele.metadata_log import metrics
+from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
+from stele.runtime.logs import get_logger
+
+log: BoundLogger = get_logger(__name__)
+
+MAX_OUTSTANDING: Final = 2000
+"""Commands that were read and not answered yet; the rest waits in the topic."""
+BATCH: Final = 500
+COMMIT_EVERY_S: Final = 0.5
+RETRY_BUSY_S: Final = 0.02
+IDLE_POLL_S: Final = 0.1
+BUSY_POLL_S: Final = 0.01
+JOIN_TIMEOUT_S: Final = 10.0
+FLUSH_TIMEOUT_S: Final = 3.0
+MAX_KEY_CHARS: Final = 128
+
+
+class Received(NamedTuple):
+    """A record of the commands topic."""
+
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes
+
+
+class Progress:
+    """How far one partition is answered without a hole. Used by the consumer's thread alone."""
+
+    def __init__(self) -> None:
+        self._taken: deque[int] = deque()
+        self._done: set[int] = set()
+        self.position = -1
+        """The offset to commit, or -1 while there is none."""
+        self.committed = -1
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._taken)
+
+    def take(self, offset: int) -> None:
+        self._taken.append(offset)
+
+    def done(self, offset: int) -> None:
+        self._done.add(offset)
+        while self._taken and self._taken[0] in self._done:
+            first = self._taken.popleft()
+            self._done.discard(first)
+            self.position = first + 1
+
+
+class CommandsTopic:
+    """Feeds the writer from the topic. Make and start it in the writer's event loop."""
+
+    def __init__(self, settings: MetadataLogSettings, writer: Writer) -> None:
+        self.failure = ""
+        """Why commands are not read any more; empty while they are."""
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self._topic = flow_topic(settings.cluster, "commands")
+        self._outcomes = flow_topic(settings.cluster, "outcomes")
+        self._progress: dict[int, Progress] = {}
+        self._to_send: list[dict[str, Any]] = []
+        self._consumer = Consumer(_consumer_settings(settings))
+        self._producer = Producer(_producer_settings(settings))
+        self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def close(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, JOIN_TIMEOUT_S)
+
+    # -- the consumer's thread --
+
+    def _run(self) -> None:
+        try:
+            self._consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._lost)
+            committed_s = time.monotonic()
+            while not self._stop.is_set() and self._writer.failure is None:
+                self._read_some()
+                if time.monotonic() - committed_s >= COMMIT_EVERY_S:
+                    self._commit(asynchronous=True)
+                    committed_s = time.monotonic()
+            self._producer.flush(FLUSH_TIMEOUT_S)
+            self._commit(asynchronous=False)
+        except KafkaException as error:
+            self.failure = f"The commands topic cannot be read any further: {error}"
+            log.error("commands are not read any more", why=str(error))
+        finally:
+            self._consumer.close()
+
+    def _read_some(self) -> None:
+        self._producer.poll(0)
+        outstanding = sum(progress.outstanding for progress in self._progress.values())
+        if outstanding >= MAX_OUTSTANDING:
+            self._producer.poll(BUSY_POLL_S)
+            return
+        first = self._consumer.poll(BUSY_POLL_S if outstanding else IDLE_POLL_S)
+        if first is None:
+            return
+        batch = [r for r in map(_received, [first, *self._consumer.consume(BATCH, 0)]) if r]
+        for received in batch:
+            self._progress.setdefault(received.partition, Progress()).take(received.offset)
+        self._call(self._submit, batch)
+
+    def _commit(self, *, asynchronous: bool) -> None:
+        ready = {n: p for n, p in self._progress.items() if p.position > p.committed}
+        if not ready:
+            return
+        offsets = [TopicPartition(self._topic, n, p.position) for n, p in ready.items()]
+        try:
+            if asynchronous:
+                self._consumer.commit(offsets=offsets, asynchronous=True)
+            else:
+                self._consumer.commit(offsets=offsets, asynchronous=False)
+            for progress in ready.values():
+                progress.committed = progress.position
+        except KafkaException as error:
+            log.warning("offsets of commands were not committed", why=str(error))
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._commit(asynchronous=False)
+        self._lost(consumer, partitions)
+
+    def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:
+            self._progress.pop(partition.partition, None)
+
+    def _delivered(
+        self,
+        partition: int,
+        offset: int,
+        key: str,
+        value: bytes,
+        error: KafkaError | None,
+        _: Message,
+    ) -> None:
+        """Called by ``poll`` of the producer, which only this thread calls."""
+        if error is not None:
+            log.warning(
+                "an outcome was not delivered; sending again", request_id=key, why=str(error)
+            )
+            self._call(self._send, partition, offset, key, value)
+            return
+        progress = self._progress.get(partition)
+        if progress is not None:
+            progress.done(offset)
+
+    # -- the event loop --
+
+    def _submit(self, batch: list[Received]) -> None:
+        for index, received in enumerate(batch):
+            try:
+                self._submit_one(received)
+            except BusyError:
+                self._loop.call_later(RETRY_BUSY_S, self._submit, batch[index:])
+                return
+            except ReaderStoppedError:
+                return  # the topic keeps them for an instance that can read the log
+
+    def _submit_one(self, received: Received) -> None:
+        try:
+            envelope = decode_envelope(received.value)
+        except DecodeError as error:
+            self._refuse(received, error)
+            return
+        reply: Callable[[Outcome], None] = partial(self._reply, received.partition, received.offset)
+        self._writer.submit(envelope, reply)
+
+    def _reply(self, partition: int, offset: int, outcome: Outcome) -> None:
+        self._send(partition, offset, outcome.request_id, encode_outcome(outcome))
+
+    def _refuse(self, received: Received, error: DecodeError) -> None:
+        """What is no command is answered when its key says to whom, and never blocks the topic."""
+        request_id = _text(received.key)
+        metrics.malformed_commands.labels("yes" if request_id else "no").inc()
+        log.warning(
+            "a record of the commands topic is no command",
+            offset=received.offset,
+            request_id=request_id,
+            why=str(error),
+        )
+        code = "unknown_schema" if error.unknown_schema else "malformed_command"
+        rejection = Rejection(
+            code,
+            f"The record at offset {received.offset} of the commands topic is no command: {error}.",
+            "Encode commands as Avro with this cluster's schema of Envelope.",
+            {"offset": str(received.offset)},
+        )
+        image = self._writer.image
+        outcome = Outcome(
+            request_id=request_id,
+            applied=False,
+            epoch=image.epoch,
+            state_id=image.state_id,
+            rejection=rejection,
+        )
+        metrics.rejections.labels(code).inc()
+        self._send(received.partition, received.offset, request_id, encode_outcome(outcome))
+
+    def _send(self, partition: int, offset: int, key: str, value: bytes) -> None:
+        if not self._to_send:
+            self._loop.call_soon(self._produce)
+        on_delivery = partial(self._delivered, partition, offset, key, value)
+        self._to_send.append({"value": value, "key": key.encode(), "callback": on_delivery})
+
+    def _produce(self) -> None:
+        """Hand over the outcomes of one turn of the loop as one batch; what is not taken waits."""
+        batch, self._to_send = self._to_send, []
+        if self._producer.produce_batch(self._outcomes, batch) < len(batch):
+            left = [message for message in batch if message.pop("_error", None) is not None]
+            self._loop.call_later(RETRY_BUSY_S, self._produce_again, left)
+
+    def _produce_again(self, messages: list[dict[str, Any]]) -> None:
+        if not self._to_send:
+            self._loop.call_soon(self._produce)
+        self._to_send.extend(messages)
+
+    def _call(self, callback: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has closed: the process is ending
+            self._loop.call_soon_threadsafe(callback, *args)
+
+
+def _received(message: Message) -> Received | None:
+    """Raises KafkaException for errors that do not go away."""
+    error = message.error()
+    if error is None:
+        key = message.key()
+        return Received(
+            message.partition() or 0,
+            message.offset() or 0,
+            key,
+            message.value() or b"",
+        )
+    if error.fatal():
+        raise KafkaException(error)
+    log.warning("reading commands", why=str(error))
+    return None
+
+
+def _text(key: bytes | None) -> str:
+    """The key as a request id; empty when it cannot be one."""
+    text = (key or b"").decode(errors="replace")
+    return text if len(text) <= MAX_KEY_CHARS else ""
+
+
+def _consumer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
+    session_ms = int(settings.commands_session_timeout_s * 1000)
+    return {
+        "bootstrap.servers": settings.kafka_bootstrap,
+        "group.id": f"stele.{settings.cluster}.metadata-log",
+        # A restart under the same name takes its partition back at once.
+        "group.instance.id": settings.instance_id,
+        "session.timeout.ms": session_ms,
+        "heartbeat.interval.ms": session_ms // 4,
+        "enable.auto.commit": False,
+        # A group that never committed, or whose offset has expired, must not miss what is there.
+        "auto.offset.reset": "earliest",
+        "isolation.level": "read_uncommitted",
+        "fetch.min.bytes": 1,
+        "fetch.error.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+    }
+
+
+def _producer_settings(settings: MetadataLogSettings) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": settings.kafka_bootstrap,
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": 0,
+        "delivery.timeout.ms": int(settings.kafka_timeout_s * 1000),
+        "partitioner": "murmur2_random",
+    }

@@ -1,0 +1,329 @@
+"""The shell around the commit pipeline: one log, one reader, one event loop.
+
+Commands of one turn of the loop are appended at once and share barriers. A record that does not come back
+is forced to an outcome. When the reader must stop, nobody is left waiting and nothing is written any more.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import KafkaException
+from structlog.stdlib import BoundLogger
+
+from stele.domain.commands import CreateCluster, Envelope, Outcome
+from stele.domain.image import ZERO_STATE, Image
+from stele.log.fold import Fold
+from stele.log.history import History
+from stele.log.pipeline import CommitPipeline, Ids, Reply
+from stele.log.port import Log, Record
+from stele.log.state_ids import next_state_id
+from stele.metadata_log import metrics
+from stele.metadata_log.settings import MetadataLogSettings
+from stele.runtime.logs import get_logger
+
+log: BoundLogger = get_logger(__name__)
+
+TICK_S: Final = 0.25
+LAG_EVERY_TICKS: Final = 8
+CREATE_TIMEOUT_S: Final = 60.0
+RETRY_START_S: Final = 1.0
+_ENTROPY_BITS: Final = 74
+
+
+class BusyError(Exception):
+    """Too much is in flight; nothing was done with the command."""
+
+
+class ReaderStoppedError(Exception):
+    """The log cannot be read any further, so nothing can be decided. The text says why."""
+
+
+def make_ids() -> Ids:
+    """Ids from chance and the clock. State ids are no secrets, so one seed of real chance will do."""
+    chance = random.Random(random.SystemRandom().getrandbits(256))
+
+    def now_ms() -> int:
+        return time.time_ns() // 1_000_000
+
+    def state_id(previous: bytes) -> bytes:
+        return next_state_id(previous, now_ms(), chance.getrandbits(_ENTROPY_BITS))
+
+    return Ids(next_state_id=state_id, request_id=lambda: str(uuid.uuid4()), now_ms=now_ms)
+
+
+class Writer:
+    """Decides commands and appends them; keeps the image and its history. Lives in one event loop."""
+
+    def __init__(self, kafka_log: Log, settings: MetadataLogSettings) -> None:
+        self.failure: Exception | None = None
+        self.history = History(kafka_log)
+        self.moved = asyncio.Event()
+        """Set, and replaced by a fresh one, whenever epochs were applied."""
+        self.lag_records: int | None = None
+        """To the end of the log as it was seen last; None before the first look."""
+        self._log = kafka_log
+        self._settings = settings
+        self._fold = Fold()
+        self._pipeline = CommitPipeline(self._fold, self._append, make_ids(), self._on_bug)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: set[asyncio.Future[Outcome]] = set()
+        self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
+        self._flush_is_due = False
+        self._progress_s = time.monotonic()
+        self._redecided = 0
+        self._probing = asyncio.Lock()
+        self._next_probe: asyncio.Task[int] | None = None
+        self._ready = asyncio.Event()
+        self._tick: asyncio.Task[None] | None = None
+
+    @property
+    def image(self) -> Image:
+        return self._fold.image
+
+    @property
+    def ready(self) -> bool:
+        """The log was read to the end that it had at the start, and there is a cluster in it."""
+        return self._ready.is_set()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Raises BusyError: nothing was done."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise BusyError(f"reading the log, at epoch {self.image.epoch}") from None
+
+    async def start(self) -> None:
+        """Read the log to its end, and make the cluster when there is none.
+
+        Returns too when the log cannot be read: ``failure`` then says why.
+        """
+        self._log.follow(0, self._on_records, self._fail)
+        self._tick = asyncio.create_task(self._watch(), name="log-watch")
+        with contextlib.suppress(ReaderStoppedError):
+            while not self._ready.is_set():
+                try:
+                    await self._wait_for_offset(await self._log.end_offset())
+                    if not self.image.cluster:
+                        await self.commit(_create_cluster(self._settings), CREATE_TIMEOUT_S)
+                    self._ready.set()
+                except (KafkaException, TimeoutError) as error:
+                    log.warning("still reading the log", epoch=self.image.epoch, why=str(error))
+                    await asyncio.sleep(RETRY_START_S)
+            log.info("the log is read", epoch=self.image.epoch, cluster_id=self.image.cluster_id)
+
+    async def close(self) -> None:
+        if self._tick is not None:
+            self._tick.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._tick
+        await self._log.close()
+
+    def submit(self, envelope: Envelope, reply: Reply) -> None:
+        """``reply`` is called once with the outcome, unless the reader stops before.
+
+        Raises BusyError, ReaderStoppedError: then nothing was done.
+        """
+        self._check()
+        began_s = time.perf_counter()
+
+        def answer(outcome: Outcome) -> None:
+            metrics.commit_seconds.observe(time.perf_counter() - began_s)
+            if outcome.rejection is not None:
+                metrics.rejections.labels(outcome.rejection.code).inc()
+            elif outcome.state_id == ZERO_STATE:
+                outcome = self._with_state_id(outcome)
+            reply(outcome)
+
+        self._pipeline.submit(envelope, answer)
+        self._flush_soon()
+
+    async def commit(self, envelope: Envelope, timeout_s: float) -> Outcome:
+        """The outcome. Raises as ``submit`` does, and TimeoutError: then the outcome is unknown."""
+        return await self._answered(lambda reply: self.submit(envelope, reply), timeout_s)
+
+    async def linearizable(self, timeout_s: float) -> Image:
+        """The image, no older than any commit before the call: a NOOP is appended and read back."""
+        self._check()
+        await self._answered(self._read_barrier, timeout_s)
+        return self.image
+
+    async def barrier(self, timeout_s: float) -> Image:
+        """The image with all that the log held at the call, as its leader tells the end.
+
+        Raises TimeoutError, KafkaException, ReaderStoppedError.
+        """
+        async with asyncio.timeout(timeout_s):
+            if self._next_probe is None:
+                self._next_probe = asyncio.create_task(self._probe())
+            end = await asyncio.shield(self._next_probe)
+            await self._wait_for_offset(end)
+        return self.image
+
+    def _read_barrier(self, reply: Reply) -> None:
+        self._pipeline.read_barrier(reply)
+        self._flush_soon()
+
+    async def _answered(self, ask: Callable[[Reply], None], timeout_s: float) -> Outcome:
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def reply(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        ask(reply)
+        self._waiting.add(future)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        finally:
+            self._waiting.discard(future)
+
+    async def _probe(self) -> int:
+        """The log's end. Callers that come before it is asked share one question."""
+        async with self._probing:
+            self._next_probe = None
+            return await self._log.end_offset()
+
+    async def _wait_for_offset(self, offset: int) -> None:
+        self._raise_failure()
+        if self._fold.next_offset >= offset:
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._at_offset.append((offset, future))
+        await future
+
+    def _check(self) -> None:
+        self._raise_failure()
+        full = self._pipeline.in_flight >= self._settings.max_in_flight
+        if full or self._pipeline.bytes_in_flight >= self._settings.max_in_flight_bytes:
+            metrics.busy.inc()
+            raise BusyError(f"{self._pipeline.in_flight} records are in flight")
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise ReaderStoppedError(str(self.failure)) from self.failure
+
+    def _append(self, value: bytes) -> None:
+        if self._pipeline.in_flight <= 1:
+            self._progress_s = time.monotonic()
+        self._log.append(value)
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        self._pipeline.flush()
+        metrics.in_flight.set(self._pipeline.in_flight)
+
+    def _on_records(self, records: list[Record]) -> None:
+        if self.failure is not None:
+            return
+        try:
+            for record in records:
+                self._on_record(record)
+        except Exception as error:  # whatever stops a reader must be seen, not swallowed
+            self._fail(error)
+            return
+        self._after_records()
+
+    def _on_record(self, record: Record) -> None:
+        offset, value = record
+        before = self._fold.image
+        foreign = self._pipeline.on_record(offset, value)
+        if self._fold.image is before:
+            return
+        self.history.add(offset, value, self._fold.image)
+        if foreign is None:
+            metrics.commits.inc()
+        else:
+            metrics.foreign_epochs.inc()
+
+    def _after_records(self) -> None:
+        self._progress_s = time.monotonic()
+        self._flush_soon()
+        metrics.epoch.set(self.image.epoch)
+        metrics.losers.set(self._fold.losers)
+        if self._pipeline.redecided != self._redecided:
+            log.info("decided again", records=self._pipeline.redecided - self._redecided)
+            self._redecided = self._pipeline.redecided
+            metrics.redecided.set(self._redecided)
+        self._wake()
+
+    def _wake(self) -> None:
+        self.moved.set()
+        self.moved = asyncio.Event()
+        if self._at_offset:
+            now = self._fold.next_offset
+            for offset, future in self._at_offset:
+                if offset <= now and not future.done():
+                    future.set_result(None)
+            self._at_offset = [(o, f) for o, f in self._at_offset if not f.done()]
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        log.error("the reader stopped", epoch=self.image.epoch, why=str(error))
+        stopped = ReaderStoppedError(str(error))
+        for outcome in self._waiting:
+            if not outcome.done():
+                outcome.set_exception(stopped)
+        for _, reached in self._at_offset:
+            if not reached.done():
+                reached.set_exception(stopped)
+        self._at_offset = []
+        self.moved.set()
+        self._ready.set()
+
+    def _on_bug(self, envelope: Envelope, error: Exception) -> None:
+        metrics.bugs.inc()
+        log.error("a command broke the core", request_id=envelope.request_id, exc_info=error)
+
+    def _with_state_id(self, outcome: Outcome) -> Outcome:
+        """A retry of what was applied long ago gets the state id of that time, as the first answer did."""
+        return Outcome(
+            request_id=outcome.request_id,
+            applied=True,
+            epoch=outcome.epoch,
+            state_id=self.history.state_id_of(outcome.epoch) or ZERO_STATE,
+        )
+
+    async def _watch(self) -> None:
+        """Force what is silent for too long to an outcome; keep the lag known."""
+        ticks = 0
+        while self.failure is None:
+            await asyncio.sleep(TICK_S)
+            silent_s = time.monotonic() - self._progress_s
+            if self._pipeline.in_flight and silent_s > self._settings.unknown_after_s:
+                self._progress_s = time.monotonic()
+                metrics.resolved.inc()
+                log.warning(
+                    "records did not come back; forcing their outcome",
+                    in_flight=self._pipeline.in_flight,
+                    epoch=self.image.epoch,
+                )
+                self._pipeline.resolve()
+            ticks += 1
+            if ticks % LAG_EVERY_TICKS == 0:
+                with contextlib.suppress(KafkaException):
+                    end = await self._log.end_offset()
+                    self.lag_records = max(0, end - self._fold.next_offset)
+                    metrics.lag.set(self.lag_records)
+
+
+def _create_cluster(settings: MetadataLogSettings) -> Envelope:
+    """All instances use one request id: whichever is first, the cluster is made once."""
+    return Envelope(
+        request_id=f"create-cluster-{settings.cluster}",
+        command=CreateCluster(cluster_id=f"{settings.cluster}/{uuid.uuid4()}"),
+        actor=settings.instance_id,
+        reason="The log was empty.",
+        origin="metadata-log",
+    )

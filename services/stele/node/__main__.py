@@ -1,0 +1,154 @@
+"""``python -m stele.node``: one node of a cluster, configured by STELE_* environment variables."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from starlette.applications import Starlette
+
+from stele.domain.image import Image
+from stele.domain.names import OrderKind
+from stele.log.commander import Commander
+from stele.node import admission, metrics
+from stele.node.agent import Agent, kafka_agent
+from stele.node.cleanup import Cleaner
+from stele.node.clock import HybridClock
+from stele.node.coordinate import Coordination
+from stele.node.http import NodeHttp, Place
+from stele.node.identity import Identity, boot
+from stele.node.orders import Work
+from stele.node.peers import Peers
+from stele.node.replica import Replica
+from stele.node.routing import Routing
+from stele.node.settings import MAX_BODY_BYTES, NodeSettings
+from stele.node.store import Store
+from stele.node.streaming import Streamer
+from stele.node.wire import Answer, AnyOp
+from stele.runtime.follow import Followed, following
+from stele.runtime.http import bind, build_app, serve
+from stele.runtime.http_server import url_of
+from stele.runtime.logs import configure_logs, get_logger
+from stele.runtime.position import position_route
+from stele.runtime.service import Stop, run_service
+from stele.runtime.settings import load_settings
+
+NAME = "node"
+STORE_FILE = "store.sqlite"
+
+log = get_logger(__name__)
+
+
+async def main(stop: Stop) -> None:
+    settings = load_settings(NodeSettings)
+    configure_logs(
+        service=NAME,
+        instance=settings.own_id(),
+        level=settings.log_level,
+        json=settings.log_json,
+    )
+    identity = boot(settings.data_dir, settings.own_id(), settings.cluster)
+    sock = bind(settings.http_host, settings.http_port)
+    place = Place(
+        cluster=settings.cluster,
+        dc=settings.dc,
+        rack=settings.rack,
+        num_tokens=settings.num_tokens,
+        address=settings.address or url_of(sock),
+    )
+    async with (
+        following(settings) as followed,
+        node_app(settings, identity, place, followed) as app,
+    ):
+        admitting = asyncio.create_task(_admit(settings, identity, place, followed, stop))
+        await serve(app, settings, NAME, stop, sock=sock)
+        if not admitting.done():
+            admitting.cancel()
+            await asyncio.wait([admitting])
+        if not admitting.cancelled():
+            admitting.result()
+
+
+@asynccontextmanager
+async def node_app(
+    settings: NodeSettings, identity: Identity, place: Place, followed: Followed
+) -> AsyncIterator[Starlette]:
+    """The node's HTTP application, working inside the block."""
+    follower = followed.follower
+    async with AsyncExitStack() as stack:
+        store = Store(settings.data_dir / STORE_FILE)
+        stack.push_async_callback(store.close)
+        clock = HybridClock(lambda: time.time_ns() // 1000, await store.newest_timestamp())
+        peers = Peers()
+        stack.push_async_callback(peers.close)
+
+        def work(agent: Agent) -> Mapping[OrderKind, Work]:
+            streamer = Streamer(
+                agent.node_id, follower, agent, store, clock, peers, metrics.streamed_bytes.inc
+            )
+            cleaner = Cleaner(agent.node_id, follower, store)
+            return {OrderKind.STREAM: streamer.run, OrderKind.CLEANUP: cleaner.run}
+
+        agent = await stack.enter_async_context(
+            kafka_agent(
+                settings.kafka_bootstrap, identity, follower, work, settings.heartbeat_interval_s
+            )
+        )
+        replica = Replica(agent.node_id, follower, Routing(follower), agent, store, clock)
+        coordination = Coordination(
+            agent.node_id,
+            follower,
+            agent,
+            _Sender(agent.node_id, replica, peers),
+            clock,
+            settings.data_timeout_s,
+        )
+        metrics.epoch.set_function(lambda: follower.image.epoch)
+        metrics.version.set_function(lambda: follower.image.topology.topology.version)
+        handlers = NodeHttp(place, agent, coordination, replica, store, followed.caught_up)
+        position = position_route(NAME, settings.instance_id, follower)
+        yield build_app(
+            NAME, [*handlers.routes(), position], followed.health, max_body_bytes=MAX_BODY_BYTES
+        )
+
+
+class _Sender:
+    """Operations to this node's own replica without HTTP, to others through ``Peers``."""
+
+    def __init__(self, node_id: str, replica: Replica, peers: Peers) -> None:
+        self._node_id = node_id
+        self._replica = replica
+        self._peers = peers
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(
+        self, image: Image, node_id: str, op: AnyOp, until: float
+    ) -> asyncio.Future[Answer]:
+        if node_id == self._node_id:
+            return self._loop.create_task(self._local(op))
+        node = image.node(node_id)
+        assert node is not None  # a placement names members only
+        return self._peers.send(node.address, op, until)
+
+    async def _local(self, op: AnyOp) -> Answer:
+        return (await self._replica.serve([op]))[0]
+
+
+async def _admit(
+    settings: NodeSettings, identity: Identity, place: Place, followed: Followed, stop: Stop
+) -> None:
+    """Become known to the cluster; when that fails for good, the process ends with the reason."""
+    if settings.join == "no":
+        return
+    try:
+        await followed.caught_up.wait()
+        async with Commander(settings.kafka_bootstrap, settings.cluster) as commander:
+            said = admission.Place(place.address, place.dc, place.rack, place.num_tokens)
+            await admission.admit(identity, said, followed.follower, commander, stop)
+    except BaseException as error:
+        stop.request(f"not admitted: {error!r}")
+        raise
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_service(main))

@@ -1,0 +1,101 @@
+"""How a node becomes known: it asks to join once, and tells later what has changed about it."""
+
+import uuid
+from importlib.metadata import version as installed_version
+from typing import Final, Protocol
+
+import msgspec
+
+from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome
+from stele.domain.entities import Node
+from stele.domain.names import NodeState
+from stele.log.fold import KNOWN_FEATURES
+from stele.log.follower import LogFollower
+from stele.node.identity import Identity
+from stele.runtime.logs import get_logger
+from stele.runtime.service import Stop
+from stele.runtime.settings import ConfigurationError
+
+SUBMIT_TIMEOUT_S: Final = 10.0
+RETRY_S: Final = 0.5
+NOT_YET: Final = frozenset({"no_cluster"})
+"""Rejections that pass: the metadata log creates the cluster when it starts."""
+
+log = get_logger(__name__)
+
+
+class Submit(Protocol):
+    """``stele.log.commander.Commander``: raises TimeoutError when the outcome is not known."""
+
+    async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome: ...
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What a node says of itself."""
+
+    address: str
+    dc: str
+    rack: str
+    num_tokens: int
+
+
+class JoinRejected(ConfigurationError):
+    """The cluster will not have this node; the text says why and what to do."""
+
+
+async def admit(
+    identity: Identity, place: Place, follower: LogFollower, submit: Submit, stop: Stop
+) -> None:
+    """Ask to join, or announce what changed; returns once the log has it. Raises JoinRejected.
+
+    Call it when the log has been read to its end. Tries again until the outcome is known.
+    """
+    command = _command(identity, place, follower.image.node(identity.node_id))
+    if command is None:
+        return
+    joins = isinstance(command, Join)
+    envelope = Envelope(
+        request_id=identity.join_request_id if joins else str(uuid.uuid4()),
+        command=command,
+        actor=f"node {identity.node_id}",
+        reason="started with STELE_JOIN=auto" if joins else "restarted",
+        origin=place.address,
+    )
+    while not stop.requested:
+        try:
+            outcome = await submit.submit(envelope, SUBMIT_TIMEOUT_S)
+        except TimeoutError as error:
+            log.warning("the metadata log has not answered yet", why=str(error))
+            continue
+        rejection = outcome.rejection
+        if rejection is None:
+            log.info("known to the cluster", epoch=outcome.epoch)
+            return
+        if rejection.code not in NOT_YET:
+            raise JoinRejected(f"{rejection.message} {rejection.hint} ({rejection.code})")
+        await stop.sleep(RETRY_S)
+
+
+def _command(identity: Identity, place: Place, known: Node | None) -> AnyCommand | None:
+    """None when there is nothing to say: the row is right, or the node has left."""
+    features, release = tuple(sorted(KNOWN_FEATURES)), installed_version("stele")
+    if known is None:
+        return Join(
+            node_id=identity.node_id,
+            cluster=identity.cluster,
+            address=place.address,
+            dc=place.dc,
+            rack=place.rack,
+            num_tokens=place.num_tokens,
+            supported_features=features,
+            release_version=release,
+        )
+    said = (known.address, known.supported_features, known.release_version)
+    if known.state is NodeState.LEFT or said == (place.address, features, release):
+        return None
+    return AnnounceNode(
+        node_id=identity.node_id,
+        address=place.address,
+        supported_features=features,
+        release_version=release,
+    )

@@ -1,0 +1,196 @@
+"""The agent: what a data store embeds to be a member of a cluster. It knows nothing of how data is kept.
+
+    agent = Agent(identity, follower, flows, work={OrderKind.STREAM: stream, OrderKind.CLEANUP: clean})
+    async with agent.running(orders): ...
+
+It follows the log, counts the topology versions and sessions that are in use, tells both to the session
+guard (acks), carries orders out with the store's functions, and reports on them.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from stele.domain.facts import Epoch
+from stele.domain.fencing import VersionTracker
+from stele.domain.image import Image
+from stele.domain.messages import Ack, Report
+from stele.domain.names import OrderKind
+from stele.domain.sessions import SessionGuard, SessionManager
+from stele.log.codec import DecodeError, decode_order, encode_ack, encode_report
+from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.log.follower import LogFollower
+from stele.node.identity import Identity
+from stele.node.orders import OrderDesk, Work
+from stele.runtime.logs import get_logger
+
+HEARTBEAT_S: Final = 0.5
+ACK_SPACING_S: Final = 0.005
+"""A burst of epochs is acknowledged once, this long after the last ack at the earliest."""
+
+log = get_logger(__name__)
+
+
+class Flows(msgspec.Struct, frozen=True):
+    """Where acks and reports go; both may get lost and are said again."""
+
+    send_ack: Callable[[Ack], None]
+    send_report: Callable[[Report], None]
+
+
+class Agent:
+    """One node's agent. Make it inside the event loop; ``close`` it there."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        follower: LogFollower,
+        flows: Flows,
+        work: Callable[["Agent"], Mapping[OrderKind, Work]],
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self.node_id = identity.node_id
+        self.follower = follower
+        self._boot_id = identity.boot_id()
+        self._flows = flows
+        self._loop = asyncio.get_running_loop()
+        self._versions = VersionTracker()
+        self._sessions = SessionManager()
+        self._sessions.follow(follower.image.topology.topology)
+        self._sequence = 0
+        self._acked: tuple[object, ...] = ()
+        self._acked_at_s = 0.0
+        self._soon: asyncio.TimerHandle | None = None
+        self._heartbeat_s = heartbeat_s
+        follower.listen(self._on_epoch)
+        self.orders = OrderDesk(self.node_id, follower, work(self), flows.send_report)
+        self._heartbeats = self._loop.create_task(self._beat(), name="heartbeats")
+
+    async def close(self) -> None:
+        await self.orders.close()
+        self._heartbeats.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._heartbeats
+        if self._soon is not None:
+            self._soon.cancel()
+
+    @property
+    def image(self) -> Image:
+        return self.follower.image
+
+    def hold(self, version: int) -> None:
+        """A request chooses its replicas by this version: hold it until its last answer."""
+        self._versions.hold(version)
+
+    def release(self, version: int) -> None:
+        self._versions.release(version)
+        if version < self.image.topology.topology.version:
+            self._ack_soon()
+
+    def oldest_version_in_use(self) -> int:
+        return self._versions.oldest_in_use(self.image.topology.topology.version)
+
+    @contextlib.contextmanager
+    def enter(self, session: str) -> Iterator[SessionGuard]:
+        """Work for a topology operation: check the guard before each effect.
+
+        Raises SessionClosedError.
+        """
+        guard = self._sessions.enter(session)
+        try:
+            self._ack_soon()
+            yield guard
+        finally:
+            guard.release()
+            self._ack_soon()
+
+    def session_is_open(self, session: str) -> bool:
+        return self._sessions.is_open(session)
+
+    def sessions_in_use(self) -> tuple[str, ...]:
+        return self._sessions.in_use()
+
+    def _on_epoch(self, image: Image, _: Epoch) -> None:
+        self._sessions.follow(image.topology.topology)
+        self._ack_soon()
+
+    def _ack_soon(self) -> None:
+        if self._soon is None:
+            wait_s = self._acked_at_s + ACK_SPACING_S - self._loop.time()
+            self._soon = self._loop.call_later(max(0.0, wait_s), self._ack_if_changed)
+
+    def _ack_if_changed(self) -> None:
+        self._soon = None
+        if self._in_use() != self._acked:
+            self._ack()
+
+    def _in_use(self) -> tuple[object, ...]:
+        return self.image.epoch, self.oldest_version_in_use(), self._sessions.in_use()
+
+    def _ack(self) -> None:
+        topology = self.image.topology.topology
+        self._acked, self._acked_at_s = self._in_use(), self._loop.time()
+        self._sequence += 1
+        self._flows.send_ack(
+            Ack(
+                node_id=self.node_id,
+                boot_id=self._boot_id,
+                sequence=self._sequence,
+                epoch=self.image.epoch,
+                version=topology.version,
+                fence_version=topology.fence_version,
+                oldest_version_in_use=self.oldest_version_in_use(),
+                sessions_in_use=self._sessions.in_use(),
+                at_ms=time.time_ns() // 1_000_000,
+            )
+        )
+
+    async def _beat(self) -> None:
+        while True:
+            if self.follower.failure is None:  # a node that cannot read on must not look alive
+                self._ack()
+            await asyncio.sleep(self._heartbeat_s)
+
+
+@contextlib.asynccontextmanager
+async def kafka_agent(
+    bootstrap: str,
+    identity: Identity,
+    follower: LogFollower,
+    work: Callable[[Agent], Mapping[OrderKind, Work]],
+    heartbeat_s: float = HEARTBEAT_S,
+) -> AsyncIterator[Agent]:
+    """An agent on the cluster's topics, which must exist, inside the block.
+
+    ``work`` gives the store's functions for orders, made for this agent.
+    """
+    cluster = identity.cluster
+    acks = FlowWriter(bootstrap, flow_topic(cluster, "acks"))
+    reports = FlowWriter(bootstrap, flow_topic(cluster, "reports"))
+    flows = Flows(
+        send_ack=lambda ack: acks.send(ack.node_id, encode_ack(ack)),
+        send_report=lambda report: reports.send(report.node_id, encode_report(report)),
+    )
+    agent = Agent(identity, follower, flows, work, heartbeat_s)
+    orders = FlowReader(
+        bootstrap,
+        flow_topic(cluster, "orders"),
+        lambda value: agent.orders.offer(decode_order(value)),
+        _unreadable_order,
+    )
+    try:
+        await orders.start()
+        yield agent
+    finally:
+        await orders.close()
+        await agent.close()
+        await acks.close()
+        await reports.close()
+
+
+def _unreadable_order(error: DecodeError) -> None:
+    log.warning("order unreadable", why=str(error))

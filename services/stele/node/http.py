@@ -1,0 +1,246 @@
+"""The node over HTTP: data for clients, operations for other nodes, and what the node is doing."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stele.domain.names import NodeState
+from stele.node import metrics
+from stele.node.agent import Agent
+from stele.node.coordinate import Coordination, Refused
+from stele.node.replica import Replica
+from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from stele.node.store import Size, Store
+from stele.node.votes import Consistency
+from stele.node.wire import BATCH_PATH, MEASURE_PATH, PAGE_PATH, decode_ops, decode_scan, encode
+from stele.runtime.http import ErrorCode, HttpError, JsonResponse
+
+T = TypeVar("T")
+
+SIZE_AGE_S: Final = 1.0
+"""Counting keys looks at every row, so what is shown may be this old."""
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """``GET /v1/node``. ``state`` is "unknown" while the cluster has no row of the node."""
+
+    node_id: str
+    cluster: str
+    dc: str
+    rack: str
+    num_tokens: int
+    address: str
+    state: str
+    epoch: int
+    version: int
+    oldest_version_in_use: int
+    sessions_in_use: list[str]
+    keys: int
+    bytes: int
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What the node was configured to be; its row, once there is one, says what it is."""
+
+    cluster: str
+    dc: str
+    rack: str
+    num_tokens: int
+    address: str
+
+
+class NodeHttp:
+    """Handlers of one node. Data is served only once the log was read to its end (``ready``)."""
+
+    def __init__(
+        self,
+        place: Place,
+        agent: Agent,
+        coordination: Coordination,
+        replica: Replica,
+        store: Store,
+        ready: asyncio.Event,
+    ) -> None:
+        self._place = place
+        self._agent = agent
+        self._coordination = coordination
+        self._replica = replica
+        self._store = store
+        self._ready = ready
+        self._size = Size(0, 0)
+        self._size_at_s = float("-inf")
+
+    def routes(self) -> list[Route]:
+        data = "/v1/data/{keyspace}/{key:path}"
+        return [
+            Route(data, self.put, methods=["PUT"]),
+            Route(data, self.get, methods=["GET"]),
+            Route(data, self.delete, methods=["DELETE"]),
+            Route("/v1/node", self.node, methods=["GET"]),
+            Route(BATCH_PATH, self.batch, methods=["POST"]),
+            Route(PAGE_PATH, self.scan, methods=["POST"]),
+            Route(MEASURE_PATH, self.scan, methods=["POST"]),
+        ]
+
+    async def put(self, request: Request) -> Response:
+        value = await request.body()
+        if len(value) > MAX_VALUE_BYTES:
+            raise HttpError(
+                413,
+                ErrorCode.BODY_TOO_LARGE,
+                f"The value has {len(value)} bytes; the limit is {MAX_VALUE_BYTES}.",
+                hint="Split it over several keys.",
+                facts={"size_bytes": len(value), "limit_bytes": MAX_VALUE_BYTES},
+            )
+        return await self._write(request, "put", value)
+
+    async def delete(self, request: Request) -> Response:
+        return await self._write(request, "delete", None)
+
+    async def get(self, request: Request) -> Response:
+        keyspace, key, consistency = self._target(request)
+        read = lambda: self._coordination.read(keyspace, key, consistency)  # noqa: E731
+        found = await _measured("get", read)
+        headers = {
+            "x-stele-version": str(found.version),
+            "x-stele-epoch": str(found.epoch),
+            "x-stele-replicas": ",".join(found.answered),
+        }
+        if found.cell is None or found.cell.tombstone:
+            raise HttpError(
+                404,
+                ErrorCode.NOT_FOUND,
+                f"There is no such key in '{keyspace}'.",
+                hint="Check the key; a deleted one is gone.",
+                facts={"answered": found.answered, "version": found.version},
+            )
+        headers["x-stele-timestamp"] = str(found.cell.timestamp)
+        return Response(found.cell.value, headers=headers, media_type="application/octet-stream")
+
+    async def node(self, _: Request) -> Response:
+        image, place = self._agent.image, self._place
+        row = image.node(self._agent.node_id)
+        size = await self._current_size()
+        return JsonResponse(
+            NodeView(
+                node_id=self._agent.node_id,
+                cluster=place.cluster,
+                dc=row.dc if row else place.dc,
+                rack=row.rack if row else place.rack,
+                num_tokens=row.num_tokens if row else place.num_tokens,
+                address=place.address,
+                state=row.state if row else "unknown",
+                epoch=image.epoch,
+                version=image.topology.topology.version,
+                oldest_version_in_use=self._agent.oldest_version_in_use(),
+                sessions_in_use=list(self._agent.sessions_in_use()),
+                keys=size.keys,
+                bytes=size.size_bytes,
+            )
+        )
+
+    async def batch(self, request: Request) -> Response:
+        """Operations of another node; msgpack, see ``wire``."""
+        self._check_ready()
+        ops = _decode(decode_ops, await request.body())
+        answers = await self._replica.serve(ops)
+        for answer in answers:
+            if not answer.done:
+                metrics.refused.labels(answer.code).inc()
+        return Response(encode(answers), media_type="application/msgpack")
+
+    async def scan(self, request: Request) -> Response:
+        """Rows, or their size, for another node that streams; msgpack, see ``wire``."""
+        self._check_ready()
+        found = await self._replica.scan(_decode(decode_scan, await request.body()))
+        return Response(encode(found), media_type="application/msgpack")
+
+    async def _write(self, request: Request, kind: str, value: bytes | None) -> Response:
+        keyspace, key, consistency = self._target(request)
+        write = lambda: self._coordination.write(keyspace, key, value, consistency)  # noqa: E731
+        return JsonResponse(await _measured(kind, write))
+
+    def _target(self, request: Request) -> tuple[str, bytes, Consistency]:
+        self._check_ready()
+        key = request.path_params["key"].encode()
+        if not 1 <= len(key) <= MAX_KEY_BYTES:
+            raise HttpError(
+                400,
+                "bad_key",
+                f"A key has 1 to {MAX_KEY_BYTES} bytes; this one has {len(key)}.",
+                hint="Choose a shorter key, for example a hash of it.",
+                facts={"size_bytes": len(key), "limit_bytes": MAX_KEY_BYTES},
+            )
+        asked = request.query_params.get("consistency", Consistency.QUORUM)
+        try:
+            return request.path_params["keyspace"], key, Consistency(asked)
+        except ValueError:
+            raise HttpError(
+                400,
+                "bad_consistency",
+                f"There is no consistency '{asked}'.",
+                hint=f"Use one of {', '.join(Consistency)}.",
+            ) from None
+
+    def _check_ready(self) -> None:
+        image = self._agent.image
+        row = image.node(self._agent.node_id)
+        if row is not None and row.state is NodeState.LEFT:
+            raise HttpError(
+                503,
+                "node_left",
+                f"Node '{self._agent.node_id}' has left the cluster and serves no data.",
+                hint="Ask another node.",
+            )
+        if not self._ready.is_set() or self._agent.follower.failure is not None:
+            raise HttpError(
+                503,
+                ErrorCode.UNAVAILABLE,
+                f"The node does not follow the log; it is at epoch {image.epoch}.",
+                hint="Ask another node; /healthz says why.",
+            )
+
+    async def _current_size(self) -> Size:
+        now_s = time.monotonic()
+        if now_s - self._size_at_s > SIZE_AGE_S:
+            self._size_at_s = now_s
+            self._size = await self._store.size()
+            metrics.keys.set(self._size.keys)
+        return self._size
+
+
+async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:
+    """Count and time a data request; what it refuses becomes the HTTP error of that."""
+    began_s, outcome = time.perf_counter(), "ok"
+    try:
+        return await work()
+    except Refused as refused:
+        outcome = refused.code
+        raise HttpError(
+            refused.status,
+            refused.code,
+            refused.message,
+            hint=refused.hint,
+            facts=refused.facts,
+        ) from refused
+    finally:
+        metrics.requests.labels(kind, outcome).inc()
+        metrics.request_seconds.labels(kind).observe(time.perf_counter() - began_s)
+
+
+def _decode(decode: Callable[[bytes], T], body: bytes) -> T:
+    try:
+        return decode(body)
+    except msgspec.DecodeError as error:
+        raise HttpError(
+            400,
+            ErrorCode.INVALID_REQUEST,
+            f"The body is no message between nodes: {error}.",
+            hint="These paths are for nodes of the same release; clients use /v1/data.",
+        ) from error

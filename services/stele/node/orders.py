@@ -1,0 +1,180 @@
+"""Orders of the coordinator: which are refused, which are work that runs already, which are new work.
+
+An order may be lost, doubled, late, or of a coordinator that was replaced. The work itself is named by
+``Order.same_work``: it runs once at a time, and whoever orders it again hears how it stands.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.domain.messages import Order, Report
+from stele.domain.names import OrderKind, ReportStatus
+from stele.log.errors import LogError
+from stele.log.follower import LogFollower
+from stele.runtime.logs import get_logger
+
+READ_LIMIT_S: Final = 10.0
+"""An order whose epoch does not come within this is dropped; the coordinator repeats it."""
+REPORT_INTERVAL_S: Final = 0.5
+REMEMBERED: Final = 32
+"""Finished pieces of work whose result is kept to answer with."""
+
+log = get_logger(__name__)
+
+
+class Progress:
+    """How far a piece of work is; the work adds to it."""
+
+    def __init__(self) -> None:
+        self.bytes_done = 0
+        self.bytes_total = 0
+        self.keys_done = 0
+
+    def add(self, size_bytes: int, keys: int) -> None:
+        """Data that turned up after the total was asked raises the total."""
+        self.bytes_done += size_bytes
+        self.keys_done += keys
+        self.bytes_total = max(self.bytes_total, self.bytes_done)
+
+
+Work = Callable[[Order, Progress], Awaitable[None]]
+"""Carries an order out; returns when all is done, and raises with a sentence why it is not."""
+
+
+class _Job:
+    """A piece of work and the newest order for it, whose term and index its reports carry."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.progress = Progress()
+        self.status = ReportStatus.RUNNING
+        self.error = ""
+        self.task: asyncio.Task[None] | None = None
+
+
+class OrderDesk:
+    """Takes a node's orders in, and gives its reports out."""
+
+    def __init__(
+        self,
+        node_id: str,
+        follower: LogFollower,
+        work: Mapping[OrderKind, Work],
+        send_report: Callable[[Report], None],
+    ) -> None:
+        self._node_id = node_id
+        self._follower = follower
+        self._work = work
+        self._send_report = send_report
+        self._term = 0
+        self._index = 0
+        self._jobs: dict[tuple[OrderKind, int, str], _Job] = {}
+        self._tasks = set[asyncio.Task[None]]()
+        follower.listen(self._on_epoch)
+
+    async def close(self) -> None:
+        running = [*self._tasks]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def offer(self, order: Order) -> None:
+        """Take an order of the flow; those of other nodes are not ours."""
+        if order.node_id == self._node_id:
+            self._spawn(self._take(order))
+
+    async def _take(self, order: Order) -> None:
+        try:
+            image = await self._follower.wait_for_epoch(order.epoch, READ_LIMIT_S)
+        except (TimeoutError, LogError) as error:
+            log.warning("order dropped", kind=order.kind, term=order.term, why=str(error))
+            return
+        if not self._accepts(order, image):
+            log.info("order refused", kind=order.kind, term=order.term, index=order.index)
+            return
+        self._term, self._index = order.term, order.index
+        job = self._jobs.get(order.same_work())
+        if job is None or job.status is ReportStatus.FAILED:
+            self._start(order)
+        else:
+            job.order = order
+            self._report(job)
+
+    def _accepts(self, order: Order, image: Image) -> bool:
+        """Terms only go up, by the log and by the orders seen; within a term, so do the indices."""
+        current = max(image.topology.coordinator.term, self._term)
+        if order.term < current:
+            return False
+        return order.term > self._term or order.index > self._index
+
+    def _start(self, order: Order) -> None:
+        job = _Job(order)
+        self._jobs.pop(order.same_work(), None)
+        self._jobs[order.same_work()] = job
+        finished = [w for w, j in self._jobs.items() if j.status is not ReportStatus.RUNNING]
+        for work in finished[:-REMEMBERED]:
+            del self._jobs[work]
+        job.task = self._spawn(self._run(job))
+        self._spawn(self._keep_reporting(job))
+
+    async def _run(self, job: _Job) -> None:
+        kind = job.order.kind
+        log.info("order begun", kind=kind, version=job.order.version, session=job.order.session)
+        try:
+            await self._work[kind](job.order, job.progress)
+            job.status = ReportStatus.SUCCESS
+        except asyncio.CancelledError:
+            job.status, job.error = ReportStatus.FAILED, "stopped: the session has closed"
+        except Exception as error:  # whatever stops the work is the coordinator's to know
+            job.status, job.error = ReportStatus.FAILED, str(error) or repr(error)
+        self._report(job)
+        log.info(
+            "order ended",
+            kind=kind,
+            status=job.status,
+            error=job.error,
+            bytes_done=job.progress.bytes_done,
+            keys_done=job.progress.keys_done,
+        )
+
+    async def _keep_reporting(self, job: _Job) -> None:
+        while job.status is ReportStatus.RUNNING:
+            self._report(job)
+            await asyncio.sleep(REPORT_INTERVAL_S)
+
+    def _report(self, job: _Job) -> None:
+        order, progress = job.order, job.progress
+        self._send_report(
+            Report(
+                node_id=self._node_id,
+                term=order.term,
+                index=order.index,
+                kind=order.kind,
+                version=order.version,
+                session=order.session,
+                request_id=order.request_id,
+                status=job.status,
+                bytes_done=progress.bytes_done,
+                bytes_total=progress.bytes_total,
+                keys_done=progress.keys_done,
+                error=job.error,
+                at_ms=time.time_ns() // 1_000_000,
+            )
+        )
+
+    def _on_epoch(self, image: Image, _: Epoch) -> None:
+        """Work under a session that is not open any more ends at once."""
+        session = image.topology.topology.session
+        for job in self._jobs.values():
+            if job.task is not None and job.order.session not in ("", session):
+                job.task.cancel()
+
+    def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,154 @@
+"""Calls to other nodes. Operations for one node that come while a call to it is on its way share the next."""
+
+import asyncio
+from collections import deque
+from typing import Final, NamedTuple
+
+import aiohttp
+import msgspec
+
+from stele.node.wire import (
+    BATCH_PATH,
+    MEASURE_PATH,
+    PAGE_PATH,
+    Answer,
+    AnyOp,
+    Code,
+    Scan,
+    Scanned,
+    Write,
+    decode_answers,
+    decode_scanned,
+    encode,
+)
+
+CALLS_PER_NODE: Final = 4
+"""Calls on their way to one node: enough that a slow one does not hold the others up."""
+BATCH_OPS: Final = 64
+BATCH_BYTES: Final = 1024 * 1024
+MAX_PENDING: Final = 2000
+"""Operations that wait for one node; what comes on top is refused at once."""
+CONNECT_TIMEOUT_S: Final = 1.0
+KEEP_ALIVE_S: Final = 4.0
+"""Shorter than the server's 5 s, so that no call meets a connection that is just being closed."""
+SCAN_TIMEOUT_S: Final = 15.0
+HTTP_OK: Final = 200
+
+_FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError)
+
+
+class _Pending(NamedTuple):
+    op: AnyOp
+    until: float
+    answer: asyncio.Future[Answer]
+
+
+class _Lane:
+    """What goes to one node."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.waiting = deque[_Pending]()
+        self.calls = 0
+
+
+class Peers:
+    """Make it inside the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+        )
+        self._lanes: dict[str, _Lane] = {}
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._http.close()
+
+    def send(self, address: str, op: AnyOp, until: float) -> asyncio.Future[Answer]:
+        """The node's answer. ``until`` is loop time; what is not answered by then is UNREACHABLE."""
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        lane = self._lanes.get(address) or self._lanes.setdefault(address, _Lane(address))
+        if len(lane.waiting) >= MAX_PENDING:
+            answer.set_result(_unreachable(f"{address} has too many operations waiting"))
+            return answer
+        lane.waiting.append(_Pending(op, until, answer))
+        if lane.calls < CALLS_PER_NODE:
+            lane.calls += 1
+            # In the loop's next turn, so that everything that came in this turn goes together.
+            self._loop.call_soon(self._start, lane)
+        return answer
+
+    async def scan(self, address: str, scan: Scan) -> Scanned:
+        """A page of a node's rows, or with ``limit_bytes`` 0 their size."""
+        path = PAGE_PATH if scan.limit_bytes else MEASURE_PATH
+        until = self._loop.time() + SCAN_TIMEOUT_S
+        try:
+            return decode_scanned(await self._post(address + path, encode(scan), until))
+        except _FAILURES as error:
+            return Scanned(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
+
+    def _start(self, lane: _Lane) -> None:
+        task = self._loop.create_task(self._drain(lane))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _drain(self, lane: _Lane) -> None:
+        try:
+            while batch := _next_batch(lane, self._loop.time()):
+                await self._call(lane, batch)
+        finally:
+            lane.calls -= 1
+
+    async def _call(self, lane: _Lane, batch: list[_Pending]) -> None:
+        until = max(pending.until for pending in batch)
+        why, answers = f"{lane.address}: the call was cancelled", list[Answer]()
+        try:
+            body = encode([pending.op for pending in batch])
+            answers = decode_answers(await self._post(lane.address + BATCH_PATH, body, until))
+        except _FAILURES as error:
+            why = f"{lane.address}: {error!r}"
+        finally:
+            if len(answers) != len(batch):
+                answers = [_unreachable(why)] * len(batch)
+            for pending, answer in zip(batch, answers, strict=True):
+                if not pending.answer.done():
+                    pending.answer.set_result(answer)
+
+    async def _post(self, url: str, body: bytes, until: float) -> bytes:
+        left_s = max(0.001, until - self._loop.time())
+        timeout = aiohttp.ClientTimeout(total=left_s, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._http.post(url, data=body, timeout=timeout) as response:
+            content = await response.read()
+            if response.status != HTTP_OK:
+                raise aiohttp.ClientPayloadError(f"status {response.status}: {content[:200]!r}")
+            return content
+
+
+def _next_batch(lane: _Lane, now: float) -> list[_Pending]:
+    """A large operation goes alone, so that no call is larger than the largest value."""
+    batch, size_bytes = list[_Pending](), 0
+    while lane.waiting and len(batch) < BATCH_OPS:
+        size_bytes += _size_bytes(lane.waiting[0].op)
+        if batch and size_bytes > BATCH_BYTES:
+            break
+        pending = lane.waiting.popleft()
+        if pending.until > now:
+            batch.append(pending)
+        else:
+            pending.answer.set_result(_unreachable(f"{lane.address} did not answer in time"))
+    return batch
+
+
+def _size_bytes(op: AnyOp) -> int:
+    return len(op.cell.value) if isinstance(op, Write) else 0
+
+
+def _unreachable(text: str) -> Answer:
+    return Answer(Code.UNREACHABLE, text=text)

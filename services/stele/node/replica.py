@@ -1,0 +1,166 @@
+"""The replica's side of reads and writes: what is refused, before and after each operation.
+
+An operation of a version below the fence must not count (I6), so the fence is checked before it, to spare
+the work, and once more after it, since the fence may have moved while it ran.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+from stele.domain.fencing import check_fence
+from stele.domain.names import NodeState
+from stele.domain.sessions import SessionClosedError, SessionGuard
+from stele.log.errors import LogError
+from stele.log.follower import LogFollower
+from stele.node.cells import Row, stamp_of
+from stele.node.clock import HybridClock
+from stele.node.routing import Routing
+from stele.node.store import Store
+from stele.node.wire import Answer, AnyOp, Code, Op, Read, ReadMode, Scan, Scanned, Write
+
+CATCH_UP_LIMIT_S: Final = 2.0
+"""A replica that meets a newer version reads the log for so long before it gives up."""
+MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
+_DONE: Final = Answer(Code.OK)
+
+
+class Sessions(Protocol):
+    """The node's sessions; see domain.sessions and the agent."""
+
+    def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
+    def session_is_open(self, session: str) -> bool: ...
+
+
+class Replica:
+    """This node's own data, as operations of any node meet it."""
+
+    def __init__(
+        self,
+        node_id: str,
+        follower: LogFollower,
+        routing: Routing,
+        sessions: Sessions,
+        store: Store,
+        clock: HybridClock,
+        catch_up_limit_s: float = CATCH_UP_LIMIT_S,
+    ) -> None:
+        self._node_id = node_id
+        self._follower = follower
+        self._routing = routing
+        self._sessions = sessions
+        self._store = store
+        self._clock = clock
+        self._catch_up_limit_s = catch_up_limit_s
+
+    async def serve(self, ops: Sequence[AnyOp]) -> list[Answer]:
+        """Answer each operation; the writes among them share one transaction."""
+        newer = [op.epoch for op in ops if self._is_newer(op)]
+        if newer:
+            await self._read_up_to(max(newer))
+        answers = [self._refusal(op) for op in ops]
+        allowed = [index for index, refused in enumerate(answers) if refused is None]
+        writes = [(index, op) for index in allowed if isinstance(op := ops[index], Write)]
+        if writes:
+            for (index, _), lost_to in zip(writes, await self._write(writes), strict=True):
+                answers[index] = Answer(Code.SUPERSEDED, lost_to) if lost_to else _DONE
+        for index in allowed:
+            if isinstance(op := ops[index], Read):
+                answers[index] = await self._read(op)
+        return [
+            answer if not answer.done else self._fenced(op) or answer
+            for op, answer in zip(ops, [a or _DONE for a in answers], strict=True)
+        ]
+
+    async def scan(self, scan: Scan) -> Scanned:
+        """A page of rows, or their size, under the session of a topology operation."""
+        if self._follower.image.epoch < scan.epoch:
+            await self._read_up_to(scan.epoch)
+        image = self._follower.image
+        stale = check_fence(image.topology.topology, scan.version)
+        if stale is not None:
+            return Scanned(code=Code.STALE_VERSION, text=str(stale))
+        if image.epoch < scan.epoch:
+            return Scanned(code=Code.BEHIND, text=_behind(image.epoch, scan.epoch))
+        try:
+            with self._sessions.enter(scan.session) as guard:
+                found = await self._scan(scan)
+                guard.check()
+                return found
+        except SessionClosedError as error:
+            return Scanned(code=Code.SESSION_CLOSED, text=str(error))
+
+    async def _scan(self, scan: Scan) -> Scanned:
+        if not scan.limit_bytes:
+            size = await self._store.measure(scan.spans)
+            return Scanned(code=Code.OK, keys=size.keys, size_bytes=size.size_bytes)
+        limit_bytes = min(scan.limit_bytes, MAX_PAGE_BYTES)
+        page = await self._store.page(scan.spans, scan.cursor, limit_bytes)
+        return Scanned(
+            code=Code.OK,
+            rows=page.rows,
+            keys=len(page.rows),
+            size_bytes=page.size_bytes,
+            cursor=page.cursor,
+        )
+
+    async def _write(self, writes: Sequence[tuple[int, Write]]) -> list[int]:
+        for _, op in writes:
+            self._clock.see(op.cell.timestamp)
+        return await self._store.write(
+            [Row(op.keyspace, op.token, op.key, *op.cell) for _, op in writes]
+        )
+
+    async def _read(self, op: Read) -> Answer:
+        if op.mode is ReadMode.TIMESTAMP:
+            return Answer(Code.OK, self._store.timestamp(op.keyspace, op.token, op.key))
+        cell = await self._store.read(op.keyspace, op.token, op.key)
+        if cell is None:
+            return _DONE
+        if op.mode is ReadMode.STAMP:
+            return Answer(Code.OK, stamp=stamp_of(cell))
+        return Answer(Code.OK, cell=cell)
+
+    def _is_newer(self, op: Op) -> bool:
+        """The sender knows something that this node must know too before it can judge."""
+        image = self._follower.image
+        if op.version > image.topology.topology.version:
+            return True
+        return op.epoch > image.epoch and op.keyspace not in image.schema.keyspaces
+
+    async def _read_up_to(self, epoch: int) -> None:
+        try:
+            await self._follower.wait_for_epoch(epoch, self._catch_up_limit_s)
+        except (TimeoutError, LogError):
+            return  # the operation is refused as BEHIND
+
+    def _refusal(self, op: Op) -> Answer | None:
+        image = self._follower.image
+        fenced = self._fenced(op)
+        if fenced is not None:
+            return fenced
+        if op.version > image.topology.topology.version:
+            return Answer(Code.BEHIND, text=_behind(image.epoch, op.epoch))
+        placement = self._routing.placement(op.keyspace, op.version)
+        if placement is None or self._node_id not in placement.row_for(op.token).writes:
+            text = f"{self._node_id} is no replica of token {op.token} in version {op.version}"
+            return Answer(Code.NOT_A_REPLICA, text=text, epoch=image.epoch)
+        return None
+
+    def _fenced(self, op: Op) -> Answer | None:
+        image = self._follower.image
+        topology = image.topology.topology
+        stale = check_fence(topology, op.version)
+        if stale is not None:
+            epoch = max(topology.since_epoch, topology.fence_epoch)
+            return Answer(Code.STALE_VERSION, epoch=epoch, text=str(stale))
+        if op.session and not self._sessions.session_is_open(op.session):
+            return Answer(Code.SESSION_CLOSED, text=f"session {op.session} is not open")
+        node = image.node(self._node_id)
+        if node is not None and node.state is NodeState.LEFT:
+            return Answer(Code.NODE_LEFT, text=f"{self._node_id} has left the cluster")
+        return None
+
+
+def _behind(own: int, wanted: int) -> str:
+    return f"this node has read the log to epoch {own}, not to {wanted}"

@@ -1,0 +1,106 @@
+"""What nodes say to each other: msgpack arrays over HTTP, many operations in one call.
+
+Every operation carries the topology version by which its sender chose this node, the epoch of the sender's
+image, and the session when it works for a topology operation. Whoever answers checks all three.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from stele.node.cells import Cell, Row, Stamp
+from stele.node.store import Cursor, Span
+
+BATCH_PATH: Final = "/v1/replica/batch"
+PAGE_PATH: Final = "/v1/replica/page"
+MEASURE_PATH: Final = "/v1/replica/measure"
+
+
+class Code(StrEnum):
+    """How an operation ended at a replica. Only ``OK`` and ``SUPERSEDED`` mean that it was done."""
+
+    OK = "ok"
+    SUPERSEDED = "superseded"  # a newer cell stands; ``timestamp`` is the newer one's
+    STALE_VERSION = "stale_version"
+    BEHIND = "behind"  # this replica could not read up to the sender's version in time
+    NOT_A_REPLICA = "not_a_replica"
+    SESSION_CLOSED = "session_closed"
+    NODE_LEFT = "node_left"
+    FAILED = "failed"
+    UNREACHABLE = "unreachable"  # never sent: the caller's own finding
+
+
+class Op(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
+    version: int
+    epoch: int
+    keyspace: str
+    token: int
+    key: bytes
+    session: str = ""
+
+
+class Write(Op, frozen=True, array_like=True, kw_only=True):
+    cell: Cell
+
+
+class ReadMode(StrEnum):
+    """What a read wants to know: all, what tells it apart, or only how new it is."""
+
+    CELL = "cell"
+    STAMP = "stamp"
+    TIMESTAMP = "timestamp"
+
+
+class Read(Op, frozen=True, array_like=True, kw_only=True):
+    mode: ReadMode
+
+
+AnyOp = Write | Read
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """``epoch`` is one that a refused sender should have read.
+
+    A read's key that is not there has no ``cell``, no ``stamp`` and a ``timestamp`` of 0.
+    """
+
+    code: Code
+    timestamp: int = 0
+    epoch: int = 0
+    cell: Cell | None = None
+    stamp: Stamp | None = None
+    text: str = ""
+
+    @property
+    def done(self) -> bool:
+        return self.code is Code.OK or self.code is Code.SUPERSEDED
+
+
+class Scan(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Rows of spans for a topology operation; ``limit_bytes`` of 0 only asks how much there is."""
+
+    version: int
+    epoch: int
+    session: str
+    spans: list[Span]
+    cursor: Cursor | None = None
+    limit_bytes: int = 0
+
+
+class Scanned(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A page, or with ``limit_bytes`` 0 its size alone; or why there is none."""
+
+    code: Code
+    text: str = ""
+    rows: list[Row] = []
+    keys: int = 0
+    size_bytes: int = 0
+    cursor: Cursor | None = None
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_ops: Final = msgspec.msgpack.Decoder(list[AnyOp]).decode
+decode_answers: Final = msgspec.msgpack.Decoder(list[Answer]).decode
+decode_scan: Final = msgspec.msgpack.Decoder(Scan).decode
+decode_scanned: Final = msgspec.msgpack.Decoder(Scanned).decode

@@ -1,0 +1,76 @@
+"""Barriers as people see them: with each blocker's name, reason, and how long it has blocked. Pure."""
+
+from typing import Final
+
+import msgspec
+from immutables import Map
+
+from stele.domain.acks import AckTable, barrier
+from stele.domain.image import Image
+
+Target = tuple[int, int]
+"""Epoch and version that a barrier waits for."""
+
+KEPT_TARGETS: Final = 32
+"""Barriers remembered: the present one, those just before, and what people ask about."""
+
+
+class BlockerView(msgspec.Struct, frozen=True):
+    """Times in seconds; ``silent_for_s`` is None when the node was never heard."""
+
+    node_id: str
+    why: str
+    silent_for_s: float | None
+    blocking_for_s: float
+
+
+class BarrierView(msgspec.Struct, frozen=True):
+    complete: bool
+    quorum: bool
+    blockers: tuple[BlockerView, ...]
+    epoch: int
+    version: int
+
+
+class Blocking(msgspec.Struct, frozen=True):
+    """Since when each node has blocked each barrier: target -> node -> seconds."""
+
+    by_target: Map[Target, Map[str, float]] = Map()
+    order: tuple[Target, ...] = ()
+
+    def since(self, target: Target, nodes: frozenset[str], now_s: float) -> "Blocking":
+        """The nodes that block the target now; those that blocked it before keep their time."""
+        known = self.by_target.get(target)
+        before: Map[str, float] = Map() if known is None else known
+        found = Map({node: before.get(node, now_s) for node in sorted(nodes)})
+        by_target = self.by_target.set(target, found)
+        order = self.order if known is not None else (*self.order, target)
+        if len(order) > KEPT_TARGETS:
+            by_target, order = by_target.delete(order[0]), order[1:]
+        return Blocking(by_target, order)
+
+
+def current_target(image: Image) -> Target:
+    """What the newest step waits for."""
+    topology = image.topology.topology
+    return topology.since_epoch, topology.version
+
+
+def view(
+    image: Image, acks: AckTable, blocking: Blocking, target: Target, now_s: float
+) -> tuple[BarrierView, Blocking]:
+    """How the barrier stands, and the memory of who has blocked it."""
+    epoch, version = target
+    found = barrier(image, acks, epoch, version, now_s)
+    blocking = blocking.since(target, frozenset(b.node_id for b in found.blockers), now_s)
+    since_s = blocking.by_target[target]
+    blockers = tuple(
+        BlockerView(
+            b.node_id,
+            b.why,
+            None if b.silent_for_s == float("inf") else b.silent_for_s,
+            now_s - since_s[b.node_id],
+        )
+        for b in found.blockers
+    )
+    return BarrierView(found.complete, found.quorum, blockers, epoch, version), blocking

@@ -1,0 +1,27 @@
+"""The session guard's metrics."""
+
+from prometheus_client import Counter, Gauge
+
+from stele.runtime.metrics import REGISTRY
+
+acks = Counter("stele_session_guard_acks", "Acks that were read.", registry=REGISTRY)
+unreadable = Counter(
+    "stele_session_guard_unreadable",
+    "Acks that could not be decoded and were left out.",
+    registry=REGISTRY,
+)
+blockers = Gauge(
+    "stele_session_guard_blockers", "Nodes that hold up the newest step.", registry=REGISTRY
+)
+nodes = Gauge(
+    "stele_session_guard_nodes", "Nodes by liveness, up or down.", ["liveness"], registry=REGISTRY
+)
+redis_writes = Counter(
+    "stele_session_guard_redis_writes",
+    "Writes to Redis: written, overtaken by a newer epoch, failed.",
+    ["result"],
+    registry=REGISTRY,
+)
+redis_up = Gauge(
+    "stele_session_guard_redis_up", "1 while Redis takes what is written.", registry=REGISTRY
+)

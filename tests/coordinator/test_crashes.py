@@ -1,0 +1,136 @@
+"""Somebody crashes at every moment of a join and of a leave: before and after each append, order, report.
+
+Whatever happens, the operation ends as it does without a crash, and the invariants hold at every epoch
+(``World.submit`` checks them).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from stele.domain.commands import Cancel, Leave
+from stele.domain.names import NodeState, RequestStatus
+from tests.coordinator.world import RESTART_S, Crash, World, three_nodes
+
+MOMENTS = 40
+"""More than there are in any of the operations; the moments that do not come are skipped."""
+
+
+def begin(operation: str) -> tuple[World, str]:
+    world = three_nodes()
+    if operation == "join":
+        world.add("a2")
+        return world, "join-a2"
+    assert world.apply(Leave("c1"), "leave-c1") is None
+    return world, "leave-c1"
+
+
+def ends_as_it_should(world: World, operation: str, request_id: str, undisturbed: World) -> None:
+    world.settle()
+    assert world.image.requests.requests[request_id].status is RequestStatus.DONE
+    expected = NodeState.NORMAL if operation == "join" else NodeState.LEFT
+    assert world.state("a2" if operation == "join" else "c1") is expected
+    assert world.image.ring == undisturbed.image.ring
+    assert world.image.membership.ring_tokens() == undisturbed.image.membership.ring_tokens()
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[str, World]:
+    found = {}
+    for operation in ("join", "leave"):
+        world, _ = begin(operation)
+        world.events.clear()
+        world.settle()
+        assert 8 <= len(world.events) < MOMENTS, world.events
+        found[operation] = world
+    return found
+
+
+@pytest.mark.parametrize("who", ["coordinator", "coordinator, which lives on", "metadata log"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("operation", ["join", "leave"])
+def test_a_crash_at_any_moment_changes_nothing_of_the_end(
+    undisturbed: dict[str, World], operation: str, when: str, who: str
+) -> None:
+    hit = 0
+    for moment in range(len(undisturbed[operation].events)):
+        world, request_id = begin(operation)
+        world.events.clear()
+        crashed = crash_at(world, moment, when, who)
+        ends_as_it_should(world, operation, request_id, undisturbed[operation])
+        assert crashed, f"moment {moment} never came"
+        hit += 1
+    assert hit >= 8
+
+
+def crash_at(world: World, moment: int, when: str, who: str) -> list[str]:
+    """Arrange the crash; the list that is returned holds what was struck once it has happened."""
+    struck: list[str] = []
+
+    def hook(what: str, at: str) -> None:
+        if struck or at != when or len(world.events) - 1 < moment:
+            return
+        struck.append(what)
+        if who == "metadata log":
+            world.log_down_until_s = world.now_s + RESTART_S
+        else:
+            world.replace_brain(zombie="lives on" in who)
+            raise Crash
+
+    world.on_event = hook
+    return struck
+
+
+@pytest.mark.parametrize("operation", ["join", "leave"])
+def test_a_coordinator_that_crashes_at_every_moment_still_gets_there(
+    undisturbed: dict[str, World], operation: str
+) -> None:
+    world, request_id = begin(operation)
+    world.events.clear()
+    last = -1
+
+    def hook(what: str, at: str) -> None:
+        nonlocal last
+        if at == "after" and what.startswith("append") and len(world.epochs) > last:
+            last = len(world.epochs) + 1
+            world.replace_brain()
+            raise Crash
+
+    world.on_event = hook
+    ends_as_it_should(world, operation, request_id, undisturbed[operation])
+    assert world.image.topology.coordinator.term > 5
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("operation", ["join", "leave"])
+def test_a_cancel_at_any_moment_restores_or_comes_too_late(
+    undisturbed: dict[str, World], operation: str, when: str
+) -> None:
+    ends = set()
+    for moment in range(len(undisturbed[operation].events)):
+        world, request_id = begin(operation)
+        before = world.image.ring
+        world.events.clear()
+        done: list[int] = []
+
+        def hook(
+            what: str,
+            at: str,
+            world: World = world,
+            done: list[int] = done,
+            moment: int = moment,
+            request_id: str = request_id,
+        ) -> None:
+            if not done and at == when and len(world.events) - 1 >= moment:
+                done.append(moment)
+                world.apply(Cancel(request_id), "cancel")
+
+        world.on_event = hook
+        world.settle()
+        status = world.image.requests.requests[request_id].status
+        ends.add(status)
+        if status is RequestStatus.CANCELLED:
+            assert world.image.ring == before
+        else:
+            assert world.image.ring == undisturbed[operation].image.ring
+    assert ends == {RequestStatus.CANCELLED, RequestStatus.DONE}

@@ -1,0 +1,194 @@
+"""Structs and Avro schemas say the same: whatever the core can hold comes back unchanged."""
+
+import fastavro
+import msgspec
+import pytest
+from fastavro.schema import load_schema
+
+from stele.domain import commands, facts
+from stele.domain.commands import (
+    AnnounceNode,
+    ClaimCoordinator,
+    Command,
+    CreateKeyspace,
+    EnableFeatures,
+    Envelope,
+    Join,
+    Outcome,
+    Rejection,
+    SetSetting,
+)
+from stele.domain.facts import Epoch, Fact
+from stele.domain.messages import Ack, Order, Report
+from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.snapshot import image_to_facts
+from stele.log import codec
+from stele.log.codec import DecodeError
+from stele.log.schemas import HEADER_BYTES, MAGIC, header_of, load_schemas, schema_folder
+from tests.domain.history import join, three_nodes
+
+
+def epoch_of(*found: facts.AnyFact) -> Epoch:
+    return Epoch(
+        prev_state_id=bytes(range(16)),
+        state_id=bytes(range(1, 17)),
+        epoch=7,
+        request_id="r-1",
+        command="noop",
+        facts=found,
+        actor="ada",
+        reason="because",
+        origin="test",
+        at_ms=1_700_000_000_000,
+        required_features=("tablets",),
+    )
+
+
+def test_every_epoch_of_a_real_history_comes_back() -> None:
+    history, driver = three_nodes()
+    history.apply(join(4, "r1"))
+    driver.run()
+    history.apply(EnableFeatures(()))
+    history.apply(SetSetting("ключ".replace("ключ", "key"), "значение 🜚"))
+    for epoch in history.epochs:
+        assert codec.decode_epoch(codec.encode_epoch(epoch)) == epoch
+
+
+def test_every_kind_of_fact_comes_back() -> None:
+    history, driver = three_nodes()
+    history.apply(join(4, "r1"))
+    driver.run()
+    every = [
+        *(fact for epoch in history.epochs for fact in epoch.facts),
+        *(fact for image in history.images for fact in image_to_facts(image)),
+        facts.KeyspaceDropped("library"),
+        facts.PlacementDropped("dc1:3"),
+        facts.FeaturesEnabled(("a", "b")),
+        facts.SettingChanged("key", ""),
+        facts.SettingChanged("key", "x" * 65_536),
+    ]
+    assert {type(fact) for fact in every} == set(Fact.__subclasses__())
+    for fact in every:
+        epoch = epoch_of(fact)
+        assert codec.decode_epoch(codec.encode_epoch(epoch)) == epoch
+
+
+def samples() -> list[commands.AnyCommand]:
+    """One of each command, with every field away from its default."""
+    special = {
+        Join: Join(
+            node_id="n",
+            cluster="c",
+            address="http://n",
+            dc="d",
+            rack="r",
+            num_tokens=3,
+            initial_tokens=(-(2**63) + 1, 0, 2**63 - 1),
+            supported_features=("x",),
+            release_version="1.2",
+            partitioner="p",
+        ),
+        AnnounceNode: AnnounceNode(
+            node_id="n", address="a", supported_features=("x",), release_version="1"
+        ),
+        CreateKeyspace: CreateKeyspace("k", {"dc1": 3, "dc2": 1}),
+        EnableFeatures: EnableFeatures(("a", "b")),
+        ClaimCoordinator: ClaimCoordinator("me", 2**40),
+    }
+    plain = {str: "text", int: 12}
+    return [
+        special.get(kind) or kind(*(plain[field.type] for field in msgspec.structs.fields(kind)))
+        for kind in Command.__subclasses__()
+    ]
+
+
+@pytest.mark.parametrize("command", samples(), ids=commands.command_name)
+def test_every_command_comes_back(command: commands.AnyCommand) -> None:
+    envelope = Envelope(request_id="r", command=command, actor="a", reason="w", origin="o")
+    assert codec.decode_envelope(codec.encode_envelope(envelope)) == envelope
+
+
+def test_outcomes_orders_reports_and_acks_come_back() -> None:
+    rejection = Rejection("code", "message", "hint", {"term": "3"})
+    for outcome in (
+        Outcome(request_id="r", applied=True, epoch=4, state_id=bytes(16)),
+        Outcome(request_id="r", applied=False, epoch=4, state_id=bytes(16), rejection=rejection),
+    ):
+        assert codec.decode_outcome(codec.encode_outcome(outcome)) == outcome
+    order = Order(node_id="n", term=1, index=2, kind=OrderKind.STREAM, epoch=3, version=4)
+    assert codec.decode_order(codec.encode_order(order)) == order
+    report = Report(
+        node_id="n",
+        term=1,
+        index=2,
+        kind=OrderKind.CLEANUP,
+        version=4,
+        session="s",
+        request_id="r",
+        status=ReportStatus.FAILED,
+        error="disk full",
+    )
+    assert codec.decode_report(codec.encode_report(report)) == report
+    ack = Ack(
+        node_id="n",
+        boot_id="b",
+        sequence=1,
+        epoch=2,
+        version=3,
+        fence_version=3,
+        oldest_version_in_use=2,
+        sessions_in_use=("s",),
+    )
+    assert codec.decode_ack(codec.encode_ack(ack)) == ack
+
+
+def test_a_plain_avro_library_reads_and_writes_the_same_bytes() -> None:
+    """What other languages see: fastavro with nothing but the schema file."""
+    schema = load_schema(schema_folder() / "command.avsc")
+    name = "stele.set_setting"
+    record = {"request_id": "r", "command": (name, {"name": "a", "value": "b"})}
+    from io import BytesIO
+
+    out = BytesIO()
+    out.write(header_of(schema))
+    fastavro.schemaless_writer(out, schema, record)
+    envelope = codec.decode_envelope(out.getvalue())
+    assert envelope == Envelope(request_id="r", command=SetSetting("a", "b"))
+
+
+def test_fingerprints_are_crc_64_avro() -> None:
+    """Known values of Avro's specification and its test data."""
+    known = {
+        '"null"': 0x63DD24E7CC258F8A,
+        '"int"': 0x7275D51A3F395C8F,
+        '"string"': 0x8F014872634503C7,
+    }
+    for schema, fingerprint in known.items():
+        header = header_of(msgspec.json.decode(schema))
+        assert header == MAGIC + fingerprint.to_bytes(8, "little")
+
+
+def test_every_schema_has_a_fingerprint_of_its_own() -> None:
+    schemas = load_schemas()
+    assert len(set(schemas.headers.values())) == len(schemas.newest)
+    assert all(len(header) == HEADER_BYTES for header in schemas.headers.values())
+
+
+@pytest.mark.parametrize("cut", [0, 1, 5, HEADER_BYTES, HEADER_BYTES + 3, -1])
+def test_a_cut_record_is_a_decode_error(cut: int) -> None:
+    value = codec.encode_epoch(epoch_of(facts.SettingChanged("a", "b")))
+    with pytest.raises(DecodeError):
+        codec.decode_epoch(value[:cut])
+
+
+def test_bytes_after_the_record_are_a_decode_error() -> None:
+    value = codec.encode_epoch(epoch_of())
+    with pytest.raises(DecodeError, match="1 bytes too many"):
+        codec.decode_epoch(value + b"x")
+
+
+def test_a_record_of_another_type_is_refused() -> None:
+    value = codec.encode_epoch(epoch_of())
+    with pytest.raises(DecodeError) as caught:
+        codec.decode_envelope(value)
+    assert caught.value.unknown_schema

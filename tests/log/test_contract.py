@@ -1,0 +1,169 @@
+"""The log's contract (see ``stele.log.port``), held against each adapter by the same tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from stele.log.errors import OffsetGoneError
+from stele.log.flows import flow_topic
+from stele.log.kafka import KafkaLog
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.port import Log, Record
+
+DEADLINE_S = 20.0
+
+Open = Callable[[], Log]
+
+
+@pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.broker)])
+async def open_log(request: pytest.FixtureRequest) -> AsyncIterator[Open]:
+    """Makes any number of logs over one fresh partition; all are closed afterwards."""
+    async with AsyncExitStack() as closing:
+        if request.param == "memory":
+            partition = MemoryPartition()
+
+            def make() -> Log:
+                return MemoryLog(partition)
+
+        else:
+            bootstrap = request.getfixturevalue("kafka")
+            topic = flow_topic(request.getfixturevalue("topics"), "epochs")
+
+            def make() -> Log:
+                return KafkaLog(bootstrap, topic)
+
+        def opened() -> Log:
+            log = make()
+            closing.push_async_callback(log.close)
+            return log
+
+        yield opened
+
+
+class Reader:
+    """What one follower has seen."""
+
+    def __init__(self, log: Log, offset: int = 0) -> None:
+        self.records: list[Record] = []
+        self._came = asyncio.Event()
+        self.error: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        log.follow(offset, self._on_records, self.error.set_result)
+
+    def _on_records(self, records: list[Record]) -> None:
+        self.records.extend(records)
+        self._came.set()
+
+    async def wait_for(self, count: int) -> list[bytes]:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while len(self.records) < count:
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            raise AssertionError(f"{len(self.records)} of {count} records came") from None
+        return [record.value for record in self.records]
+
+
+async def test_a_follower_sees_appended_records_in_order(open_log: Open) -> None:
+    reader, writer = Reader(open_log()), open_log()
+    values = [b"%d" % n for n in range(500)]
+    for value in values:
+        writer.append(value)
+    assert await reader.wait_for(500) == values
+    offsets = [record.offset for record in reader.records]
+    assert offsets == sorted(set(offsets))
+
+
+async def test_all_followers_see_one_order_of_several_writers(open_log: Open) -> None:
+    first, second = open_log(), open_log()
+    readers = Reader(first), Reader(second)
+    for n in range(100):
+        first.append(b"a%d" % n)
+        second.append(b"b%d" % n)
+    seen = [await reader.wait_for(200) for reader in readers]
+    assert seen[0] == seen[1]
+    for prefix in (b"a", b"b"):
+        own = [value for value in seen[0] if value.startswith(prefix)]
+        assert own == [prefix + b"%d" % n for n in range(100)]
+
+
+async def test_following_begins_at_the_offset(open_log: Open) -> None:
+    log = open_log()
+    for n in range(10):
+        log.append(b"%d" % n)
+    records = await Reader(log).wait_for(10)
+    assert len(records) == 10
+    later = Reader(open_log(), 7)
+    assert await later.wait_for(3) == [b"7", b"8", b"9"]
+
+
+async def test_read_gives_a_part_and_ends_at_the_end(open_log: Open) -> None:
+    log = open_log()
+    for n in range(10):
+        log.append(b"%d" % n)
+    await Reader(log).wait_for(10)
+    reader = open_log()
+    assert [record.value for record in await reader.read(3, 4)] == [b"3", b"4", b"5", b"6"]
+    assert [record.offset for record in await reader.read(8, 100)] == [8, 9]
+    assert await reader.read(10, 100) == []
+
+
+async def test_end_offset_covers_all_that_was_seen(open_log: Open) -> None:
+    log = open_log()
+    assert await log.end_offset() == 0
+    reader = Reader(log)
+    for n in range(5):
+        log.append(b"%d" % n)
+    await reader.wait_for(5)
+    assert await open_log().end_offset() == 5
+
+
+async def test_a_record_of_eight_mebibytes_fits(open_log: Open) -> None:
+    log = open_log()
+    reader = Reader(log)
+    value = b"x" * (8 * 1024 * 1024 - 4096)
+    log.append(value)
+    log.append(b"after")
+    assert [len(found) for found in await reader.wait_for(2)] == [len(value), 5]
+    assert len((await log.read(0, 1))[0].value) == len(value)
+
+
+async def test_close_ends_following_and_keeps_what_was_appended(open_log: Open) -> None:
+    log, other = open_log(), open_log()
+    reader, witness = Reader(log), Reader(other)
+    log.append(b"first")
+    await reader.wait_for(1)
+    log.append(b"last")
+    await log.close()
+    assert await witness.wait_for(2) == [b"first", b"last"]
+    seen = len(reader.records)
+    other.append(b"later")
+    await witness.wait_for(3)
+    assert len(reader.records) == seen
+
+
+@pytest.mark.broker
+async def test_an_offset_that_is_gone_is_told(kafka: str, topics: str) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import AdminClient
+
+    topic = flow_topic(topics, "epochs")
+    log = KafkaLog(kafka, topic)
+    try:
+        for n in range(10):
+            log.append(b"%d" % n)
+        await Reader(log).wait_for(10)
+        admin = AdminClient({"bootstrap.servers": kafka})
+        gone = admin.delete_records([TopicPartition(topic, 0, 5)])
+        for future in gone.values():
+            await asyncio.to_thread(future.result, DEADLINE_S)
+        with pytest.raises(OffsetGoneError):
+            await log.read(2, 3)
+        assert [record.value for record in await log.read(5, 2)] == [b"5", b"6"]
+        reader = Reader(log, 2)
+        assert isinstance(await asyncio.wait_for(reader.error, DEADLINE_S), OffsetGoneError)
+        assert reader.records == []
+    finally:
+        await log.close()

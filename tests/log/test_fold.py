@@ -1,0 +1,79 @@
+"""Which record wins, and where a reader must stop."""
+
+import msgspec
+import pytest
+
+from stele.domain.facts import ClusterCreated, Epoch, SettingChanged
+from stele.log.codec import encode_epoch
+from stele.log.errors import CorruptRecordError, LogError, UnknownFeatureError, UnknownSchemaError
+from stele.log.fold import Fold
+
+A, B, C = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)
+
+
+def record(previous: bytes, own: bytes, epoch: int, **more: object) -> bytes:
+    given = Epoch(
+        prev_state_id=previous,
+        state_id=own,
+        epoch=epoch,
+        request_id=f"r-{own[0]}",
+        command="set_setting",
+        facts=(SettingChanged("winner", str(own[0])),),
+    )
+    return encode_epoch(msgspec.structs.replace(given, **more))
+
+
+def begun() -> Fold:
+    fold = Fold()
+    created = (ClusterCreated("blue", "blue/1", "Murmur3Partitioner"),)
+    assert fold.offer(0, record(bytes(16), A, 1, facts=created)) is not None
+    return fold
+
+
+def test_the_first_record_on_the_state_wins_and_all_others_lose() -> None:
+    fold = begun()
+    assert fold.offer(1, record(A, B, 2)) is not None
+    assert fold.offer(5, record(A, C, 2)) is None
+    assert fold.offer(6, record(A, B, 2)) is None
+    assert (fold.image.epoch, fold.image.state_id, fold.losers) == (2, B, 2)
+    assert fold.image.features.settings["winner"] == "2"
+    assert fold.next_offset == 7
+
+
+@pytest.mark.parametrize("value", [b"", b"\xc3", b"text", b"\x00" * 60])
+def test_bytes_that_are_no_record_stop_the_reader(value: bytes) -> None:
+    with pytest.raises(CorruptRecordError, match="At offset 9 of the log: it begins with"):
+        begun().offer(9, value)
+
+
+def test_a_broken_winner_stops_the_reader() -> None:
+    with pytest.raises(CorruptRecordError, match="offset 9"):
+        begun().offer(9, record(A, B, 2)[:-2])
+
+
+def test_a_broken_loser_does_not_matter() -> None:
+    assert begun().offer(9, record(C, B, 2)[:-2]) is None
+
+
+def test_an_unknown_schema_stops_the_reader_and_says_to_upgrade() -> None:
+    value = b"\xc3\x01" + bytes(8) + record(A, B, 2)[10:]
+    with pytest.raises(UnknownSchemaError, match="Upgrade this process"):
+        begun().offer(9, value)
+
+
+def test_an_unknown_feature_stops_the_reader_and_names_it() -> None:
+    with pytest.raises(UnknownFeatureError, match=r"it needs tablets_v9\. Upgrade"):
+        begun().offer(9, record(A, B, 2, required_features=("tablets_v9",)))
+
+
+def test_a_winner_with_a_wrong_number_stops_the_reader() -> None:
+    with pytest.raises(CorruptRecordError, match="it says epoch 4 where 2 follows"):
+        begun().offer(9, record(A, B, 4))
+
+
+def test_a_reader_that_stopped_has_not_moved_its_image() -> None:
+    fold = begun()
+    before = fold.image
+    with pytest.raises(LogError):
+        fold.offer(9, b"junk")
+    assert fold.image is before

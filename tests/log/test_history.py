@@ -1,0 +1,131 @@
+"""Any state and any epoch of the past, with bounded memory."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from stele.domain.commands import SetSetting
+from stele.domain.image import Image
+from stele.log import history as module
+from stele.log.codec import encode_epoch
+from stele.log.history import EpochNotFoundError, History
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.port import Record
+from tests.domain.history import History as Story
+from tests.domain.history import three_nodes
+
+
+class CountingLog(MemoryLog):
+    """Counts how many records are read back."""
+
+    def __init__(self, partition: MemoryPartition) -> None:
+        super().__init__(partition)
+        self.records_read = 0
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        found = await super().read(offset, limit)
+        self.records_read += len(found)
+        return found
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Limits small enough that a few hundred epochs go past all of them."""
+    for name, value in {
+        "MARK_EVERY": 5,
+        "MAX_MARKS": 8,
+        "MAX_IMAGES": 4,
+        "RECENT_RECORDS": 20,
+        "READ_RECORDS": 7,
+    }.items():
+        monkeypatch.setattr(module, name, value)
+    yield
+
+
+def told(story: Story) -> tuple[History, CountingLog]:
+    """A history of the story, with a loser after each third winner."""
+    partition = MemoryPartition()
+    log = CountingLog(partition)
+    history = History(log)
+    for epoch, image in zip(story.epochs, story.images[1:], strict=True):
+        value = encode_epoch(epoch)
+        history.add(partition.append(value).offset, value, image)
+        if epoch.epoch % 3 == 0:
+            partition.append(value)
+    return history, log
+
+
+@pytest.fixture(scope="module")
+def long() -> Story:
+    story, _ = three_nodes()
+    for n in range(300):
+        story.apply(SetSetting(f"s{n % 7}", str(n)))
+    return story
+
+
+async def test_the_image_at_any_epoch_is_exact(long: Story) -> None:
+    history, _ = told(long)
+    for epoch in [*range(60), *range(len(long.images) - 1, 0, -37)]:
+        found: Image = await history.image_at(epoch)
+        assert found == long.images[epoch]
+
+
+async def test_epochs_come_back_from_any_place(long: Story) -> None:
+    history, _ = told(long)
+    for first in (1, 2, 17, 100, history.newest - 25, history.newest - 3, history.newest):
+        for limit in (1, 3, 50):
+            found = await history.epochs(first, limit)
+            assert found == long.epochs[first - 1 : first - 1 + limit]
+    assert (await history.epoch(42)) == long.epochs[41]
+
+
+async def test_recent_epochs_are_not_read_back(long: Story) -> None:
+    history, log = told(long)
+    await history.epochs(history.newest - 10, 10)
+    await history.image_at(history.newest)
+    assert log.records_read == 0
+    assert history.state_id_of(history.newest - 5) == long.images[-6].state_id
+    assert history.state_id_of(3) is None
+
+
+async def test_memory_stays_bounded(long: Story) -> None:
+    history, _ = told(long)
+    assert len(history._recent) <= 20
+    assert len(history._marks) <= 8
+    assert len(history._images) <= 4
+    assert history._images[0].image.epoch == 0
+
+
+async def test_memory_is_bounded_in_bytes_too(long: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "RECENT_BYTES", 1000)
+    history, _ = told(long)
+    assert sum(len(winner.value) for winner in history._recent) <= 1000
+
+
+async def test_the_future_and_the_unknown_past_say_what_there_is(long: Story) -> None:
+    history, _ = told(long)
+    with pytest.raises(EpochNotFoundError) as caught:
+        await history.image_at(history.newest + 1)
+    assert caught.value.newest == history.newest
+    assert await history.epochs(history.newest + 1, 5) == []
+    with pytest.raises(EpochNotFoundError):
+        await history.epoch(history.newest + 1)
+    with pytest.raises(EpochNotFoundError):
+        await history.epochs(0, 5)
+
+
+async def test_a_history_that_began_with_a_snapshot_knows_its_oldest_epoch(long: Story) -> None:
+    partition = MemoryPartition()
+    for epoch in long.epochs:
+        partition.append(encode_epoch(epoch))
+    history = History(MemoryLog(partition), long.images[100], 100)
+    for number in range(100, 160):
+        record = partition.records[number]
+        history.add(record.offset, record.value, long.images[number + 1])
+    assert await history.image_at(100) == long.images[100]
+    assert await history.image_at(120) == long.images[120]
+    assert await history.epochs(101, 2) == long.epochs[100:102]
+    with pytest.raises(EpochNotFoundError):
+        await history.image_at(99)
+    with pytest.raises(EpochNotFoundError):
+        await history.epochs(100, 1)

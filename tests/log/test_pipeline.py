@@ -1,0 +1,360 @@
+"""Writers racing over one log: each command once, epochs dense, answers true, whatever the log does."""
+
+import random
+from collections import Counter, deque
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import stele.domain.decide as decisions
+from stele.domain.commands import CreateCluster, Envelope, Leave, Noop, Outcome, SetSetting
+from stele.domain.facts import Epoch
+from stele.log.codec import decode_epoch
+from stele.log.fold import Fold
+from stele.log.memory import MemoryPartition
+from stele.log.pipeline import CommitPipeline, Ids
+from stele.log.state_ids import next_state_id
+
+
+class Writer:
+    """A pipeline whose appends wait in ``sent`` until the test lands, drops or doubles them."""
+
+    def __init__(self, name: str, partition: MemoryPartition, seed: int = 0) -> None:
+        chance, numbers = random.Random(f"{name}-{seed}"), count(1)
+        self.partition = partition
+        self.sent: deque[bytes] = deque()
+        self.read = 0
+        self.answers: dict[str, list[Outcome]] = {}
+        ids = Ids(
+            next_state_id=lambda previous: next_state_id(previous, 1000, chance.getrandbits(74)),
+            request_id=lambda: f"{name}-noop-{next(numbers)}",
+            now_ms=lambda: 1000,
+        )
+        self.pipeline = CommitPipeline(Fold(), self.sent.append, ids)
+
+    def submit(self, envelope: Envelope) -> None:
+        answers = self.answers.setdefault(envelope.request_id, [])
+        self.pipeline.submit(envelope, answers.append)
+
+    def land(self, times: int = 1) -> None:
+        """The oldest record on its way reaches the log, so its barrier is not shared any more."""
+        self.pipeline.flush()
+        if self.sent:
+            value = self.sent.popleft()
+            for _ in range(times):
+                self.partition.append(value)
+
+    def drop(self) -> None:
+        if self.sent:
+            self.sent.popleft()
+
+    def meet(self, limit: int = 1_000_000) -> None:
+        """Read on."""
+        for record in self.partition.records[self.read : self.read + limit]:
+            self.pipeline.on_record(record.offset, record.value)
+            self.read += 1
+
+    def settle(self) -> None:
+        """The log is well again: land, read and resolve until nothing is in flight."""
+        for _ in range(100):
+            while self.sent:
+                self.land()
+            self.meet()
+            if not self.pipeline.in_flight and not self.sent:
+                return
+            if not self.sent:
+                self.pipeline.resolve()
+        raise AssertionError(f"{self.pipeline.in_flight} records never came to an outcome")
+
+
+def create(partition: MemoryPartition) -> Writer:
+    """A writer on a log that holds a cluster."""
+    writer = Writer("first", partition)
+    writer.submit(Envelope(request_id="create", command=CreateCluster("blue/1")))
+    writer.settle()
+    return writer
+
+
+def setting(request_id: str, value: str = "v") -> Envelope:
+    return Envelope(request_id=request_id, command=SetSetting(request_id, value))
+
+
+def winners(partition: MemoryPartition) -> list[Epoch]:
+    fold, found = Fold(), list[Epoch]()
+    for record in partition.records:
+        epoch = fold.offer(record.offset, record.value)
+        if epoch is not None:
+            found.append(epoch)
+    return found
+
+
+def applied_once(partition: MemoryPartition) -> dict[str, int]:
+    """Request id -> epoch of all that changed something; fails when one did twice."""
+    found = [epoch for epoch in winners(partition) if epoch.command != "noop"]
+    twice = [r for r, n in Counter(epoch.request_id for epoch in found).items() if n > 1]
+    assert not twice
+    return {epoch.request_id: epoch.epoch for epoch in found}
+
+
+def test_the_answer_comes_only_when_the_record_is_read_back() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(setting("a"))
+    writer.land()
+    assert writer.answers["a"] == []
+    writer.meet()
+    assert [(o.applied, o.epoch) for o in writer.answers["a"]] == [(True, 2)]
+
+
+def test_many_commits_are_in_flight_at_once_and_all_win() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    for n in range(100):
+        writer.submit(setting(f"s{n}"))
+    assert writer.pipeline.in_flight == 100
+    writer.settle()
+    assert [writer.answers[f"s{n}"][0].epoch for n in range(100)] == list(range(2, 102))
+    assert writer.pipeline.bytes_in_flight == 0
+
+
+def test_a_chain_that_lost_is_decided_again_in_its_order() -> None:
+    partition = MemoryPartition()
+    one, two = create(partition), Writer("second", partition)
+    two.meet()
+    for n in range(3):
+        one.submit(setting(f"one{n}"))
+    two.submit(setting("two"))
+    two.land()
+    one.settle()
+    two.settle()
+    assert applied_once(partition) == {"create": 1, "two": 2, "one0": 3, "one1": 4, "one2": 5}
+    assert one.pipeline.redecided == 3
+    assert one.pipeline.fold.losers == 3
+
+
+def test_the_same_request_id_in_flight_shares_one_record() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(setting("a"))
+    writer.submit(setting("a"))
+    assert writer.pipeline.in_flight == 1
+    writer.settle()
+    assert [o.epoch for o in writer.answers["a"]] == [2, 2]
+
+
+def test_a_retry_after_the_answer_is_answered_with_its_epoch() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(setting("a"))
+    writer.settle()
+    writer.submit(setting("a"))
+    assert [o.epoch for o in writer.answers["a"]] == [2, 2]
+    assert writer.pipeline.in_flight == 0
+
+
+def test_a_retry_at_another_writer_is_applied_once() -> None:
+    partition = MemoryPartition()
+    one, two = create(partition), Writer("second", partition)
+    two.meet()
+    one.submit(setting("a"))
+    two.submit(setting("a"))
+    one.land()
+    two.land()
+    two.settle()
+    one.settle()
+    assert applied_once(partition)["a"] == 2
+    assert [o.epoch for w in (one, two) for o in w.answers["a"]] == [2, 2]
+
+
+def test_a_lost_append_is_resolved_by_a_noop() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(setting("a"))
+    writer.drop()
+    writer.meet()
+    assert writer.answers["a"] == []
+    writer.pipeline.resolve()
+    writer.settle()
+    assert [(o.applied, o.epoch) for o in writer.answers["a"]] == [(True, 3)]
+
+
+def test_resolving_what_was_only_late_changes_nothing() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(setting("a"))
+    writer.pipeline.resolve()
+    writer.settle()
+    assert [o.epoch for o in writer.answers["a"]] == [2]
+    assert len(winners(partition)) == 2
+
+
+def test_a_refusal_rests_on_the_newest_state() -> None:
+    """Another writer has meanwhile made true what the refused command needs."""
+    partition = MemoryPartition()
+    one, two = create(partition), Writer("second", partition)
+    two.meet()
+    ask = Envelope(request_id="leave", command=Leave("n1"))
+    one.submit(ask)
+    assert one.answers["leave"] == []
+    two.submit(setting("two"))
+    two.land()
+    one.settle()
+    outcome = one.answers["leave"][0]
+    assert outcome.rejection is not None
+    assert outcome.rejection.code == "unknown_node"
+    assert outcome.epoch > 2
+    assert "leave" not in applied_once(partition)
+
+
+def test_readers_of_one_turn_share_a_barrier() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    seen = list[Outcome]()
+    for _ in range(50):
+        writer.pipeline.read_barrier(seen.append)
+    assert writer.pipeline.in_flight == 1
+    writer.pipeline.flush()
+    writer.pipeline.read_barrier(seen.append)
+    assert writer.pipeline.in_flight == 2
+    writer.settle()
+    assert len(seen) == 51
+
+
+def test_a_barrier_covers_what_others_committed_before_it() -> None:
+    partition = MemoryPartition()
+    one, two = create(partition), Writer("second", partition)
+    two.meet()
+    two.submit(setting("two"))
+    two.settle()
+    seen = list[Outcome]()
+    one.pipeline.read_barrier(seen.append)
+    one.settle()
+    assert seen[0].epoch > two.answers["two"][0].epoch
+    assert one.pipeline.fold.image.features.settings["two"] == "v"
+
+
+def test_a_record_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stele.log.pipeline.MAX_RECORD_BYTES", 1000)
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(setting("big", "x" * 2000))
+    rejection = writer.answers["big"][0].rejection
+    assert rejection is not None
+    assert rejection.code == "record_too_large"
+    writer.submit(setting("small"))
+    writer.settle()
+    assert writer.answers["small"][0].applied
+
+
+def test_a_command_that_breaks_the_core_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    partition = MemoryPartition()
+    writer = create(partition)
+    found = list[Envelope]()
+    writer.pipeline._on_bug = lambda envelope, _: found.append(envelope)
+    monkeypatch.setitem(decisions._DECIDE, Noop, broken)
+    bad = Envelope(request_id="bad", command=Noop())
+    writer.submit(setting("before"))
+    writer.submit(bad)
+    writer.submit(setting("after"))
+    writer.settle()
+    assert found == [bad]
+    rejection = writer.answers["bad"][0].rejection
+    assert rejection is not None
+    assert rejection.code == "internal"
+    assert writer.answers["before"][0].applied
+    assert writer.answers["after"][0].applied
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["submit", "refuse", "retry", "land", "twice", "drop", "meet", "resolve", "read"]
+        ),
+        st.integers(0, 1),
+        st.integers(0, 5),
+    ),
+    max_size=60,
+)
+
+
+def act(writer: Writer, what: str, who: int, number: int) -> None:
+    match what:
+        case "submit":
+            writer.submit(setting(f"w{who}-{number}"))
+        case "refuse":
+            writer.submit(Envelope(request_id=f"no{who}-{number}", command=Leave("nobody")))
+        case "retry":
+            writer.submit(setting(f"w{1 - who}-{number}"))
+        case "land":
+            writer.land()
+        case "twice":
+            writer.land(times=2)
+        case "drop":
+            writer.drop()
+        case "meet":
+            writer.meet(number)
+        case "resolve":
+            writer.pipeline.resolve()
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_whatever_the_log_does_each_command_is_applied_once(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    partition = MemoryPartition()
+    writers = [create(partition), Writer("second", partition)]
+    barriers = list[tuple[int, list[Outcome]]]()
+    for what, who, number in steps:
+        writer = writers[who]
+        if what == "read":
+            seen = list[Outcome]()
+            barriers.append((len(winners(partition)), seen))
+            writer.pipeline.read_barrier(seen.append)
+        else:
+            act(writer, what, who, number)
+    for writer in (*writers, *writers):
+        writer.settle()
+    check(partition, writers)
+    for committed, seen in barriers:
+        assert len(seen) == 1
+        assert seen[0].epoch > committed
+
+
+def check(partition: MemoryPartition, writers: list[Writer]) -> None:
+    """Dense epochs, equal images, true answers, and every caller answered as often as it asked."""
+    epochs = winners(partition)
+    assert [epoch.epoch for epoch in epochs] == list(range(1, len(epochs) + 1))
+    applied = applied_once(partition)
+    by_epoch = {epoch.epoch: epoch for epoch in epochs}
+    for writer in writers:
+        writer.meet()
+        assert writer.pipeline.fold.image == writers[0].pipeline.fold.image
+        for request_id, outcomes in writer.answers.items():
+            assert outcomes
+            for outcome in outcomes:
+                if outcome.applied:
+                    assert outcome.epoch == applied[request_id]
+                    assert outcome.state_id in (bytes(16), by_epoch[outcome.epoch].state_id)
+                else:
+                    assert request_id not in applied
+    asked = {r for w in writers for r in w.answers if not r.startswith("no")}
+    assert asked == applied.keys()
+
+
+def test_own_records_carry_the_caller_into_the_history() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(
+        Envelope(
+            request_id="r", command=SetSetting("a", "b"), actor="ada", reason="why", origin="cli"
+        )
+    )
+    writer.settle()
+    epoch = decode_epoch(partition.records[-1].value)
+    assert (epoch.actor, epoch.reason, epoch.origin) == ("ada", "why", "cli")

@@ -1,0 +1,75 @@
+"""Joining and announcing: asked once, until the outcome is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from stele.domain.commands import AnnounceNode, Envelope, Join, Outcome, Rejection, Rollback
+from stele.domain.names import NodeState
+from stele.node.admission import JoinRejected, Place, admit
+from stele.node.identity import Identity
+from stele.runtime.service import Stop
+from tests.node.world import World
+
+PLACE = Place(address="http://n9", dc="dc1", rack="r9", num_tokens=8)
+
+
+class Log:
+    """Answers what it was told to, in order; an exception is raised."""
+
+    def __init__(self, *answers: Rejection | Exception | None) -> None:
+        self.answers = list(answers)
+        self.asked: list[Envelope] = []
+
+    async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome:
+        self.asked.append(envelope)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return Outcome(
+            request_id=envelope.request_id,
+            applied=answer is None,
+            epoch=1,
+            state_id=b"",
+            rejection=answer,
+        )
+
+
+def identity(node_id: str) -> Identity:
+    return Identity(node_id, "demo", 1, "join-1")
+
+
+async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.node.admission.RETRY_S", 0.001)
+    log = Log(TimeoutError(), Rejection("no_cluster", "empty"), None)
+    await admit(identity("n9"), PLACE, await world.follower(), log, Stop())
+    assert {envelope.request_id for envelope in log.asked} == {"join-1"}
+    command = log.asked[0].command
+    assert isinstance(command, Join)
+    assert (command.address, command.rack, command.num_tokens) == ("http://n9", "r9", 8)
+
+
+async def test_a_rejection_ends_it_with_the_reason(world: World) -> None:
+    log = Log(Rejection("address_in_use", "Address belongs to 'n1'.", "Give it its own."))
+    with pytest.raises(JoinRejected, match=r"belongs to 'n1'. Give it its own. \(address_in_use"):
+        await admit(identity("n9"), PLACE, await world.follower(), log, Stop())
+
+
+async def test_a_member_that_moved_announces_itself(world: World) -> None:
+    log = Log(None)
+    await admit(identity("n1"), PLACE, await world.follower(), log, Stop())
+    command = log.asked[0].command
+    assert isinstance(command, AnnounceNode)
+    assert (command.node_id, command.address) == ("n1", "http://n9")
+
+
+async def test_a_node_that_has_left_says_nothing(world: World) -> None:
+    world.start_join()
+    world.fence()
+    world.apply(Rollback(1, "join-n4", "why"))
+    world.advance()
+    node = world.image.node("n4")
+    assert node is not None and node.state is NodeState.LEFT
+    await admit(identity("n4"), PLACE, await world.follower(), Log(), Stop())

@@ -1,0 +1,289 @@
+"""Quorum reads and writes against replicas that the test plays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from stele.domain.fencing import VersionTracker
+from stele.domain.image import Image
+from stele.domain.ring.quorum import acks_needed
+from stele.node.cells import Cell, stamp_of
+from stele.node.clock import HybridClock
+from stele.node.coordinate import Coordination, Refused
+from stele.node.votes import Consistency
+from stele.node.wire import Answer, AnyOp, Code, Read, ReadMode, Write
+from tests.node.world import KEYSPACE, World, until
+
+QUORUM, ONE, ALL = Consistency.QUORUM, Consistency.ONE, Consistency.ALL
+KEY = b"k"
+
+
+class Replicas:
+    """n1 to n4, each a dict of cells, and what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.cells: dict[str, dict[bytes, Cell]] = {f"n{n}": {} for n in range(1, 5)}
+        self.down: set[str] = set()
+        self.silent: set[str] = set()
+        self.fence = 0
+        self.fence_epoch = 0
+        self.on_op: Callable[[str, AnyOp], None] = lambda node_id, op: None
+        self.sent: list[tuple[str, AnyOp]] = []
+        self.unanswered: list[asyncio.Future[Answer]] = []
+
+    def __call__(
+        self, image: Image, node_id: str, op: AnyOp, until: float
+    ) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.sent.append((node_id, op))
+        self.on_op(node_id, op)
+        if node_id in self.silent:
+            self.unanswered.append(future)
+        elif node_id in self.down:
+            future.set_result(Answer(Code.UNREACHABLE, text="refused"))
+        elif op.version < self.fence:
+            future.set_result(Answer(Code.STALE_VERSION, epoch=self.fence_epoch))
+        else:
+            future.set_result(self._answer(self.cells[node_id], op))
+        return future
+
+    def having(self, cell: Cell) -> set[str]:
+        return {n for n, cells in self.cells.items() if cells.get(KEY) == cell}
+
+    def put(self, nodes: str, cell: Cell, key: bytes = KEY) -> None:
+        for node_id in nodes.split():
+            self.cells[node_id][key] = cell
+
+    def _answer(self, cells: dict[bytes, Cell], op: AnyOp) -> Answer:
+        known = cells.get(op.key)
+        if isinstance(op, Write):
+            if known is not None and known > op.cell:
+                return Answer(Code.SUPERSEDED, known.timestamp)
+            cells[op.key] = op.cell
+            return Answer(Code.OK)
+        assert isinstance(op, Read)
+        if op.mode is ReadMode.TIMESTAMP:
+            return Answer(Code.OK, known.timestamp if known else 0)
+        if known is None:
+            return Answer(Code.OK)
+        if op.mode is ReadMode.STAMP:
+            return Answer(Code.OK, stamp=stamp_of(known))
+        return Answer(Code.OK, cell=known)
+
+
+class Bench:
+    def __init__(self, coordination: Coordination, replicas: Replicas) -> None:
+        self.coordination, self.replicas = coordination, replicas
+        self.versions = VersionTracker()
+        self.now_us = 1000
+
+    async def write(
+        self, value: bytes | None, consistency: Consistency = QUORUM, key: bytes = KEY
+    ) -> tuple[int, set[str]]:
+        written = await self.coordination.write(KEYSPACE, key, value, consistency)
+        return written.timestamp, set(written.acks)
+
+    async def read(self, consistency: Consistency = QUORUM, key: bytes = KEY) -> Cell | None:
+        return (await self.coordination.read(KEYSPACE, key, consistency)).cell
+
+
+@pytest.fixture
+async def bench(world: World) -> Bench:
+    follower = await world.follower()
+    replicas = Replicas()
+    found = Bench.__new__(Bench)
+    versions = VersionTracker()
+    coordination = Coordination(
+        "n1", follower, versions, replicas, HybridClock(lambda: found.now_us), timeout_s=0.3
+    )
+    found.__init__(coordination, replicas)  # type: ignore[misc]
+    found.versions = versions
+    return found
+
+
+async def test_a_write_is_read_back_and_a_deletion_too(bench: Bench) -> None:
+    timestamp, acks = await bench.write(b"v")
+    assert len(acks) >= 2
+    assert await bench.read() == Cell(timestamp, False, b"v")
+    await bench.write(None)
+    found = await bench.read()
+    assert found is not None and found.tombstone
+    assert await bench.read(key=b"never") is None
+
+
+async def test_one_dead_replica_is_no_obstacle_and_two_are(bench: Bench) -> None:
+    bench.replicas.down = {"n2"}
+    await bench.write(b"v")
+    assert (await bench.read()) is not None
+    bench.replicas.down = {"n2", "n3"}
+    for request in (bench.write(b"w"), bench.read()):
+        with pytest.raises(Refused) as refused:
+            await request
+        assert (refused.value.status, refused.value.code) == (503, "unavailable")
+        assert refused.value.facts["n2"] == "unreachable: refused"
+    _, acks = await bench.write(b"one", ONE)
+    assert acks == {"n1"}
+
+
+async def test_consistency_all_needs_every_replica(bench: Bench) -> None:
+    bench.replicas.down = {"n3"}
+    with pytest.raises(Refused, match="Only 2 of 3"):
+        await bench.write(b"v", ALL)
+
+
+async def test_replicas_that_do_not_answer_end_the_request_in_time(bench: Bench) -> None:
+    bench.replicas.silent = {"n2", "n3"}
+    with pytest.raises(Refused) as refused:
+        await bench.write(b"v")
+    assert refused.value.facts["n2"] == "did not answer in time"
+
+
+async def test_a_later_write_wins_although_its_clock_is_behind(bench: Bench) -> None:
+    """Another node's acknowledged write carries a timestamp from the future."""
+    bench.replicas.put("n2 n3", Cell(9_000_000, False, b"from a fast clock"))
+    timestamp, _ = await bench.write(b"later")
+    assert timestamp > 9_000_000
+    assert (await bench.read()) == Cell(timestamp, False, b"later")
+
+
+async def test_a_concurrent_newer_write_counts_as_done(bench: Bench) -> None:
+    """It came after the timestamps were asked, so the two writes are concurrent."""
+
+    def overtake(node_id: str, op: AnyOp) -> None:
+        if isinstance(op, Write):
+            bench.replicas.put("n1 n2 n3", Cell(op.cell.timestamp + 1, False, b"other"))
+
+    bench.replicas.on_op = overtake
+    _, acks = await bench.write(b"mine")
+    assert len(acks) >= 2
+
+
+async def test_a_read_repairs_before_it_answers(bench: Bench) -> None:
+    old, new = Cell(1, False, b"old"), Cell(2, False, b"new")
+    bench.replicas.put("n1 n2 n3", old)
+    bench.replicas.put("n3", new)
+    bench.replicas.down = {"n2"}
+    assert await bench.read() == new
+    assert bench.replicas.having(new) == {"n1", "n3"}
+    bench.replicas.down = {"n3"}
+    assert await bench.read() == new  # monotonic: n1 and n2 alone give no less
+    assert bench.coordination.repairs == 2
+
+
+async def test_a_read_that_cannot_repair_does_not_answer(bench: Bench) -> None:
+    bench.replicas.put("n3", Cell(2, False, b"seen by nobody else"))
+    bench.replicas.down = {"n2"}
+
+    def refuse_writes(node_id: str, op: AnyOp) -> None:
+        if isinstance(op, Write):
+            bench.replicas.down = {"n1", "n2"}
+
+    bench.replicas.on_op = refuse_writes
+    with pytest.raises(Refused, match="Only 1 of 3"):
+        await bench.read()
+
+
+async def test_equal_timestamps_are_decided_the_same_everywhere(bench: Bench) -> None:
+    small, great = Cell(5, False, b"a"), Cell(5, False, b"b")
+    bench.replicas.put("n1", small)
+    bench.replicas.put("n2 n3", great)
+    bench.replicas.silent = {"n3"}
+    assert await bench.read() == great
+    assert bench.replicas.cells["n1"][KEY] == great
+
+
+async def test_only_one_replica_is_asked_for_the_value(bench: Bench) -> None:
+    await bench.write(b"v")
+    bench.replicas.sent.clear()
+    await bench.read()
+    modes = {node_id: op.mode for node_id, op in bench.replicas.sent if isinstance(op, Read)}
+    assert modes == {"n1": ReadMode.CELL, "n2": ReadMode.STAMP, "n3": ReadMode.STAMP}
+
+
+async def test_while_ranges_move_writes_go_to_both_sets_and_need_more_acks(
+    world: World, bench: Bench
+) -> None:
+    world.start_join()
+    world.advance()
+    key = world.key(lambda row: len(row.writes) == 4)
+    assert acks_needed(world.row(key)) == 3
+    _, acks = await bench.write(b"v", key=key)
+    assert len(acks) >= 3
+    assert {n for n, cells in bench.replicas.cells.items() if key in cells} == {
+        "n1",
+        "n2",
+        "n3",
+        "n4",
+    }
+    bench.replicas.down = {"n2", "n3"}
+    with pytest.raises(Refused):
+        await bench.write(b"w", key=key)
+
+
+async def test_while_ranges_move_a_read_leaves_its_result_with_both_sets(
+    world: World, bench: Bench
+) -> None:
+    """Else a reader of the next version could find less than this one did."""
+    world.start_join()
+    world.advance()
+    key = world.key(lambda row: len(row.writes) == 4)
+    cell = Cell(3, False, b"acknowledged by nobody")
+    bench.replicas.put("n1 n2 n3", cell, key)
+    bench.replicas.silent = {"n3"}
+    assert await bench.read(key=key) == cell
+    assert bench.replicas.cells["n4"][key] == cell
+
+
+async def test_a_stale_version_reads_the_log_and_tries_again(world: World, bench: Bench) -> None:
+    world.start_join()
+    before = bench.coordination._follower.image
+    bench.replicas.fence, bench.replicas.fence_epoch = world.version + 1, world.image.epoch + 1
+
+    def advance(node_id: str, op: AnyOp) -> None:
+        bench.replicas.on_op = lambda node_id, op: None
+        asyncio.get_running_loop().call_later(0.02, world.advance)
+
+    bench.replicas.on_op = advance
+    written = await bench.coordination.write(KEYSPACE, KEY, b"v", QUORUM)
+    assert written.version == before.topology.topology.version + 1
+    assert bench.coordination.retries >= 1
+
+
+async def test_a_version_that_stays_stale_ends_in_a_clear_answer(bench: Bench) -> None:
+    bench.replicas.fence = 10_000
+    with pytest.raises(Refused) as refused:
+        await bench.write(b"v")
+    assert (refused.value.status, refused.value.code) == (503, "stale_version")
+
+
+async def test_the_version_is_held_until_the_last_replica_has_answered(
+    world: World, bench: Bench
+) -> None:
+    held = world.version
+    bench.replicas.silent = {"n3"}
+    await bench.write(b"v")
+    world.start_join()
+    assert bench.versions.oldest_in_use(world.version) == held
+    for future in bench.replicas.unanswered:
+        future.set_result(Answer(Code.UNREACHABLE))
+    await until(lambda: not bench.versions.in_use(), "the release of the version")
+
+
+async def test_who_is_no_member_serves_nothing(world: World) -> None:
+    world.start_join()
+    follower = await world.follower()
+    for node_id in ("unknown",):
+        coordination = Coordination(
+            node_id, follower, VersionTracker(), Replicas(), HybridClock(lambda: 1), 0.2
+        )
+        with pytest.raises(Refused, match="no member"):
+            await coordination.read(KEYSPACE, KEY, QUORUM)
+
+
+async def test_an_unknown_keyspace_is_said_to_be_unknown(bench: Bench) -> None:
+    with pytest.raises(Refused) as refused:
+        await bench.coordination.read("nothing", KEY, QUORUM)
+    assert (refused.value.status, refused.value.code) == (404, "unknown_keyspace")

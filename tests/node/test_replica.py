@@ -1,0 +1,191 @@
+"""What a replica refuses: stale versions before and after the work, foreign tokens, closed sessions."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stele.domain.commands import CreateKeyspace
+from stele.domain.ring.tokens import token_of
+from stele.log.follower import LogFollower
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.node.cells import Cell, Row, stamp_of
+from stele.node.clock import HybridClock
+from stele.node.replica import Replica
+from stele.node.routing import Routing
+from stele.node.store import Store, spans_of
+from stele.node.wire import Code, Op, Read, ReadMode, Scan, Write
+from tests.node.world import KEYSPACE, Sessions, World
+
+CELL = Cell(7, False, b"value")
+
+
+class Node:
+    def __init__(self, node_id: str, follower: LogFollower, store: Store) -> None:
+        self.follower, self.store = follower, store
+        self.sessions = Sessions(follower)
+        self.clock = HybridClock(lambda: 1)
+        routing = Routing(follower)
+        self.replica = Replica(
+            node_id, follower, routing, self.sessions, store, self.clock, catch_up_limit_s=0.05
+        )
+
+    async def code(self, op: Write | Read) -> Code:
+        return (await self.replica.serve([op]))[0].code
+
+    async def stored(self, key: bytes) -> Cell | None:
+        return await self.store.read(KEYSPACE, token_of(key), key)
+
+
+@pytest.fixture
+async def node(world: World, store: Store) -> Node:
+    return Node("n1", await world.follower(), store)
+
+
+def about(world: World, key: bytes = b"k", version: int = 0, **more: object) -> dict[str, object]:
+    return {
+        "version": version or world.version,
+        "epoch": world.image.epoch,
+        "keyspace": KEYSPACE,
+        "token": token_of(key),
+        "key": key,
+        **more,
+    }
+
+
+def write(world: World, key: bytes = b"k", cell: Cell = CELL, **more: object) -> Write:
+    return Write(**about(world, key, **more), cell=cell)  # type: ignore[arg-type]
+
+
+def read(world: World, mode: ReadMode, key: bytes = b"k") -> Read:
+    return Read(**about(world, key), mode=mode)  # type: ignore[arg-type]
+
+
+async def test_it_writes_and_reads_and_says_what_superseded(world: World, node: Node) -> None:
+    older = write(world, cell=Cell(5, False, b"older"))
+    answers = await node.replica.serve([write(world), older])
+    assert [(a.code, a.timestamp) for a in answers] == [(Code.OK, 0), (Code.SUPERSEDED, 7)]
+    modes = [read(world, mode) for mode in ReadMode] + [read(world, ReadMode.CELL, b"none")]
+    cell, stamp, timestamp, nothing = await node.replica.serve(modes)
+    assert cell.cell == CELL
+    assert stamp.stamp == stamp_of(CELL) and stamp.cell is None
+    assert timestamp.timestamp == 7
+    assert nothing.code is Code.OK and nothing.cell is None and nothing.stamp is None
+    assert node.clock.next() == 8
+
+
+async def test_a_version_below_the_fence_is_refused_and_writes_nothing(
+    world: World, node: Node
+) -> None:
+    answer = (await node.replica.serve([write(world, version=world.version - 1)]))[0]
+    assert answer.code is Code.STALE_VERSION
+    assert answer.epoch == world.image.topology.topology.fence_epoch
+    assert await node.stored(b"k") is None
+
+
+async def test_a_fence_that_moves_during_the_work_refuses_it_afterwards(
+    world: World, store: Store
+) -> None:
+    world.start_join()
+
+    class Slow(Store):
+        async def write(self, rows: list[Row]) -> list[int]:  # type: ignore[override]
+            found = await store.write(rows)
+            world.fence()
+            return found
+
+    node = Node("n1", await world.follower(), store)
+    slow = Slow.__new__(Slow)
+    node.replica._store = slow
+    assert await node.code(write(world, version=world.version - 1)) is Code.STALE_VERSION
+    assert await node.stored(b"k") == CELL  # it may have taken effect; it was not acknowledged
+
+
+async def test_both_versions_are_served_until_the_fence(world: World, node: Node) -> None:
+    before = world.version
+    world.start_join()
+    assert await node.code(write(world, version=before)) is Code.OK
+    assert await node.code(write(world, version=before + 1)) is Code.OK
+
+
+async def test_ownership_is_judged_by_the_version_of_the_request(
+    world: World, store: Store
+) -> None:
+    """A range that n1 loses: its version still may write there, the next one may not."""
+    world.start_join()
+    world.advance()
+    world.advance()  # write_both_read_new
+    world.fence()
+    node = Node("n1", await world.follower(), store)
+    lost = world.key(lambda row: "n1" in row.writes and "n1" not in row.reads)
+    before = world.version
+    world.advance()
+    assert "n1" not in world.row(lost).writes
+    assert await node.code(write(world, lost, version=before)) is Code.OK
+    assert await node.code(write(world, lost)) is Code.NOT_A_REPLICA
+
+
+async def test_it_reads_the_log_first_when_the_sender_is_ahead(world: World, store: Store) -> None:
+    partition = MemoryPartition()
+    for record in world.partition.records:
+        partition.append(record.value)
+    follower = LogFollower(MemoryLog(partition))
+    follower.start()
+    await follower.wait_for_epoch(world.image.epoch)
+    node = Node("n1", follower, store)
+    world.start_join()
+    assert await node.code(write(world)) is Code.BEHIND
+    waiting = asyncio.create_task(node.code(write(world)))
+    await asyncio.sleep(0)
+    for record in world.partition.records[len(partition.records) :]:
+        partition.append(record.value)
+        partition.followers[0]([record])
+    assert await waiting is Code.OK
+
+
+async def test_a_keyspace_that_is_newer_than_the_image_is_waited_for(
+    world: World, node: Node
+) -> None:
+    op = write(world)
+    ahead = Write(**{**_fields(op), "keyspace": "new", "epoch": op.epoch + 1}, cell=CELL)
+    waiting = asyncio.create_task(node.code(ahead))
+    await asyncio.sleep(0)
+    world.apply(CreateKeyspace("new", {"dc1": 3}))
+    assert await waiting is Code.OK
+
+
+async def test_work_of_a_session_is_refused_once_it_is_closed(world: World, node: Node) -> None:
+    world.start_join()
+    world.advance()
+    session = world.image.topology.topology.session
+    assert await node.code(write(world, session=session)) is Code.OK
+    world.advance()
+    assert await node.code(write(world, session=session)) is Code.SESSION_CLOSED
+
+
+async def test_pages_are_given_only_under_the_open_session(world: World, node: Node) -> None:
+    await node.code(write(world))
+    world.start_join()
+    world.advance()
+    world.fence()
+    topology = world.image.topology.topology
+    placement = world.image.placement_of(KEYSPACE)
+    assert placement is not None
+    scan = Scan(
+        version=topology.version,
+        epoch=world.image.epoch,
+        session=topology.session,
+        spans=spans_of([KEYSPACE], placement.rows),  # type: ignore[arg-type]
+        limit_bytes=1000,
+    )
+    found = await node.replica.scan(scan)
+    assert [row.key for row in found.rows] == [b"k"]
+    world.advance()
+    assert (await node.replica.scan(scan)).code is Code.SESSION_CLOSED
+    world.fence()
+    assert (await node.replica.scan(scan)).code is Code.STALE_VERSION
+
+
+def _fields(op: Op) -> dict[str, object]:
+    return {name: getattr(op, name) for name in ("version", "epoch", "keyspace", "token", "key")}

@@ -1,0 +1,164 @@
+"""The store: last write wins, pages, deletion, and what survives a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stele.domain.ring.tokens import MIN_TOKEN, token_of
+from stele.node.cells import Cell, Row, newest
+from stele.node.store import INLINE_BYTES, Cursor, Size, Span, Store
+
+RING = Span("ks", MIN_TOKEN, MIN_TOKEN)
+
+cells = st.builds(
+    lambda t, v: Cell(t, v is None, v or b""),
+    st.integers(0, 3),
+    st.none() | st.sampled_from([b"", b"a", b"b", b"\xff"]),
+)
+
+
+def row(key: bytes, timestamp: int, value: bytes | None, keyspace: str = "ks") -> Row:
+    return Row(keyspace, token_of(key), key, timestamp, value is None, value or b"")
+
+
+@settings(deadline=None)  # each example makes a file
+@given(st.lists(cells, min_size=1, max_size=6), st.randoms())
+def test_any_order_of_writes_ends_in_the_newest_cell(
+    tmp_path_factory: pytest.TempPathFactory, written: list[Cell], chance: random.Random
+) -> None:
+    shuffled = chance.sample(written, len(written))
+
+    async def run() -> Cell | None:
+        store = Store(tmp_path_factory.mktemp("store") / "s.sqlite")
+        for cell in shuffled:
+            await store.write([Row("ks", 7, b"k", *cell)])
+        found = await store.read("ks", 7, b"k")
+        await store.close()
+        return found
+
+    assert asyncio.run(run()) == newest(written)
+
+
+async def test_a_write_that_lost_names_the_newer_timestamp(store: Store) -> None:
+    assert await store.write([row(b"k", 5, b"new"), row(b"other", 1, b"x")]) == [0, 0]
+    assert await store.write([row(b"k", 3, b"old"), row(b"k", 5, b"new")]) == [5, 0]
+    assert store.timestamp("ks", token_of(b"k"), b"k") == 5
+    assert store.timestamp("ks", token_of(b"none"), b"none") == 0
+
+
+async def test_large_values_go_through_a_thread_and_small_ones_wait_for_them(store: Store) -> None:
+    large = os.urandom(INLINE_BYTES * 8)
+    first = asyncio.create_task(store.write([row(b"k", 1, large)]))
+    await asyncio.sleep(0)
+    assert await store.write([row(b"k", 2, b"small")]) == [0]
+    assert await first == [0]
+    await store.write([row(b"k", 3, large)])
+    assert await store.read("ks", token_of(b"k"), b"k") == Cell(3, False, large)
+
+
+async def test_a_failed_transaction_leaves_nothing(store: Store) -> None:
+    broken = Row("ks", 1, None, 1, False, b"")  # type: ignore[arg-type]
+    with pytest.raises(Exception, match="NOT NULL"):
+        await store.write([row(b"k", 1, b"v"), broken])
+    assert await store.read("ks", token_of(b"k"), b"k") is None
+    assert await store.write([row(b"k", 1, b"v")]) == [0]
+
+
+async def test_pages_give_every_row_of_the_spans_once_in_order(store: Store) -> None:
+    rows = [row(f"k{n}".encode(), n + 1, b"x" * 50) for n in range(200)]
+    await store.write([*rows, row(b"foreign", 1, b"y", "other")])
+    tokens = sorted(r.token for r in rows)
+    middle = tokens[100]
+    spans = [Span("ks", MIN_TOKEN, middle), Span("ks", middle, MIN_TOKEN)]
+    found, cursor, pages = list[Row](), None, 0
+    while True:
+        page = await store.page(spans, cursor, 1000)
+        found += page.rows
+        pages += 1
+        assert page.size_bytes == sum(len(r.key) + len(r.value) for r in page.rows)
+        cursor = page.cursor
+        if cursor is None:
+            break
+    assert found == sorted(rows, key=lambda r: (r.token, r.key))
+    assert pages > 5
+    assert (await store.measure(spans)).keys == 200
+
+
+async def test_a_range_begins_after_its_start_and_holds_its_end(store: Store) -> None:
+    await store.write([Row("ks", token, b"k", 1, False, b"") for token in (10, 20, 30)])
+    page = await store.page([Span("ks", 10, 20)], None, 1000)
+    assert [r.token for r in page.rows] == [20]
+    page = await store.page([Span("ks", 20, MIN_TOKEN)], Cursor(0, 20, b"k"), 1000)
+    assert [r.token for r in page.rows] == [30]
+
+
+async def test_deletion_stops_at_its_limit_and_its_range(store: Store) -> None:
+    await store.write([Row("ks", token, b"k", 1, False, b"1234") for token in range(1, 11)])
+    assert await store.delete(Span("ks", 0, 5), 3) == Size(3, 15)
+    assert await store.delete(Span("ks", 0, 5), 3) == Size(2, 10)
+    assert await store.size() == Size(5, 25)
+    assert await store.keyspaces() == ["ks"]
+
+
+async def test_deletions_run_before_writes_that_come_after_them(store: Store) -> None:
+    await store.write([row(b"k", 1, b"old")])
+    deleting = asyncio.create_task(store.delete(RING, 10))
+    await asyncio.sleep(0)
+    await store.write([row(b"k", 2, b"new")])
+    await deleting
+    assert await store.read("ks", token_of(b"k"), b"k") == Cell(2, False, b"new")
+
+
+async def test_a_cancelled_caller_returns_only_when_its_work_has_ended(store: Store) -> None:
+    task = asyncio.create_task(store.write([row(b"k", 1, os.urandom(INLINE_BYTES * 16))]))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert store.timestamp("ks", token_of(b"k"), b"k") == 1
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from stele.node.cells import Row
+from stele.node.store import Store
+
+async def main():
+    store = Store(Path(sys.argv[1]))
+    for number in range(10**6):
+        await store.write([Row("ks", number, b"k", 1, False, b"v" * 5000)])
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_every_acknowledged_write_survives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    acknowledged = await asyncio.to_thread(_write_until_killed, path)
+    store = Store(path)
+    assert (await store.measure([Span("ks", -1, acknowledged)])).keys == acknowledged + 1
+    assert await store.newest_timestamp() == 1
+    await store.close()
+
+
+def _write_until_killed(path: Path) -> int:
+    """The last number that the writer said it had written."""
+    with Popen([sys.executable, "-c", WRITER, str(path)], stdout=PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if int(line) == 300:
+                process.send_signal(signal.SIGKILL)
+                break
+        return max([300, *(int(line) for line in process.stdout if line.endswith("\n"))])

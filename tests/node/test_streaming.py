@@ -1,0 +1,241 @@
+"""Streaming: n4 joins and pulls what it gains from n1, n2 and n3, whose rows differ."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from stele.domain.commands import Rollback
+from stele.domain.messages import Order
+from stele.domain.names import OrderKind
+from stele.domain.ring.ranges import Range, contains
+from stele.domain.ring.tokens import token_of
+from stele.domain.sessions import SessionClosedError
+from stele.log.follower import LogFollower
+from stele.node.cells import Cell, Row
+from stele.node.clock import HybridClock
+from stele.node.orders import Progress
+from stele.node.replica import Replica
+from stele.node.routing import Routing
+from stele.node.store import Store
+from stele.node.streaming import PORTION_RANGES, Streamer, StreamFailed, portions_of
+from stele.node.wire import Code, Scan, Scanned
+from tests.node.world import KEYSPACE, TERM, Sessions, World
+
+
+class Cluster:
+    """n1 to n4 with a store each; ``scan`` is what the streamer calls instead of HTTP."""
+
+    def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
+        self.world = world
+        self.stores = {f"n{n}": Store(folder / f"n{n}.sqlite") for n in range(1, 5)}
+        self.down: set[str] = set()
+        self.scans: list[tuple[str, Scan]] = []
+        self.on_page: Callable[[str], None] = lambda node_id: None
+        self.sessions = Sessions(follower)
+        routing, clock = Routing(follower), HybridClock(lambda: 1)
+        self.replicas = {
+            f"http://{n}": Replica(n, follower, routing, self.sessions, store, clock)
+            for n, store in self.stores.items()
+        }
+        self.clock = HybridClock(lambda: 1)
+        self.streamer = Streamer("n4", follower, self.sessions, self.stores["n4"], self.clock, self)
+
+    async def scan(self, address: str, scan: Scan) -> Scanned:
+        node_id = address.removeprefix("http://")
+        self.scans.append((node_id, scan))
+        if node_id in self.down:
+            return Scanned(code=Code.UNREACHABLE, text="refused")
+        found = await self.replicas[address].scan(scan)
+        if scan.limit_bytes:
+            self.on_page(node_id)
+        return found
+
+    async def put(self, node_id: str, key: bytes, cell: Cell) -> None:
+        await self.stores[node_id].write([Row(KEYSPACE, token_of(key), key, *cell)])
+
+    async def at(self, node_id: str, key: bytes) -> Cell | None:
+        return await self.stores[node_id].read(KEYSPACE, token_of(key), key)
+
+    def order(self) -> Order:
+        topology = self.world.image.topology.topology
+        return Order(
+            node_id="n4",
+            term=TERM,
+            index=1,
+            kind=OrderKind.STREAM,
+            epoch=max(topology.since_epoch, topology.fence_epoch),
+            version=topology.version,
+            session=topology.session,
+            request_id="join-n4",
+        )
+
+    async def stream(self) -> Progress:
+        progress = Progress()
+        await self.streamer.run(self.order(), progress)
+        return progress
+
+
+@pytest.fixture
+async def cluster(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Cluster]:
+    monkeypatch.setattr("stele.node.streaming.RETRY_S", 0.001)
+    world.start_join()
+    world.advance()
+    world.fence()
+    cluster = Cluster(world, await world.follower(), tmp_path)
+    yield cluster
+    for store in cluster.stores.values():
+        await store.close()
+
+
+async def fill_by_quorums(cluster: Cluster, keys: list[bytes]) -> dict[bytes, Cell]:
+    """The newest cell of each key on two of three nodes, in turn, an older one on the third."""
+    turns = [("n1", "n2", "n3"), ("n2", "n3", "n1"), ("n1", "n3", "n2")]
+    expected = dict[bytes, Cell]()
+    for number, key in enumerate(keys):
+        first, second, behind = turns[number % 3]
+        expected[key] = Cell(10 + number, number % 7 == 0, b"new")
+        for node_id in (first, second):
+            await cluster.put(node_id, key, expected[key])
+        await cluster.put(behind, key, Cell(1, False, b"old"))
+    return expected
+
+
+def replaced(world: World, key: bytes) -> str:
+    """The replica of the key that n4 takes over from."""
+    operation = world.image.topology.operation
+    assert operation is not None
+    (plan,) = operation.plans.values()
+    row = next(r for r in plan.rows if contains(Range(r.start, r.end), token_of(key)))
+    return next(node_id for node_id in row.old if node_id not in row.new)
+
+
+def gained(world: World, count: int) -> list[bytes]:
+    keys = world.keys(lambda row: "n4" in row.writes)
+    return [next(keys) for _ in range(count)]
+
+
+async def test_every_acknowledged_cell_is_on_a_quorum_of_the_new_replicas(
+    cluster: Cluster,
+) -> None:
+    """Each cell is on some two of three nodes, as after quorum writes, and an older one on the third."""
+    keys = gained(cluster.world, 60)
+    expected = await fill_by_quorums(cluster, keys)
+    foreign = cluster.world.key(lambda row: "n4" not in row.writes)
+    await cluster.put("n1", foreign, Cell(1, False, b"not n4's"))
+
+    progress = await cluster.stream()
+
+    cluster.world.advance()
+    for key in keys:
+        reads = cluster.world.row(key).reads
+        assert "n4" in reads and len(reads) == 3
+        having = [n for n in reads if await cluster.at(n, key) == expected[key]]
+        assert len(having) >= 2
+    assert await cluster.at("n4", foreign) is None
+    assert progress.bytes_done == progress.bytes_total > 0
+    assert progress.keys_done == 60
+    assert cluster.sessions.manager.in_use() == ()
+    assert cluster.clock.next() > 60
+
+
+async def test_without_the_node_that_it_takes_over_from_it_merges_a_majority(
+    cluster: Cluster,
+) -> None:
+    keys = gained(cluster.world, 60)
+    expected = await fill_by_quorums(cluster, keys)
+    down = replaced(cluster.world, keys[0])
+    cluster.down = {down}
+    affected = [key for key in keys if replaced(cluster.world, key) == down]
+    own = Cell(10_000, False, b"written to n4 itself meanwhile")
+    await cluster.put("n4", affected[0], own)
+    await cluster.stream()
+    assert await cluster.at("n4", affected[0]) == own
+    assert len(affected) > 5
+    for key in affected[1:]:
+        assert await cluster.at("n4", key) == expected[key]
+
+
+async def test_large_ranges_come_in_pages(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.node.streaming.PAGE_BYTES", 1000)
+    keys = gained(cluster.world, 100)
+    for key in keys:
+        for node_id in ("n1", "n2", "n3"):
+            await cluster.put(node_id, key, Cell(5, False, b"x" * 100))
+    await cluster.stream()
+    assert (await cluster.stores["n4"].size()).keys == 100
+    assert len([s for _, s in cluster.scans if s.cursor is not None]) >= 5
+
+
+async def test_a_source_that_is_down_is_replaced_by_others(cluster: Cluster) -> None:
+    key = gained(cluster.world, 1)[0]
+    for node_id in ("n1", "n2", "n3"):
+        await cluster.put(node_id, key, Cell(5, False, b"v"))
+    cluster.down = {"n2"}
+    await cluster.stream()
+    assert await cluster.at("n4", key) == Cell(5, False, b"v")
+
+
+async def test_too_few_sources_fail_with_their_names(cluster: Cluster) -> None:
+    cluster.down = {"n2", "n3"}
+    with pytest.raises(StreamFailed, match=r"n2, n3 gave no data"):
+        await cluster.stream()
+    assert cluster.sessions.manager.in_use() == ()
+
+
+async def test_what_was_pulled_is_not_pulled_again_under_the_same_session(
+    cluster: Cluster,
+) -> None:
+    await cluster.stream()
+    cluster.scans.clear()
+    await cluster.stream()
+    assert cluster.scans == []
+
+
+async def test_it_stops_when_the_session_closes(cluster: Cluster) -> None:
+    for key in gained(cluster.world, 30):
+        for node_id in ("n1", "n2", "n3"):
+            await cluster.put(node_id, key, Cell(5, False, b"v"))
+    closed = asyncio.Event()
+
+    def close(node_id: str) -> None:
+        if not closed.is_set():
+            closed.set()
+            cluster.world.apply(Rollback(TERM, "join-n4", "the test wants it"))
+
+    cluster.on_page = close
+    with pytest.raises(SessionClosedError):
+        await cluster.stream()
+    assert (await cluster.stores["n4"].size()).keys == 0
+    assert cluster.sessions.manager.in_use() == ()
+
+
+async def test_an_order_of_a_session_that_is_gone_does_nothing(cluster: Cluster) -> None:
+    order = cluster.order()
+    cluster.world.advance()
+    with pytest.raises(SessionClosedError):
+        await cluster.streamer.run(order, Progress())
+    assert cluster.scans == []
+
+
+async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
+    world.start_join()
+    portions = portions_of(world.image, "n4", frozenset(), frozenset())
+    ranges = [range_ for portion in portions for range_ in portion.ranges]
+    operation = world.image.topology.operation
+    assert operation is not None
+    (plan,) = operation.plans.values()
+    assert sorted((r.start, r.end) for r in ranges) == sorted(
+        (row.start, row.end) for row in plan.rows if "n4" in row.new
+    )
+    assert all(len(p.ranges) <= PORTION_RANGES and p.keyspaces == (KEYSPACE,) for p in portions)
+    done = {(portions[0].placement, range_) for range_ in ranges}
+    assert portions_of(world.image, "n4", frozenset(), done) == []
+    assert portions_of(world.image, "n1", frozenset(), frozenset()) == []

@@ -1,0 +1,114 @@
+"""metadata-log as a real process, for tests: started on a free port, asked over HTTP, killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.polling import wait_until
+
+DEADLINE_S = 40.0
+
+
+class Service:
+    """One metadata-log process."""
+
+    def __init__(
+        self, folder: Path, bootstrap: str, cluster: str, instance: str, **env: str
+    ) -> None:
+        self.instance = instance
+        self._stdout = folder / f"{instance}.out"
+        self._stderr = folder / f"{instance}.err"
+        self._env = {
+            **os.environ,
+            "STELE_CLUSTER": cluster,
+            "STELE_KAFKA_BOOTSTRAP": bootstrap,
+            "STELE_INSTANCE_ID": instance,
+            "STELE_HTTP_PORT": "0",
+            **env,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.http = httpx.Client(timeout=20)
+
+    def start(self) -> Service:
+        """Returns once the process announced its address."""
+        self._stdout.write_bytes(b"")
+        with self._stdout.open("wb") as out, self._stderr.open("ab") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "stele.metadata_log"], stdout=out, stderr=err, env=self._env
+            )
+        wait_until(self._announced, f"{self.instance} to announce itself", DEADLINE_S)
+        url = json.loads(self._stdout.read_text())["http"]
+        self.http.close()
+        self.http = httpx.Client(base_url=url, timeout=20)
+        return self
+
+    def _announced(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._stderr.read_text()[-3000:]
+        return self._stdout.read_text().endswith("\n")
+
+    def wait_healthy(self) -> Service:
+        wait_until(
+            lambda: self.http.get("/healthz").status_code == 200,
+            "the service to be well",
+            DEADLINE_S,
+        )
+        return self
+
+    def command(self, request_id: str = "", **command: Any) -> httpx.Response:
+        return self.http.post("/v1/commands", json={"request_id": request_id, "command": command})
+
+    def set(self, name: str, value: str, request_id: str = "") -> dict[str, Any]:
+        answer = self.command(request_id, type="set_setting", name=name, value=value)
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def get(self, path: str, **params: Any) -> Any:
+        answer = self.http.get(path, params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(DEADLINE_S)
+
+    def stop(self) -> int | None:
+        """An orderly end; the exit code."""
+        self.http.close()
+        if self._process is None:
+            return None
+        self._process.terminate()
+        try:
+            return self._process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+
+    def events(self, count: int, **headers: str) -> Iterator[dict[str, Any]]:
+        """The first events of a stream: data, with the event's id beside."""
+        path = headers.pop("path", "/v1/epochs")
+        accept = {"Accept": "text/event-stream", **headers}
+        with self.http.stream("GET", path, headers=accept, timeout=DEADLINE_S) as answer:
+            assert answer.status_code == 200
+            event = dict[str, str]()
+            for line in answer.iter_lines():
+                name, _, value = line.partition(": ")
+                if line:
+                    event[name] = value
+                elif "data" in event:
+                    yield {"id": int(event["id"]), **json.loads(event["data"])}
+                    event = {}
+                    count -= 1
+                    if count == 0:
+                        return

@@ -1,0 +1,111 @@
+"""Service processes of the tests: start, wait for the announcement, kill, end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from stele.stack.process import Command, Process, spawn
+from tests.services.world import until
+
+HTTP_TIMEOUT_S = 10.0
+
+
+class Service:
+    """One ``python -m stele.<module>``; ``url`` is what it announced in this run."""
+
+    def __init__(self, module: str, folder: Path, env: dict[str, str]) -> None:
+        self._module = module
+        self._folder = folder
+        self._env = env
+        self._process: Process | None = None
+        self.url = ""
+
+    @property
+    def process(self) -> Process:
+        assert self._process is not None, "start() first"
+        return self._process
+
+    async def start(self) -> None:
+        name = self._env["STELE_INSTANCE_ID"]
+        self._process = spawn(
+            Command(
+                name,
+                [sys.executable, "-m", f"stele.{self._module}"],
+                stdout=self._folder / f"{name}.out",
+                stderr=self._folder / f"{name}.err",
+                env={**os.environ, **self._env},
+            )
+        )
+        await until(self._announced, f"the announcement of {name}: {self._process.tail()}", 60)
+
+    def _announced(self) -> bool:
+        assert self.process.poll() is None, f"it ended: {self.process.tail()}"
+        line = self.process.stdout_of_this_run().partition("\n")[0]
+        if line:
+            self.url = json.loads(line)["http"]
+        return bool(line)
+
+    async def get(self, path: str) -> Any:
+        async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S) as client:
+            answer = await client.get(self.url + path)
+        return answer.json()
+
+    async def until(
+        self, path: str, condition: Callable[[Any], object], what: str, deadline_s: float = 30.0
+    ) -> Any:
+        """Poll a route until its answer fits; returns the answer."""
+        found: Any = None
+        try:
+            async with asyncio.timeout(deadline_s):
+                while not condition(found := await self.get(path)):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(
+                f"not within {deadline_s} s: {what}; last: {found}; {self.process.tail()}"
+            ) from None
+        return found
+
+    def kill(self) -> None:
+        """As a crash: SIGKILL."""
+        self.process.kill()
+
+    async def stop(self) -> int | None:
+        return await asyncio.to_thread(self.process.stop) if self._process else None
+
+
+Start = Callable[..., Awaitable[Service]]
+
+
+@asynccontextmanager
+async def services(
+    bootstrap: str, cluster: str, redis_url: str, folder: Path
+) -> AsyncIterator[Start]:
+    """``start(module, instance, **settings)``; whatever was started is ended."""
+    running: list[Service] = []
+
+    async def start(module: str, instance: str = "", **settings: object) -> Service:
+        env = {
+            "STELE_CLUSTER": cluster,
+            "STELE_KAFKA_BOOTSTRAP": bootstrap,
+            "STELE_REDIS_URL": redis_url,
+            "STELE_INSTANCE_ID": instance or f"{module.replace('_', '-')}-1",
+            **{f"STELE_{name}".upper(): str(value) for name, value in settings.items()},
+        }
+        service = Service(module, folder, env)
+        running.append(service)
+        await service.start()
+        return service
+
+    try:
+        yield start
+    finally:
+        await asyncio.gather(*(service.stop() for service in running))

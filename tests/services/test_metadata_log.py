@@ -1,0 +1,445 @@
+"""The real process on a real broker: commands both ways, reads at every level, streams, crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from stele.domain.commands import Envelope, Leave, Outcome, SetSetting
+from stele.log.codec import decode_outcome, encode_envelope
+from stele.log.commander import Commander, OutcomeUnknownError
+from stele.log.flows import flow_topic
+from stele.metadata_log.openapi import openapi
+from stele.runtime.kafka import ensure_topics
+from tests.polling import wait_until
+from tests.services.metadata_logs import DEADLINE_S, Service
+
+pytestmark = pytest.mark.broker
+
+
+class Start(Protocol):
+    def __call__(self, instance: str = "ml-1", **env: str) -> Service: ...
+
+
+@pytest.fixture
+def start(kafka: str, cluster: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts instances of the test's own cluster; ends them after the test."""
+    with ExitStack() as stack:
+
+        def started(instance: str = "ml-1", **env: str) -> Service:
+            service = Service(tmp_path, kafka, cluster, instance, **env)
+            stack.callback(service.stop)
+            return service.start().wait_healthy()
+
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """One instance for the tests that change nothing of each other's."""
+    cluster = f"t{uuid.uuid4().hex[:12]}"
+    service = Service(tmp_path_factory.mktemp("shared"), kafka, cluster, "shared")
+    service.start().wait_healthy()
+    yield service
+    assert service.stop() == 0
+
+
+class Kafka:
+    """A plain producer of commands and a plain consumer of outcomes."""
+
+    def __init__(self, bootstrap: str, cluster: str) -> None:
+        ensure_topics(bootstrap, cluster)
+        self._commands = flow_topic(cluster, "commands")
+        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+            }
+        )
+        self._consumer.assign([TopicPartition(flow_topic(cluster, "outcomes"), 0, 0)])
+        self.outcomes: dict[str, list[Outcome]] = {}
+
+    def send(self, value: bytes, key: str | None) -> None:
+        self._producer.produce(self._commands, value, key)
+        assert self._producer.flush(DEADLINE_S) == 0
+
+    def send_all(self, envelopes: list[Envelope]) -> None:
+        for envelope in envelopes:
+            self._producer.produce(self._commands, encode_envelope(envelope), envelope.request_id)
+        assert self._producer.flush(DEADLINE_S) == 0
+
+    def wait_for(self, *request_ids: str) -> list[Outcome]:
+        """The first outcome of each."""
+        wait_until(lambda: self._saw(request_ids), f"outcomes of {request_ids[:5]}", DEADLINE_S)
+        return [self.outcomes[request_id][0] for request_id in request_ids]
+
+    def _saw(self, request_ids: tuple[str, ...]) -> bool:
+        message = self._consumer.poll(0.05)
+        while message is not None:
+            assert message.error() is None
+            outcome = decode_outcome(message.value() or b"")
+            self.outcomes.setdefault(outcome.request_id, []).append(outcome)
+            message = self._consumer.poll(0)
+        return all(request_id in self.outcomes for request_id in request_ids)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+@pytest.fixture
+def plain(kafka: str, cluster: str) -> Iterator[Kafka]:
+    client = Kafka(kafka, cluster)
+    yield client
+    client.close()
+
+
+def setting(request_id: str, value: str = "v") -> Envelope:
+    return Envelope(request_id=request_id, command=SetSetting(request_id, value))
+
+
+def test_the_cluster_is_made_at_the_first_start(shared: Service) -> None:
+    first = shared.get("/v1/epochs/1")
+    assert first["facts"][0]["type"] == "ClusterCreated"
+    assert shared.get("/v1/state")["cluster_id"] == first["facts"][0]["cluster_id"]
+
+
+def test_a_command_becomes_an_epoch_with_who_and_why(shared: Service) -> None:
+    body = {
+        "request_id": "who",
+        "actor": "ada",
+        "reason": "a test",
+        "command": {"type": "set_setting", "name": "who", "value": "x"},
+    }
+    outcome = shared.http.post("/v1/commands", json=body).json()
+    epoch = shared.get(f"/v1/epochs/{outcome['epoch']}")
+    assert outcome["applied"]
+    assert outcome["state_id"] == epoch["state_id"]
+    assert (epoch["actor"], epoch["reason"], epoch["origin"]) == ("ada", "a test", "http")
+    assert shared.get("/v1/state")["settings"]["who"] == "x"
+
+
+def test_a_retry_gets_the_first_answer(shared: Service) -> None:
+    first = shared.set("retry", "1", "retry-id")
+    shared.set("other", "1")
+    assert shared.set("retry", "1", "retry-id") == first
+
+
+def test_a_rejection_is_409_with_the_whole_outcome(shared: Service) -> None:
+    answer = shared.command("no", type="leave", node_id="nobody")
+    outcome = answer.json()
+    assert answer.status_code == 409
+    assert not outcome["applied"]
+    assert outcome["rejection"]["code"] == "unknown_node"
+    metrics = shared.http.get("/metrics").text
+    assert 'stele_log_rejections_total{code="unknown_node"}' in metrics
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "says"),
+    [
+        ("{", 400, "malformed_json", "not JSON"),
+        ("", 400, "malformed_json", "not JSON"),
+        ("[]", 422, "invalid_request", "Expected `object`"),
+        ("{}", 422, "invalid_request", "`command`"),
+        ('{"command":{"type":"explode"}}', 422, "invalid_request", "explode"),
+        ('{"command":{"type":"noop"},"extra":1}', 422, "invalid_request", "extra"),
+        ('{"command":{"type":"noop","extra":1}}', 422, "invalid_request", "extra"),
+        ('{"command":{"type":"leave","node_id":7}}', 422, "invalid_request", "node_id"),
+        ('{"command":{"type":"leave","node_id":"\\ud800"}}', 400, "malformed_json", ""),
+    ],
+)
+def test_a_bad_body_is_told_what_is_wrong(
+    shared: Service, body: str, status: int, code: str, says: str
+) -> None:
+    answer = shared.http.post("/v1/commands", content=body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert says in answer.json()["message"]
+    assert answer.json()["hint"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"type": "claim_coordinator", "holder": "x", "term": 10**30},
+        {"type": "advance", "term": -(10**30), "target": "x", "version": 10**30},
+        {"type": "create_keyspace", "name": "k", "replication": {"dc1": 10**12}},
+        {"type": "create_keyspace", "name": "k", "replication": {}},
+        {"type": "join", "node_id": "n", "cluster": "c", "address": "a", "dc": "d", "rack": "r",
+         "num_tokens": 10**20, "initial_tokens": [10**40]},
+        {"type": "set_setting", "name": "x" * 10_000, "value": ""},
+        {"type": "set_setting", "name": "x", "value": "v" * 70_000},
+        {"type": "finish_cleanup", "term": 2**63, "node_id": "", "version": 2**64},
+    ],
+)  # fmt: skip
+def test_values_beyond_all_bounds_are_rejected_and_harm_nothing(
+    shared: Service, command: dict[str, Any]
+) -> None:
+    answer = shared.command("", **command)
+    assert answer.status_code == 409, answer.text
+    assert answer.json()["rejection"]["code"] != "internal"
+    assert shared.http.get("/healthz").status_code == 200
+
+
+def test_an_oversized_body_is_413(shared: Service) -> None:
+    answer = shared.http.post("/v1/commands", content=b"x" * (5 * 1024 * 1024))
+    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("level", ["barrier", "linearizable"])
+def test_levels_show_what_was_committed_before(shared: Service, level: str) -> None:
+    done = shared.set("level", level)
+    state = shared.get("/v1/state", level=level)
+    assert state["epoch"] >= done["epoch"]
+    assert state["settings"]["level"] == level
+
+
+def test_linearizable_reads_at_once_share_a_noop(shared: Service) -> None:
+    before = shared.get("/v1/state")["epoch"]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda _: shared.get("/v1/state", level="linearizable"), range(16)))
+    assert shared.get("/v1/state")["epoch"] - before <= 16
+
+
+def test_any_past_state_is_exact_and_the_future_is_404(shared: Service) -> None:
+    one = shared.set("past", "1")["epoch"]
+    then = shared.get("/v1/state", epoch=one)
+    shared.set("past", "2")
+    assert shared.get("/v1/state", epoch=one) == then
+    assert then["settings"]["past"] == "1"
+    assert shared.get("/v1/state", epoch=0)["cluster"] == ""
+    answer = shared.http.get("/v1/state", params={"epoch": 10**9})
+    assert (answer.status_code, answer.json()["code"]) == (404, "epoch_not_found")
+    assert answer.json()["facts"]["newest"] == shared.get("/v1/state")["epoch"]
+
+
+def test_diff_and_pages_of_epochs(shared: Service) -> None:
+    first = shared.set("d", "1")["epoch"]
+    last = shared.set("d", "2")["epoch"]
+    found = shared.get("/v1/diff", **{"from": first, "to": last})
+    assert found["settings"]["changed"] == {"d": {"before": "1", "after": "2"}}
+    page = shared.get("/v1/epochs", **{"from": first, "limit": 2})
+    assert [epoch["epoch"] for epoch in page] == [first, first + 1]
+    assert shared.get("/v1/epochs", **{"from": 10**9}) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/state?epoch=x", 400),
+        ("/v1/state?epoch=-1", 400),
+        ("/v1/state?level=best", 400),
+        ("/v1/epochs?limit=0", 400),
+        ("/v1/epochs?limit=99999999999999999999", 400),
+        ("/v1/epochs/zero", 400),
+        ("/v1/epochs/0", 404),
+        ("/v1/diff", 400),
+        ("/v1/diff?from=1&to=999999", 404),
+        ("/v1/nothing", 404),
+        ("/v1/commands", 405),
+    ],
+)
+def test_bad_questions_have_clear_answers(shared: Service, path: str, status: int) -> None:
+    answer = shared.http.get(path)
+    assert answer.status_code == status
+    assert set(answer.json()) == {"code", "message", "hint", "facts"}
+
+
+def test_the_openapi_document_names_every_path(shared: Service) -> None:
+    document = shared.get("/openapi.json")
+    assert document == json.loads(json.dumps(openapi()))
+    references = json.dumps(document).count("#/components/schemas/")
+    assert references > 20
+    for name in document["components"]["schemas"]:
+        assert "/" not in name
+    for path in ("/v1/commands", "/v1/state", "/v1/epochs", "/v1/diff", "/v1/position"):
+        assert path in document["paths"]
+
+
+def test_a_stream_is_gapless_live_and_resumable(shared: Service) -> None:
+    first = shared.set("s", "0")["epoch"]
+    writing = threading.Thread(target=lambda: [shared.set("s", str(n)) for n in range(20)])
+    seen = list[dict[str, Any]]()
+    writing.start()
+    seen.extend(shared.events(10, path=f"/v1/epochs?from={first}"))
+    seen.extend(shared.events(11, **{"Last-Event-ID": str(seen[-1]["id"])}))
+    writing.join()
+    assert [event["id"] for event in seen] == list(range(first, first + 21))
+    assert seen == [
+        {"id": event["epoch"], **event}
+        for event in shared.get("/v1/epochs", **{"from": first, "limit": 21})
+    ]
+
+
+def test_commands_through_kafka_are_answered_on_outcomes(start: Start, plain: Kafka) -> None:
+    service = start()
+    plain.send(encode_envelope(setting("a")), "a")
+    refused = Envelope(request_id="b", command=Leave("nobody"))
+    plain.send(encode_envelope(refused), "b")
+    first, second = plain.wait_for("a", "b")
+    assert first.applied
+    assert first.epoch == 2
+    assert second.rejection is not None
+    assert second.rejection.code == "unknown_node"
+    assert service.get("/v1/state")["settings"]["a"] == "v"
+
+
+def test_what_is_no_command_is_answered_and_blocks_nothing(start: Start, plain: Kafka) -> None:
+    service = start()
+    good = encode_envelope(setting("good"))
+    plain.send(b"not avro", "junk")
+    plain.send(good[:-1], "cut")
+    plain.send(b"\xc3\x01" + bytes(8) + good[10:], "schema")
+    plain.send(b"no key", None)
+    plain.send(b"", "empty")
+    plain.send(good, "good")
+    outcomes = plain.wait_for("junk", "cut", "schema", "empty", "good")
+    codes = [o.rejection.code if o.rejection else "applied" for o in outcomes]
+    assert codes == [
+        "unknown_schema",
+        "malformed_command",
+        "unknown_schema",
+        "unknown_schema",
+        "applied",
+    ]
+    metrics = service.http.get("/metrics").text
+    assert 'stele_log_malformed_commands_total{answered="no"} 1.0' in metrics
+
+
+def test_kill_and_restart_loses_no_command_and_applies_none_twice(
+    start: Start, plain: Kafka
+) -> None:
+    service = start()
+    sent = [setting(f"k{n}") for n in range(600)]
+    plain.send_all(sent[:300])
+    wait_until(lambda: service.get("/v1/state")["epoch"] > 20, "some epochs", DEADLINE_S)
+    service.kill()
+    plain.send_all(sent[300:])
+    service = start()
+    outcomes = plain.wait_for(*(envelope.request_id for envelope in sent))
+    assert all(outcome.applied for outcome in outcomes)
+    epochs = list[dict[str, Any]]()
+    while page := service.get("/v1/epochs", **{"from": len(epochs) + 1, "limit": 500}):
+        epochs.extend(page)
+    commands = [epoch["request_id"] for epoch in epochs if epoch["command"] == "set_setting"]
+    assert sorted(commands) == sorted(envelope.request_id for envelope in sent)
+    for answers in plain.outcomes.values():
+        assert len({answer.epoch for answer in answers}) == 1
+
+
+def test_two_instances_race_and_agree(start: Start) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(start, ("ml-1", "ml-2"))
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: (one, two)[n % 2].set(f"s{n}", "v", f"r{n}"), range(200)))
+        again = list(pool.map(lambda n: (two, one)[n % 2].set(f"s{n}", "v", f"r{n}"), range(200)))
+    assert [a["epoch"] for a in answers] == [a["epoch"] for a in again]
+    assert len({answer["epoch"] for answer in answers}) == 200
+    one.get("/v1/state", level="barrier")
+    two.get("/v1/state", level="barrier")
+    places = [s.get("/v1/position") for s in (one, two)]
+    assert places[0]["hash"] == places[1]["hash"]
+    names = [epoch["command"] for epoch in one.get("/v1/epochs", limit=1000)]
+    assert names.count("create_cluster") == 1
+
+
+def test_another_instance_takes_the_commands_over(start: Start, plain: Kafka) -> None:
+    first = start("ml-1")
+    plain.send_all([setting("before")])
+    plain.wait_for("before")
+    start("ml-2")
+    first.kill()
+    plain.send_all([setting("after")])
+    assert plain.wait_for("after")[0].applied
+
+
+def test_a_record_that_cannot_be_read_stops_the_service_with_a_reason(
+    start: Start, kafka: str, cluster: str
+) -> None:
+    service = start()
+    done = service.set("a", "1")
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(flow_topic(cluster, "epochs"), b"junk")
+    assert producer.flush(DEADLINE_S) == 0
+    wait_until(
+        lambda: service.http.get("/healthz").status_code == 503, "health to turn", DEADLINE_S
+    )
+    health = service.http.get("/healthz").json()
+    assert "At offset" in health["reason"]
+    assert health["epoch"] == done["epoch"]
+    answer = service.command("x", type="noop")
+    assert (answer.status_code, answer.json()["code"]) == (503, "reader_stopped")
+    assert service.get("/v1/state")["settings"]["a"] == "1"
+    assert service.stop() == 0
+
+
+def test_a_restart_on_a_broken_log_is_up_and_says_why(
+    start: Start, kafka: str, cluster: str, tmp_path: Path
+) -> None:
+    start().stop()
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(flow_topic(cluster, "epochs"), b"junk")
+    assert producer.flush(DEADLINE_S) == 0
+    service = Service(tmp_path, kafka, cluster, "ml-2").start()
+    try:
+        wait_until(
+            lambda: "At offset" in service.http.get("/healthz").json()["reason"],
+            "health to say why",
+            DEADLINE_S,
+        )
+    finally:
+        service.stop()
+
+
+def test_too_much_in_flight_is_503_with_retry_after(start: Start) -> None:
+    service = start(STELE_MAX_IN_FLIGHT="1")
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(lambda n: service.command(f"b{n}", type="noop"), range(200)))
+    busy = [answer for answer in answers if answer.status_code == 503]
+    assert {answer.status_code for answer in answers} == {200, 503}
+    assert busy[0].headers["retry-after"] == "1"
+    assert busy[0].json()["code"] == "busy"
+
+
+async def test_the_commander_gets_outcomes_and_shares_them(
+    start: Start, kafka: str, cluster: str
+) -> None:
+    await asyncio.to_thread(start)
+    async with Commander(kafka, cluster) as commander:
+        asked = [commander.submit(setting(f"c{n % 20}"), 20) for n in range(40)]
+        outcomes = await asyncio.gather(*asked)
+        assert all(outcome.applied for outcome in outcomes)
+        assert len({outcome.epoch for outcome in outcomes}) == 20
+        again = await commander.submit(setting("c3"), 20)
+        assert again.epoch == outcomes[3].epoch
+        commander.send(setting("forgotten"))
+        assert (await commander.submit(setting("forgotten"), 20)).applied
+
+
+async def test_the_commander_says_that_an_outcome_is_unknown(kafka: str, topics: str) -> None:
+    async with Commander(kafka, topics, resend_s=0.1) as commander:
+        with pytest.raises(OutcomeUnknownError, match="is unknown"):
+            await commander.submit(setting("a"), 0.5)
+
+
+async def test_the_commander_asks_again_until_somebody_answers(
+    start: Start, kafka: str, topics: str
+) -> None:
+    async with Commander(kafka, topics, resend_s=0.2) as commander:
+        waiting = asyncio.create_task(commander.submit(setting("early"), DEADLINE_S))
+        await asyncio.to_thread(start)
+        outcome = await waiting
+    assert outcome.applied
+    assert outcome.epoch == 2

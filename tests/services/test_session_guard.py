@@ -1,0 +1,219 @@
+"""The session guard on a real broker and a real Redis: acks, barriers, liveness, checks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from stele.domain.commands import AdvanceFence, ClaimCoordinator, StartRequest
+from stele.session_guard.check import (
+    GuardUnavailable,
+    Refused,
+    check_session,
+    check_version,
+    read_guard,
+)
+from stele.stack.redis import RedisServer
+from tests.services.processes import Start, services
+from tests.services.world import LogWriter, fake_nodes, log_writer
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+async def writer(kafka: str, topics: str) -> AsyncIterator[LogWriter]:
+    async with log_writer(kafka, topics) as found:
+        yield found
+
+
+@pytest.fixture
+async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Start]:
+    async with services(kafka, topics, redis_url, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def redis(redis_url: str) -> AsyncIterator[Redis]:
+    async with Redis.from_url(redis_url, socket_timeout=2, socket_connect_timeout=2) as found:
+        yield found
+
+
+async def start_joining(writer: LogWriter) -> None:
+    """A term, and the operation of the first join in its first step."""
+    await writer.submit(ClaimCoordinator("test", 1))
+    assert (await writer.submit(StartRequest(1, "join-n1"))).applied
+
+
+async def test_a_barrier_is_complete_once_all_have_applied_and_drained(
+    kafka: str, writer: LogWriter, start: Start
+) -> None:
+    async with fake_nodes(kafka, writer, "n1") as nodes:
+        guard = await start("session_guard")
+        await nodes["n1"].join()
+        nodes["n1"].applies = False
+        await start_joining(writer)
+        path = "/v1/barrier"
+        waiting = await guard.until(path, lambda b: not b["complete"], "n1 to be behind")
+        assert [b["node_id"] for b in waiting["blockers"]] == ["n1"]
+        longer = await guard.until(
+            path,
+            lambda b: b["blockers"] and b["blockers"][0]["blocking_for_s"] > 0.5,
+            "how long n1 blocks",
+        )
+        assert "has applied epoch" in longer["blockers"][0]["why"]
+        nodes["n1"].old_version = 1
+        nodes["n1"].applies = True
+        draining = await guard.until(
+            path, lambda b: "older than" in json.dumps(b), "n1 to hold an old version"
+        )
+        assert not draining["quorum"]
+        nodes["n1"].old_version = None
+        done = await guard.until(path, lambda b: b["complete"], "the barrier")
+        assert done["quorum"] and done["blockers"] == []
+        assert (await guard.get("/v1/barrier?epoch=999999"))["complete"] is False
+        assert (await guard.get("/v1/barrier?epoch=x"))["code"] == "invalid_request"
+
+
+async def test_liveness_goes_down_in_silence_and_up_again(
+    kafka: str, writer: LogWriter, start: Start, redis: Redis
+) -> None:
+    async with fake_nodes(kafka, writer, "n1") as nodes:
+        guard = await start("session_guard", heartbeat_timeout_s=1)
+        await nodes["n1"].join()
+        found = await guard.until("/v1/nodes", lambda n: n and n[0]["up"], "n1 to be up")
+        assert found[0]["node_id"] == "n1" and found[0]["lag"] <= 1
+        nodes["n1"].alive = False
+        await guard.until("/v1/nodes", lambda n: not n[0]["up"], "n1 to be down")
+        key = f"stele:{writer.cluster}:nodes"
+        in_redis = json.loads(await redis.hget(key, "n1"))  # type: ignore[misc]
+        assert in_redis["node_id"] == "n1"
+        nodes["n1"].alive = True
+        await guard.until("/v1/nodes", lambda n: n[0]["up"], "n1 to be up again")
+
+
+async def test_a_version_and_a_session_are_checked_with_one_read(
+    kafka: str, writer: LogWriter, start: Start, redis: Redis
+) -> None:
+    cluster = writer.cluster
+    with pytest.raises(GuardUnavailable, match="session-guard"):
+        await check_version(redis, cluster, 1)
+    async with fake_nodes(kafka, writer, "n1") as nodes:
+        guard = await start("session_guard")
+        await nodes["n1"].join()
+        await start_joining(writer)
+        await writer.submit(AdvanceFence(1, 2))
+        await guard.until("/v1/position", lambda p: p["epoch"] == writer.image.epoch, "the log")
+        await guard.until("/healthz", lambda h: h["ok"] and not h["reason"], "Redis to be written")
+        state = await read_guard(redis, cluster)
+        assert (state.version, state.fence_version, state.session) == (2, 2, "")
+        await check_version(redis, cluster, 2)
+        with pytest.raises(Refused, match="older than the fence 2"):
+            await check_version(redis, cluster, 1)
+        with pytest.raises(Refused, match="not open"):
+            await check_session(redis, cluster, "a-session")
+        with pytest.raises(Refused, match="not open"):
+            await check_session(redis, cluster, "")
+        assert (await guard.get("/v1/check?version=2"))["ok"] is True
+        assert (await guard.get("/v1/check?version=1&session=x"))["ok"] is False
+        assert (await guard.get("/v1/check"))["code"] == "invalid_request"
+
+
+async def test_an_older_epoch_never_overwrites_a_newer_one(
+    writer: LogWriter, start: Start, redis: Redis
+) -> None:
+    guard = await start("session_guard")
+    key = f"stele:{writer.cluster}:guard"
+    await guard.until("/healthz", lambda h: h["ok"] and not h["reason"], "Redis to be written")
+    await redis.hset(key, "epoch", "1000000")  # type: ignore[misc]
+    metric = 'stele_session_guard_redis_writes_total{result="overtaken"}'
+    await until_metric(guard.url, metric)
+    assert (await read_guard(redis, writer.cluster)).epoch == 1_000_000
+
+
+async def test_a_flushed_redis_is_whole_again(
+    writer: LogWriter, start: Start, redis: Redis
+) -> None:
+    guard = await start("session_guard", refresh_s=0.2)
+    await guard.until("/healthz", lambda h: h["ok"] and not h["reason"], "Redis to be written")
+    await redis.delete(f"stele:{writer.cluster}:guard", f"stele:{writer.cluster}:nodes")
+    await until_known(redis, writer.cluster)
+
+
+async def test_without_redis_checks_fail_closed_and_the_guard_says_so(
+    kafka: str, topics: str, tmp_path: Path
+) -> None:
+    server = RedisServer(tmp_path / "redis")
+    server.start()
+    try:
+        server.wait_ready()
+        async with (
+            log_writer(kafka, topics) as writer,
+            services(kafka, topics, server.url, tmp_path) as start,
+            Redis.from_url(server.url, socket_timeout=1, socket_connect_timeout=1) as redis,
+        ):
+            guard = await start("session_guard")
+            await until_known(redis, writer.cluster)
+            server.kill()
+            with pytest.raises(GuardUnavailable, match="does not answer"):
+                await check_version(redis, writer.cluster, 1)
+            await guard.until("/healthz", lambda h: "degraded" in h["reason"], "a sentence")
+            assert (await guard.get("/healthz"))["ok"] is True
+            server.start()
+            server.wait_ready()
+            await until_known(redis, writer.cluster)
+            await guard.until("/healthz", lambda h: not h["reason"], "to be well again")
+    finally:
+        server.stop()
+
+
+async def test_what_nobody_keeps_current_expires(
+    writer: LogWriter, start: Start, redis: Redis
+) -> None:
+    guard = await start("session_guard", guard_ttl_s=1, refresh_s=0.2)
+    await until_known(redis, writer.cluster)
+    guard.kill()
+    await until_unknown(redis, writer.cluster)
+
+
+async def until_metric(url: str, line: str) -> None:
+    import httpx
+
+    from tests.services.world import until
+
+    found: list[str] = []
+
+    def there() -> bool:
+        text = httpx.get(f"{url}/metrics", timeout=10).text
+        found[:] = [each for each in text.splitlines() if each.startswith(line)]
+        return any(float(each.rsplit(" ", 1)[1]) > 0 for each in found)
+
+    await until(there, f"{line} above 0")
+
+
+async def until_known(redis: Redis, cluster: str) -> None:
+    await _until(redis, cluster, known=True)
+
+
+async def until_unknown(redis: Redis, cluster: str) -> None:
+    await _until(redis, cluster, known=False)
+
+
+async def _until(redis: Redis, cluster: str, *, known: bool) -> None:
+    import asyncio
+
+    what = "written" if known else "expired"
+    async with asyncio.timeout(20) as _limit:
+        while True:
+            try:
+                await check_version(redis, cluster, 1)
+                answered = True
+            except (GuardUnavailable, Refused):
+                answered = False
+            if answered == known:
+                return
+            await asyncio.sleep(0.05)
+    raise AssertionError(f"the guard's key was not {what}")

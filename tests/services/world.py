@@ -1,0 +1,277 @@
+"""A cluster for the tests of one service: the rest of it, played in the test's own event loop.
+
+``LogWriter`` is the metadata log: it takes commands from Kafka and over ``submit``. ``FakeNode`` is a node
+that acknowledges every epoch and carries out every order, as far as the test lets it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from stele.domain.commands import AnyCommand, CreateCluster, Envelope, Join, Outcome
+from stele.domain.image import Image
+from stele.domain.messages import Ack, Order, Report
+from stele.domain.names import TAKES_PART, ReportStatus
+from stele.log.codec import (
+    DecodeError,
+    decode_envelope,
+    decode_order,
+    encode_ack,
+    encode_report,
+)
+from stele.log.commander import Commander
+from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.log.fold import Fold
+from stele.log.follower import LogFollower
+from stele.log.kafka import KafkaLog
+from stele.log.pipeline import CommitPipeline, Ids
+from stele.log.port import Record
+
+TIMEOUT_S = 30.0
+HEARTBEAT_S = 0.2
+
+
+async def until(condition: Callable[[], object], what: str, deadline_s: float = 30.0) -> None:
+    """Wait inside the event loop; the failure says what was awaited."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not within {deadline_s} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+def _unreadable(error: DecodeError) -> None:
+    raise AssertionError(f"a record that cannot be read: {error}")
+
+
+class LogWriter:
+    """The metadata log's writer, in the test."""
+
+    def __init__(self, bootstrap: str, cluster: str) -> None:
+        self.cluster = cluster
+        self.rejected: list[Outcome] = []
+        self._log = KafkaLog(bootstrap, flow_topic(cluster, "epochs"))
+        ids = Ids(
+            next_state_id=lambda _: uuid.uuid4().bytes,
+            request_id=lambda: str(uuid.uuid4()),
+            now_ms=lambda: time.time_ns() // 1_000_000,
+        )
+        self.pipeline = CommitPipeline(Fold(), self._log.append, ids)
+        self._commands = FlowReader(
+            bootstrap, flow_topic(cluster, "commands"), self._on_command, _unreadable
+        )
+
+    @property
+    def image(self) -> Image:
+        return self.pipeline.fold.image
+
+    async def start(self) -> None:
+        self._log.follow(0, self._on_records, lambda error: None)
+        await self._commands.start()
+        cluster_id = f"{self.cluster}/{uuid.uuid4()}"
+        await self.submit(CreateCluster(cluster_id))
+
+    async def close(self) -> None:
+        await self._commands.close()
+        await self._log.close()
+
+    async def submit(self, command: AnyCommand, request_id: str = "") -> Outcome:
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        envelope = Envelope(
+            request_id=request_id or str(uuid.uuid4()), command=command, actor="test"
+        )
+        self.pipeline.submit(envelope, answer.set_result)
+        self.pipeline.flush()
+        return await asyncio.wait_for(answer, TIMEOUT_S)
+
+    def _on_command(self, value: bytes) -> None:
+        self.pipeline.submit(decode_envelope(value), self._on_outcome)
+        self.pipeline.flush()
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        if not outcome.applied:
+            self.rejected.append(outcome)
+
+    def _on_records(self, records: list[Record]) -> None:
+        for offset, value in records:
+            self.pipeline.on_record(offset, value)
+
+
+class RemoteLog:
+    """The metadata log's process as others see it: commands over Kafka, the image by reading along."""
+
+    def __init__(self, bootstrap: str, cluster: str) -> None:
+        self.cluster = cluster
+        self._log = KafkaLog(bootstrap, flow_topic(cluster, "epochs"))
+        self._follower = LogFollower(self._log)
+        self._commander = Commander(bootstrap, cluster)
+
+    @property
+    def image(self) -> Image:
+        return self._follower.image
+
+    async def start(self) -> None:
+        self._follower.start()
+        await self._commander.start()
+        await until(lambda: self.image.cluster, "the cluster to be created")
+
+    async def close(self) -> None:
+        await self._commander.close()
+        await self._log.close()
+
+    async def submit(self, command: AnyCommand, request_id: str = "") -> Outcome:
+        envelope = Envelope(
+            request_id=request_id or str(uuid.uuid4()), command=command, actor="test"
+        )
+        return await self._commander.submit(envelope, TIMEOUT_S)
+
+
+class FakeNode:
+    """One node. ``applies`` and ``streams`` can be switched off; ``orders`` is what it was told."""
+
+    def __init__(self, bootstrap: str, writer: LogWriter | RemoteLog, node_id: str) -> None:
+        self.node_id = node_id
+        self.alive = True
+        self.applies = True
+        self.streams = True
+        self.old_version: int | None = None
+        self.orders: list[Order] = []
+        self._writer = writer
+        self._epoch = 0
+        self._sequence = 0
+        self._boot_id = f"{time.time_ns():020d}"
+        cluster = writer.cluster
+        self._acks = FlowWriter(bootstrap, flow_topic(cluster, "acks"))
+        self._reports = FlowWriter(bootstrap, flow_topic(cluster, "reports"))
+        self._reader = FlowReader(
+            bootstrap, flow_topic(cluster, "orders"), self._on_order, _unreadable
+        )
+        self._image = writer.image
+
+    async def start(self) -> None:
+        await self._reader.start()
+        self._task = asyncio.create_task(self._beat())
+
+    async def close(self) -> None:
+        self._task.cancel()
+        for each in (self._reader, self._acks, self._reports):
+            await each.close()
+
+    async def join(self, num_tokens: int = 4) -> Outcome:
+        return await self._writer.submit(
+            Join(
+                node_id=self.node_id,
+                cluster=self._writer.cluster,
+                address=f"http://{self.node_id}",
+                dc="dc1",
+                rack="r1",
+                num_tokens=num_tokens,
+            ),
+            request_id=f"join-{self.node_id}",
+        )
+
+    @property
+    def taking_part(self) -> bool:
+        node = self._writer.image.node(self.node_id)
+        return node is not None and node.state in TAKES_PART
+
+    async def _beat(self) -> None:
+        while True:
+            if self.alive:
+                self._ack()
+            end = time.monotonic() + HEARTBEAT_S
+            while time.monotonic() < end:
+                await asyncio.sleep(0.01)
+                if self.alive and self.applies and self._writer.image is not self._image:
+                    break
+
+    def _ack(self) -> None:
+        if self.applies:
+            self._image = self._writer.image
+        topology = self._image.topology.topology
+        self._sequence += 1
+        ack = Ack(
+            node_id=self.node_id,
+            boot_id=self._boot_id,
+            sequence=self._sequence,
+            epoch=self._image.epoch,
+            version=topology.version,
+            fence_version=topology.fence_version,
+            oldest_version_in_use=self.old_version or topology.version,
+        )
+        self._acks.send(self.node_id, encode_ack(ack))
+
+    def _on_order(self, value: bytes) -> None:
+        order = decode_order(value)
+        if order.node_id != self.node_id or not self.alive:
+            return
+        self.orders.append(order)
+        self.report(order, ReportStatus.RUNNING, 50)
+        if self.streams:
+            self.report(order, ReportStatus.SUCCESS, 100)
+
+    def report(self, order: Order, status: ReportStatus, bytes_done: int, error: str = "") -> None:
+        report = Report(
+            node_id=order.node_id,
+            term=order.term,
+            index=order.index,
+            kind=order.kind,
+            version=order.version,
+            session=order.session,
+            request_id=order.request_id,
+            status=status,
+            bytes_done=bytes_done,
+            bytes_total=100,
+            keys_done=bytes_done // 10,
+            error=error,
+        )
+        self._reports.send(self.node_id, encode_report(report))
+
+
+@asynccontextmanager
+async def log_writer(bootstrap: str, cluster: str) -> AsyncIterator[LogWriter]:
+    writer = LogWriter(bootstrap, cluster)
+    try:
+        await writer.start()
+        yield writer
+    finally:
+        await writer.close()
+
+
+@asynccontextmanager
+async def remote_log(bootstrap: str, cluster: str) -> AsyncIterator[RemoteLog]:
+    remote = RemoteLog(bootstrap, cluster)
+    try:
+        await remote.start()
+        yield remote
+    finally:
+        await remote.close()
+
+
+@asynccontextmanager
+async def fake_nodes(
+    bootstrap: str, writer: LogWriter | RemoteLog, names: str
+) -> AsyncIterator[dict[str, FakeNode]]:
+    """A FakeNode, started, for each of the names, which are separated by blanks."""
+    nodes = {name: FakeNode(bootstrap, writer, name) for name in names.split()}
+    try:
+        for node in nodes.values():
+            await node.start()
+        yield nodes
+    finally:
+        for node in nodes.values():
+            await node.close()
+
+
+def settle(image: Image) -> bool:
+    """Nothing is in transition, waits, or is to be cleaned, and the newest version is fenced."""
+    topology = image.topology.topology
+    return (
+        image.topology.operation is None
+        and not image.requests.unfinished()
+        and topology.fence_version == topology.version
+        and all(n.cleanup == "clean" for n in image.membership.nodes.values())
+    )
