@@ -8,8 +8,6 @@ from stele.coordinator.steps import Limits, Memory, Observed, next_steps
 from stele.domain.commands import (
     Advance,
     AdvanceFence,
-    Cancel,
-    CreateKeyspace,
     Leave,
     StartRequest,
 )
@@ -21,6 +19,7 @@ from stele.domain.names import (
     RequestStatus,
     TransitionState,
 )
+from tests.coordinator.stories import joining, reach, status_of
 from tests.coordinator.world import World, empty_cluster, report_of, three_nodes
 
 STATE = TransitionState
@@ -34,28 +33,6 @@ def states(world: World, since: int = 0) -> list[str]:
         if not found or found[-1] != state:
             found.append(state)
     return found
-
-
-def status_of(world: World, request_id: str) -> RequestStatus:
-    return world.image.requests.requests[request_id].status
-
-
-def reach(world: World, state: TransitionState, *, fenced: bool = True) -> None:
-    def there() -> bool:
-        topology = world.image.topology.topology
-        is_fenced = topology.fence_version == topology.version
-        return topology.transition_state is state and is_fenced >= fenced
-
-    world.until(there, f"state {state}")
-
-
-def joining(state: TransitionState, *, fenced: bool = True, rf: int = 2) -> World:
-    """Three nodes and a2, which is joining and has come to ``state``; it does no work yet."""
-    world = three_nodes(rf)
-    world.add("a2")
-    world.nodes["a2"].mute = True
-    reach(world, state, fenced=fenced)
-    return world
 
 
 # The way forward.
@@ -259,153 +236,6 @@ def test_work_with_progress_is_waited_for() -> None:
         world.brain.reports = world.brain.reports.with_report(report, world.now_s)
         world.run(5)
     assert status_of(world, "join-a2") is RequestStatus.RUNNING
-
-
-# Dead nodes.
-
-
-def test_a_request_waits_for_dead_nodes_and_is_then_turned_down() -> None:
-    world = three_nodes()
-    world.nodes["b1"].alive = False
-    world.run(6)
-    world.add("a2")
-    steps = world.run(20)
-    assert [b.node_id for b in steps.blockers] == ["b1"]
-    took_s = 20 + world.settle()
-    assert took_s >= Limits().dead_node_patience_s
-    assert world.image.requests.requests["join-a2"].error == "Canceled. Dead nodes: b1"
-    assert world.state("a2") is NodeState.LEFT
-
-
-def test_a_request_starts_when_the_dead_node_comes_back_in_time() -> None:
-    world = three_nodes()
-    world.nodes["b1"].alive = False
-    world.run(6)
-    world.add("a2")
-    world.run(20)
-    world.nodes["b1"].alive = True
-    world.settle()
-    assert status_of(world, "join-a2") is RequestStatus.DONE
-
-
-def test_a_node_that_comes_and_goes_does_not_keep_a_request_with_another_dead_one_waiting() -> None:
-    world = three_nodes()
-    world.nodes["b1"].alive = False
-    world.run(6)
-    world.add("a2")
-    for _ in range(6):
-        world.nodes["c1"].alive = not world.nodes["c1"].alive
-        world.run(8)
-    assert status_of(world, "join-a2") is RequestStatus.FAILED
-
-
-def test_a_request_is_turned_down_though_too_few_are_left_for_a_quorum() -> None:
-    world = three_nodes()
-    world.nodes["b1"].alive = world.nodes["c1"].alive = False
-    world.run(6)
-    world.replace_brain()
-    world.add("a2")
-    world.settle(limit_s=100)
-    assert status_of(world, "join-a2") is RequestStatus.FAILED
-
-
-@pytest.mark.parametrize("state", [STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD])
-def test_a_join_whose_node_dies_is_rolled_back(state: TransitionState) -> None:
-    world = joining(state, fenced=False)
-    before = next(i for i in reversed(world.images) if i.topology.operation is None)
-    world.nodes["a2"].alive = False
-    world.settle()
-    assert status_of(world, "join-a2") is RequestStatus.FAILED
-    assert world.image.ring == before.ring
-
-
-def test_the_only_node_that_dies_while_it_joins_does_not_lock_the_cluster() -> None:
-    world = empty_cluster()
-    world.add("a1")
-    reach(world, STATE.JOIN_GROUP0, fenced=False)
-    world.nodes["a1"].alive = False
-    world.until(lambda: world.state("a1") is NodeState.LEFT, "a1 to be given up")
-    world.add("b1")
-    world.until(lambda: world.state("b1") is NodeState.NORMAL, "b1 to join")
-
-
-@pytest.mark.parametrize("rf", [1, 2, 3])
-def test_a_dead_node_can_be_undone_at_any_replication_factor(rf: int) -> None:
-    world = three_nodes(rf)
-    world.add("a2")
-    reach(world, STATE.WRITE_BOTH_READ_OLD, fenced=False)
-    world.nodes["a2"].alive = False
-    world.settle()
-    assert status_of(world, "join-a2") is RequestStatus.FAILED
-
-
-def test_past_the_point_of_no_return_a_dead_node_is_waited_for() -> None:
-    world = three_nodes()
-    world.add("a2")
-    reach(world, STATE.WRITE_BOTH_READ_NEW, fenced=False)
-    for node in world.nodes.values():
-        node.applies = False
-    world.nodes["a2"].alive = False
-    steps = world.run(100)
-    assert "silent" in steps.waiting_for
-    for node in world.nodes.values():
-        node.applies = node.alive = True
-    world.settle()
-    assert status_of(world, "join-a2") is RequestStatus.DONE
-
-
-# The ways back.
-
-
-@pytest.mark.parametrize("fenced", [False, True])
-@pytest.mark.parametrize("state", [STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD])
-def test_a_cancelled_join_goes_back(state: TransitionState, *, fenced: bool) -> None:
-    world = joining(state, fenced=fenced)
-    assert world.apply(Cancel("join-a2")) is None
-    world.settle(limit_s=60)
-    assert status_of(world, "join-a2") is RequestStatus.CANCELLED
-    assert world.state("a2") is NodeState.LEFT
-
-
-@pytest.mark.parametrize("fenced", [False, True])
-def test_a_cancelled_leave_goes_back(*, fenced: bool) -> None:
-    world = three_nodes()
-    world.nodes["a1"].mute = world.nodes["b1"].mute = True
-    world.apply(Leave("c1"), "leave-c1")
-    reach(world, STATE.WRITE_BOTH_READ_OLD, fenced=fenced)
-    assert world.apply(Cancel("leave-c1")) is None
-    world.nodes["a1"].mute = world.nodes["b1"].mute = False
-    world.settle(limit_s=60)
-    assert status_of(world, "leave-c1") is RequestStatus.CANCELLED
-    assert world.state("c1") is NodeState.NORMAL
-
-
-def test_a_cancel_before_the_fence_takes_no_third_version_into_use() -> None:
-    world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=False)
-    version = world.version
-    assert world.apply(Cancel("join-a2")) is None
-    topology = world.image.topology.topology
-    assert topology.version == version == topology.fence_version + 1
-    assert topology.rollback
-    rejection = world.apply(Cancel("join-a2"), "again")
-    assert rejection is not None and rejection.code == "past_point_of_no_return"
-
-
-def test_nothing_turns_round_after_the_point_of_no_return() -> None:
-    world = three_nodes()
-    world.add("a2")
-    reach(world, STATE.WRITE_BOTH_READ_NEW, fenced=False)
-    rejection = world.apply(Cancel("join-a2"))
-    assert rejection is not None and rejection.code == "past_point_of_no_return"
-    world.settle()
-    assert status_of(world, "join-a2") is RequestStatus.DONE
-
-
-def test_a_keyspace_counts_on_no_node_that_is_about_to_leave() -> None:
-    world = three_nodes()
-    world.apply(Leave("c1"), "leave-c1")
-    rejection = world.apply(CreateKeyspace("wide", {"dc1": 3}))
-    assert rejection is not None and rejection.code == "too_few_nodes"
 
 
 # Terms and memory.

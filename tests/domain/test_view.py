@@ -4,13 +4,13 @@ import json
 from itertools import pairwise
 
 import msgspec
-from tests.domain.history import History, join, three_nodes
 
 from stele.domain.commands import CreateCluster, Join, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, epoch_view, view
 from stele.metadata_log.api import DiffAnswer, EpochAnswer, StateAnswer
+from tests.domain.history import History, join, three_nodes
 
 
 def grown() -> History:

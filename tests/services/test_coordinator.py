@@ -204,3 +204,15 @@ async def test_services_whose_work_comes_later_follow_the_log(
     assert position["service"] == module.replace("_", "-")
     assert len(position["hash"]) == 64
     assert (await service.stop()) == 0
+
+
+async def test_two_of_one_name_do_not_fight_and_the_first_says_why_it_stopped(
+    writer: LogWriter, start: Start
+) -> None:
+    first = await start("coordinator", "c1", **PATIENT)
+    await first.until("/v1/progress", lambda p: p["active"], "the first to act")
+    second = await start("coordinator", "c1", **PATIENT)
+    told = await first.until("/healthz", lambda h: not h["ok"], "the first to give up")
+    assert "STELE_INSTANCE_ID" in told["reason"]
+    await second.until("/v1/progress", lambda p: p["active"], "the second to act")
+    assert writer.image.topology.coordinator.term < 10

@@ -41,6 +41,9 @@ TICK_S: Final = 0.5
 """Time passes without events too: patience runs out, and what was lost is sent again."""
 GATHER_S: Final = 0.01
 """Events this close together are answered by one look; a hundred nodes' acks come in bursts."""
+RECLAIM_S: Final = 3.0
+"""Time between two claims. Two that both believe to be elected, which the group ends within seconds, must
+not take the term from each other as fast as they can."""
 
 log = get_logger(__name__)
 
@@ -77,6 +80,7 @@ class Driver:
         self._reports = ReportTable()
         self._memory = Memory()
         self._claim: Claim | None = None
+        self._claimed_at_s = float("-inf")
         self._steps = Steps(self._memory, waiting_for="the log")
         self._rate = Rate()
         self._entered = (0, TransitionState.NONE, time.monotonic())
@@ -139,7 +143,7 @@ class Driver:
             self._steps = Steps(self._memory, waiting_for=idle)
         elif self.active:
             self._act(now_s)
-        elif self.image.cluster:
+        else:
             self._claim_term(now_s)
 
     def _why_idle(self) -> str:
@@ -148,7 +152,9 @@ class Driver:
             return "the active coordinator to fail"
         if self._followed.follower.failure is not None:
             return "the log, which cannot be read any further"
-        return "" if self._followed.caught_up.is_set() else "the log"
+        if not self._followed.caught_up.is_set():
+            return "the log"
+        return "" if self.image.cluster else "the cluster to be created"
 
     def _act(self, now_s: float) -> None:
         seen = Observed(self.image, self._acks, self._reports, self.term, now_s)
@@ -168,6 +174,9 @@ class Driver:
         if claim is not None and now_s - claim.sent_at_s < self._limits.resend_s:
             return
         if claim is None or claim.term != term:
+            if now_s - self._claimed_at_s < RECLAIM_S:
+                return
+            self._claimed_at_s = now_s
             envelope = Envelope(
                 request_id=str(uuid.uuid4()),
                 command=ClaimCoordinator(self._instance_id, term),

@@ -54,7 +54,6 @@ class Election:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",
                 "reconnect.backoff.max.ms": 1000,
-                "error_cb": self._on_error,
             }
         )
 
@@ -74,7 +73,8 @@ class Election:
                 on_lost=self._on_revoke,
             )
             while not self._stop.is_set() and not self._fatal:
-                self._consumer.poll(POLL_S)
+                message = self._consumer.poll(POLL_S)
+                self._look_at(message.error() if message is not None else None)
         except KafkaException as error:
             self._fatal = str(error)
         finally:
@@ -82,9 +82,9 @@ class Election:
                 self._fail(self._fatal)
             self._consumer.close()
 
-    def _on_error(self, error: KafkaError) -> None:
-        """Called from ``poll``. All but a fatal error librdkafka overcomes by itself."""
-        if error.fatal():
+    def _look_at(self, error: KafkaError | None) -> None:
+        """All but a fatal error, such as another process of the same id, librdkafka overcomes itself."""
+        if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001  (their only name)
             self._fatal = error.str()
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

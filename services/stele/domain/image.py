@@ -19,8 +19,9 @@ V = TypeVar("V")
 ZERO_STATE: Final = bytes(16)
 """State id before the first epoch."""
 
-APPLIED_GENERATION: Final = 4096
-"""Request ids kept a generation; a retry is recognised for at least so many epochs."""
+APPLIED_GENERATION: Final = 65_536
+"""Request ids kept a generation; a retry is recognised for at least so many epochs: eight seconds of the
+fastest commits measured, and weeks of the usual ones."""
 
 FINISHED_REQUESTS: Final = 1000
 """Finished topology requests kept in the image; older ones remain readable in the log."""

@@ -74,8 +74,13 @@ async def main(stop: Stop) -> None:
     )
     async with running(settings) as (writer, commands):
         position = position_route(NAME, settings.instance_id, writer)
-        routes = [position, *Api(writer, settings).routes()]
-        app = build_app(NAME, routes, lambda: health_of(writer, commands))
+        api = Api(writer, settings)
+        app = build_app(
+            NAME,
+            [position, *api.routes()],
+            lambda: health_of(writer, commands),
+            direct=api.direct(),
+        )
         await serve(app, settings, NAME, stop)
 
 

@@ -20,7 +20,7 @@ from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.openapi import openapi
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
-from stele.runtime.http import ErrorCode, HttpError, JsonResponse, read_json
+from stele.runtime.http import Direct, ErrorCode, HttpError, JsonResponse, parse_json
 from stele.runtime.http_errors import ErrorBody
 
 DEFAULT_LIMIT: Final = 100
@@ -47,7 +47,6 @@ class Api:
     def routes(self) -> list[Route]:
         """All routes of the service but those that every service has."""
         return [
-            Route("/v1/commands", self._guarded(self.post_command), methods=["POST"]),
             Route("/v1/state", self._guarded(self.get_state), methods=["GET"]),
             Route("/v1/epochs", self._guarded(self.get_epochs), methods=["GET"]),
             Route("/v1/epochs/{epoch}", self._guarded(self.get_epoch), methods=["GET"]),
@@ -55,10 +54,15 @@ class Api:
             Route("/openapi.json", self.get_openapi, methods=["GET"]),
         ]
 
-    async def post_command(self, request: Request) -> Response:
-        asked = await read_json(request, CommandRequest)
-        envelope = asked.envelope()
+    def direct(self) -> dict[str, Direct]:
+        """The path that takes commands."""
+        return {"/v1/commands": self.post_command}
+
+    async def post_command(self, body: bytes) -> Response:
+        envelope = parse_json(body, CommandRequest).envelope()
         try:
+            if not self._writer.ready:
+                await self._writer.wait_ready(self._timeout_s)
             outcome = await self._writer.commit(envelope, self._timeout_s)
         except TimeoutError as error:
             raise HttpError(
@@ -70,6 +74,8 @@ class Api:
             ) from error
         except ReaderStoppedError as error:
             raise _stopped(error, {"request_id": envelope.request_id}) from error
+        except BusyError as error:
+            return _busy(error)
         return JsonResponse(outcome_answer(outcome), status_code=200 if outcome.applied else 409)
 
     async def get_state(self, request: Request) -> Response:

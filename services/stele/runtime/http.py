@@ -8,7 +8,7 @@ await serve(app, settings, "metadata-log", stop)              # a service's main
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
@@ -28,6 +28,7 @@ from stele.runtime.http_errors import (
     answer_http_error,
     answer_internal_error,
     answer_starlette_error,
+    parse_json,
     read_json,
 )
 from stele.runtime.http_server import announce, bind, serve, serving
@@ -41,6 +42,7 @@ __all__ = [
     "announce",
     "bind",
     "build_app",
+    "parse_json",
     "read_json",
     "serve",
     "serving",
@@ -48,6 +50,10 @@ __all__ = [
 
 # A command is small; a schema change with a thousand tables is 2 MB. A log record's part is 4 MiB.
 MAX_BODY_BYTES = 4 * 1024 * 1024
+
+
+Direct = Callable[[bytes], Awaitable[Response]]
+"""A handler that needs the body and nothing else of the request. May raise HttpError."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -66,8 +72,13 @@ def build_app(
     health: Callable[[], Health],
     lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]] | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
+    direct: Mapping[str, Direct] | None = None,
 ) -> Starlette:
-    """A Starlette application with the service's routes, /healthz and /metrics."""
+    """A Starlette application with the service's routes, /healthz and /metrics.
+
+    ``direct`` maps paths to handlers of POST that skip routing: for the one path of a service that is
+    asked thousands of times a second.
+    """
 
     async def healthz(_: Request) -> Response:
         now = health()
@@ -76,13 +87,16 @@ def build_app(
     async def metrics(_: Request) -> Response:
         return Response(generate_latest(REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
+    handlers = direct or {}
     app = Starlette(
         routes=[
             Route("/healthz", healthz, methods=["GET"]),
             Route("/metrics", metrics, methods=["GET"]),
+            *(_routed(path, handler) for path, handler in handlers.items()),
             *routes,
         ],
         middleware=[
+            Middleware(_DirectPosts, handlers=handlers, max_body_bytes=max_body_bytes),
             Middleware(_MeasureRequests),
             Middleware(_LimitBody, max_body_bytes=max_body_bytes),
         ],
@@ -95,6 +109,15 @@ def build_app(
     )
     app.state.service = name
     return app
+
+
+def _routed(path: str, handler: Direct) -> Route:
+    """So that other methods of the path are answered as everywhere."""
+
+    async def post(request: Request) -> Response:
+        return await handler(await request.body())
+
+    return Route(path, post, methods=["POST"])
 
 
 class _LimitBody:
@@ -110,7 +133,7 @@ class _LimitBody:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._max_body_bytes:
-            answer = await answer_http_error(Request(scope), self._too_large(int(declared)))
+            answer = await answer_http_error(Request(scope), too_large(int(declared), self._max_body_bytes))
             await answer(scope, receive, send)
             return
         received = 0
@@ -120,19 +143,56 @@ class _LimitBody:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self._max_body_bytes:
-                raise self._too_large(received)
+                raise too_large(received, self._max_body_bytes)
             return message
 
         await self._app(scope, counting, send)
 
-    def _too_large(self, size_bytes: int) -> HttpError:
-        return HttpError(
-            413,
-            ErrorCode.BODY_TOO_LARGE,
-            f"The body is larger than {self._max_body_bytes} bytes.",
-            hint="Send less at a time.",
-            facts={"size_bytes": size_bytes, "limit_bytes": self._max_body_bytes},
+
+def too_large(size_bytes: int, limit_bytes: int) -> HttpError:
+    return HttpError(
+        413,
+        ErrorCode.BODY_TOO_LARGE,
+        f"The body is larger than {limit_bytes} bytes.",
+        hint="Send less at a time.",
+        facts={"size_bytes": size_bytes, "limit_bytes": limit_bytes},
+    )
+
+
+class _DirectPosts:
+    """Hands POSTs to given paths to their handlers, with the same limits, errors and measurements."""
+
+    def __init__(self, app: ASGIApp, handlers: Mapping[str, Direct], max_body_bytes: int) -> None:
+        self._app = app
+        self._handlers = handlers
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self._handlers.get(scope["path"]) if scope["type"] == "http" else None
+        if handler is None or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        try:
+            answer = await handler(await self._body(receive))
+        except HttpError as error:
+            answer = JsonResponse(error.body, status_code=error.status)
+        await answer(scope, receive, send)
+        http_request_seconds.labels("POST", handler.__name__, str(answer.status_code)).observe(
+            time.perf_counter() - began
         )
+
+    async def _body(self, receive: Receive) -> bytes:
+        message = await receive()
+        body: bytes = message.get("body", b"")
+        while message.get("more_body"):
+            if len(body) > self._max_body_bytes:
+                break
+            message = await receive()
+            body += message.get("body", b"")
+        if len(body) > self._max_body_bytes:
+            raise too_large(len(body), self._max_body_bytes)
+        return body
 
 
 class _MeasureRequests:

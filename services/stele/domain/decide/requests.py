@@ -210,7 +210,8 @@ def _check_tokens(image: Image, command: commands.Join) -> Rejection | None:
     if not command.initial_tokens:
         return None
     chosen = set(command.initial_tokens)
-    owned = {t for n in image.membership.nodes.values() for t in (*n.tokens, *n.initial_tokens)}
+    nodes = [n for n in image.membership.nodes.values() if n.state is not NodeState.LEFT]
+    owned = {token for n in nodes for token in (*n.tokens, *n.initial_tokens)}
     in_range = all(MIN_TOKEN < token < -MIN_TOKEN for token in chosen)
     if len(chosen) != len(command.initial_tokens) or chosen & owned or not in_range:
         return Rejection(

@@ -1,0 +1,78 @@
+"""Rates of the pure parts, one thread, no broker: encode, decode, decide, evolve, fold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from benchmarks import payload
+from benchmarks.numbers import Rate
+from stele.domain.commands import CreateCluster, Envelope
+from stele.domain.decide import decide
+from stele.domain.evolve import evolve
+from stele.domain.facts import Epoch
+from stele.domain.image import EMPTY, Image
+from stele.log.codec import decode_envelope, decode_epoch, encode_envelope, encode_epoch
+from stele.log.fold import Fold
+from stele.log.pipeline import CommitPipeline
+from stele.metadata_log.writer import make_ids
+
+T = TypeVar("T")
+REPEAT = 20_000
+
+
+def rates() -> tuple[list[Rate], int]:
+    """All rates, and the size in bytes of the record that they were measured with."""
+    envelopes = [payload.envelope(n) for n in range(REPEAT)]
+    records = chain(envelopes)
+    epochs = [decode_epoch(value) for value in records]
+    image = _begun(records)
+    values = [encode_envelope(envelope) for envelope in envelopes]
+    found = [
+        _rate("encode an epoch", epochs, encode_epoch),
+        _rate("decode an epoch", records, decode_epoch),
+        _rate("decode a command", values, decode_envelope),
+        _rate("decide", envelopes, lambda envelope: decide(image, envelope, 0)),
+        _evolve(epochs),
+        _fold(records),
+    ]
+    return found, len(records[-1])
+
+
+def chain(envelopes: list[Envelope]) -> list[bytes]:
+    """A log's records: a cluster, then one epoch for each command."""
+    sent = list[bytes]()
+    pipeline = CommitPipeline(Fold(), sent.append, make_ids())
+    created = Envelope(request_id=payload.request_id(), command=CreateCluster("bench/1"))
+    for offset, envelope in enumerate((created, *envelopes)):
+        pipeline.submit(envelope, lambda _: None)
+        pipeline.on_record(offset, sent[-1])
+    return sent
+
+
+def _begun(records: list[bytes]) -> Image:
+    fold = Fold()
+    fold.offer(0, records[0])
+    return fold.image
+
+
+def _evolve(epochs: list[Epoch]) -> Rate:
+    image, began_s = EMPTY, time.perf_counter()
+    for epoch in epochs:
+        image = evolve(image, epoch)
+    return Rate("evolve", len(epochs), time.perf_counter() - began_s)
+
+
+def _fold(records: list[bytes]) -> Rate:
+    fold, began_s = Fold(), time.perf_counter()
+    for offset, value in enumerate(records):
+        fold.offer(offset, value)
+    return Rate("fold (decode + evolve)", len(records), time.perf_counter() - began_s)
+
+
+def _rate(what: str, items: list[T], run: Callable[[T], object]) -> Rate:
+    began_s = time.perf_counter()
+    for item in items:
+        run(item)
+    return Rate(what, len(items), time.perf_counter() - began_s)
