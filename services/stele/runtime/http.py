@@ -133,7 +133,9 @@ class _LimitBody:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._max_body_bytes:
-            answer = await answer_http_error(Request(scope), too_large(int(declared), self._max_body_bytes))
+            answer = await answer_http_error(
+                Request(scope), too_large(int(declared), self._max_body_bytes)
+            )
             await answer(scope, receive, send)
             return
         received = 0

@@ -1,0 +1,216 @@
+"""HTTP to the services: time limits, all addresses of a service, retries that keep the request id."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+import httpx
+import msgspec
+import stamina
+
+from stele.cli.errors import CliError, RefusedError, UnreachableError
+from stele.cli.models import Refusal
+from stele.cli.places import Places
+from stele.domain.commands import Envelope
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 2.0
+RETRY_FOR_S = 30.0
+"""A killed service is back within seconds; a supervisor's longest back-off is 10 s."""
+RETRY_WAIT_S = 0.1
+RETRY_WAIT_MAX_S = 2.0
+SILENCE_S = 60.0
+"""An event stream says something at least this often (keep-alive), or is taken for dead."""
+
+_TRY_AGAIN = (503, 504)
+
+
+class _TryAgainError(Exception):
+    """Nobody could answer now; holds what the last one said."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class OutcomeAnswer(msgspec.Struct, frozen=True):
+    """The metadata-log's answer to a command."""
+
+    request_id: str
+    applied: bool
+    epoch: int
+    state_id: str = ""
+    rejection: Refusal | None = None
+
+
+class Client:
+    """Requests to the services at ``places``. Not for several threads at once."""
+
+    def __init__(
+        self, places: Places, *, timeout_s: float = 15.0, retry_for_s: float = RETRY_FOR_S
+    ) -> None:
+        self.places = places
+        self.timeout_s = timeout_s
+        self._retry_for_s = retry_for_s
+        self._first: dict[str, int] = {}
+        self._http = httpx.Client(timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S))
+
+    def get(self, service: str, path: str, kind: type[T], **params: object) -> T:
+        """The decoded answer of any instance of a service. Raises CliError."""
+        return decode(self.get_raw(service, path, **params), kind)
+
+    def get_raw(self, service: str, path: str, **params: object) -> bytes:
+        """The body as it came. Raises CliError."""
+        given = {key: str(value) for key, value in params.items() if value is not None}
+        answer = self._retrying(service, "GET", path, params=given)
+        if answer.is_success:
+            return answer.content
+        raise refusal_of(answer)
+
+    def get_one(self, url: str, kind: type[T]) -> T:
+        """From one address, once. Raises CliError."""
+        try:
+            answer = self._http.get(url)
+        except httpx.TransportError as error:
+            raise UnreachableError(
+                f"{url} does not answer ({_short(error)}).", "Is the process running?"
+            ) from error
+        if not answer.is_success:
+            raise refusal_of(answer)
+        return decode(answer.content, kind)
+
+    def submit(self, envelope: Envelope) -> OutcomeAnswer:
+        """Send a command until an instance answers, always under the same request id.
+
+        Raises RefusedError for a rejection, UnreachableError when the outcome stays unknown.
+        """
+        body = msgspec.json.encode(envelope)
+        try:
+            answer = self._retrying("metadata-log", "POST", "/v1/commands", content=body)
+        except UnreachableError as error:
+            raise UnreachableError(
+                f"The outcome of request {envelope.request_id} is unknown: {error.message}",
+                f"Send it again with --request-id {envelope.request_id}: it takes effect once.",
+            ) from error
+        if answer.status_code == httpx.codes.CONFLICT or answer.is_success:
+            outcome = decode(answer.content, OutcomeAnswer)
+            if outcome.rejection is not None:
+                refused = outcome.rejection
+                raise RefusedError(f"Refused: {refused.message}", refused.hint, refused.code)
+            return outcome
+        raise refusal_of(answer)
+
+    @contextmanager
+    def stream(
+        self, service: str, path: str, headers: Mapping[str, str], **params: object
+    ) -> Iterator[Iterator[str]]:
+        """The lines of an event stream, from the first instance that answers. Raises CliError."""
+        last: Exception | None = None
+        given = {key: str(value) for key, value in params.items() if value is not None}
+        limits = httpx.Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S, read=SILENCE_S)
+        for url in self.places.of(service):
+            try:
+                with self._http.stream(
+                    "GET", url + path, params=given, headers=dict(headers), timeout=limits
+                ) as answer:
+                    if not answer.is_success:
+                        answer.read()
+                        raise refusal_of(answer)
+                    yield answer.iter_lines()
+                    return
+            except httpx.TransportError as error:
+                last = error
+        raise UnreachableError(f"{service} does not stream ({_short(last)}).", "Try again.")
+
+    def close(self) -> None:
+        self._http.close()
+
+    def _retrying(
+        self,
+        service: str,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+    ) -> httpx.Response:
+        began = time.monotonic()
+        try:
+            for attempt in stamina.retry_context(
+                on=_TryAgainError,
+                attempts=None,
+                timeout=self._retry_for_s,
+                wait_initial=RETRY_WAIT_S,
+                wait_max=RETRY_WAIT_MAX_S,
+            ):
+                with attempt:
+                    return self._any_instance(service, method, path, params, content)
+        except _TryAgainError as error:
+            raise UnreachableError(
+                f"{service} did not answer in {time.monotonic() - began:.0f} s ({error.why}).",
+                f"Addresses {self.places.source}: {', '.join(self.places.of(service))}. "
+                "Is it running? See `stele stack status`.",
+            ) from error
+        raise AssertionError("stamina either returns or raises")
+
+    def _any_instance(
+        self,
+        service: str,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None,
+        content: bytes | None,
+    ) -> httpx.Response:
+        """One round over all addresses, the one that answered last time first."""
+        urls = self.places.of(service)
+        first = self._first.get(service, 0)
+        why = ""
+        for step in range(len(urls)):
+            index = (first + step) % len(urls)
+            try:
+                answer = self._http.request(
+                    method,
+                    urls[index] + path,
+                    params=params,
+                    content=content,
+                    headers={"content-type": "application/json"} if content else None,
+                )
+            except httpx.TransportError as error:
+                why = f"{urls[index]}: {_short(error)}"
+                continue
+            if answer.status_code in _TRY_AGAIN:
+                why = f"{urls[index]}: {refusal_of(answer).message}"
+                continue
+            self._first[service] = index
+            return answer
+        raise _TryAgainError(why)
+
+
+def refusal_of(answer: httpx.Response) -> CliError:
+    """A service's error answer as an error of ours."""
+    try:
+        body = msgspec.json.decode(answer.content, type=Refusal)
+    except msgspec.MsgspecError:
+        text = " ".join(answer.text.split())[:200]
+        return RefusedError(f"{answer.url} answered {answer.status_code}: {text or 'nothing'}.")
+    if answer.status_code == httpx.codes.GATEWAY_TIMEOUT:
+        return UnreachableError(body.message, body.hint, body.code)
+    return RefusedError(body.message, body.hint, body.code)
+
+
+def decode(content: bytes, kind: type[T]) -> T:
+    """A service's answer as a value. Raises CliError when it does not fit."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.MsgspecError as error:
+        raise CliError(
+            f"The answer does not fit {kind}: {error}.", "Do CLI and service have one version?"
+        ) from error
+
+
+def _short(error: Exception | None) -> str:
+    return " ".join(str(error).split())[:120] or type(error).__name__

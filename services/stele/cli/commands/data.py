@@ -1,0 +1,119 @@
+"""``stele put`` and ``stele get``: data, through any node that answers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+import httpx
+import msgspec
+from cyclopts import Parameter
+
+from stele.cli.client import Client, decode, refusal_of
+from stele.cli.errors import CliError, UnreachableError, UsageError
+from stele.cli.models import StateView
+from stele.cli.options import Where
+from stele.cli.output import error_console, joined, size
+from stele.domain.names import OWNS_TOKENS
+
+Consistency = Literal["one", "quorum", "all"]
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A node's answer to PUT."""
+
+    timestamp: int
+    version: int
+    epoch: int
+    acks: tuple[str, ...] = ()
+
+
+def put(
+    keyspace: str,
+    key: str,
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *,
+    consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Write a value.
+
+    Args:
+        file: The file that holds the value; - reads standard input.
+        consistency: How many replicas must have it before it counts.
+    """
+    value = _read(file)
+    with where.client() as client:
+        answer = through_any_node(client, "PUT", keyspace, key, consistency, value)
+    written = decode(answer.content, Written)
+    error_console().print(
+        f"{size(len(value))} written at {written.timestamp}: version {written.version}, "
+        f"epoch {written.epoch}, acknowledged by {joined(written.acks)}"
+    )
+
+
+def get(
+    keyspace: str,
+    key: str,
+    *,
+    consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Read a value to standard output.
+
+    Args:
+        consistency: How many replicas must have answered.
+    """
+    with where.client() as client:
+        answer = through_any_node(client, "GET", keyspace, key, consistency, None)
+    sys.stdout.buffer.write(answer.content)
+    sys.stdout.buffer.flush()
+
+
+def through_any_node(
+    client: Client,
+    method: str,
+    keyspace: str,
+    key: str,
+    consistency: Consistency,
+    value: bytes | None,
+) -> httpx.Response:
+    """The first answer of a member; members that do not answer are passed over. Raises CliError."""
+    view = client.get("metadata-log", "/v1/state", StateView, level="local")
+    addresses = [node.address for node in view.nodes if node.state in OWNS_TOKENS]
+    path = data_path(keyspace, key)
+    last = CliError("The cluster has no member that serves data.", "Add a node: `stele join`.")
+    for address in addresses:
+        try:
+            answer = httpx.request(
+                method,
+                address.rstrip("/") + path,
+                params={"consistency": consistency},
+                content=value,
+                timeout=client.timeout_s,
+            )
+        except httpx.TransportError as error:
+            last = UnreachableError(f"{address} does not answer ({error}).", "`stele status`.")
+            continue
+        if answer.is_success:
+            return answer
+        last = refusal_of(answer)
+        if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
+            raise last
+    raise last
+
+
+def data_path(keyspace: str, key: str) -> str:
+    """The path of a value at a node."""
+    return f"/v1/data/{quote(keyspace, safe='')}/{quote(key)}"
+
+
+def _read(file: str) -> bytes:
+    if file == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error

@@ -1,0 +1,77 @@
+"""``stele keyspace create|drop|list``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from stele.cli.errors import UsageError
+from stele.cli.options import Change, Read, Where
+from stele.cli.output import console, print_value_as_json, table
+from stele.domain.commands import CreateKeyspace, DropKeyspace
+
+app = App(name="keyspace", help="Keyspaces and how they are replicated.")
+
+
+@app.command
+def create(
+    name: str,
+    *,
+    replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Create a keyspace: --replication dc1=3, once for each datacentre.
+
+    Args:
+        name: The keyspace's name.
+        replication: DC=COPIES; may be repeated or separated by commas.
+    """
+    command = CreateKeyspace(name, parse_replication(replication))
+    envelope = change.envelope(f"keyspace-{name}", command)
+    with where.client() as client:
+        console().print(f"request {envelope.request_id}")
+        outcome = client.submit(envelope)
+    console().print(f"keyspace {name} exists since epoch {outcome.epoch}")
+
+
+@app.command
+def drop(
+    name: str,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Drop a keyspace from the metadata."""
+    envelope = change.envelope(f"drop-{name}", DropKeyspace(name))
+    with where.client() as client:
+        console().print(f"request {envelope.request_id}")
+        outcome = client.submit(envelope)
+    console().print(f"keyspace {name} is gone since epoch {outcome.epoch}")
+
+
+@app.command(name="list")
+def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
+    """All keyspaces with their replication."""
+    with where.client() as client:
+        view = read.state(client)
+    if read.as_json:
+        print_value_as_json(view.keyspaces)
+        return
+    found = table(f"keyspaces at epoch {view.epoch}", "keyspace", "replication", "ranges")
+    for keyspace in view.keyspaces:
+        copies = ", ".join(f"{dc}={rf}" for dc, rf in sorted(keyspace.replication.items()))
+        ranges = len(view.placements.get(keyspace.placement, ()))
+        found.add_row(keyspace.name, copies, str(ranges))
+    console().print(found)
+
+
+def parse_replication(given: tuple[str, ...]) -> dict[str, int]:
+    """``("dc1=3,dc2=2",)`` as a mapping. Raises UsageError."""
+    found: dict[str, int] = {}
+    for part in ",".join(given).split(","):
+        dc, separator, copies = part.strip().partition("=")
+        if not (dc and separator and copies.isdigit()):
+            raise UsageError(f"--replication '{part}' is not DC=COPIES.", "For example dc1=3.")
+        found[dc] = int(copies)
+    return found

@@ -1,0 +1,95 @@
+"""``stele join``, ``stele decommission``, ``stele cancel``: changes of who is a member."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from stele.cli.client import Client
+from stele.cli.errors import Exit, UsageError
+from stele.cli.follow import follow
+from stele.cli.models import NodeIdentity, StateView
+from stele.cli.options import Change, Where
+from stele.cli.output import console
+from stele.domain.commands import AnyCommand, Cancel, Join, Leave
+
+
+def join(
+    address: str | None = None,
+    *,
+    node_id: Annotated[str, Parameter(name="--node-id")] = "",
+    dc: str = "",
+    rack: str = "",
+    num_tokens: Annotated[int | None, Parameter(name="--num-tokens")] = None,
+    cluster: str = "",
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Ask for a node to become a member: it is asked who it is, then the request is queued.
+
+    Args:
+        address: The node's http://host:port.
+        node_id: Its name; with --dc and --rack the node itself need not be asked.
+        dc: Its datacentre.
+        rack: Its rack.
+        num_tokens: How many tokens it takes; 16 unless the node says otherwise.
+        cluster: The cluster that it means to join.
+    """
+    if not address:
+        raise UsageError("join needs the node's address.", "stele join http://HOST:PORT")
+    url = address if "://" in address else f"http://{address}"
+    with where.client() as client:
+        known: NodeIdentity | None = None
+        if not (node_id and dc and rack):
+            known = client.get_one(f"{url.rstrip('/')}/v1/node", NodeIdentity)
+        command = Join(
+            node_id=node_id or (known.node_id if known else ""),
+            cluster=cluster or (known.cluster if known else _cluster(client)),
+            address=known.address if known else url,
+            dc=dc or (known.dc if known else ""),
+            rack=rack or (known.rack if known else ""),
+            num_tokens=num_tokens or (known.num_tokens if known else 16),
+        )
+        return submit_and_follow(client, change, f"join-{command.node_id}", command)
+
+
+def decommission(
+    node_id: str,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Have a node stream its data to those who take over, then leave for good."""
+    with where.client() as client:
+        return submit_and_follow(client, change, f"leave-{node_id}", Leave(node_id))
+
+
+def cancel(
+    request_id: str,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Undo a request that is pending, or running before its point of no return."""
+    with where.client() as client:
+        outcome = client.submit(change.envelope("cancel", Cancel(request_id)))
+        console().print(f"cancelled at epoch {outcome.epoch}; request {request_id} is being undone")
+        if change.wait:
+            follow(client, request_id)
+        return Exit.OK
+
+
+def submit_and_follow(client: Client, change: Change, label: str, command: AnyCommand) -> int:
+    """Submit a topology request, say its id before anything else, and follow it if asked to."""
+    envelope = change.envelope(label, command)
+    out = console()
+    out.print(f"request [bold]{envelope.request_id}[/bold]")
+    outcome = client.submit(envelope)
+    out.print(f"accepted at epoch {outcome.epoch}")
+    if not change.wait:
+        out.print(f"follow it with: stele request follow {envelope.request_id}")
+        return Exit.OK
+    return Exit.OK if follow(client, envelope.request_id) else Exit.FAILED
+
+
+def _cluster(client: Client) -> str:
+    return client.get("metadata-log", "/v1/state", StateView, level="local").cluster

@@ -1,0 +1,85 @@
+"""``stele watch``: epochs as they happen."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from stele.cli.client import Client, decode
+from stele.cli.commands.epochs import newest_epoch
+from stele.cli.errors import UnreachableError
+from stele.cli.facts import EpochRow, summary
+from stele.cli.options import Json, Where
+from stele.cli.output import clock, console
+
+RECONNECT_WAIT_S = 0.5
+
+
+def watch(
+    *,
+    first: Annotated[int | None, Parameter(name="--from")] = None,
+    count: Annotated[int | None, Parameter(name="--count")] = None,
+    json: Json = Json(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Every epoch from now on, in order, without gaps, over restarts of the metadata-log.
+
+    Args:
+        first: Begin at this epoch of the past.
+        count: Leave after so many epochs.
+    """
+    out = console()
+    with where.client() as client:
+        begin = newest_epoch(client) + 1 if first is None else first
+        found = epochs_from(client, begin, where.timeout_s)
+        for data in islice(found, count):
+            if json.as_json:
+                sys.stdout.write(data + "\n")
+                sys.stdout.flush()
+            else:
+                row = decode(data.encode(), EpochRow)
+                head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
+                out.print(Text.assemble((head, "bold"), f"  {summary(row)}"))
+
+
+def epochs_from(client: Client, first: int, give_up_after_s: float) -> Iterator[str]:
+    """The JSON of each epoch from ``first`` on; connects again where it stopped.
+
+    Raises UnreachableError when no instance streams for ``give_up_after_s``.
+    """
+    following, deadline = first, time.monotonic() + give_up_after_s
+    while True:
+        try:
+            headers = {"accept": "text/event-stream", "last-event-id": str(following - 1)}
+            params = {"from": following}
+            with client.stream("metadata-log", "/v1/epochs", headers, **params) as lines:
+                for number, data in events(lines):
+                    deadline = time.monotonic() + give_up_after_s
+                    if number < following:
+                        continue
+                    yield data
+                    following = number + 1
+        except UnreachableError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(RECONNECT_WAIT_S)
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
+    """(id, data) of each server-sent event that has both."""
+    number, data = "", list[str]()
+    for line in lines:
+        if line.startswith("id:"):
+            number = line[3:].strip()
+        elif line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif not line:
+            if number.isdigit() and data:
+                yield int(number), "\n".join(data)
+            number, data = "", []

@@ -1,0 +1,39 @@
+"""What the steps of the demo share."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stele.cli.demo.load import Load
+from stele.cli.demo.site import Site
+from stele.cli.demo.timeline import Timeline
+from stele.domain.names import OWNS_TOKENS, NodeState
+
+KEYSPACE = "library"
+REPLICATION = {"dc1": 3}
+
+
+@dataclass(slots=True)
+class Scene:
+    """A run of the demo: the stack, the voice, the load, and what was learnt on the way."""
+
+    site: Site
+    timeline: Timeline
+    directory: Path
+    load: Load
+    digests: dict[str, str] = field(default_factory=dict)
+    """Key of each loaded file -> SHA-256 of its content, hex."""
+
+    background: list[asyncio.Task[None]] = field(default_factory=list)
+    """What runs beside the steps until the load stops."""
+
+    async def members(self) -> dict[str, str]:
+        """Node id -> address of the nodes that have tokens in the ring."""
+        view = await self.site.view()
+        return {n.node_id: n.address for n in view.nodes if n.state in OWNS_TOKENS}
+
+    async def node_is(self, node_id: str, state: NodeState) -> bool:
+        node = (await self.site.view()).node(node_id)
+        return node is not None and node.state is state

@@ -1,0 +1,133 @@
+"""The running stack as the demo sees it: only what any outsider sees, HTTP and stack.json."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+import msgspec
+
+from stele.cli.client import Client, OutcomeAnswer
+from stele.cli.errors import CliError, UnreachableError
+from stele.cli.models import StateView
+from stele.cli.places import Service, StackFile, find_places, read_stack_file
+from stele.domain.commands import AnyCommand, Envelope
+
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 10.0
+POLL_S = 0.1
+
+Answers = (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError)
+"""What a call may raise while a process is down or comes back."""
+
+
+class Site:
+    """Access to the stack over ``directory``; addresses stay the same over restarts."""
+
+    def __init__(self, directory: Path, http: aiohttp.ClientSession) -> None:
+        self.directory = directory
+        self.http = http
+
+    def stack(self) -> StackFile:
+        """Raises UnreachableError when no stack runs."""
+        found = read_stack_file(self.directory)
+        if found is None:
+            raise UnreachableError(f"No stack runs over {self.directory}.", "See stack.log there.")
+        return found
+
+    def service(self, name: str) -> Service:
+        """Raises CliError when the stack has no process of this name."""
+        stack = self.stack()
+        found = stack.service(name)
+        if found is None:
+            known = ", ".join(service.name for service in stack.services)
+            raise CliError(f"The stack has no process '{name}'.", f"It has {known}.")
+        return found
+
+    def has(self, name: str) -> bool:
+        return self.stack().service(name) is not None
+
+    async def get(self, url: str, kind: type[T], **params: object) -> T:
+        """One call. Raises one of ``Answers``, or CliError for an error answer."""
+        given = {key: str(value) for key, value in params.items()}
+        limit = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
+        async with self.http.get(url, params=given, timeout=limit) as answer:
+            body = await answer.read()
+            if answer.status != 200:
+                raise CliError(f"{url} answered {answer.status}: {body[:300].decode()}")
+            return msgspec.json.decode(body, type=kind)
+
+    async def view(self, level: str = "local") -> StateView:
+        """The state as the metadata-log shows it."""
+        url = f"{self.service('metadata-log').url}/v1/state"
+        return await self.get(url, StateView, level=level)
+
+    async def view_or_none(self) -> StateView | None:
+        """The same; None while the metadata-log is down."""
+        try:
+            return await self.view()
+        except (*Answers, CliError):
+            return None
+
+    async def submit(self, label: str, command: AnyCommand, reason: str) -> OutcomeAnswer:
+        """Send a command under a new request id. Raises CliError; RefusedError for a rejection."""
+        envelope = Envelope(
+            request_id=f"{label}-{uuid.uuid4().hex[:12]}",
+            command=command,
+            actor="demo",
+            reason=reason,
+            origin="stele demo",
+        )
+        return await asyncio.to_thread(self._submit, envelope)
+
+    def _submit(self, envelope: Envelope) -> OutcomeAnswer:
+        client = Client(find_places((), self.directory, {}))
+        try:
+            return client.submit(envelope)
+        finally:
+            client.close()
+
+    def kill(self, name: str) -> Service:
+        """kill -9: the process as it was. Its supervisor starts it again."""
+        service = self.service(name)
+        if service.pid is None:
+            raise CliError(f"{name} does not run ({service.state}).", "See stack.log.")
+        os.kill(service.pid, signal.SIGKILL)
+        return service
+
+    async def back_after_kill(self, killed: Service, deadline_s: float = 60.0) -> float:
+        """Seconds until a killed process is healthy again, as a new process."""
+        began = time.monotonic()
+
+        async def back() -> bool:
+            now = self.service(killed.name)
+            if now.pid is None or now.pid == killed.pid:
+                return False
+            async with self.http.get(f"{now.url}/healthz") as answer:
+                return answer.status == 200
+
+        await self.until(f"{killed.name} to come back", back, deadline_s)
+        return time.monotonic() - began
+
+    async def until(
+        self, what: str, true: Callable[[], Awaitable[bool]], deadline_s: float
+    ) -> None:
+        """Poll until true; a call that fails counts as not yet. Raises UnreachableError."""
+        end, last = time.monotonic() + deadline_s, ""
+        while True:
+            try:
+                if await true():
+                    return
+            except (*Answers, CliError) as error:
+                last = f" (last: {' '.join(str(error).split())[:300] or repr(error)})"
+            if time.monotonic() > end:
+                raise UnreachableError(f"Waited {deadline_s:.0f} s for {what}{last}.")
+            await asyncio.sleep(POLL_S)

@@ -1,0 +1,38 @@
+"""Begin the load that lasts until the end, and follow who can be written through."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stele.cli.demo.scene import Scene
+from stele.domain.names import OWNS_TOKENS
+
+WARM_UP_WRITES = 100
+DEADLINE_S = 30.0
+FOLLOW_S = 0.3
+
+
+async def run(scene: Scene) -> None:
+    addresses = tuple((await scene.members()).values())
+    scene.load.start(addresses)
+
+    async def warm() -> bool:
+        return scene.load.account.writes_acknowledged >= WARM_UP_WRITES
+
+    await scene.site.until(f"{WARM_UP_WRITES} acknowledged writes of the load", warm, DEADLINE_S)
+    keys = sum(len(keys) for keys in scene.load.keys)
+    scene.timeline.note(
+        f"{len(scene.load.keys)} workers write and read {keys} keys at QUORUM from now on, and "
+        "keep account of every answer"
+    )
+    scene.background.append(asyncio.create_task(_follow_members(scene)))
+
+
+async def _follow_members(scene: Scene) -> None:
+    """A client goes by the newest metadata that it can get, and keeps what it has otherwise."""
+    while scene.load.running:
+        view = await scene.site.view_or_none()
+        if view is not None:
+            found = tuple(n.address for n in view.nodes if n.state in OWNS_TOKENS)
+            scene.load.nodes = found or scene.load.nodes
+        await asyncio.sleep(FOLLOW_S)

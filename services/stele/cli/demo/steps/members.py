@@ -1,0 +1,26 @@
+"""Wait until the first nodes are members: they ask to join by themselves, one after the other."""
+
+from __future__ import annotations
+
+from stele.cli.demo.scene import Scene
+from stele.domain.names import NodeState
+
+FIRST_NODES = ("n1", "n2", "n3")
+DEADLINE_S = 90.0
+
+
+async def run(scene: Scene) -> None:
+    async def all_normal() -> bool:
+        view = await scene.site.view()
+        return {n.node_id for n in view.nodes if n.state is NodeState.NORMAL} >= {*FIRST_NODES}
+
+    await scene.site.until("three nodes to be members", all_normal, DEADLINE_S)
+    view = await scene.site.view()
+    for request in sorted(view.requests, key=lambda request: request.started_epoch):
+        node = view.node(request.node_id)
+        assert node is not None
+        took_ms = request.finished_at_ms - request.started_at_ms
+        scene.timeline.note(
+            f"{node.node_id} joined in epochs {request.started_epoch} to {request.finished_epoch}, "
+            f"{took_ms} ms: {node.dc}/{node.rack}, {len(node.tokens)} tokens"
+        )

@@ -1,0 +1,47 @@
+"""What can go wrong in the command line: a closed set, each with an exit code and what to do."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Exit codes, for scripts."""
+
+    OK = 0
+    FAILED = 1  # refused by the cluster, or a request that ended badly
+    USAGE = 2
+    UNREACHABLE = 3  # nobody answered in time; whether a change took effect may be unknown
+
+
+class CliError(Exception):
+    """Printed as one line: the message, then what to do."""
+
+    exit_code = Exit.FAILED
+
+    def __init__(self, message: str, hint: str = "", code: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code
+
+    def line(self) -> str:
+        """All of it on one line."""
+        parts = (self.message, self.hint)
+        return " ".join(" ".join(part.split()) for part in parts if part)
+
+
+class RefusedError(CliError):
+    """A service said no: ``code`` is its reason."""
+
+
+class UsageError(CliError):
+    """The command line itself is wrong."""
+
+    exit_code = Exit.USAGE
+
+
+class UnreachableError(CliError):
+    """No service answered within the time limit."""
+
+    exit_code = Exit.UNREACHABLE

@@ -1,0 +1,89 @@
+"""Whether a stack runs over a directory, when it is ready, and how it is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from stele.cli.errors import CliError, UnreachableError
+from stele.cli.local.lock import is_held
+from stele.cli.places import StackFile, read_stack_file
+
+READY_FILE = "stack.ready"
+STOP_DEADLINE_S = 90.0
+"""Services one after the other, then Redis, then the brokers, which hand over their partitions."""
+READY_DEADLINE_S = 240.0
+POLL_S = 0.1
+
+
+def require_stack(directory: Path) -> StackFile:
+    """The stack that runs over a directory. Raises UnreachableError when none does."""
+    stack = read_stack_file(directory)
+    if stack is None or not is_held(directory):
+        raise UnreachableError(
+            f"No stack runs over {directory}.", "Start one with `stele stack up`, or give --dir."
+        )
+    return stack
+
+
+def is_ready(directory: Path) -> bool:
+    """True once every service of the stack has announced itself."""
+    return (directory / READY_FILE).exists()
+
+
+def wait_ready(
+    directory: Path,
+    exit_code: Callable[[], int | None],
+    on_wait: Callable[[StackFile | None], None],
+    deadline_s: float = READY_DEADLINE_S,
+) -> StackFile:
+    """The stack once it is ready; ``on_wait`` is shown how far it is. Raises CliError."""
+    end = time.monotonic() + deadline_s
+    while True:
+        stack = read_stack_file(directory)
+        on_wait(stack)
+        if stack is not None and is_ready(directory):
+            return stack
+        code = exit_code()
+        if code is not None:
+            raise CliError(f"The stack did not start (exit status {code}).", _last_words(directory))
+        if time.monotonic() > end:
+            raise UnreachableError(
+                f"The stack was not ready in {deadline_s:.0f} s.", _last_words(directory)
+            )
+        time.sleep(POLL_S)
+
+
+def bring_down(directory: Path, deadline_s: float = STOP_DEADLINE_S) -> None:
+    """Stop the stack over a directory, in order; by force after the deadline. Raises CliError."""
+    stack = require_stack(directory)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(stack.pid, signal.SIGTERM)
+    if _released(directory, deadline_s):
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(stack.pid, signal.SIGKILL)  # its children die with it
+    if not _released(directory, deadline_s=5.0):
+        raise CliError(f"Process {stack.pid} does not end.", f"See {directory / 'stack.log'}.")
+
+
+def _released(directory: Path, deadline_s: float) -> bool:
+    end = time.monotonic() + deadline_s
+    while is_held(directory):
+        if time.monotonic() > end:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _last_words(directory: Path) -> str:
+    log = directory / "stack.log"
+    with contextlib.suppress(OSError):
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        if lines:
+            return f"{lines[-1]} (from {log})"
+    return f"See {log}."

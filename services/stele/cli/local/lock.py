@@ -1,0 +1,39 @@
+"""One stack per directory: a lock that the kernel releases when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from stele.cli.errors import CliError
+
+LOCK_FILE = "stack.lock"
+
+
+@contextmanager
+def hold(directory: Path) -> Iterator[None]:
+    """Be the only stack over a directory for the length of the block. Raises CliError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK_FILE).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise CliError(
+                f"A stack runs over {directory} already.",
+                "`stele stack status` shows it, `stele stack down` stops it, --dir chooses another.",
+            ) from error
+        yield
+
+
+def is_held(directory: Path) -> bool:
+    """True while a stack runs over the directory."""
+    try:
+        with (directory / LOCK_FILE).open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False

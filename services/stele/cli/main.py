@@ -1,0 +1,83 @@
+"""``stele``: assembles the commands, turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import stamina.instrumentation
+from cyclopts import App, CycloptsError
+from rich.text import Text
+
+from stele.cli.errors import CliError, Exit
+from stele.cli.output import error_console
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells expect
+
+_COMMANDS = "stele.cli.commands"
+_LAZY: tuple[tuple[str, str, str], ...] = (
+    ("status", "status:status", "The cluster at a glance."),
+    ("nodes", "nodes:nodes", "All nodes: state, place, share of the ring, liveness."),
+    ("ring", "ring:ring", "Ranges and the replicas that read and write them."),
+    ("requests", "requests:requests", "Topology requests and how they stand."),
+    ("request", "requests:app", "One request: show, follow."),
+    ("why", "why:why", "What is being waited for, who blocks it and since when."),
+    ("epochs", "epochs:epochs", "The history: what changed, who asked, why."),
+    ("epoch", "epochs:app", "One epoch: show."),
+    ("diff", "epochs:diff", "What differs between two epochs."),
+    ("watch", "watch:watch", "Epochs as they happen."),
+    ("join", "topology:join", "Ask for a node to become a member."),
+    ("decommission", "topology:decommission", "Have a node hand over its data and leave."),
+    ("cancel", "topology:cancel", "Undo a request before its point of no return."),
+    ("keyspace", "keyspace:app", "Keyspaces: create, drop, list."),
+    ("put", "data:put", "Write a value."),
+    ("get", "data:get", "Read a value."),
+    ("log", "log:app", "The log itself: replay."),
+    ("stack", "stack:app", "A whole cluster on this machine: up, status, logs, add-node, down."),
+    ("demo", "demo:demo", "A real cluster under load, with what happened."),
+)
+
+
+def build_app() -> App:
+    """The whole command line; a command's module is imported when it is called."""
+    app = App(
+        name="stele",
+        help="Metadata of a sharded data store as one ordered log of epochs.",
+        help_on_error=False,
+    )
+    for name, place, text in _LAZY:
+        app.command(f"{_COMMANDS}.{place}", name=name, help=text)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run and leave with the exit code of ``errors.Exit``."""
+    raise SystemExit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; its exit code."""
+    stamina.instrumentation.set_on_retry_hooks([])
+    try:
+        result = build_app()(
+            list(arguments),
+            exit_on_error=False,
+            print_error=False,
+            result_action="return_value",
+        )
+    except CliError as error:
+        _say(error.line())
+        return error.exit_code
+    except CycloptsError as error:
+        _say(" ".join(str(error).split()) + " See `stele --help`.")
+        return Exit.USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe has gone; nobody is left to be told
+        return Exit.OK
+    return result if isinstance(result, int) else Exit.OK
+
+
+def _say(line: str) -> None:
+    error_console().print(Text.assemble(("stele: ", "bold red"), line), soft_wrap=True)

@@ -1,0 +1,25 @@
+"""Answers that a table is better with, and does without when their service is silent."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from stele.cli.client import Client
+from stele.cli.errors import CliError
+
+T = TypeVar("T")
+
+
+def ask(client: Client, service: str, path: str, kind: type[T], **params: object) -> T | None:
+    """One round over the service's addresses, with no retries; None when nobody answers."""
+    try:
+        urls = client.places.of(service)
+    except CliError:
+        return None
+    query = "&".join(f"{key}={value}" for key, value in params.items() if value is not None)
+    for url in urls:
+        try:
+            return client.get_one(f"{url}{path}{'?' if query else ''}{query}", kind)
+        except CliError:
+            continue
+    return None

@@ -1,0 +1,107 @@
+"""Options that many commands share, each group as one dataclass that cyclopts flattens."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from stele.cli.client import Client
+from stele.cli.models import StateView
+from stele.cli.places import DEFAULT_DIRECTORY, find_places
+from stele.domain.commands import AnyCommand, Envelope
+
+Level = Literal["local", "barrier", "linearizable"]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Which cluster."""
+
+    url: Annotated[tuple[str, ...], Parameter(name="--url", negative="")] = ()
+    """Address of a metadata-log; may be repeated. Else STELE_URL, else the stack in --dir."""
+
+    directory: Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")] = DEFAULT_DIRECTORY
+    """Directory of a local stack."""
+
+    timeout_s: Annotated[float, Parameter(name="--timeout", env_var="STELE_TIMEOUT")] = 30.0
+    """Seconds until an unanswered call is given up."""
+
+    @contextmanager
+    def client(self) -> Iterator[Client]:
+        """A client of this cluster, closed at the end of the block. Raises CliError."""
+        places = find_places(self.url, self.directory, os.environ)
+        client = Client(places, timeout_s=min(15.0, self.timeout_s), retry_for_s=self.timeout_s)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """At which point of the log to read, and how to show it."""
+
+    epoch: Annotated[int | None, Parameter(name="--epoch")] = None
+    """The state as it was at this epoch; default: the newest."""
+
+    level: Annotated[Level, Parameter(name="--level")] = "barrier"
+    """local: what the service has; barrier: all that is committed now; linearizable: proven."""
+
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
+    """The service's answer as JSON."""
+
+    def state(self, client: Client) -> StateView:
+        return client.get("metadata-log", "/v1/state", StateView, **self.params())
+
+    def state_json(self, client: Client) -> bytes:
+        return client.get_raw("metadata-log", "/v1/state", **self.params())
+
+    def params(self) -> dict[str, object]:
+        return {"epoch": self.epoch, "level": self.level}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Json:
+    """How to show an answer that belongs to no epoch."""
+
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
+    """The service's answer as JSON."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Who changes something, and why: it becomes part of the history."""
+
+    reason: Annotated[str, Parameter(name="--reason")] = ""
+    """Why; shown in the history."""
+
+    actor: Annotated[str, Parameter(name="--actor", env_var="STELE_ACTOR")] = ""
+    """Who; default: the user's name."""
+
+    request_id: Annotated[str, Parameter(name="--request-id")] = ""
+    """The id of a request whose outcome is unknown, to send it again: it takes effect once."""
+
+    wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True
+    """Follow the request until it is finished."""
+
+    def envelope(self, label: str, command: AnyCommand) -> Envelope:
+        """The command under this change's request id, or a new one that begins with ``label``."""
+        return Envelope(
+            request_id=self.request_id or f"{label}-{uuid.uuid4().hex[:12]}",
+            command=command,
+            actor=self.actor or getpass.getuser(),
+            reason=self.reason,
+            origin="cli",
+        )

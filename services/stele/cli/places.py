@@ -1,0 +1,124 @@
+"""Where the services are: given by option, by environment, or by the stack.json of a local stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from stele.cli.errors import UnreachableError, UsageError
+
+STACK_FILE = "stack.json"
+DEFAULT_DIRECTORY = Path(".stele")
+
+
+class Service(msgspec.Struct, frozen=True):
+    """One process of a local stack."""
+
+    name: str
+    url: str
+    pid: int | None = None
+    state: str = ""
+    restarts: int = 0
+
+
+class BrokerProcess(msgspec.Struct, frozen=True):
+    name: str
+    address: str
+    pid: int | None = None
+
+
+class RedisProcess(msgspec.Struct, frozen=True):
+    url: str
+    pid: int | None = None
+
+
+class StackFile(msgspec.Struct, frozen=True):
+    """What ``stele.stack`` writes about the processes that it runs."""
+
+    pid: int
+    environment: dict[str, str]
+    brokers: tuple[BrokerProcess, ...]
+    redis: RedisProcess
+    services: tuple[Service, ...]
+
+    def service(self, name: str) -> Service | None:
+        return next((found for found in self.services if found.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Addresses by service name (``metadata-log``, ``coordinator`` ...), and who said so."""
+
+    urls: Mapping[str, tuple[str, ...]]
+    source: str
+
+    def of(self, service: str) -> tuple[str, ...]:
+        """All addresses of a service. Raises UsageError when none is known."""
+        found = self.urls.get(service, ())
+        if found:
+            return found
+        raise UsageError(
+            f"No address of {service} is known ({self.source}).",
+            f"Set {_variable(service)}, or --dir to the directory of a running stack.",
+        )
+
+
+def read_stack_file(directory: Path) -> StackFile | None:
+    """The stack that runs over a directory; None when there is none."""
+    try:
+        content = (directory / STACK_FILE).read_bytes()
+    except OSError:
+        return None
+    try:
+        return msgspec.json.decode(content, type=StackFile)
+    except msgspec.MsgspecError as error:
+        raise UsageError(
+            f"{directory / STACK_FILE} is not readable: {error}.",
+            "Stop the stack and remove the file.",
+        ) from error
+
+
+def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[str, str]) -> Places:
+    """Options win over the environment, and both over the stack in ``directory``.
+
+    Raises UnreachableError when nothing tells where the metadata-log is.
+    """
+    stack = read_stack_file(directory)
+    urls = dict(_urls_in(stack.environment)) if stack is not None else {}
+    urls.update(_urls_in(environment))
+    source = f"from {directory / STACK_FILE}" if stack is not None else "from STELE_*_URLS"
+    chosen = given or _split(environment.get("STELE_URL", ""))
+    if chosen:
+        urls["metadata-log"] = tuple(_normal(url) for url in chosen)
+        source = "from --url or STELE_URL"
+    if "metadata-log" not in urls:
+        raise UnreachableError(
+            f"No cluster: {directory / STACK_FILE} does not exist and no address was given.",
+            "Start one with `stele stack up`, or give --url http://HOST:PORT (or STELE_URL).",
+        )
+    return Places(urls, source)
+
+
+def _urls_in(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    suffix = "_URLS"
+    return {
+        name.removeprefix("STELE_").removesuffix(suffix).lower().replace("_", "-"): found
+        for name, value in environment.items()
+        if name.startswith("STELE_") and name.endswith(suffix) and (found := _split(value))
+    }
+
+
+def _split(text: str) -> tuple[str, ...]:
+    return tuple(_normal(part) for part in text.split(",") if part.strip())
+
+
+def _normal(url: str) -> str:
+    url = url.strip().rstrip("/")
+    return url if "://" in url else f"http://{url}"
+
+
+def _variable(service: str) -> str:
+    return f"STELE_{service.upper().replace('-', '_')}_URLS"

@@ -1,0 +1,1 @@
+"""placements: Spark folds the logs of one cluster or a fleet into Delta tables and a compacted topic."""

@@ -1,0 +1,85 @@
+"""``python -m stele.placements``: configured by STELE_* environment variables."""
+
+import asyncio
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+from pyspark.sql import SparkSession
+
+from stele.placements.http import NAME, Api
+from stele.placements.job import Job
+from stele.placements.runner import Runner
+from stele.placements.session import check_java, jar_files, spark_session
+from stele.placements.settings import PlacementsSettings
+from stele.runtime.http import build_app, serve
+from stele.runtime.kafka import ensure_topics
+from stele.runtime.logs import configure_logs
+from stele.runtime.metrics import REGISTRY
+from stele.runtime.service import Stop, run_service
+from stele.runtime.settings import load_settings
+
+STOP_TIMEOUT_S: Final = 9.0
+"""For the query and the session, below the shell's own deadline of 10 s."""
+
+batch_seconds = Histogram(
+    "stele_placements_batch_seconds",
+    "Time of a batch by its parts: fold, history, current, topic, epochs, total.",
+    ["part"],
+    buckets=(0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64),
+    registry=REGISTRY,
+)
+restarts = Counter(
+    "stele_placements_restarts", "Restarts of the query from its checkpoint.", registry=REGISTRY
+)
+epoch_reached = Gauge(
+    "stele_placements_epoch", "Last epoch that is materialized.", ["cluster"], registry=REGISTRY
+)
+
+
+async def main(stop: Stop) -> None:
+    settings = load_settings(PlacementsSettings)
+    configure_logs(
+        service=NAME,
+        instance=settings.instance_id,
+        level=settings.log_level,
+        json=settings.log_json,
+    )
+    check_java()
+    jar_files(settings.spark_jars)
+    if not settings.clusters_pattern:
+        await asyncio.to_thread(_ensure_topics, settings, settings.cluster)
+    runner = Runner(partial(_session, settings), partial(_job, settings), restarts.inc)
+    options = settings.job_options()
+    api = Api(runner, settings.instance_id, settings.cluster, options.delta_dir)
+    runner.start()
+    try:
+        await serve(build_app(NAME, api.routes(), api.health), settings, NAME, stop)
+    finally:
+        await asyncio.to_thread(runner.stop, STOP_TIMEOUT_S)
+
+
+def _session(settings: PlacementsSettings, scratch: Path) -> SparkSession:
+    return spark_session(
+        settings.spark_jars, settings.spark_master, settings.spark_driver_memory, scratch
+    )
+
+
+def _job(settings: PlacementsSettings, spark: SparkSession) -> Job:
+    def on_batch(took_s: dict[str, float]) -> None:
+        for part, seconds in took_s.items():
+            batch_seconds.labels(part).observe(seconds)
+        for cluster, found in job.reached.items():
+            epoch_reached.labels(cluster).set(found.epoch)
+
+    job = Job(spark, settings.job_options(), partial(_ensure_topics, settings), on_batch)
+    return job
+
+
+def _ensure_topics(settings: PlacementsSettings, cluster: str) -> None:
+    ensure_topics(settings.kafka_bootstrap, cluster, settings.kafka_replication_factor)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_service(main))

@@ -1,0 +1,144 @@
+"""What placements tells over HTTP: how far it is, and the placements of any epoch, read from Delta."""
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stele.domain.image import ZERO_STATE
+from stele.domain.placement_hash import placement_hash
+from stele.domain.ring.ranges import RangeReplicas
+from stele.placements.job import Reached
+from stele.placements.read import TableMissing, current_placements, placements_at
+from stele.placements.runner import Phase, Runner
+from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
+
+NAME: Final = "placements"
+_NOTHING: Final = Reached(0, ZERO_STATE.hex())
+
+
+class ClusterPosition(msgspec.Struct, frozen=True):
+    """What is materialized of a cluster; ``placements_hash`` as ``domain.placement_hash`` has it."""
+
+    epoch: int
+    state_id: str
+    placements_hash: str
+
+
+class Position(msgspec.Struct, frozen=True):
+    """``hash`` is null: this service holds the placements of an image, not the image."""
+
+    service: str
+    instance: str
+    epoch: int
+    state_id: str
+    placements_hash: str
+    clusters: dict[str, ClusterPosition]
+    hash: str | None = None
+
+
+class Placements(msgspec.Struct, frozen=True):
+    """The answer of GET /v1/placements."""
+
+    cluster: str
+    epoch: int
+    placements_hash: str
+    placements: dict[str, list[RangeReplicas]]
+
+
+class Api:
+    """The routes of one runner."""
+
+    def __init__(self, runner: Runner, instance: str, cluster: str, delta_dir: Path) -> None:
+        self._runner = runner
+        self._instance = instance
+        self._cluster = cluster
+        self._delta_dir = delta_dir
+        self._hashes: dict[str, tuple[Reached, str]] = {}
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/position", self.position, methods=["GET"]),
+            Route("/v1/placements", self.placements, methods=["GET"]),
+        ]
+
+    def health(self) -> Health:
+        found = self._reached().get(self._cluster, _NOTHING)
+        return Health(
+            ok=self._runner.phase is Phase.RUNNING,
+            epoch=found.epoch,
+            state_id=found.state_id,
+            reason=self._runner.reason,
+        )
+
+    async def position(self, _: Request) -> Response:
+        """Where each cluster stands, with the hash of its rows as they are on disk."""
+        reached = self._reached()
+        clusters = {name: await self._position(name, reached[name]) for name in sorted(reached)}
+        here = clusters.get(self._cluster) or ClusterPosition(
+            0, ZERO_STATE.hex(), placement_hash({})
+        )
+        return JsonResponse(
+            Position(
+                NAME, self._instance, here.epoch, here.state_id, here.placements_hash, clusters
+            )
+        )
+
+    async def placements(self, request: Request) -> Response:
+        """``?cluster=&epoch=&placement=``: rows at an epoch, the newest when none is given."""
+        cluster = request.query_params.get("cluster", self._cluster)
+        found = self._reached().get(cluster)
+        if found is None:
+            raise HttpError(
+                404,
+                ErrorCode.NOT_FOUND,
+                f"Nothing of cluster '{cluster}' is materialized yet.",
+                hint="GET /v1/position shows the clusters; a new one takes a few seconds.",
+            )
+        epoch = _epoch(request, found.epoch)
+        rows = await asyncio.to_thread(placements_at, self._delta_dir, cluster, epoch)
+        wanted = request.query_params.get("placement")
+        if wanted is not None:
+            rows = {name: rows[name] for name in rows if name == wanted}
+        return JsonResponse(Placements(cluster, epoch, placement_hash(rows), rows))
+
+    def _reached(self) -> dict[str, Reached]:
+        job = self._runner.job
+        return {} if job is None else job.reached
+
+    async def _position(self, cluster: str, found: Reached) -> ClusterPosition:
+        known = self._hashes.get(cluster)
+        if known is None or known[0] != found:
+            try:
+                hashed = await asyncio.to_thread(self._hash, cluster, found)
+            except (TableMissing, FileNotFoundError) as error:
+                raise HttpError(
+                    503,
+                    ErrorCode.UNAVAILABLE,
+                    f"The tables cannot be read: {error}",
+                    hint="Try again.",
+                ) from error
+            known = self._hashes[cluster] = (found, hashed)
+        return ClusterPosition(found.epoch, found.state_id, known[1])
+
+    def _hash(self, cluster: str, found: Reached) -> str:
+        if found.version is None:
+            return placement_hash(placements_at(self._delta_dir, cluster, found.epoch))
+        return placement_hash(current_placements(self._delta_dir, cluster, found.version))
+
+
+def _epoch(request: Request, newest: int) -> int:
+    text = request.query_params.get("epoch", str(newest))
+    if text.isascii() and text.isdigit() and int(text) <= newest:
+        return int(text)
+    raise HttpError(
+        422,
+        ErrorCode.INVALID_REQUEST,
+        f"epoch={text} is not a number from 0 to {newest}, the newest that is materialized.",
+        hint="Wait until GET /v1/position shows it, or ask for an older one.",
+        facts={"newest_epoch": newest},
+    )

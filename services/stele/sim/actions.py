@@ -1,0 +1,228 @@
+"""What each kind of action does. One function for each; ``ACTIONS`` is the list of all that can go wrong."""
+
+from collections.abc import Callable
+from typing import Final
+
+from stele.domain import commands
+from stele.domain.image import Image
+from stele.domain.names import OWNS_TOKENS
+from stele.sim.kernel import us
+from stele.sim.process import Process
+from stele.sim.scenario import Action
+from stele.sim.world import DC, World, join_command
+
+MAX_GONE: Final = 1
+"""Nodes that may lose their disk in one run: with two, quorums of three would be gone for good."""
+
+SURVIVES_LOSS_RF: Final = 3
+"""Smallest replication factor whose quorums survive a node; with less, its ranges wait for it for ever."""
+
+NOTHING_FROM_LOG: Final = 3
+BARRIER_GAP_S: Final = 0.02
+STRIKE_STEP_S: Final = 0.3
+"""About the time between a step's two barriers."""
+
+
+def schedule(world: World) -> None:
+    """Put all of the scenario's actions on the kernel's heap."""
+    for index, action in enumerate(world.scenario.actions):
+        world.kernel.at(us(action.at_s), None, _do, world, action, index)
+
+
+def _do(world: World, action: Action, index: int) -> None:
+    ACTIONS[action.kind](world, action, index)
+
+
+def _process(world: World, name: str) -> Process | None:
+    return world.processes().get(name)
+
+
+def _crash(world: World, action: Action, index: int) -> None:
+    """Crash ``target``; it comes back after ``seconds`` with its disk."""
+    process = _process(world, action.target)
+    if process is not None and process.alive:
+        world.crash(process, action.seconds)
+
+
+def _pause(world: World, action: Action, index: int) -> None:
+    """Stop ``target`` for ``seconds``, in the middle of whatever it does."""
+    process = _process(world, action.target)
+    if process is not None and process.alive:
+        world.faults += 1
+        world.trace(f"pause {action.target} for {action.seconds:g} s")
+        process.pause(action.seconds)
+
+
+def _cut(world: World, action: Action, index: int) -> None:
+    """Cut the group ``target`` off: 0 both ways, 1 nothing goes in, 2 nothing comes out, 3 from the log."""
+    group = set(action.target.split(","))
+    everybody = {*world.processes(), "log", "admin", *(client.name for client in world.clients)}
+    rest = everybody - group if action.number != NOTHING_FROM_LOG else {"log"}
+    going_in = {(a, b) for a in rest for b in group} if action.number != 2 else set()
+    coming_out = {(b, a) for a in rest for b in group} if action.number != 1 else set()
+    world.faults += 1
+    world.trace(f"cut {action.target} ({action.number}) for {action.seconds:g} s")
+    world.network.cut(index, frozenset(going_in | coming_out))
+    end_us = world.kernel.now_us + us(action.seconds)
+    world.kernel.at(end_us, None, world.network.mend, index)
+
+
+def _leader(world: World, action: Action, index: int) -> None:
+    """The log's leader changes: its unreplicated tail is gone, appends fail for ``seconds``."""
+    world.faults += 1
+    world.log.change_leader(action.seconds)
+    world.trace(f"new leader of the log, {world.log.truncated} records lost so far")
+
+
+def _jump(world: World, action: Action, index: int) -> None:
+    """The wall clock of ``target`` jumps by ``number`` milliseconds."""
+    process = _process(world, action.target)
+    if process is not None:
+        world.faults += 1
+        world.trace(f"clock of {action.target} jumps by {action.number} ms")
+        process.clock.skew_ms += action.number
+
+
+def _wipe(world: World, action: Action, index: int) -> None:
+    """The disk of ``target`` is gone, and with it the node: such a node comes back under a new id only."""
+    image, node = world.witness.image, world.nodes.get(action.target)
+    state = image.node(action.target)
+    owner = state is not None and state.state in OWNS_TOKENS
+    factors = [
+        rf for replication in image.schema.replications().values() for rf in replication.values()
+    ]
+    if owner and min(factors) < SURVIVES_LOSS_RF:
+        return
+    if node is not None and len(world.gone) < MAX_GONE:
+        world.faults += 1
+        world.trace(f"wipe {action.target}")
+        world.gone.add(action.target)
+        node.crash()
+        node.disk = {"cells": {}}
+
+
+def _crash_at(world: World, action: Action, index: int) -> None:
+    """Whoever comes to the point ``text`` dies there, once it was passed ``number`` times."""
+    world.traps.append((action.target, action.text, action.number, action.seconds))
+
+
+def _on_state(world: World, action: Action, index: int) -> None:
+    """Crash, pause or cut off somebody when the topology enters the state ``text`` (idle: any end), or
+    ``number`` steps of ``STRIKE_STEP_S`` later."""
+
+    def strike() -> None:
+        later = world.kernel.now_us + us(STRIKE_STEP_S * action.number)
+        world.kernel.at(later, None, _strike, world, action, index)
+
+    world.on_state(action.text, strike)
+
+
+def _strike(world: World, action: Action, index: int) -> None:
+    victim = find_victim(world, action.target, action.number)
+    if victim is None or not victim.alive:
+        return
+    if action.kind == "crash_on":
+        world.crash(victim, action.seconds)
+    elif action.kind == "cut_on":
+        _cut(world, Action(0, "cut", victim.name, action.seconds, NOTHING_FROM_LOG), index)
+    else:
+        world.faults += 1
+        world.trace(f"pause {victim.name} for {action.seconds:g} s")
+        victim.pause(action.seconds)
+
+
+def find_victim(world: World, role: str, number: int) -> Process | None:
+    """Who plays a role just now; ``number`` chooses among several."""
+    image: Image = world.witness.image
+    operation = image.topology.operation
+    if role == "coordinator":
+        return _process(world, image.topology.coordinator.holder)
+    if role == "operation_node":
+        return None if operation is None else world.nodes.get(operation.node_id)
+    if role == "writer":
+        return world.writers[number % len(world.writers)]
+    members = sorted(image.membership.taking_part())
+    return (
+        world.nodes.get(members[number % len(members)])
+        if role == "member"
+        else _process(world, role)
+    )
+
+
+def _join(world: World, action: Action, index: int) -> None:
+    """A new node ``target`` with ``number`` tokens in rack ``text`` starts and asks to join."""
+    if action.target not in world.nodes:
+        world.requests += 1
+        world.trace(f"start {action.target}, which asks to join")
+        world.add_node(
+            action.target, join_command(action.target, action.text or "r1", action.number)
+        )
+
+
+def _leave(world: World, action: Action, index: int) -> None:
+    world.request(commands.Leave(action.target))
+
+
+def _cancel(world: World, action: Action, index: int) -> None:
+    """Cancel an unfinished request: the ``number``-th, or whichever there is."""
+    unfinished = world.witness.image.requests.unfinished()
+    if unfinished:
+        world.request(commands.Cancel(unfinished[action.number % len(unfinished)].request_id))
+
+
+def _keyspace(world: World, action: Action, index: int) -> None:
+    """Keyspace ``target`` with replication factor ``number``; one that a lost node cannot stop."""
+    rf = max(action.number, SURVIVES_LOSS_RF) if world.gone else action.number
+    world.request(commands.CreateKeyspace(action.target, {DC: rf}))
+
+
+def _drop(world: World, action: Action, index: int) -> None:
+    world.request(commands.DropKeyspace(action.target))
+
+
+def _setting(world: World, action: Action, index: int) -> None:
+    world.request(commands.SetSetting(f"setting{action.number}", f"value{index}"))
+
+
+def _bad(world: World, action: Action, index: int) -> None:
+    """Commands that must be refused: each in turn."""
+    wrong: tuple[commands.AnyCommand, ...] = (
+        commands.Leave("nobody"),
+        commands.Cancel("nothing"),
+        commands.Advance(10_000, "nothing", 1),
+        commands.CreateKeyspace("bad name", {DC: 1}),
+    )
+    world.request(wrong[action.number % len(wrong)])
+
+
+def _barrier(world: World, action: Action, index: int) -> None:
+    """``number`` linearizable reads, a little apart, so that they may meet one another's NOOP."""
+    for read in range(action.number):
+        world.requests += 1
+        later = world.kernel.now_us + us(BARRIER_GAP_S * read)
+        world.kernel.at(later, world.admin, world.admin.read_barrier)
+
+
+ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
+    "crash": _crash,
+    "pause": _pause,
+    "cut": _cut,
+    "leader": _leader,
+    "jump": _jump,
+    "wipe": _wipe,
+    "crash_at": _crash_at,
+    "crash_on": _on_state,
+    "pause_on": _on_state,
+    "cut_on": _on_state,
+    "join": _join,
+    "leave": _leave,
+    "cancel": _cancel,
+    "keyspace": _keyspace,
+    "drop": _drop,
+    "setting": _setting,
+    "bad": _bad,
+    "barrier": _barrier,
+}
+REQUESTS: Final = frozenset(
+    {"join", "leave", "cancel", "keyspace", "drop", "setting", "bad", "barrier"}
+)

@@ -1,0 +1,75 @@
+"""The first epochs of a cluster, laid down by the production rules with nobody to wait for."""
+
+import uuid
+from collections.abc import Iterable
+from random import Random
+
+from stele.domain import commands
+from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
+from stele.domain.decide import decide
+from stele.domain.evolve import evolve
+from stele.domain.facts import Epoch
+from stele.domain.image import EMPTY, Image
+from stele.domain.names import CleanupStatus
+from stele.log.codec import encode_epoch
+from stele.log.state_ids import next_state_id
+
+FOUNDER = "founder"
+TERM = 1
+
+
+class Founding:
+    """Commands in, records out; each must be accepted."""
+
+    def __init__(self, seed: str) -> None:
+        self.image: Image = EMPTY
+        self.records: list[bytes] = []
+        self.envelopes: dict[str, Envelope] = {}
+        self._random = Random(f"{seed}/founding")
+        cluster = f"sim/{self._uuid()}"
+        self.apply(commands.CreateCluster(cluster))
+        self.apply(commands.ClaimCoordinator(FOUNDER, TERM))
+
+    def join_all(self, joins: Iterable[commands.Join]) -> None:
+        """Nodes that are there from the beginning."""
+        for join in joins:
+            request_id = self.apply(join)
+            self.apply(commands.StartRequest(TERM, request_id))
+            self._finish(request_id)
+
+    def apply(self, command: AnyCommand) -> str:
+        """One more epoch; returns its request id. Raises ValueError when the command is refused."""
+        envelope = Envelope(request_id=self._uuid(), command=command, actor=FOUNDER)
+        decision = decide(self.image, envelope, 0)
+        if isinstance(decision, Rejection):
+            raise ValueError(f"{command_name(command)}: {decision.message}")
+        epoch = Epoch(
+            prev_state_id=self.image.state_id,
+            state_id=next_state_id(self.image.state_id, 0, self._random.getrandbits(74)),
+            epoch=self.image.epoch + 1,
+            request_id=envelope.request_id,
+            command=command_name(command),
+            facts=decision,
+            actor=FOUNDER,
+        )
+        self.image = evolve(self.image, epoch)
+        self.records.append(encode_epoch(epoch))
+        self.envelopes[envelope.request_id] = envelope
+        return envelope.request_id
+
+    def _finish(self, request_id: str) -> None:
+        while True:
+            topology = self.image.topology.topology
+            if topology.fence_version < topology.version:
+                self.apply(commands.AdvanceFence(TERM, topology.version))
+            elif self.image.topology.operation is None:
+                break
+            else:
+                self.apply(commands.Advance(TERM, request_id, topology.version))
+        for node_id, node in self.image.membership.normal().items():
+            if node.cleanup is CleanupStatus.NEEDED:
+                version = self.image.topology.topology.version
+                self.apply(commands.FinishCleanup(TERM, node_id, version))
+
+    def _uuid(self) -> str:
+        return str(uuid.UUID(int=self._random.getrandbits(128)))

@@ -1,0 +1,163 @@
+"""I2: commands are linearizable. The log's epochs are the order; what callers saw must fit into it.
+
+Checking is linear because the order is known: an answer's epoch must lie after everything that anybody
+had been told before the question, and hold exactly what was asked.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from stele.domain.commands import Envelope, Outcome, Rejection
+from stele.domain.decide import decide
+from stele.domain.facts import Epoch
+from stele.domain.image import ZERO_STATE, Image
+from stele.sim.violation import require
+
+if TYPE_CHECKING:
+    from stele.sim.witness import Witness
+
+NOOP: Final = "noop"
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A question: the newest epoch that anybody had been told, and the newest durable one, at that time."""
+
+    envelope: Envelope
+    first_floor: int
+    floor: int
+
+
+class CommandHistory:
+    """Every command asked, every epoch won, every answer given."""
+
+    def __init__(self, witness: "Witness") -> None:
+        self.asked: list[Asked] = []
+        self.told = 0
+        self.rejected = 0
+        self.barriers = 0
+        self.envelopes: dict[str, Envelope] = {}
+        self.epoch_of: dict[str, int] = {}
+        self._witness = witness
+        self._floor = 0
+        self._first_floors: dict[str, int] = {}
+
+    def asks(self, envelope: Envelope) -> int:
+        """The question's number, to be given back with its answer."""
+        known = self.envelopes.setdefault(envelope.request_id, envelope)
+        assert known == envelope, "one request id, one command"
+        first = self._first_floors.setdefault(envelope.request_id, self._floor)
+        self.asked.append(Asked(envelope, first, self._floor))
+        return len(self.asked) - 1
+
+    def won(self, before: Image, epoch: Epoch) -> None:
+        """An epoch must be what its command decides on the very state before it, and happen once."""
+        if epoch.command == NOOP:
+            return
+        earlier = self.epoch_of.get(epoch.request_id)
+        require(
+            earlier is None,
+            "I2",
+            f"request {epoch.request_id} takes effect once",
+            f"it became epoch {earlier} and again epoch {epoch.epoch}",
+        )
+        self.epoch_of[epoch.request_id] = epoch.epoch
+        envelope = self.envelopes.get(epoch.request_id)
+        if envelope is None:
+            require(
+                False, "I2", "every epoch was asked for", f"nobody asked for {epoch.request_id}"
+            )
+            return
+        self._check_term(before, envelope, epoch)
+        decision = decide(before, envelope, epoch.at_ms)
+        require(
+            decision == epoch.facts,
+            "I2",
+            f"epoch {epoch.epoch} holds what {epoch.command} decides on epoch {before.epoch}",
+            f"on that state it decides {str(decision)[:300]}",
+        )
+
+    @staticmethod
+    def _check_term(before: Image, envelope: Envelope, epoch: Epoch) -> None:
+        term = getattr(envelope.command, "term", None)
+        if term is None or epoch.command == "claim_coordinator":
+            return
+        current = before.topology.coordinator.term
+        require(
+            term == current,
+            "I2",
+            f"epoch {epoch.epoch} comes from the coordinator of term {current}",
+            f"it is a command of term {term}",
+        )
+
+    def answered(self, number: int, outcome: Outcome) -> None:
+        """An answer must be true, and newer than all that was known when the question was first put."""
+        asked = self.asked[number]
+        self.told += 1
+        if outcome.applied:
+            self._check_applied(asked, outcome)
+        else:
+            self.rejected += 1
+            self._check_rejected(asked, outcome)
+        self._floor = max(self._floor, outcome.epoch)
+
+    def _check_applied(self, asked: Asked, outcome: Outcome) -> None:
+        request_id = asked.envelope.request_id
+        epochs = self._witness.epochs
+        there = 0 < outcome.epoch <= len(epochs)
+        found = epochs[outcome.epoch - 1].request_id if there else "nothing durable"
+        require(
+            found == request_id,
+            "I2",
+            f"request {request_id} became epoch {outcome.epoch}, as its caller was told",
+            f"that epoch is {found}",
+        )
+        require(
+            outcome.epoch > asked.first_floor,
+            "I2",
+            f"an answer lies after epoch {asked.first_floor}, which was known before the question",
+            f"request {request_id} was told epoch {outcome.epoch}",
+        )
+        state_id = self._witness.images[outcome.epoch].state_id
+        require(
+            outcome.state_id in (state_id, ZERO_STATE),
+            "I2",
+            f"the state id of epoch {outcome.epoch}",
+            f"{outcome.state_id.hex()}",
+        )
+
+    def _check_rejected(self, asked: Asked, outcome: Outcome) -> None:
+        request_id, rejection = asked.envelope.request_id, outcome.rejection
+        assert rejection is not None
+        earlier = self.epoch_of.get(request_id)
+        require(
+            earlier is None or earlier > outcome.epoch,
+            "I2",
+            f"request {request_id} was applied at epoch {earlier}",
+            f"its caller was told at epoch {outcome.epoch} that it is rejected: {rejection.code}",
+        )
+        require(
+            outcome.epoch >= asked.floor and outcome.epoch < len(self._witness.images),
+            "I2",
+            f"a rejection rests on epoch {asked.floor} or later, which was known before the question",
+            f"request {request_id} was rejected on epoch {outcome.epoch}",
+        )
+        image = self._witness.images[outcome.epoch]
+        decision = decide(image, asked.envelope, 0)
+        require(
+            isinstance(decision, Rejection) and decision.code == rejection.code,
+            "I2",
+            f"request {request_id} is rejected on epoch {outcome.epoch} for {rejection.code}",
+            f"on that state it decides {str(decision)[:200]}",
+        )
+
+    def barrier_answered(self, durable_before: int, outcome: Outcome) -> None:
+        """A linearizable read sees whatever was durable before it was asked for."""
+        self.barriers += 1
+        self._floor = max(self._floor, outcome.epoch)
+        require(
+            outcome.epoch > durable_before,
+            "I2",
+            f"a barrier asked for after epoch {durable_before} became durable shows that epoch",
+            f"it was answered at epoch {outcome.epoch}",
+        )

@@ -1,0 +1,57 @@
+"""What data nodes say to each other and to their clients; in memory, so plain structs."""
+
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from stele.domain.ring.tokens import token_of
+
+ONE_PAGE: Final = 2
+"""Entries streamed between two looks at the session."""
+
+Key = tuple[str, str]
+"""Keyspace and key."""
+
+
+@cache
+def token_of_key(key: Key) -> int:
+    return token_of(key[1].encode())
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A value and its timestamp, which the client gave: the newest wins."""
+
+    timestamp: int
+    value: str
+
+
+class WriteCell(msgspec.Struct, frozen=True):
+    """A replica's part of a write, routed by ``version``."""
+
+    key: Key
+    token: int
+    cell: Cell
+    version: int
+
+
+class ReadCell(msgspec.Struct, frozen=True):
+    key: Key
+    token: int
+    version: int
+
+
+class PullRange(msgspec.Struct, frozen=True):
+    """A gaining node asks for (start, end], as of ``epoch``, under ``session``."""
+
+    start: int
+    end: int
+    placement: str
+    version: int
+    session: str
+    epoch: int
+
+
+class ReadResult(msgspec.Struct, frozen=True):
+    ok: bool
+    cell: Cell | None = None

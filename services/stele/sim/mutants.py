@@ -1,0 +1,70 @@
+"""Known bugs, planted on purpose: a simulator that does not find them finds nothing."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from stele.sim.mutants_log import LOG_MUTANTS
+from stele.sim.mutants_topology import TOPOLOGY_MUTANTS
+from stele.sim.patching import Patch
+from stele.sim.run import Result, run_seed
+
+Mutant = Callable[[Patch], None]
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    mutant.__name__: mutant for mutant in (*LOG_MUTANTS, *TOPOLOGY_MUTANTS)
+}
+MOST_SEEDS: Final = 200
+PROFILES_IN_TURN: Final = ("rough", "storm")
+"""A search goes through seeds and, for each, through these."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """How a mutant was found: after how many runs, by which, and what it contradicted."""
+
+    mutant: str
+    rule: str
+    runs: int
+    profile: str = ""
+    seed: int = -1
+    invariant: str = ""
+    expected: str = ""
+    found: str = ""
+    at_s: float = 0.0
+
+
+def run_mutant(name: str, seed: int, profile: str) -> Result:
+    """One run with the bug planted. Raises KeyError for an unknown mutant."""
+    with Patch() as patch:
+        MUTANTS[name](patch)
+        return run_seed(seed, profile)
+
+
+def rule_of(name: str) -> str:
+    return " ".join((MUTANTS[name].__doc__ or "").split())
+
+
+def hunt(name: str, most_seeds: int = MOST_SEEDS) -> Found:
+    """Run seed after seed until an invariant fails; ``seed`` is -1 when none did."""
+    for runs, (seed, profile) in enumerate(_runs(most_seeds), 1):
+        failure = run_mutant(name, seed, profile).failure
+        if failure is not None:
+            return Found(
+                mutant=name,
+                rule=rule_of(name),
+                runs=runs,
+                profile=profile,
+                seed=seed,
+                invariant=failure.invariant,
+                expected=failure.expected,
+                found=failure.found,
+                at_s=failure.at_s,
+            )
+    return Found(mutant=name, rule=rule_of(name), runs=most_seeds)
+
+
+def _runs(most: int) -> Iterator[tuple[int, str]]:
+    for run in range(most):
+        turn = len(PROFILES_IN_TURN)
+        yield run // turn, PROFILES_IN_TURN[run % turn]

@@ -1,0 +1,235 @@
+"""Planted bugs of the log: each breaks one rule of the commit protocol, and is named after what it does."""
+# ruff: noqa: SLF001 - bugs are planted in private places too
+
+from typing import Any, Final
+
+import msgspec
+
+from stele.domain import snapshot
+from stele.domain.commands import Envelope, Outcome, Rejection
+from stele.domain.evolve import apply_fact
+from stele.domain.facts import Epoch
+from stele.domain.image import ZERO_STATE, AppliedImage
+from stele.log.codec import decode_epoch
+from stele.log.fold import Fold
+from stele.log.pipeline import CommitPipeline, InFlight, Reply, Waiting
+from stele.log.state_ids import STATE_ID_BYTES, next_state_id
+from stele.sim.patching import Patch
+from stele.sim.process import Follower
+
+replace = msgspec.structs.replace
+
+
+def _applied(envelope: Envelope, epoch: int, state_id: bytes) -> Outcome:
+    return Outcome(request_id=envelope.request_id, applied=True, epoch=epoch, state_id=state_id)
+
+
+def acknowledge_before_apply(patch: Patch) -> None:
+    """The writer answers when it has appended, before its reader has met the record."""
+    launch = CommitPipeline._launch
+
+    def eager(self: CommitPipeline, flight: InFlight) -> None:
+        launch(self, flight)
+        for waiting in flight.waiting:
+            waiting.reply(_applied(waiting.envelope, flight.image.epoch, flight.image.state_id))
+        flight.waiting = []
+
+    patch.attribute(CommitPipeline, "_launch", eager)
+
+
+def compare_and_swap_by_epoch_number(patch: Patch) -> None:
+    """Readers take the first record with the next epoch number, whatever state it was decided on."""
+    offer = Fold.offer
+
+    def by_number(self: Fold, offset: int, value: bytes) -> Epoch | None:
+        epoch = decode_epoch(value)
+        if epoch.epoch != self.image.epoch + 1:
+            return offer(self, offset, value)
+        self.next_offset = offset + 1
+        image = self.image
+        for fact in epoch.facts:
+            image = apply_fact(image, fact)
+        self.image = replace(image, epoch=epoch.epoch, state_id=epoch.state_id)
+        return epoch
+
+    patch.attribute(Fold, "offer", by_number)
+
+
+def replay_a_loser(patch: Patch) -> None:
+    """A reader applies the facts of a record that lost its epoch."""
+    offer = Fold.offer
+
+    def forgiving(self: Fold, offset: int, value: bytes) -> Epoch | None:
+        found = offer(self, offset, value)
+        if found is None:
+            for fact in decode_epoch(value).facts:
+                self.image = apply_fact(self.image, fact)
+        return found
+
+    patch.attribute(Fold, "offer", forgiving)
+
+
+def forget_applied_requests(patch: Patch) -> None:
+    """The table of request ids forgets: a retry takes effect again."""
+    patch.attribute(AppliedImage, "epoch_of", lambda self, request_id: None)
+
+
+def recognise_requests_by_payload(patch: Patch) -> None:
+    """Two equal commands are taken for one."""
+    submit = CommitPipeline._submit
+    seen: dict[str, int] = {}
+
+    def by_payload(self: CommitPipeline, waiting: Waiting) -> None:
+        command = repr(waiting.envelope.command)
+        if command in seen:
+            waiting.reply(_applied(waiting.envelope, seen[command], ZERO_STATE))
+            return
+        reply = waiting.reply
+
+        def remember(outcome: Outcome) -> None:
+            if outcome.applied:
+                seen[command] = outcome.epoch
+            reply(outcome)
+
+        submit(self, Waiting(waiting.envelope, remember))
+
+    patch.attribute(CommitPipeline, "_submit", by_payload)
+
+
+def reject_on_an_old_state(patch: Patch) -> None:
+    """A refusal is answered at once, from a state that may be long past."""
+
+    def at_once(self: CommitPipeline, waiting: Waiting, rejection: Rejection) -> None:
+        image = self.fold.image
+        waiting.reply(
+            Outcome(
+                request_id=waiting.envelope.request_id,
+                applied=False,
+                epoch=image.epoch,
+                state_id=image.state_id,
+                rejection=rejection,
+            )
+        )
+
+    patch.attribute(CommitPipeline, "_refuse", at_once)
+
+
+def barrier_reads_locally(patch: Patch) -> None:
+    """A linearizable read is answered from what this process happens to have."""
+
+    def local(self: CommitPipeline, reply: Reply) -> None:
+        image = self.fold.image
+        reply(Outcome(request_id="", applied=True, epoch=image.epoch, state_id=image.state_id))
+
+    patch.attribute(CommitPipeline, "read_barrier", local)
+
+
+def barrier_is_shared_for_ever(patch: Patch) -> None:
+    """Late readers join a NOOP that was appended long before they asked."""
+    patch.attribute(CommitPipeline, "flush", lambda self: None)
+
+
+def loser_is_not_decided_again(patch: Patch) -> None:
+    """A lost command's old facts are appended again on top of the new state."""
+    encode = CommitPipeline._encode
+    decided: dict[str, tuple[object, ...]] = {}
+
+    def once(
+        self: CommitPipeline, tip: Any, envelope: Envelope, decision: tuple[object, ...]
+    ) -> Any:
+        return encode(self, tip, envelope, decided.setdefault(envelope.request_id, decision))
+
+    patch.attribute(CommitPipeline, "_encode", once)
+
+
+def timeout_is_failure(patch: Patch) -> None:
+    """A record that was not met in time is reported as refused, though it may still win."""
+
+    def give_up(self: CommitPipeline) -> None:
+        image, refused = self.fold.image, Rejection("timeout", "The log did not answer.")
+        for flight in self._in_flight:
+            for waiting in flight.waiting:
+                request_id = waiting.envelope.request_id
+                waiting.reply(
+                    Outcome(
+                        request_id=request_id,
+                        applied=False,
+                        epoch=image.epoch,
+                        state_id=image.state_id,
+                        rejection=refused,
+                    )
+                )
+            flight.waiting = []
+        resolve(self)
+
+    resolve = CommitPipeline.resolve
+    patch.attribute(CommitPipeline, "resolve", give_up)
+
+
+def lost_append_is_never_resolved(patch: Patch) -> None:
+    """Nobody forces the outcome of a record that may be lost."""
+    patch.attribute(CommitPipeline, "resolve", lambda self: None)
+
+
+def state_ids_without_chance(patch: Patch) -> None:
+    """Two writers may choose the same id for different states."""
+
+    def counted(previous: bytes, now_ms: int, entropy: int) -> bytes:
+        return (int.from_bytes(previous, "big") + 1).to_bytes(STATE_ID_BYTES, "big")
+
+    patch.function(next_state_id, counted)
+
+
+def snapshot_is_one_record_off(patch: Patch) -> None:
+    """A snapshot says that the log goes on one record later than it does."""
+    save = Follower.save_snapshot
+
+    def off_by_one(self: Follower) -> None:
+        save(self)
+        facts, epoch, state_id, next_offset = self.disk["snapshot"]
+        self.disk["snapshot"] = (facts, epoch, state_id, next_offset + 1)
+
+    patch.attribute(Follower, "save_snapshot", off_by_one)
+
+
+def snapshot_forgets_requests(patch: Patch) -> None:
+    """The table of applied request ids is not part of the snapshot."""
+    patch.attribute(snapshot, "_applied", lambda image: ())
+
+
+def snapshot_forgets_topology(patch: Patch) -> None:
+    """Version, fence and operation are not part of the snapshot."""
+    patch.attribute(snapshot, "_topology", lambda image: ())
+
+
+def writer_trusts_its_own_image(patch: Patch) -> None:
+    """The writer takes its record for the winner although another came first."""
+    on_record = CommitPipeline.on_record
+
+    def selfish(self: CommitPipeline, offset: int, value: bytes) -> Epoch | None:
+        if self._in_flight and value[10:26] == self.fold.image.state_id:
+            self._won(offset)
+            return None
+        return on_record(self, offset, value)
+
+    patch.attribute(CommitPipeline, "on_record", selfish)
+
+
+LOG_MUTANTS: Final = (
+    acknowledge_before_apply,
+    compare_and_swap_by_epoch_number,
+    replay_a_loser,
+    forget_applied_requests,
+    recognise_requests_by_payload,
+    reject_on_an_old_state,
+    barrier_reads_locally,
+    barrier_is_shared_for_ever,
+    loser_is_not_decided_again,
+    timeout_is_failure,
+    lost_append_is_never_resolved,
+    state_ids_without_chance,
+    snapshot_is_one_record_off,
+    snapshot_forgets_requests,
+    snapshot_forgets_topology,
+    writer_trusts_its_own_image,
+)

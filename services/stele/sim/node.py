@@ -1,0 +1,248 @@
+"""A data node: replica, coordinator of clients' requests, and a member that acknowledges what it applied.
+
+The rules are the production ones: routing by the image's placement, the fence, versions held by requests
+until they end, quorums. The storage is a dictionary; a write is durable once its short flush is over.
+"""
+
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from stele.domain.commands import Envelope, Join
+from stele.domain.facts import Epoch
+from stele.domain.fencing import VersionTracker, check_fence
+from stele.domain.messages import Ack
+from stele.domain.ring.quorum import read_satisfied, write_satisfied
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.sessions import SessionManager
+from stele.sim.kernel import Future
+from stele.sim.messages import Cell, Key, ReadCell, ReadResult, WriteCell
+from stele.sim.node_work import OrderWorker, owns
+from stele.sim.process import Follower, Reply
+from stele.sim.writer import Caller
+
+HEARTBEAT_S: Final = 0.5
+REPLICA_TIMEOUT_S: Final = 1.5
+FLUSH_S: Final = 0.004
+SNAPSHOT_EVERY: Final = 25
+"""Epochs between the node's own snapshots."""
+_JOINS: Final = uuid.UUID("5f0a2f1e-9d55-4d0e-8a55-8f3a0c9be002")
+
+
+class Node(OrderWorker, Caller, Follower):
+    """One data node, by the name that is its node id."""
+
+    join_command: Join | None = None
+
+    def start(self) -> None:
+        self.disk.setdefault("cells", {})
+        self.disk["boot"] = self.disk.get("boot", 0) + 1
+        self.sessions = SessionManager()
+        self.versions = VersionTracker()
+        self.serving = False
+        self._sequence = 0
+        self.forget_orders()
+        self.follow_log()
+        self.sessions.follow(self.image.topology.topology)
+        self.spawn(self._enter_service())
+        self._heartbeat()
+
+    @property
+    def cells(self) -> dict[Key, Cell]:
+        cells: dict[Key, Cell] = self.disk["cells"]
+        return cells
+
+    def on_epoch(self, epoch: Epoch | None) -> None:
+        self.sessions.follow(self.image.topology.topology)
+        self.world.witness.uses(self)
+        if self.image.epoch % SNAPSHOT_EVERY == 0:
+            self.save_snapshot()
+        self.wake_orders()
+
+    def oldest_version(self) -> int:
+        return self.versions.oldest_in_use(self.image.topology.topology.version)
+
+    async def _enter_service(self) -> None:
+        """A node serves nobody before it knows every fence that it may have acknowledged in a former life."""
+        await self.catch_up()
+        self.serving = True
+        if self.join_command is not None and self.image.node(self.name) is None:
+            request_id = str(uuid.uuid5(_JOINS, f"{self.name}"))
+            await self.submit(
+                Envelope(request_id=request_id, command=self.join_command, actor=self.name)
+            )
+
+    def _heartbeat(self) -> None:
+        self.world.witness.uses(self)
+        topology = self.image.topology.topology
+        self._sequence += 1
+        ack = Ack(
+            node_id=self.name,
+            boot_id=f"{self.disk['boot']:08d}",
+            sequence=self._sequence,
+            epoch=self.image.epoch,
+            version=topology.version,
+            fence_version=topology.fence_version,
+            oldest_version_in_use=self.oldest_version(),
+            sessions_in_use=self.sessions.in_use(),
+            at_ms=self.clock.wall_ms(),
+        )
+        for driver in self.world.drivers:
+            self.world.network.send(self, driver, driver.on_ack, ack)
+        self.after(HEARTBEAT_S, self._heartbeat)
+
+    # --- replica
+
+    def serve_write(self, write: WriteCell, reply: Reply) -> None:
+        if self.serving and self._passes(write.version):
+            self.after(FLUSH_S, self._write_flushed, write, reply)
+        else:
+            reply(False)
+
+    def _write_flushed(self, write: WriteCell, reply: Reply) -> None:
+        """The fence may have moved while the disk worked: look again before the write counts."""
+        if not self._passes_again(write.version):
+            reply(False)
+            return
+        self.world.witness.accepts(self, write)
+        self.store(write.key, write.cell)
+        self.world.failpoint(self, "after_store")
+        reply(True)
+
+    def serve_read(self, read: ReadCell, reply: Reply) -> None:
+        if self.serving and self._passes(read.version):
+            reply(ReadResult(True, self.cells.get(read.key)))
+        else:
+            reply(ReadResult(False))
+
+    def _passes(self, version: int) -> bool:
+        return check_fence(self.image.topology.topology, version) is None
+
+    def _passes_again(self, version: int) -> bool:
+        return self._passes(version)
+
+    def is_foreign(self, key: Key) -> bool:
+        """True for data of a keyspace that lives, in a range that is not this node's."""
+        return self.image.placement_of(key[0]) is not None and not owns(self.image, self.name, key)
+
+    def store(self, key: Key, cell: Cell) -> None:
+        known = self.cells.get(key)
+        if known is None or cell.timestamp > known.timestamp:
+            self.cells[key] = cell
+
+    # --- coordinator of clients' requests
+
+    def serve_client_write(self, key: Key, token: int, cell: Cell, reply: Reply) -> None:
+        if not self.serving:
+            reply(None)
+        else:
+            self.spawn(self._write(key, token, cell, reply))
+
+    async def _write(self, key: Key, token: int, cell: Cell, reply: Reply) -> None:
+        row = self._row(key[0], token)
+        if row is None:
+            reply(None)
+            return
+        version = self.image.topology.topology.version
+        self.versions.hold(version)
+        self.world.witness.coordinates(self, version, 1)
+        write = WriteCell(key, token, cell, version)
+        answers, settled = self._ask_replicas(row.writes, lambda node: node.serve_write, write)
+        accepted = set[str]()
+        while not settled.done:
+            node_id, answer = await answers.get()
+            if answer:
+                accepted.add(node_id)
+            if write_satisfied(accepted, row):
+                break
+        if write_satisfied(accepted, row):
+            self.world.witness.data.acknowledges(write)
+            reply(True)
+        else:
+            reply(None)
+        await settled.wait()
+        self.world.witness.coordinates(self, version, -1)
+        self.versions.release(version)
+
+    def serve_client_read(self, key: Key, token: int, reply: Reply) -> None:
+        if not self.serving:
+            reply(None)
+        else:
+            self.spawn(self._read(key, token, reply))
+
+    async def _read(self, key: Key, token: int, reply: Reply) -> None:
+        row = self._row(key[0], token)
+        if row is None:
+            reply(None)
+            return
+        version = self.image.topology.topology.version
+        self.versions.hold(version)
+        self.world.witness.coordinates(self, version, 1)
+        read = ReadCell(key, token, version)
+        answers, settled = self._ask_replicas(row.reads, lambda node: node.serve_read, read)
+        found = dict[str, Cell | None]()
+        while not settled.done and not read_satisfied(found.keys(), row):
+            node_id, answer = await answers.get()
+            if isinstance(answer, ReadResult) and answer.ok:
+                found[node_id] = answer.cell
+        if read_satisfied(found.keys(), row):
+            cells = [cell for cell in found.values() if cell is not None]
+            newest = max(cells, key=lambda cell: cell.timestamp, default=None)
+            reply(ReadResult(True, newest))
+        else:
+            reply(None)
+        await settled.wait()
+        self.world.witness.coordinates(self, version, -1)
+        self.versions.release(version)
+
+    def _row(self, keyspace: str, token: int) -> RangeReplicas | None:
+        placement = self.image.placement_of(keyspace)
+        return None if placement is None else placement.row_for(token)
+
+    def _ask_replicas(
+        self,
+        replicas: tuple[str, ...],
+        serve: Callable[["Node"], Callable[..., None]],
+        request: object,
+    ) -> tuple["Answers", Future[None]]:
+        """Ask all; ``settled`` comes when the last has answered or timed out."""
+        answers, settled = Answers(), Future[None]()
+        left = len(replicas)
+
+        def arrived(node_id: str) -> Callable[[object], None]:
+            def take(value: object) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0:
+                    settled.set(None)
+                answers.put(node_id, value)
+
+            return take
+
+        if not replicas:
+            settled.set(None)
+        for node_id in replicas:
+            node = self.world.nodes[node_id]
+            future = self.call(node, serve(node), request, timeout_s=REPLICA_TIMEOUT_S)
+            future.then(arrived(node_id))
+        return answers, settled
+
+
+class Answers:
+    """Replicas' answers in the order of their coming."""
+
+    def __init__(self) -> None:
+        self._ready: list[tuple[str, object]] = []
+        self._wanted: Future[None] | None = None
+
+    def put(self, node_id: str, value: object) -> None:
+        self._ready.append((node_id, value))
+        if self._wanted is not None:
+            wanted, self._wanted = self._wanted, None
+            wanted.set(None)
+
+    async def get(self) -> tuple[str, object]:
+        if not self._ready:
+            self._wanted = Future[None]()
+            await self._wanted.wait()
+        return self._ready.pop(0)

@@ -1,0 +1,60 @@
+"""Planting a bug: replacing one function, method or table row everywhere, and putting it back."""
+
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+
+class Patch:
+    """Replaces things until it is left. Modules that imported a function by name get the new one too."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+
+    def function(self, original: Any, replacement: Any) -> None:
+        """Replace a module's function in every module of ours that holds it."""
+        found = 0
+        for name in sorted(sys.modules):
+            if not name.startswith("stele."):
+                continue
+            module = sys.modules[name]
+            for attribute, value in sorted(vars(module).items(), key=lambda item: item[0]):
+                if value is original:
+                    self.attribute(module, attribute, replacement)
+                    found += 1
+        if not found:
+            raise LookupError(f"{original} is held by no module: the mutant is out of date.")
+
+    def attribute(self, owner: Any, name: str, replacement: Any) -> None:
+        """Replace a method of a class or a name of a module. Raises AttributeError when it is not there."""
+        before = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
+        inherited = name not in vars(owner)
+        setattr(owner, name, replacement)
+
+        def undo() -> None:
+            if inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+        self._undo.append(undo)
+
+    def item(self, table: dict[Any, Any], key: Any, replacement: Any) -> None:
+        """Replace a row of a table. Raises KeyError when it is not there."""
+        before = table[key]
+        table[key] = replacement
+        self._undo.append(lambda: table.__setitem__(key, before))

@@ -1,0 +1,74 @@
+"""Results as text for people."""
+
+from stele.sim.run import Failure, Result
+from stele.sim.scenario import Action
+from stele.sim.shrink import Shrunk
+from stele.sim.sweep import Sweep
+
+
+def result_lines(result: Result) -> list[str]:
+    """What a run did and checked."""
+    finished = ", ".join(f"{count} {status}" for status, count in result.finished.items()) or "none"
+    speed = result.virtual_s / result.real_s if result.real_s else 0.0
+    return [
+        f"seed {result.seed}, {result.profile}: {'passed' if result.passed else 'FAILED'}",
+        f"  epochs     {result.epochs} ({result.losers} losers, {result.redecided} decided again,"
+        f" {result.truncated} lost with a leader)",
+        f"  operations {finished}",
+        f"  commands   {result.commands} answered, {result.rejected} refused, {result.barriers} barriers",
+        f"  data       {result.writes} writes acknowledged, {result.reads} reads answered",
+        f"  faults     {result.faults}, {result.lost_messages} messages lost,"
+        f" {result.requests} requests made",
+        f"  checks     {result.checks}",
+        f"  time       {result.virtual_s:.0f} s virtual, {result.real_s:.2f} s real ({speed:.0f}x)",
+        f"  trace      {result.trace_hash}",
+    ]
+
+
+def failure_lines(failure: Failure, events: int = 20) -> list[str]:
+    """The two facts that contradict each other, and the last events before."""
+    return [
+        f"{failure.invariant} does not hold after {failure.at_s:.3f} s:",
+        f"  must be: {failure.expected}",
+        f"  but is:  {failure.found}",
+        f"the last {min(events, len(failure.before))} events before it:",
+        *(f"  {line}" for line in failure.before[-events:]),
+    ]
+
+
+def shrunk_lines(shrunk: Shrunk) -> list[str]:
+    """The smallest scenario that still fails."""
+    scenario = shrunk.scenario
+    return [
+        f"shrunk in {shrunk.runs} runs to {len(scenario.actions)} actions ({scenario.nodes} nodes,"
+        f" rf {scenario.rf}, {scenario.writers} writers, {scenario.drivers} coordinators):",
+        *(f"  {action_text(action)}" for action in scenario.actions),
+        f"  -> {shrunk.failure.invariant}: {shrunk.failure.found}",
+    ]
+
+
+def action_text(action: Action) -> str:
+    details = [action.target, action.text]
+    details += [f"{action.seconds:g} s"] if action.seconds else []
+    details += [f"#{action.number}"] if action.number else []
+    return f"{action.at_s:8.3f} {action.kind} {' '.join(text for text in details if text)}"
+
+
+def sweep_lines(found: Sweep) -> list[str]:
+    """A sweep in figures, then what failed and how to see it again."""
+    speed = found.virtual_s / found.real_s if found.real_s else 0.0
+    lines = [
+        f"{found.profile}: {found.seeds - len(found.failed)} of {found.seeds} seeds passed",
+        f"  {found.virtual_s / 3600:.1f} h virtual, {found.real_s:.0f} s real ({speed:.0f}x a core);"
+        f" {found.epochs} epochs, {found.faults} faults, {found.commands} commands,"
+        f" {found.writes} writes, {found.checks} checks",
+    ]
+    for result in found.failed:
+        assert result.failure is not None
+        lines.append(f"  seed {result.seed}: {result.failure.invariant}: {result.failure.found}")
+        lines.append(f"    {replay_command(result)}")
+    return lines
+
+
+def replay_command(result: Result) -> str:
+    return f"stele sim run --seed {result.seed} --profile {result.profile}"

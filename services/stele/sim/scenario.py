@@ -1,0 +1,218 @@
+"""A scenario: the cluster, the weather, and everything that will be asked and broken, with its time.
+
+It is made from a seed before the run begins and is plain data, so that a failing one can be written down,
+shrunk and run again.
+"""
+
+from random import Random
+from typing import Final
+
+import msgspec
+
+from stele.sim.network import FINE, Weather
+
+
+class Action(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that happens at ``at_s``. What the fields mean for each kind: see ``actions.py``."""
+
+    at_s: float
+    kind: str
+    target: str = ""
+    seconds: float = 0.0
+    number: int = 0
+    text: str = ""
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a run needs; the same scenario gives the same run, to the byte."""
+
+    seed: int
+    profile: str
+    duration_s: float
+    """How long faults and requests go on; after it all faults end and the system must come to rest."""
+    weather: Weather = FINE
+    nodes: int = 4
+    racks: int = 2
+    rf: int = 3
+    num_tokens: int = 2
+    writers: int = 2
+    drivers: int = 2
+    clients: int = 3
+    keys: int = 24
+    actions: tuple[Action, ...] = ()
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """How rough a run is: the weather, the faults (kind -> weight), and seconds between two of them."""
+
+    weather: Weather
+    faults: dict[str, int] = {}
+    fault_every_s: float = 0.0
+    request_every_s: float = 5.0
+    longest_s: float = 0.0
+    """Longest crash, pause or partition."""
+
+
+_ROUGH_FAULTS: Final = {"crash": 4, "pause": 3, "cut": 3, "leader": 1, "jump": 1, "trap": 4}
+_STORM_FAULTS: Final = {**_ROUGH_FAULTS, "wipe": 1, "trap": 6}
+PROFILES: Final = {
+    "calm": Profile(weather=Weather(delay_s=0.002)),
+    "rough": Profile(
+        weather=Weather(
+            loss=0.02,
+            duplicate=0.05,
+            delay_s=0.003,
+            tail=0.01,
+            tail_s=2.0,
+            append_loss=0.05,
+            append_duplicate=0.1,
+            append_tail=0.05,
+        ),
+        faults=_ROUGH_FAULTS,
+        fault_every_s=5.0,
+        longest_s=15.0,
+    ),
+    "storm": Profile(
+        weather=Weather(
+            loss=0.1,
+            duplicate=0.2,
+            delay_s=0.006,
+            tail=0.04,
+            tail_s=5.0,
+            append_loss=0.15,
+            append_duplicate=0.3,
+            append_tail=0.15,
+        ),
+        faults=_STORM_FAULTS,
+        fault_every_s=3.0,
+        longest_s=60.0,
+    ),
+}
+DEFAULT_DURATION_S: Final = 60.0
+BARRIER_EVERY_S: Final = 3.0
+"""Linearizable reads; each is up to three that come close together."""
+MAX_NODES: Final = 7
+STATES: Final = (
+    "join_group0",
+    *("write_both_read_old",) * 4,
+    *("write_both_read_new",) * 2,
+    "left_token_ring",
+    "rollback_to_normal",
+    "idle",
+)
+POINTS: Final = (
+    "before_append",
+    "after_append",
+    "after_command",
+    "after_stream",
+    "after_cleanup",
+    "stream_done",
+    "cleanup_done",
+    "after_store",
+    "before_retry",
+)
+
+
+def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_S) -> Scenario:
+    """The scenario of a seed. Raises KeyError for an unknown profile."""
+    rules = PROFILES[profile]
+    random = Random(f"scenario/{profile}/{seed}")
+    nodes = random.choice((3, 4, 4, 5))
+    base = Scenario(
+        seed=seed,
+        profile=profile,
+        duration_s=duration_s,
+        weather=rules.weather,
+        nodes=nodes,
+        racks=random.choice((1, 2, 3)),
+        rf=random.choice((1, 2, 3, 3, 3)),
+        num_tokens=random.choice((1, 2, 3)),
+        drivers=random.choice((2, 3)),
+    )
+    actions = [*_requests(random, rules, base), *_faults(random, rules, base)]
+    actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
+    return msgspec.structs.replace(base, actions=tuple(actions))
+
+
+def _times(random: Random, every_s: float, until_s: float) -> list[float]:
+    """Moments in order, ``every_s`` apart on average, to a thousandth of a second."""
+    moments, now = list[float](), 1.0
+    while every_s and now < until_s:
+        moments.append(round(now, 3))
+        now += every_s * (0.2 + 1.6 * random.random())
+    return moments
+
+
+def _requests(random: Random, rules: Profile, base: Scenario) -> list[Action]:
+    found = list[Action]()
+    joined = base.nodes
+    kinds = ("join",) * 4 + ("leave",) * 4 + ("cancel",) * 2 + ("keyspace", "setting", "bad")
+    for at_s in _times(random, BARRIER_EVERY_S, base.duration_s):
+        found.append(Action(at_s, "barrier", number=random.randrange(1, 4)))
+    for at_s in _times(random, rules.request_every_s, base.duration_s):
+        kind = random.choice(kinds)
+        number = random.randrange(1, 4)
+        if kind == "join" and joined < MAX_NODES:
+            joined += 1
+            rack = f"r{random.randrange(base.racks) + 1}"
+            found.append(Action(at_s, "join", f"n{joined}", number=number, text=rack))
+        elif kind == "leave":
+            count = random.choice((1, 1, 2))
+            leaving = random.sample(range(1, joined + 1), count)
+            found.extend(Action(at_s, "leave", f"n{node}") for node in leaving)
+        elif kind == "keyspace":
+            found.append(
+                Action(at_s, random.choice(("keyspace", "drop")), f"k{number}", number=number)
+            )
+        elif kind != "join":
+            found.append(Action(at_s, kind, number=number))
+    return found
+
+
+def _faults(random: Random, rules: Profile, base: Scenario) -> list[Action]:
+    found = list[Action]()
+    kinds = [kind for kind, weight in sorted(rules.faults.items()) for _ in range(weight)]
+    processes = _process_names(base)
+    for at_s in _times(random, rules.fault_every_s, base.duration_s):
+        kind = random.choice(kinds)
+        seconds = round(0.1 + rules.longest_s * random.random() ** 4, 3)
+        if kind == "trap":
+            found.append(_trap(random, at_s, seconds, rules.longest_s))
+        elif kind == "cut":
+            found.append(_cut(random, at_s, seconds, processes))
+        elif kind == "leader":
+            found.append(Action(at_s, "leader", seconds=round(2 * random.random(), 3)))
+        elif kind == "jump":
+            ms = random.choice((-3_600_000, -500, 500, 3_600_000))
+            found.append(Action(at_s, "jump", random.choice(processes), number=ms))
+        elif kind == "wipe":
+            found.append(Action(at_s, "wipe", f"n{random.randrange(MAX_NODES) + 1}"))
+        else:
+            found.append(Action(at_s, kind, random.choice(processes), seconds))
+    return found
+
+
+def _process_names(base: Scenario) -> list[str]:
+    nodes = [f"n{i + 1}" for i in range(MAX_NODES)]
+    writers = [f"w{i + 1}" for i in range(base.writers)]
+    return [*nodes, *writers, *(f"c{i + 1}" for i in range(base.drivers))]
+
+
+def _trap(random: Random, at_s: float, seconds: float, longest_s: float) -> Action:
+    """Crash or pause somebody at a certain step instead of at a certain time."""
+    if random.random() < 0.5:
+        seconds = round(0.1 + longest_s * random.random() ** 2, 3)
+        who = random.choice(("coordinator", "operation_node", "member", "member", "writer"))
+        kind = random.choice(("crash_on", "pause_on", "cut_on"))
+        return Action(at_s, kind, who, seconds, random.randrange(3), random.choice(STATES))
+    return Action(
+        at_s, "crash_at", "", min(seconds, 10.0), random.randrange(5), random.choice(POINTS)
+    )
+
+
+def _cut(random: Random, at_s: float, seconds: float, processes: list[str]) -> Action:
+    """``number``: 0 cuts both ways, 1 only what goes in, 2 only what comes out, 3 only from the log."""
+    names = [*processes, "log"]
+    size = 1 if random.random() < 0.6 else random.randrange(2, len(names) // 2)
+    group = sorted(random.sample(names, size))
+    return Action(at_s, "cut", ",".join(group), seconds, random.randrange(4))

@@ -1,0 +1,249 @@
+"""Stories: scenarios as text that reads like a story, with the epochs and placements that must follow.
+
+One sentence a line; ``#`` begins a comment. Tables are the indented lines after ``epochs`` or ``placement``.
+
+    cluster A@100 B@200 C@300 rf 2         nodes with their tokens; keyspace ``data``
+    join X@150                             a node starts and asks to join (node@token,token/rack)
+    leave X | cancel X | keyspace k rf 1   asked for at once
+    until write_both_read_old              run until the topology is in that state (``idle``: in none)
+    until X is done                        run until the newest request of X has ended like that
+    wait 10                                virtual seconds
+    when idle crash coordinator 5          at the next entry of a state (crash, pause; seconds)
+    crash X 5 | pause X 5 | wipe X         now
+    refused too_few_nodes                  the newest answer was this rejection
+    expect X is left | expect fence is 12 | expect nobody needs cleanup
+    epochs                                 commands applied since the last ``epochs``, and their states
+    placement                              ``(MIN,100] A,B / A,B,X``: reads / writes, in any order
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from stele.domain import commands
+from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.domain.names import CleanupStatus
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.sim.actions import ACTIONS
+from stele.sim.clients import KEYSPACE
+from stele.sim.kernel import SECOND, us
+from stele.sim.run import come_to_rest
+from stele.sim.scenario import Action, Scenario
+from stele.sim.world import DC, IDLE, World, join_command
+
+LIMIT_S: Final = 200.0
+"""Virtual seconds that an ``until`` waits."""
+UNTOLD: Final = frozenset({"noop", "claim_coordinator", "finish_cleanup"})
+"""Epochs that stories leave out: they come when they come."""
+
+
+class StoryError(Exception):
+    """A story did not go as it is written; the text says in which line."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A sentence, its number in the file, and the table under it."""
+
+    number: int
+    text: str
+    table: tuple[str, ...]
+
+
+def tell(path: Path, seed: int = 0) -> World:
+    """Play a story and check all invariants on the way. Raises StoryError or Violation."""
+    story = Story(seed)
+    for line in read_lines(path.read_text()):
+        try:
+            story.play(line)
+        except (AssertionError, StoryError) as error:
+            raise StoryError(f"{path.name}:{line.number}: {line.text}: {error}") from error
+    come_to_rest(story.world)
+    return story.world
+
+
+def read_lines(text: str) -> list[Line]:
+    """Sentences with their tables."""
+    found: list[Line] = []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.split("#")[0].rstrip()
+        if not line:
+            continue
+        if line.startswith(" "):
+            last = found[-1]
+            found[-1] = msgspec.structs.replace(last, table=(*last.table, " ".join(line.split())))
+        else:
+            found.append(Line(number, " ".join(line.split()), ()))
+    return found
+
+
+class Story:
+    """A world that sentences are played on."""
+
+    world: World
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._told = 0
+        self._asked: dict[str, str] = {}
+
+    def play(self, line: Line) -> None:
+        for pattern, method in _SENTENCES:
+            match = re.fullmatch(pattern, line.text)
+            if match is not None:
+                method(self, line, *match.groups())
+                return
+        raise StoryError("nobody understands this sentence; see stele/sim/story.py")
+
+    def cluster(self, line: Line, nodes: str, rf: str) -> None:
+        scenario = Scenario(seed=self._seed, profile="story", duration_s=0, clients=2)
+        self.world = World(scenario, keep_trace=True)
+        self.world.found([_join(node) for node in nodes.split()], {KEYSPACE: {DC: int(rf)}})
+        self._told = len(self.world.witness.epochs)
+        self._run_until(self._all_caught_up, lambda: "somebody has not read the log")
+
+    def _all_caught_up(self) -> bool:
+        return all(f.image.epoch == self.image.epoch for f in self.world.followers())
+
+    def join(self, line: Line, node: str) -> None:
+        join = _join(node)
+        self.world.add_node(join.node_id, join)
+
+    def ask(self, line: Line, what: str, name: str) -> None:
+        if what == "leave":
+            self._asked[name] = self.world.request(commands.Leave(name))
+        else:
+            self.world.request(commands.Cancel(self._request_of(name)))
+
+    def _request_of(self, name: str) -> str:
+        node = self.image.node(name)
+        return self._asked.get(name, "unknown" if node is None else node.request_id)
+
+    def keyspace(self, line: Line, name: str, rf: str) -> None:
+        self.world.request(commands.CreateKeyspace(name, {DC: int(rf)}))
+
+    def until(self, line: Line, state: str) -> None:
+        self._run_until(lambda: _state(self.image) == state, lambda: _state(self.image))
+
+    def until_request(self, line: Line, name: str, status: str) -> None:
+        def current() -> str:
+            request = self.image.request(self._request_of(name))
+            return "unknown" if request is None else str(request.status)
+
+        self._run_until(lambda: current() == status, current)
+
+    def wait(self, line: Line, seconds: str) -> None:
+        self._run(float(seconds))
+
+    def when(self, line: Line, state: str, what: str, who: str, seconds: str) -> None:
+        ACTIONS[f"{what}_on"](self.world, Action(0, f"{what}_on", who, float(seconds), 0, state), 0)
+
+    def strike(self, line: Line, what: str, who: str, seconds: str | None) -> None:
+        ACTIONS[what](self.world, Action(0, what, who, float(seconds or 0)), 0)
+
+    def refused(self, line: Line, code: str) -> None:
+        def newest() -> str:
+            outcomes = self.world.admin.outcomes
+            rejection = outcomes[-1].rejection if outcomes else None
+            return "nothing" if rejection is None else rejection.code
+
+        self._run_until(lambda: not self.world.admin.waiting, lambda: "no answer yet")
+        assert newest() == code, f"the newest refusal is {newest()}"
+
+    def expect(self, line: Line, what: str, value: str) -> None:
+        topology, node = self.image.topology.topology, self.image.node(what)
+        facts = {
+            "fence": str(topology.fence_version),
+            "version": str(topology.version),
+            "state": _state(self.image),
+            **({what: str(node.state)} if node is not None else {}),
+        }
+        assert facts.get(what) == value, f"it is {facts.get(what)}"
+
+    def expect_clean(self, line: Line) -> None:
+        def dirty() -> list[str]:
+            nodes = self.image.membership.normal().items()
+            return [n for n, node in nodes if node.cleanup is CleanupStatus.NEEDED]
+
+        self._run_until(lambda: not dirty(), lambda: f"{dirty()} do")
+
+    def epochs(self, line: Line) -> None:
+        witness = self.world.witness
+        new = witness.epochs[self._told :]
+        self._told = len(witness.epochs)
+        told = [e for e in new if e.command not in UNTOLD]
+        found = tuple(_epoch_text(witness.images[e.epoch], e) for e in told)
+        assert found == line.table, f"the epochs are {', '.join(found)}"
+
+    def placement(self, line: Line) -> None:
+        placement = self.image.placement_of(KEYSPACE)
+        assert placement is not None
+        found = tuple(
+            f"({_bound(r.start)},{_bound(r.end)}] {_names(r.reads)} / {_names(r.writes)}"
+            for r in placement.rows
+        )
+        assert found == tuple(_sorted_row(row) for row in line.table), f"it is {found}"
+
+    @property
+    def image(self) -> Image:
+        return self.world.witness.image
+
+    def _run(self, seconds: float) -> None:
+        self.world.kernel.run_until(self.world.kernel.now_us + us(seconds))
+
+    def _run_until(self, holds: Callable[[], bool], found: Callable[[], str]) -> None:
+        deadline_us = self.world.kernel.now_us + us(LIMIT_S)
+        while not holds():
+            assert self.world.kernel.now_us < deadline_us, f"after {LIMIT_S:g} s: {found()}"
+            self.world.kernel.run_until(self.world.kernel.now_us + SECOND // 1000)
+
+
+_SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
+    (r"cluster (.+) rf (\d+)", Story.cluster),
+    (r"join (\S+)", Story.join),
+    (r"(leave|cancel) (\S+)", Story.ask),
+    (r"keyspace (\S+) rf (\d+)", Story.keyspace),
+    (r"until (\w+)", Story.until),
+    (r"until (\S+) is (\w+)", Story.until_request),
+    (r"wait ([\d.]+)", Story.wait),
+    (r"when (\w+) (crash|pause) (\w+) ([\d.]+)", Story.when),
+    (r"(crash|pause|wipe) (\w+)(?: ([\d.]+))?", Story.strike),
+    (r"refused (\w+)", Story.refused),
+    (r"expect nobody needs cleanup", Story.expect_clean),
+    (r"expect (\w+) is (\w+)", Story.expect),
+    (r"epochs", Story.epochs),
+    (r"placement", Story.placement),
+)
+
+
+def _join(text: str) -> commands.Join:
+    name, _, rest = text.partition("@")
+    tokens, _, rack = rest.partition("/")
+    chosen = tuple(int(token) for token in tokens.split(","))
+    return join_command(name, rack or "r1", len(chosen), chosen)
+
+
+def _state(image: Image) -> str:
+    return str(image.topology.topology.transition_state) or IDLE
+
+
+def _epoch_text(image: Image, epoch: Epoch) -> str:
+    """``advance -> write_both_read_old``; the state only where the command may change it."""
+    moves = epoch.command in ("start_request", "advance", "rollback", "cancel")
+    return f"{epoch.command} -> {_state(image)}" if moves else epoch.command
+
+
+def _bound(token: int) -> str:
+    return "MIN" if token == MIN_TOKEN else str(token)
+
+
+def _names(nodes: tuple[str, ...]) -> str:
+    return ",".join(sorted(nodes))
+
+
+def _sorted_row(text: str) -> str:
+    range_, reads, _, writes = text.split(" ")
+    return f"{range_} {_names(tuple(reads.split(',')))} / {_names(tuple(writes.split(',')))}"

@@ -1,0 +1,230 @@
+"""One run's world: all processes, what happens to them, and the way to rest after the faults."""
+
+import hashlib
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from stele.coordinator.steps import Limits
+from stele.domain import commands
+from stele.domain.commands import AnyCommand, Envelope
+from stele.domain.image import Image
+from stele.domain.names import CleanupStatus
+from stele.sim.clients import KEYSPACE, Admin, KvClient
+from stele.sim.driver import Driver
+from stele.sim.founding import Founding
+from stele.sim.kernel import Crashed, Kernel, us
+from stele.sim.log import SimLog
+from stele.sim.network import FINE, Network
+from stele.sim.node import Node
+from stele.sim.process import Follower, Process
+from stele.sim.scenario import Scenario
+from stele.sim.violation import require
+from stele.sim.witness import Witness
+from stele.sim.writer import Writer
+
+DC: Final = "dc1"
+IDLE: Final = "idle"
+"""Name of the topology's state when nothing is in transition."""
+KEPT_LINES: Final = 60
+"""Newest lines of the trace that a report shows."""
+_REQUESTS: Final = uuid.UUID("5f0a2f1e-9d55-4d0e-8a55-8f3a0c9be003")
+
+
+class World:
+    """Everything in a run. Build it, ``run_until`` a time, ``heal`` it, and look at the witness."""
+
+    def __init__(self, scenario: Scenario, *, keep_trace: bool = False) -> None:
+        self.scenario = scenario
+        self.kernel = Kernel(f"{scenario.profile}/{scenario.seed}")
+        self.lines: list[str] = []
+        self.digest = hashlib.sha256()
+        self._keep = keep_trace
+        self.network = Network(self.kernel, scenario.weather)
+        self.witness = Witness(self.trace, self.is_gone)
+        self.log = SimLog(self.kernel, self.network, self.witness.durable)
+        self.limits = Limits()
+        self.clients_work = True
+        self.faults = 0
+        self.requests = 0
+        self.gone = set[str]()
+        self.traps: list[tuple[str, str, int, float]] = []
+        self.nodes: dict[str, Node] = {}
+        self.writers: list[Writer] = [Writer(f"w{i + 1}", self) for i in range(scenario.writers)]
+        self.drivers: list[Driver] = [Driver(f"c{i + 1}", self) for i in range(scenario.drivers)]
+        self.clients = [KvClient(f"k{i + 1}", self) for i in range(scenario.clients)]
+        self.admin = Admin("admin", self)
+        self._timestamp = 0
+        self._ambushes: list[tuple[str, Callable[[], None]]] = []
+        self.witness.on_epoch = self._entered
+
+    # --- beginning
+
+    def found(self, joins: list[commands.Join], keyspaces: dict[str, dict[str, int]]) -> None:
+        """Lay down the first epochs and start every process."""
+        founding = Founding(f"{self.scenario.profile}/{self.scenario.seed}")
+        founding.join_all(joins)
+        for name, replication in keyspaces.items():
+            founding.apply(commands.CreateKeyspace(name, replication))
+        self.witness.commands.envelopes.update(founding.envelopes)
+        self.witness.founding = True
+        for offset, record in enumerate(founding.records):
+            self.witness.durable(offset, record)
+        self.witness.founding = False
+        self.log.records = founding.records
+        self.log.high = len(founding.records)
+        for join in joins:
+            self.add_node(join.node_id)
+        for process in (*self.writers, *self.drivers, *self.clients, self.admin):
+            process.boot()
+
+    def found_scenario(self) -> None:
+        scenario = self.scenario
+        joins = [
+            join_command(f"n{i + 1}", f"r{i % scenario.racks + 1}", scenario.num_tokens)
+            for i in range(scenario.nodes)
+        ]
+        self.found(joins, {KEYSPACE: {DC: min(scenario.rf, scenario.nodes)}})
+
+    def add_node(self, name: str, join: commands.Join | None = None) -> None:
+        """Start a node; with ``join`` it asks to become a member."""
+        node = Node(name, self)
+        node.join_command = join
+        self.nodes[name] = node
+        self.witness.data.stores[name] = lambda: node.cells
+        node.disk["cells"] = {}
+        node.boot()
+
+    # --- what processes use
+
+    def trace(self, text: str) -> None:
+        line = f"{self.kernel.now_us / 1_000_000:11.6f} {text}"
+        self.digest.update(line.encode())
+        self.lines.append(line)
+        if not self._keep and len(self.lines) > 2 * KEPT_LINES:
+            del self.lines[:KEPT_LINES]
+
+    def next_timestamp(self) -> int:
+        self._timestamp += 1
+        return self._timestamp
+
+    def is_gone(self, name: str) -> bool:
+        return name in self.gone
+
+    def failpoint(self, process: Process, point: str) -> None:
+        """Die here if a trap was laid. Raises Crashed."""
+        for index, (who, where, skip, seconds) in enumerate(self.traps):
+            if where == point and who in ("", process.name):
+                if skip:
+                    self.traps[index] = (who, where, skip - 1, seconds)
+                    continue
+                del self.traps[index]
+                self.crash(process, seconds)
+                raise Crashed
+
+    def on_state(self, state: str, strike: Callable[[], None]) -> None:
+        """Do something once, right after the topology has next entered ``state``."""
+        self._ambushes.append((state, strike))
+
+    def _entered(self, before: Image, after: Image) -> None:
+        old, new = before.topology.topology, after.topology.topology
+        if new.version == old.version or not self._ambushes:
+            return
+        state = new.transition_state or IDLE
+        due = [strike for where, strike in self._ambushes if where == state]
+        self._ambushes = [(where, strike) for where, strike in self._ambushes if where != state]
+        for strike in due:
+            self.kernel.at(self.kernel.now_us, None, strike)
+
+    # --- what can be done to it
+
+    def processes(self) -> dict[str, Process]:
+        """All that can be broken, by name."""
+        found: tuple[Process, ...] = (*self.writers, *self.drivers, *self.nodes.values())
+        return {process.name: process for process in found}
+
+    def crash(self, process: Process, seconds: float) -> None:
+        """Kill; start again after ``seconds``."""
+        self.faults += 1
+        self.trace(f"crash {process.name} for {seconds:g} s")
+        process.crash()
+        self.kernel.at(self.kernel.now_us + us(seconds), None, self.restart, process)
+
+    def restart(self, process: Process) -> None:
+        if process.name not in self.gone and not process.alive:
+            self.trace(f"restart {process.name}")
+            process.boot()
+
+    def request(self, command: AnyCommand, name: str = "") -> str:
+        """Have the administrator ask for something; returns the request id."""
+        self.requests += 1
+        request_id = str(uuid.uuid5(_REQUESTS, f"{self.scenario.seed}/{name or self.requests}"))
+        envelope = Envelope(
+            request_id=request_id, command=command, actor="admin", reason="simulated"
+        )
+        self.trace(f"ask {command!r}")
+        self.admin.request(envelope)
+        return request_id
+
+    # --- the way to rest
+
+    def heal(self) -> None:
+        """End all faults, so that everything asked for must come to its end (I10)."""
+        self.trace("heal")
+        self.traps = []
+        self._ambushes = []
+        self.network.mend_all()
+        self.network.weather = FINE
+        for process in self.processes().values():
+            self.restart(process)
+
+    def unfinished(self) -> list[str]:
+        """What still keeps the run from being at rest."""
+        image = self.witness.image
+        topology = image.topology.topology
+        found = [f"{r.kind} of {r.node_id} is {r.status}" for r in image.requests.unfinished()]
+        if topology.fence_version != topology.version:
+            found.append(f"version {topology.version} is not fenced")
+        found += [
+            f"{n} needs cleanup"
+            for n, node in image.membership.normal().items()
+            if node.cleanup is CleanupStatus.NEEDED and n not in self.gone
+        ]
+        if self.admin.waiting:
+            found.append(f"{self.admin.waiting} commands have no answer")
+        found += [f"{p.name} is behind" for p in self.followers() if p.image.epoch != image.epoch]
+        found += [f"{w.name} has records in flight" for w in self.writers if w.pipeline.in_flight]
+        return found
+
+    def followers(self) -> list[Follower]:
+        found: tuple[Follower, ...] = (*self.writers, *self.drivers, *self.nodes.values())
+        return [process for process in found if process.alive]
+
+    def check_no_foreign_data(self) -> None:
+        """A node that the image calls clean holds nothing of ranges that are not its own."""
+        image = self.witness.image
+        for name, state in image.membership.normal().items():
+            if name in self.gone or state.cleanup is CleanupStatus.NEEDED:
+                continue
+            node = self.nodes[name]
+            foreign = [key for key in sorted(node.cells) if node.is_foreign(key)]
+            require(
+                not foreign,
+                "cleanup is complete",
+                f"{name} is clean, so it holds only what it owns",
+                f"it holds {foreign[:3]}",
+            )
+
+
+def join_command(
+    name: str, rack: str, num_tokens: int, tokens: tuple[int, ...] = ()
+) -> commands.Join:
+    return commands.Join(
+        node_id=name,
+        cluster="sim",
+        address=f"http://{name}",
+        dc=DC,
+        rack=rack,
+        num_tokens=num_tokens,
+        initial_tokens=tokens,
+    )

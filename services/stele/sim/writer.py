@@ -1,0 +1,98 @@
+"""The metadata log's process: the production commit pipeline behind a simulated front door."""
+
+import uuid
+from typing import Final
+
+from stele.domain.commands import Envelope, Outcome
+from stele.domain.facts import Epoch
+from stele.log.pipeline import CommitPipeline, Ids
+from stele.log.state_ids import next_state_id
+from stele.sim.kernel import Future
+from stele.sim.process import Follower, Process, Reply
+
+RESOLVE_AFTER_S: Final = 0.6
+"""A record that was not met for so long is forced to an end by a NOOP."""
+SAME_TURN_S: Final = 0.0
+"""The pipeline is flushed before time goes on: only readers of one instant share a barrier."""
+SNAPSHOT_EVERY: Final = 25
+"""Epochs."""
+
+
+class Writer(Follower):
+    """Any number of these write at once; the order of the log decides."""
+
+    pipeline: CommitPipeline
+
+    def start(self) -> None:
+        self.follow_log()
+        ids = Ids(self._state_id, self._request_id, self.clock.wall_ms)
+        self.pipeline = CommitPipeline(self.fold, self._append, ids)
+        self._head: tuple[int, int] = (0, 0)
+        self.after(RESOLVE_AFTER_S, self._resolve)
+
+    def offer(self, offset: int, value: bytes) -> Epoch | None:
+        return self.pipeline.on_record(offset, value)
+
+    def on_epoch(self, epoch: Epoch | None) -> None:
+        self.pipeline.flush()
+        if self.fold.image.epoch % SNAPSHOT_EVERY == 0:
+            self.save_snapshot()
+
+    def serve_command(self, envelope: Envelope, reply: Reply) -> None:
+        self.world.failpoint(self, "before_append")
+        self.pipeline.submit(envelope, reply)
+        self.after(SAME_TURN_S, self.pipeline.flush)
+        self.world.failpoint(self, "after_append")
+
+    def serve_barrier(self, reply: Reply) -> None:
+        self.pipeline.read_barrier(reply)
+        self.after(SAME_TURN_S, self.pipeline.flush)
+
+    def _append(self, value: bytes) -> None:
+        self.world.log.append(self, value)
+
+    def _state_id(self, previous: bytes) -> bytes:
+        return next_state_id(previous, self.clock.wall_ms(), self._bits())
+
+    def _request_id(self) -> str:
+        return str(uuid.UUID(int=self._bits() << 48 | self._bits() & (1 << 48) - 1))
+
+    def _bits(self) -> int:
+        """74 random bits out of exact draws of 37."""
+        return int(self.random() * (1 << 37)) << 37 | int(self.random() * (1 << 37))
+
+    def _resolve(self) -> None:
+        """What was in flight at the last look, and still is, is taken for lost."""
+        head = (self.fold.image.epoch, self.pipeline.in_flight)
+        if self.pipeline.in_flight and head[0] == self._head[0] and self._head[1]:
+            self.pipeline.resolve()
+        self._head = head
+        self.after(RESOLVE_AFTER_S, self._resolve)
+
+
+class Caller(Process):
+    """A process that sends commands, and sends them again under the same id when it was not told."""
+
+    def submit_once(self, envelope: Envelope, timeout_s: float = 2.0) -> Future[Outcome | None]:
+        """One try at one writer. None: unknown."""
+        writers = self.world.writers
+        writer = writers[int(self.random() * len(writers))]
+        number = self.world.witness.commands.asks(envelope)
+        future = Future[Outcome | None]()
+
+        def told(outcome: Outcome | None) -> None:
+            if outcome is not None:
+                self.world.witness.commands.answered(number, outcome)
+            future.set(outcome)
+
+        self.call(writer, writer.serve_command, envelope, timeout_s=timeout_s).then(told)
+        return future
+
+    async def submit(self, envelope: Envelope, attempts: int = 60) -> Outcome | None:
+        """Try until the outcome is known."""
+        for _ in range(attempts):
+            outcome = await self.submit_once(envelope).wait()
+            if outcome is not None:
+                return outcome
+            self.world.failpoint(self, "before_retry")
+        return None

@@ -1,0 +1,175 @@
+"""A tiny HTTP server with canned answers, and the command line run against it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+import pytest
+
+from stele.cli.main import run
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as the server got it."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    body: bytes
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Canned:
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+@dataclass
+class Server:
+    """Answers by method and path, in the order given; the last one stays."""
+
+    url: str = ""
+    answers: dict[tuple[str, str], deque[Canned]] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+
+    def answer(self, method: str, path: str, body: object, status: int = 200) -> None:
+        raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        self.answers.setdefault((method, path), deque()).append(Canned(status, raw))
+
+    def stream(self, path: str, text: str) -> None:
+        canned = Canned(200, text.encode(), "text/event-stream")
+        self.answers.setdefault(("GET", path), deque()).append(canned)
+
+    def asked_for(self, path: str) -> list[Asked]:
+        return [asked for asked in self.asked if asked.path == path]
+
+    def next_answer(self, asked: Asked) -> Canned:
+        waiting = self.answers.get((asked.method, asked.path))
+        if not waiting:
+            missing = {"code": "not_found", "message": f"There is nothing at {asked.path}."}
+            return Canned(404, msgspec.json.encode(missing))
+        return waiting.popleft() if len(waiting) > 1 else waiting[0]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A running server without answers."""
+    found = Server()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            parts = urlsplit(self.path)
+            length = int(self.headers.get("content-length", 0))
+            headers = {key.lower(): value for key, value in self.headers.items()}
+            body = self.rfile.read(length)
+            asked = Asked(self.command, parts.path, parse_qs(parts.query), body, headers)
+            found.asked.append(asked)
+            canned = found.next_answer(asked)
+            self.send_response(canned.status)
+            self.send_header("content-type", canned.content_type)
+            self.send_header("content-length", str(len(canned.body)))
+            self.end_headers()
+            self.wfile.write(canned.body)
+
+        do_GET = do_POST = do_PUT = _serve  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            """Keep quiet."""
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    found.url = f"http://127.0.0.1:{http.server_port}"
+    try:
+        yield found
+    finally:
+        http.shutdown()
+        thread.join(10)
+        http.server_close()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command line did."""
+
+    exit_code: int
+    out: str
+    err: str
+
+
+Stele = Callable[..., Ran]
+
+
+@pytest.fixture
+def stele(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Stele:
+    """Run ``stele`` with the server as every service: ``stele("status", "--json")``."""
+    monkeypatch.setenv("STELE_URL", server.url)
+    monkeypatch.setenv("STELE_COORDINATOR_URLS", server.url)
+    monkeypatch.setenv("STELE_SESSION_GUARD_URLS", server.url)
+    monkeypatch.setenv("STELE_ACTOR", "ada")
+    monkeypatch.delenv("STELE_DIR", raising=False)
+
+    def call(*arguments: str) -> Ran:
+        capsys.readouterr()
+        code = run(arguments)
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return call
+
+
+def view(epoch: int = 7, **more: object) -> dict[str, object]:
+    """A state as the metadata-log shows it: two members, a keyspace, a ring of two ranges."""
+    nodes = [
+        {
+            "node_id": f"n{number}",
+            "address": f"http://127.0.0.1:{number}",
+            "dc": "dc1",
+            "rack": f"r{number}",
+            "num_tokens": 1,
+            "state": "normal",
+            "tokens": [token],
+        }
+        for number, token in ((1, -100), (2, 100))
+    ]
+    rows = [
+        {"start": -(2**63), "end": 0, "reads": ["n1"], "writes": ["n1", "n2"]},
+        {"start": 0, "end": -(2**63), "reads": ["n2"], "writes": ["n2"]},
+    ]
+    return {
+        "epoch": epoch,
+        "state_id": "ab" * 16,
+        "hash": "cd" * 32,
+        "cluster": "books",
+        "nodes": nodes,
+        "keyspaces": [{"name": "library", "replication": {"dc1": 1}, "placement": "dc1:1"}],
+        "placements": {"dc1:1": rows},
+        **more,
+    }
+
+
+def request(status: str, **more: object) -> dict[str, object]:
+    """A topology request of n3's."""
+    return {
+        "request_id": "join-n3-1",
+        "kind": "join",
+        "node_id": "n3",
+        "status": status,
+        "submitted_epoch": 5,
+        "submitted_at_ms": 1_000,
+        **more,
+    }

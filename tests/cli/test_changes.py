@@ -1,0 +1,168 @@
+"""Commands that change something: what they send, and how they follow it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.cli.conftest import Server, Stele, request, view
+
+ACCEPTED = {"request_id": "x", "applied": True, "epoch": 8, "state_id": "00"}
+
+
+def sent(server: Server) -> dict[str, object]:
+    (asked,) = server.asked_for("/v1/commands")
+    found: dict[str, object] = msgspec.json.decode(asked.body)
+    return found
+
+
+def test_join_asks_the_node_who_it_is(server: Server, stele: Stele) -> None:
+    identity = {
+        "node_id": "n3",
+        "cluster": "books",
+        "dc": "dc1",
+        "rack": "r3",
+        "num_tokens": 8,
+        "address": "http://n3:1",
+    }
+    server.answer("GET", "/v1/node", identity)
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("join", server.url, "--no-wait", "--reason", "more room")
+    assert ran.exit_code == 0, ran.err
+    command = sent(server)["command"]
+    assert isinstance(command, dict)
+    assert {key: command[key] for key in identity} == identity
+    assert command["type"] == "join"
+    assert "stele request follow join-n3-" in ran.out
+
+
+def test_join_by_flags_does_not_ask_the_node(server: Server, stele: Stele) -> None:
+    server.answer("GET", "/v1/state", view())
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    flags = ("--node-id", "n3", "--dc", "dc1", "--rack", "r3", "--no-wait")
+    assert stele("join", "n3.example:7000", *flags).exit_code == 0
+    command = sent(server)["command"]
+    assert isinstance(command, dict)
+    assert command["address"] == "http://n3.example:7000"
+    assert command["cluster"] == "books"
+
+
+def test_a_change_says_its_request_id_first_and_follows_to_the_end(
+    server: Server, stele: Stele
+) -> None:
+    operation = {"request_id": "mine", "kind": "leave", "node_id": "n1"}
+    at_rest, moving = {"version": 3}, {"version": 4, "transition_state": "write_both_read_old"}
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    for epoch, status, topology in (
+        (8, "pending", at_rest),
+        (9, "running", moving),
+        (12, "done", at_rest),
+    ):
+        row = request(status, request_id="mine", finished_epoch=12, finished_at_ms=4_000)
+        more = {"operation": operation} if status == "running" else {}
+        server.answer("GET", "/v1/state", view(epoch, requests=[row], topology=topology, **more))
+    ran = stele("decommission", "n1", "--request-id", "mine")
+    assert ran.exit_code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0] == "request mine"
+    assert lines[1] == "accepted at epoch 8"
+    assert lines[-1] == "done at epoch 12 after 3.0 s"
+    assert any("epoch    9  write_both_read_old" in line for line in lines)
+
+
+def test_a_request_that_failed_fails_the_command_with_its_reason(
+    server: Server, stele: Stele
+) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    row = request("failed", request_id="mine", error="n1 [no data]", finished_at_ms=2_000)
+    server.answer("GET", "/v1/state", view(requests=[row]))
+    ran = stele("decommission", "n1", "--request-id", "mine")
+    assert ran.exit_code == 1
+    assert "n1 [no data]" in ran.out
+
+
+def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:
+    nodes = view()["nodes"]
+    assert isinstance(nodes, list)
+    nodes[0]["address"] = "http://127.0.0.1:9"
+    nodes[1]["address"] = server.url
+    server.answer("GET", "/v1/state", view(nodes=nodes))
+    path = "/v1/data/library/a%20b/%C3%BC"
+    server.answer("PUT", path, {"timestamp": 5, "version": 3, "epoch": 7, "acks": ["n1", "n2"]})
+    (tmp_path / "value").write_bytes(b"\x00\xff")
+    assert stele("put", "library", "a b/ü", str(tmp_path / "value")).exit_code == 0
+    assert server.asked_for(path)[0].body == b"\x00\xff"
+    assert server.asked_for(path)[0].query == {"consistency": ["quorum"]}
+
+
+def test_put_reads_standard_input(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = view()["nodes"]
+    assert isinstance(nodes, list)
+    nodes[0]["address"] = server.url
+    server.answer("GET", "/v1/state", view(nodes=nodes))
+    server.answer("PUT", "/v1/data/library/key", {"timestamp": 5, "version": 3, "epoch": 7})
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
+    ran = stele("put", "library", "key", "-")
+    assert ran.exit_code == 0, ran.err
+    assert server.asked_for("/v1/data/library/key")[0].body == b"hello"
+
+
+def test_get_writes_the_bytes_as_they_are(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = view()["nodes"]
+    assert isinstance(nodes, list)
+    nodes[0]["address"] = server.url
+    server.answer("GET", "/v1/state", view(nodes=nodes))
+    server.answer("GET", "/v1/data/library/key", b"\x00\xff\n")
+    out = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", out)
+    assert stele("get", "library", "key").exit_code == 0
+    assert out.buffer.getvalue() == b"\x00\xff\n"  # type: ignore[attr-defined]
+
+
+def test_get_of_a_key_that_is_not_there_fails(server: Server, stele: Stele) -> None:
+    nodes = view()["nodes"]
+    assert isinstance(nodes, list)
+    nodes[0]["address"] = server.url
+    server.answer("GET", "/v1/state", view(nodes=nodes))
+    ran = stele("get", "library", "nothing")
+    assert ran.exit_code == 1
+    assert "There is nothing at /v1/data/library/nothing." in ran.err
+
+
+def test_ctrl_c_leaves_the_request_running_and_says_how_to_go_on(server: Server) -> None:
+    operation = {"request_id": "mine", "kind": "leave", "node_id": "n1"}
+    moving = {"version": 4, "transition_state": "write_both_read_old"}
+    row = request("running", request_id="mine")
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    server.answer("GET", "/v1/state", view(requests=[row], topology=moving, operation=operation))
+    arguments = ("decommission", "n1", "--request-id", "mine", "--url", server.url)
+    child = subprocess.Popen(
+        [sys.executable, "-u", "-m", "stele.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert child.stdout is not None
+        shown = list(itertools.takewhile(lambda line: "write_both" not in line, child.stdout))
+        assert shown[0] == "request mine\n"
+        child.send_signal(signal.SIGINT)
+        rest, errors = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert child.returncode == 130, errors
+    assert errors == ""
+    assert "stele request follow mine" in rest
+    assert "stele cancel mine" in rest
+    assert len(server.asked_for("/v1/commands")) == 1

@@ -1,0 +1,122 @@
+"""Errors: one line that says what to do, and an exit code for scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stele.cli.main import run
+from tests.cli.conftest import Server, Stele, view
+
+DEAD = "http://127.0.0.1:9"  # the discard port: nobody listens there
+BUSY = {"code": "busy", "message": "Too many commands are in flight.", "hint": "Try again."}
+
+
+def one_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+def test_a_cluster_that_is_nowhere_is_unreachable_and_says_how_to_start_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("STELE_URL", raising=False)
+    monkeypatch.delenv("STELE_METADATA_LOG_URLS", raising=False)
+    assert run(["status", "--dir", str(tmp_path)]) == 3
+    assert "stele stack up" in one_line(capsys.readouterr().err)
+
+
+def test_a_silent_service_is_unreachable_within_the_time_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["status", "--url", DEAD, "--timeout", "0.3"]) == 3
+    line = one_line(capsys.readouterr().err)
+    assert DEAD in line
+    assert "metadata-log did not answer" in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["bogus"],
+        ["epoch", "show"],
+        ["epoch", "show", "seven"],
+        ["keyspace", "create", "k", "--replication", "dc1"],
+        ["join"],
+        ["stack", "up", "--brokers", "2"],
+        ["demo", "--step"],
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert one_line(capsys.readouterr().err).startswith("stele: ")
+
+
+def test_a_rejected_command_fails_with_the_reason_and_the_hint(
+    server: Server, stele: Stele
+) -> None:
+    rejection = {"code": "too_few_nodes", "message": "2 nodes would remain.", "hint": "Add one."}
+    outcome = {"request_id": "x", "applied": False, "epoch": 9, "rejection": rejection}
+    server.answer("POST", "/v1/commands", outcome, status=409)
+    ran = stele("decommission", "n1")
+    assert ran.exit_code == 1
+    assert one_line(ran.err) == "stele: Refused: 2 nodes would remain. Add one."
+
+
+def test_an_error_answer_of_a_service_is_shown_in_its_own_words(
+    server: Server, stele: Stele
+) -> None:
+    gone = {"code": "epoch_not_found", "message": "Epoch 99 is not there.", "hint": "Ask below 8."}
+    server.answer("GET", "/v1/epochs/99", gone, status=404)
+    ran = stele("epoch", "show", "99")
+    assert ran.exit_code == 1
+    assert one_line(ran.err) == "stele: Epoch 99 is not there. Ask below 8."
+
+
+def test_a_busy_service_is_asked_again_under_the_same_request_id(
+    server: Server, stele: Stele
+) -> None:
+    outcome = {"request_id": "x", "applied": True, "epoch": 9, "state_id": "00"}
+    server.answer("POST", "/v1/commands", BUSY, status=503)
+    server.answer("POST", "/v1/commands", BUSY, status=504)
+    server.answer("POST", "/v1/commands", outcome)
+    ran = stele("keyspace", "create", "library", "--replication", "dc1=3", "--reason", "books")
+    assert ran.exit_code == 0, ran.err
+    sent = [msgspec.json.decode(asked.body) for asked in server.asked_for("/v1/commands")]
+    assert len(sent) == 3
+    assert len({envelope["request_id"] for envelope in sent}) == 1
+    assert sent[0]["reason"] == "books"
+    assert sent[0]["actor"] == "ada"
+    assert sent[0]["request_id"] in ran.out.splitlines()[0]
+
+
+def test_an_unknown_outcome_names_the_request_id_to_send_again(
+    server: Server, stele: Stele
+) -> None:
+    server.answer("POST", "/v1/commands", BUSY, status=503)
+    ran = stele("decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
+    assert ran.exit_code == 3
+    assert "--request-id mine" in one_line(ran.err)
+
+
+def test_the_next_address_is_asked_when_one_is_dead(server: Server, stele: Stele) -> None:
+    server.answer("GET", "/v1/state", view())
+    ran = stele("keyspace", "list", "--url", DEAD, "--url", server.url)
+    assert ran.exit_code == 0, ran.err
+    assert "library" in ran.out
+
+
+def test_a_missing_address_names_the_variable(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("STELE_COORDINATOR_URLS")
+    server.answer("GET", "/v1/state", view())
+    ran = stele("why")
+    assert ran.exit_code == 0
+    assert "No operation is under way." in ran.out
+    assert "No coordinator answers" in ran.out

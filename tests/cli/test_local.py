@@ -1,0 +1,150 @@
+"""The local stack's own means: its lock, its questions and answers, its file."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stele.cli.errors import CliError, UnreachableError
+from stele.cli.local.control import (
+    CONTROL_DIRECTORY,
+    Answer,
+    Control,
+    answer_questions,
+    ask_stack,
+)
+from stele.cli.local.lifecycle import require_stack, wait_ready
+from stele.cli.local.lock import hold, is_held
+from stele.cli.local.table import tail_log
+from stele.cli.main import run
+from stele.cli.places import STACK_FILE, find_places
+from tests.polling import wait_until
+
+STACK = {
+    "pid": 1,
+    "environment": {
+        "STELE_CLUSTER": "books",
+        "STELE_METADATA_LOG_URLS": "http://127.0.0.1:1,http://127.0.0.1:2",
+        "STELE_COORDINATOR_URLS": "http://127.0.0.1:3",
+    },
+    "brokers": [{"name": "broker-1", "address": "127.0.0.1:4", "pid": 5}],
+    "redis": {"url": "redis://127.0.0.1:6/0", "pid": 7},
+    "services": [{"name": "n1", "url": "http://127.0.0.1:8", "pid": None, "state": "backing_off"}],
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / STACK_FILE).write_bytes(msgspec.json.encode(STACK))
+    return tmp_path
+
+
+def test_services_are_found_in_the_stack_file(directory: Path) -> None:
+    places = find_places((), directory, {})
+    assert places.of("metadata-log") == ("http://127.0.0.1:1", "http://127.0.0.1:2")
+    assert places.of("coordinator") == ("http://127.0.0.1:3",)
+
+
+def test_options_win_over_the_environment_and_that_over_the_stack(directory: Path) -> None:
+    environment = {"STELE_URL": "b:1", "STELE_COORDINATOR_URLS": "http://c:1/"}
+    assert find_places((), directory, environment).of("metadata-log") == ("http://b:1",)
+    places = find_places(("http://a:1",), directory, environment)
+    assert places.of("metadata-log") == ("http://a:1",)
+    assert places.of("coordinator") == ("http://c:1",)
+
+
+def test_one_stack_per_directory(tmp_path: Path) -> None:
+    assert not is_held(tmp_path)
+    with hold(tmp_path):
+        assert is_held(tmp_path)
+        with pytest.raises(CliError, match="runs over"), hold(tmp_path):
+            pass
+    assert not is_held(tmp_path)
+
+
+def test_a_stack_file_without_its_process_is_no_stack(directory: Path) -> None:
+    with pytest.raises(UnreachableError, match="No stack runs"):
+        require_stack(directory)
+    with hold(directory):
+        assert require_stack(directory).environment["STELE_CLUSTER"] == "books"
+
+
+def test_stack_status_fails_when_a_process_does_not_run(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hold(directory):
+        assert run(["stack", "status", "--dir", str(directory)]) == 1
+    assert "backing_off" in capsys.readouterr().out
+
+
+def asking(directory: Path, found: list[Answer | Exception]) -> threading.Thread:
+    def ask() -> None:
+        try:
+            found.append(ask_stack(directory, Control(rack="r2"), deadline_s=10))
+        except CliError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    questions = directory / CONTROL_DIRECTORY
+    wait_until(lambda: list(questions.glob("*.question.json")), "the question")
+    return thread
+
+
+def test_a_question_gets_the_answer_of_whoever_runs_the_stack(tmp_path: Path) -> None:
+    found: list[Answer | Exception] = []
+    thread = asking(tmp_path, found)
+    answer_questions(tmp_path, lambda control: Answer(name=f"n4 in {control.rack}", url="u"))
+    thread.join(10)
+    assert found == [Answer(name="n4 in r2", url="u")]
+    assert not list((tmp_path / CONTROL_DIRECTORY).iterdir())
+
+
+def test_a_node_that_does_not_start_is_told_to_the_one_who_asked(tmp_path: Path) -> None:
+    def fail(_: Control) -> Answer:
+        raise OSError("no port\nleft")
+
+    found: list[Answer | Exception] = []
+    thread = asking(tmp_path, found)
+    answer_questions(tmp_path, fail)
+    thread.join(10)
+    (error,) = found
+    assert isinstance(error, CliError)
+    assert "no port left" in error.line()
+
+
+def test_an_unanswered_question_is_withdrawn(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match="did not answer"):
+        ask_stack(tmp_path, Control(), deadline_s=0)
+    assert not list((tmp_path / CONTROL_DIRECTORY).iterdir())
+
+
+def test_a_stack_that_does_not_start_leaves_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "stack.log").write_text("starting\nstele: No Java 17 or newer.\n\n")
+    with pytest.raises(CliError) as raised:
+        wait_ready(tmp_path, lambda: 1, lambda _: None)
+    assert "exit status 1" in raised.value.line()
+    assert "No Java 17 or newer." in raised.value.line()
+
+
+def test_stack_up_without_java_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert run(["stack", "up", "--dir", str(tmp_path / "stack")]) == 1
+    error = capsys.readouterr().err
+    assert "No Java 17 or newer" in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_logs_of_an_unknown_process_name_the_known_ones(tmp_path: Path) -> None:
+    (tmp_path / "services" / "n1").mkdir(parents=True)
+    (tmp_path / "services" / "n1" / "stderr.log").write_text("one\ntwo\nthree\n")
+    assert tail_log(tmp_path, "n1", 2) == ["two", "three"]
+    with pytest.raises(CliError) as raised:
+        tail_log(tmp_path, "n9", 2)
+    assert "n1" in raised.value.hint

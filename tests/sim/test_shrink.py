@@ -1,0 +1,31 @@
+"""A failing scenario is made small, and the small one fails by the same invariant."""
+
+from stele.sim.mutants import MUTANTS
+from stele.sim.patching import Patch
+from stele.sim.run import Failure, run_scenario
+from stele.sim.scenario import Scenario, make_scenario
+from stele.sim.shrink import shrink
+
+MOST_SEEDS = 60
+
+
+def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
+    """To undo an operation past its point of no return takes the operation and a cancel, no more."""
+    with Patch() as patch:
+        MUTANTS["rollback_after_the_point_of_no_return"](patch)
+        scenario, failure = _first_failure()
+        shrunk = shrink(scenario, failure)
+        again = run_scenario(shrunk.scenario).failure
+    assert again is not None
+    assert again.invariant == failure.invariant == "I11"
+    assert len(shrunk.scenario.actions) <= 4 < len(scenario.actions)
+    assert run_scenario(shrunk.scenario).failure is None, "the system without the bug passes it"
+
+
+def _first_failure() -> tuple[Scenario, Failure]:
+    for seed in range(MOST_SEEDS):
+        scenario = make_scenario(seed, "rough")
+        failure = run_scenario(scenario).failure
+        if failure is not None:
+            return scenario, failure
+    raise AssertionError(f"no seed below {MOST_SEEDS} finds the planted bug")

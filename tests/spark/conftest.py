@@ -1,0 +1,49 @@
+"""One real Spark session for all Spark tests, and a cluster's log as bytes on a real topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from stele.log.flows import flow_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FLUSH_S = 20.0
+
+Append = Callable[[str, Sequence[bytes]], None]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from stele.placements.session import default_jars, spark_session
+
+    scratch = tmp_path_factory.mktemp("spark")
+    session = spark_session(default_jars(), "local[2]", "768m", scratch)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def append(kafka: str) -> Iterator[Append]:
+    """``append(cluster, values)``: records at the end of a cluster's log, in their order."""
+    producer = Producer({"bootstrap.servers": kafka, "acks": "all", "enable.idempotence": True})
+
+    def send(cluster: str, values: Sequence[bytes]) -> None:
+        for value in values:
+            producer.produce(flow_topic(cluster, "epochs"), value, partition=0)
+        assert producer.flush(FLUSH_S) == 0, "the broker did not take the records"
+
+    yield send
+    producer.flush(0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a job keeps its tables and its checkpoint."""
+    return tmp_path / "placements"
