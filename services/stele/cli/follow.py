@@ -75,7 +75,8 @@ def follow(client: Client, request_id: str) -> bool:
     except KeyboardInterrupt:
         out.print(
             f"\nRequest {request_id} goes on. Follow it: stele request follow {request_id}; "
-            f"undo it: stele cancel {request_id}"
+            f"undo it: stele cancel {request_id}",
+            soft_wrap=True,
         )
         raise
     took = duration((request.finished_at_ms - request.submitted_at_ms) / 1000)
@@ -84,7 +85,8 @@ def follow(client: Client, request_id: str) -> bool:
     error = f": {escape(request.error)}" if request.error else ""
     out.print(
         f"[{colour}]{request.status}[/{colour}] at epoch {request.finished_epoch} "
-        f"after {took}{error}"
+        f"after {took}{error}",
+        soft_wrap=True,
     )
     return done
 
@@ -104,7 +106,7 @@ def _watch(client: Client, request_id: str, bar: Progress) -> Request:
         else:
             progress = ask(client, "coordinator", "/v1/progress", ProgressAnswer)
             for line in seen.news(view, request, progress):
-                bar.console.print(line, markup=False)
+                bar.console.print(line, markup=False, soft_wrap=True)
             _draw(bar, task, seen.step, progress, request_id)
             if request.status not in UNFINISHED:
                 return request

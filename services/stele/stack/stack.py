@@ -71,7 +71,7 @@ def node_specs(count: int) -> tuple[ServiceSpec, ...]:
             f"n{number}",
             "stele.node",
             {
-                "STELE_NODE": f"n{number}",
+                "STELE_NODE_ID": f"n{number}",
                 "STELE_DC": DATACENTER,
                 "STELE_RACK": RACKS[(number - 1) % len(RACKS)],
                 "STELE_DATA_DIR": "{directory}",

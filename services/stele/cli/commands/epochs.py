@@ -68,7 +68,7 @@ def show(
         return
     row = decode(raw, EpochRow)
     out = console()
-    out.print(Text.assemble((f"epoch {row.epoch}", "bold"), f"  {row.command}"))
+    out.print(Text.assemble((f"epoch {row.epoch}", "bold"), f"  {row.command}"), soft_wrap=True)
     for name, value in (
         ("state id", row.state_id),
         ("follows", row.prev_state_id),
@@ -79,9 +79,9 @@ def show(
         ("at", clock(row.at_ms)),
     ):
         if value:
-            out.print(Text(f"  {name:<9} {value}"))
+            out.print(Text(f"  {name:<9} {value}"), soft_wrap=True)
     for line in fact_lines(row):
-        out.print(Text(f"  - {line}"))
+        out.print(Text(f"  - {line}"), soft_wrap=True)
 
 
 def diff(
@@ -100,9 +100,12 @@ def diff(
     lines = diff_lines(decode(raw, dict[str, Any]))
     out = console()
     for sign, line in lines:
-        out.print(Text(f"{sign} {line}", style={"+": "green", "-": "red"}.get(sign, "yellow")))
+        out.print(
+            Text(f"{sign} {line}", style={"+": "green", "-": "red"}.get(sign, "yellow")),
+            soft_wrap=True,
+        )
     if not lines:
-        out.print(f"Epochs {first} and {second} have the same state.")
+        out.print(f"Epochs {first} and {second} have the same state.", soft_wrap=True)
 
 
 def newest_epoch(client: Client) -> int:

@@ -31,9 +31,9 @@ def create(
     command = CreateKeyspace(name, parse_replication(replication))
     envelope = change.envelope(f"keyspace-{name}", command)
     with where.client() as client:
-        console().print(f"request {envelope.request_id}")
+        console().print(f"request {envelope.request_id}", soft_wrap=True)
         outcome = client.submit(envelope)
-    console().print(f"keyspace {name} exists since epoch {outcome.epoch}")
+    console().print(f"keyspace {name} exists since epoch {outcome.epoch}", soft_wrap=True)
 
 
 @app.command
@@ -45,9 +45,9 @@ def drop(
     """Drop a keyspace from the metadata."""
     envelope = change.envelope(f"drop-{name}", DropKeyspace(name))
     with where.client() as client:
-        console().print(f"request {envelope.request_id}")
+        console().print(f"request {envelope.request_id}", soft_wrap=True)
         outcome = client.submit(envelope)
-    console().print(f"keyspace {name} is gone since epoch {outcome.epoch}")
+    console().print(f"keyspace {name} is gone since epoch {outcome.epoch}", soft_wrap=True)
 
 
 @app.command(name="list")

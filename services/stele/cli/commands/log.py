@@ -68,7 +68,7 @@ def replay(
         print_value_as_json(result)
         return
     for key, value in result.items():
-        console().print(f"{key:<13} {value}")
+        console().print(f"{key:<13} {value}", soft_wrap=True)
 
 
 async def _replay(

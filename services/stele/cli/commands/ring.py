@@ -51,7 +51,9 @@ def ring(
             found.add_row(str(row.start), str(row.end), share, replicas(row))
         console().print(found)
         if len(shown) < len(rows):
-            console().print(f"{len(rows) - len(shown)} more ranges: --limit 0 shows all.")
+            console().print(
+                f"{len(rows) - len(shown)} more ranges: --limit 0 shows all.", soft_wrap=True
+            )
     if not view.placements:
         console().print("No placements: create a keyspace with `stele keyspace create`.")
 

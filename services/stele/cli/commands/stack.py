@@ -79,7 +79,7 @@ def logs(
 def down(where: Where = Where()) -> None:  # noqa: B008
     """Stop everything; the data stays in --dir."""
     bring_down(where.directory)
-    console().print(f"Stopped. The data is in {where.directory / 'services'}.")
+    console().print(f"Stopped. The data is in {where.directory / 'services'}.", soft_wrap=True)
 
 
 @app.command(name="add-node")
@@ -97,4 +97,4 @@ def add_node(
     """
     require_stack(where.directory)
     answer = ask_stack(where.directory, Control(rack=rack, join=join), ADD_NODE_DEADLINE_S)
-    console().print(f"{answer.name} runs at {answer.url}")
+    console().print(f"{answer.name} runs at {answer.url}", soft_wrap=True)

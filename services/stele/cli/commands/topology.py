@@ -72,7 +72,10 @@ def cancel(
     """Undo a request that is pending, or running before its point of no return."""
     with where.client() as client:
         outcome = client.submit(change.envelope("cancel", Cancel(request_id)))
-        console().print(f"cancelled at epoch {outcome.epoch}; request {request_id} is being undone")
+        console().print(
+            f"cancelled at epoch {outcome.epoch}; request {request_id} is being undone",
+            soft_wrap=True,
+        )
         if change.wait:
             follow(client, request_id)
         return Exit.OK
@@ -82,11 +85,11 @@ def submit_and_follow(client: Client, change: Change, label: str, command: AnyCo
     """Submit a topology request, say its id before anything else, and follow it if asked to."""
     envelope = change.envelope(label, command)
     out = console()
-    out.print(f"request [bold]{envelope.request_id}[/bold]")
+    out.print(f"request [bold]{envelope.request_id}[/bold]", soft_wrap=True)
     outcome = client.submit(envelope)
-    out.print(f"accepted at epoch {outcome.epoch}")
+    out.print(f"accepted at epoch {outcome.epoch}", soft_wrap=True)
     if not change.wait:
-        out.print(f"follow it with: stele request follow {envelope.request_id}")
+        out.print(f"follow it with: stele request follow {envelope.request_id}", soft_wrap=True)
         return Exit.OK
     return Exit.OK if follow(client, envelope.request_id) else Exit.FAILED
 

@@ -45,7 +45,7 @@ def watch(
             else:
                 row = decode(data.encode(), EpochRow)
                 head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
-                out.print(Text.assemble((head, "bold"), f"  {summary(row)}"))
+                out.print(Text.assemble((head, "bold"), f"  {summary(row)}"), soft_wrap=True)
 
 
 def epochs_from(client: Client, first: int, give_up_after_s: float) -> Iterator[str]:

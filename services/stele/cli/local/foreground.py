@@ -96,7 +96,10 @@ def start_detached(options: StackOptions) -> int:
         stack = wait_ready(options.directory, child.poll, lambda now: _tell(status, now))
     out.print(stack_table(stack))
     where = f" --dir {options.directory}" if options.directory.name != ".stele" else ""
-    out.print(f"`stele status{where}` shows the cluster, `stele stack down{where}` stops it.")
+    out.print(
+        f"`stele status{where}` shows the cluster, `stele stack down{where}` stops it.",
+        soft_wrap=True,
+    )
     return Exit.OK
 
 
@@ -136,14 +139,14 @@ def _tell(status: Status, stack: StackFile | None) -> None:
 
 
 def _start(stack: Stack, out: Console) -> None:
-    out.print(f"starting in {stack.directory}")
+    out.print(f"starting in {stack.directory}", soft_wrap=True)
     try:
         stack.start()
     except STACK_FAILURES as error:
         message, _, rest = str(error).partition("\n")
         last = rest.strip().splitlines()[-1:] or [""]
         raise CliError(message, last[0].strip()) from error
-    out.print(f"ready: {stack.url('metadata-log')}")
+    out.print(f"ready: {stack.url('metadata-log')}", soft_wrap=True)
 
 
 def _serve(stack: Stack, out: Console, stop: threading.Event) -> None:
