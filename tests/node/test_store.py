@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stele.domain.ring.tokens import MIN_TOKEN, token_of
+from stele.node import wire
 from stele.node.cells import Cell, Row, newest
 from stele.node.store import INLINE_BYTES, Cursor, Size, Span, Store
 
@@ -94,6 +95,15 @@ async def test_pages_give_every_row_of_the_spans_once_in_order(store: Store) -> 
     assert (await store.measure(spans)).keys == 200
 
 
+async def test_a_page_arrives_as_it_was_read_tombstones_too(store: Store) -> None:
+    await store.write([row(b"kept", 1, b"value"), row(b"gone", 2, None)])
+    page = await store.page([RING], None, 1000)
+    sent = wire.Scanned(code=wire.Code.OK, rows=page.rows)
+    received = wire.decode_scanned(wire.encode(sent)).rows
+    assert received == page.rows
+    assert {r.key: r.tombstone for r in received} == {b"kept": False, b"gone": True}
+
+
 async def test_a_range_begins_after_its_start_and_holds_its_end(store: Store) -> None:
     await store.write([Row("ks", token, b"k", 1, False, b"") for token in (10, 20, 30)])
     page = await store.page([Span("ks", 10, 20)], None, 1000)
@@ -131,6 +141,7 @@ async def test_a_cancelled_caller_returns_only_when_its_work_has_ended(store: St
 WRITER = """
 import asyncio, sys
 from pathlib import Path
+from stele.node import wire
 from stele.node.cells import Row
 from stele.node.store import Store
 
