@@ -312,7 +312,7 @@ class Writer:
                 self._pipeline.resolve()
             ticks += 1
             if ticks % LAG_EVERY_TICKS == 0:
-                with contextlib.suppress(KafkaException):
+                with contextlib.suppress(KafkaException, TimeoutError):
                     end = await self._log.end_offset()
                     self.lag_records = max(0, end - self._fold.next_offset)
                     metrics.lag.set(self.lag_records)
