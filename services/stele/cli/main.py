@@ -34,6 +34,7 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("get", "data:get", "Read a value."),
     ("log", "log:app", "The log itself: replay."),
     ("stack", "stack:app", "A whole cluster on this machine: up, status, logs, add-node, down."),
+    ("sim", "sim:app", "The deterministic simulator: run, sweep, mutants."),
     ("demo", "demo:demo", "A real cluster under load, with what happened."),
 )
 

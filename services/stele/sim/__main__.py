@@ -1,6 +1,6 @@
 """``python -m stele.sim`` is ``stele sim``."""
 
-from stele.cli.sim import app
+from stele.cli.commands.sim import app
 
 if __name__ == "__main__":
     app()

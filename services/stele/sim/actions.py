@@ -88,10 +88,7 @@ def _wipe(world: World, action: Action, index: int) -> None:
     image, node = world.witness.image, world.nodes.get(action.target)
     state = image.node(action.target)
     owner = state is not None and state.state in OWNS_TOKENS
-    factors = [
-        rf for replication in image.schema.replications().values() for rf in replication.values()
-    ]
-    if owner and min(factors) < SURVIVES_LOSS_RF:
+    if owner and world.smallest_rf < SURVIVES_LOSS_RF:
         return
     if node is not None and len(world.gone) < MAX_GONE:
         world.faults += 1
@@ -173,6 +170,7 @@ def _cancel(world: World, action: Action, index: int) -> None:
 def _keyspace(world: World, action: Action, index: int) -> None:
     """Keyspace ``target`` with replication factor ``number``; one that a lost node cannot stop."""
     rf = max(action.number, SURVIVES_LOSS_RF) if world.gone else action.number
+    world.smallest_rf = min(world.smallest_rf, rf)
     world.request(commands.CreateKeyspace(action.target, {DC: rf}))
 
 

@@ -48,6 +48,8 @@ class World:
         self.faults = 0
         self.requests = 0
         self.gone = set[str]()
+        self.smallest_rf = scenario.rf
+        """Smallest replication factor that was ever asked for."""
         self.traps: list[tuple[str, str, int, float]] = []
         self.nodes: dict[str, Node] = {}
         self.writers: list[Writer] = [Writer(f"w{i + 1}", self) for i in range(scenario.writers)]
