@@ -43,15 +43,17 @@ lock: setup ## resolve the newest versions that pyproject.toml and jars/ allow
 	echo "uv==0.13.8" | $(LOCK) --upgrade - -o requirements/uv.txt
 	$(LOCK) --upgrade -c requirements/uv.txt pyproject.toml --all-extras -o requirements/all.txt
 	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml -o requirements/services.txt
+	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml --extra spark -o requirements/placements.txt
+	printf '%s\n' uv 'jgo[cli]' setuptools | $(LOCK) --upgrade -c requirements/uv.txt -c requirements/all.txt - -o requirements/image-build.txt
 	$(BIN)/python -m stele.stack.jars lock
 
 up: ## the same services in containers, three brokers
-	docker compose up --detach --build --wait
+	infra/compose up
 
 down: ## stop the containers; the data stays in its volumes
-	docker compose down
+	infra/compose down
 
-compose-test: setup ## test the running containers
+compose-test: setup ## bring the containers up, break some, check, take them down
 	$(BIN)/pytest -m deploy tests/deploy
 
 clean: ## remove what was built; keep the sources

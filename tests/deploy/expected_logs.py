@@ -1,0 +1,80 @@
+"""What a container may log as an error while others are killed, each with its reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    service: str  # regular expression of the whole of the service's name
+    text: str  # regular expression, searched for in the line
+    why: str
+
+
+KILLED = "another container was killed by the test"
+EXPECTED: tuple[Expected, ...] = (
+    Expected(".*", r"\|FAIL\|.*(Connect to|Disconnected|Failed to resolve|Connection)", KILLED),
+    Expected(
+        ".*",
+        r"\|ERROR\|.*(Connect to|Disconnected|Failed to resolve|brokers are down)",
+        KILLED,
+    ),
+    Expected(
+        "session-guard",  # aiokafka, under Faust
+        r"Unable connect to node|Failed fetch messages from|Unable to request metadata from|"
+        r"Unable to update metadata from|Group Coordinator Request failed|"
+        r"Heartbeat send request failed|Heartbeat session expired|OffsetCommit.*failed",
+        KILLED,
+    ),
+    Expected(
+        "kafka-.*",
+        r"Unexpected error handling request .*apiKey=CONTROLLER_REGISTRATION",
+        "three controllers start at once, and register again until their quorum has formed",
+    ),
+)
+
+_LIBRDKAFKA = re.compile(r"^%(\d)\|")  # the number is syslog's severity: 3 is an error
+_ERROR_SEVERITY = 3
+_BROKER_ERROR = re.compile(r"\] (ERROR|FATAL) ")
+_SPARK_ERROR = re.compile(r"^\d\d/\d\d/\d\d [\d:]+ (ERROR|FATAL) |Traceback|^Exception in thread")
+_REDIS_ERROR = re.compile(r"fatal|error|bug report", re.IGNORECASE)
+
+
+def unexpected(service: str, log: str) -> list[str]:
+    """The lines of a service's log that report an error which nobody expected."""
+    return [
+        line
+        for line in log.splitlines()
+        if _is_error(service, line)
+        and not any(
+            re.fullmatch(known.service, service) and re.search(known.text, line)
+            for known in EXPECTED
+        )
+    ]
+
+
+def _is_error(service: str, line: str) -> bool:
+    if service.startswith("kafka-"):
+        return _BROKER_ERROR.search(line) is not None
+    if service == "redis":
+        return _REDIS_ERROR.search(line) is not None
+    if service == "prometheus":
+        return "level=error" in line
+    return _is_error_of_ours(service, line)
+
+
+def _is_error_of_ours(service: str, line: str) -> bool:
+    severity = _LIBRDKAFKA.match(line)
+    if severity is not None:
+        return int(severity.group(1)) <= _ERROR_SEVERITY
+    if line.startswith("{"):
+        try:
+            return json.loads(line).get("level") in ("error", "critical")
+        except ValueError:
+            return True
+    if service == "placements":  # Spark writes text
+        return _SPARK_ERROR.search(line) is not None
+    return bool(line.strip())  # ours write JSON, and nothing else

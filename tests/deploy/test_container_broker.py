@@ -1,0 +1,21 @@
+"""The rung of the broker's fixture ladder that uses a container."""
+
+from __future__ import annotations
+
+import pytest
+
+from stele.runtime.kafka import ensure_topics, topic_specs
+from tests.servers import container_broker
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
+
+
+@pytest.mark.usefixtures("docker")
+def test_the_fixtures_broker_runs_in_a_container_where_docker_answers(cluster: str) -> None:
+    with container_broker() as bootstrap:
+        assert bootstrap is not None, "Docker answers and has the image"
+        ensure_topics(bootstrap, cluster)
+        from confluent_kafka.admin import AdminClient
+
+        topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+    assert {f"stele.{cluster}.{topic}" for topic in topic_specs(1)} <= set(topics)

@@ -1,0 +1,99 @@
+"""What the deployment's files promise, checked without Docker."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from stele.runtime.metrics import REGISTRY
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ("stele/services:", "stele/placements:")
+JOBS = {"topics"}  # they end, and have no health to ask for
+SERVICES_WITH_METRICS = ("coordinator", "metadata_log", "node", "session_guard")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return found
+
+
+def test_one_port_is_published_and_only_on_loopback(compose: dict[str, Any]) -> None:
+    published = {n: s["ports"] for n, s in compose["services"].items() if "ports" in s}
+    assert list(published) == ["metadata-log-1"]
+    assert all(port.startswith("127.0.0.1:") for port in published["metadata-log-1"])
+
+
+def test_every_container_has_a_memory_limit_a_restart_policy_and_one_network(
+    compose: dict[str, Any],
+) -> None:
+    for name, service in compose["services"].items():
+        assert service["mem_limit"], name
+        assert service["restart"] in {"unless-stopped", "on-failure"}, name
+        assert service["networks"] == ["stele"], name
+        ours = service["image"].startswith(OURS)  # the image has the health check
+        assert ours or "healthcheck" in service or name in JOBS, name
+
+
+def test_our_containers_can_write_to_their_volume_and_to_tmp_only(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        if service["image"].startswith(OURS):
+            assert service["read_only"], name
+            assert service["cap_drop"] == ["ALL"], name
+            volumes = service.get("volumes", [])
+            assert volumes in ([], [f"{name}:/var/lib/stele"]), name
+
+
+def test_no_secret_is_in_the_files() -> None:
+    for path in ("docker-compose.yml", ".env.example"):
+        text = (ROOT / path).read_text()
+        assert not re.search(r"(password|secret|token)\w*\s*[:=]\s*\S", text, re.IGNORECASE), path
+
+
+def test_every_setting_of_the_example_is_one_that_compose_reads() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    names = re.findall(r"^#?([A-Z_]+)=", (ROOT / ".env.example").read_text(), re.MULTILINE)
+    unread = [n for n in names if not n.startswith("COMPOSE_") and f"${{{n}:-" not in text]
+    assert names
+    assert not unread
+
+
+def test_prometheus_asks_every_service(compose: dict[str, Any]) -> None:
+    found = yaml.safe_load((ROOT / "infra/prometheus/prometheus.yml").read_text())
+    targets: set[str] = set()
+    for job in found["scrape_configs"]:
+        for group in job.get("static_configs", []):
+            targets.update(target.partition(":")[0] for target in group["targets"])
+        for group in job.get("dns_sd_configs", []):
+            targets.update(group["names"])
+    serving = {
+        name
+        for name, service in compose["services"].items()
+        if service["image"].startswith(OURS) and name not in JOBS
+    }
+    assert targets == serving
+
+
+def test_every_metric_that_is_shown_or_watched_exists() -> None:
+    for service in SERVICES_WITH_METRICS:
+        __import__(f"stele.{service}.metrics")
+    exists = {sample for family in REGISTRY.collect() for sample in _samples(family)}
+    dashboard = json.loads((ROOT / "infra/grafana/dashboards/stele.json").read_text())
+    shown = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    alerts = yaml.safe_load((ROOT / "infra/prometheus/alerts.yml").read_text())
+    watched = [rule["expr"] for group in alerts["groups"] for rule in group["rules"]]
+    named = {name for text in shown + watched for name in re.findall(r"\bstele_\w+", text)}
+    assert len(named) > 15
+    assert named <= exists, named - exists
+
+
+def _samples(family: Any) -> set[str]:
+    """Names that a metric's values have: a counter ends in _total, a histogram in _bucket."""
+    suffix = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+    return {family.name + end for end in suffix.get(family.type, ("",))}
