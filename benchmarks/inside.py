@@ -95,8 +95,8 @@ async def commit(bootstrap: str, clients: int, seconds: float) -> Measured:
 
 def consume(bootstrap: str, topic: str, count: int) -> Rate:
     """Raw consumption of the log's first ``count`` records."""
-    consumer = _consumer(bootstrap, topic, 0)
     seen, began_s = 0, time.perf_counter()
+    consumer = _consumer(bootstrap, topic, 0)  # it fetches from here on: that is part of the time
     while seen < count:
         first = consumer.poll(TIMEOUT_S)
         assert first is not None
