@@ -22,6 +22,7 @@ from benchmarks.core import rates
 from benchmarks.etcd import etcd, etcd_version
 from benchmarks.numbers import Measured, Rate
 from stele.log.flows import flow_topic
+from stele.runtime.kafka import ensure_topics
 from stele.stack.broker import BrokerCluster
 from stele.stack.process import Command, Process, spawn
 
@@ -29,6 +30,9 @@ CLIENTS = (1, 16, 128)
 START_S = 60.0
 POLL_S = 0.05
 CLUSTER = "bench"
+REPLAY_CLUSTER = "replay"
+REPLAY_EPOCHS = 200_000
+"""A log long enough that the reader's start, a third of a second, is a small part of its time."""
 OUTPUT = Path("build/bench")
 
 
@@ -113,10 +117,10 @@ def run(seconds: float, directory: Path) -> Report:
                 measured.append(inside("commit", bootstrap, clients, seconds))
                 measured.append(load("http", url, clients, seconds))
                 measured.append(load("topic", f"{bootstrap}/{CLUSTER}", clients, seconds))
-        topic = flow_topic(CLUSTER, "epochs")
-        count = 1 + sum(m.count for m in measured if m.what.startswith("commit by"))
-        for what in ("consume", "replay"):
-            core.append(rate(what, bootstrap, topic, count))
+        ensure_topics(bootstrap, REPLAY_CLUSTER)
+        topic = flow_topic(REPLAY_CLUSTER, "epochs")
+        for what in ("fill", "consume", "replay"):
+            core.append(rate(what, bootstrap, topic, REPLAY_EPOCHS))
     finally:
         brokers.stop()
     version = etcd_version()

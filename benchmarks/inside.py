@@ -17,6 +17,7 @@ import uvloop
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks import payload
+from benchmarks.core import chain
 from benchmarks.load import Clock
 from benchmarks.numbers import Measured, Rate, measured
 from stele.log.flows import flow_topic
@@ -93,6 +94,17 @@ async def commit(bootstrap: str, clients: int, seconds: float) -> Measured:
     return measured("commit inside the service", clients, clock.latencies_s, seconds)
 
 
+def fill(bootstrap: str, topic: str, count: int) -> Rate:
+    """Make a log of ``count`` epochs by the production pipeline, and append it."""
+    records = chain([payload.envelope(number) for number in range(count - 1)])
+    began_s = time.perf_counter()
+    producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.messages": 2 * count})
+    for record in records:
+        producer.produce(topic, record)
+    assert producer.flush(TIMEOUT_S) == 0
+    return Rate("raw produce", count, time.perf_counter() - began_s)
+
+
 def consume(bootstrap: str, topic: str, count: int) -> Rate:
     """Raw consumption of the log's first ``count`` records."""
     seen, began_s = 0, time.perf_counter()
@@ -144,6 +156,8 @@ def main(what: str, bootstrap: str, *more: str) -> Measured | Rate:
             return raw(bootstrap, int(more[0]), float(more[1]))
         case "commit":
             return uvloop.run(commit(bootstrap, int(more[0]), float(more[1])))
+        case "fill":
+            return fill(bootstrap, more[0], int(more[1]))
         case "consume":
             return consume(bootstrap, more[0], int(more[1]))
         case _:

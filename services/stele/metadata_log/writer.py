@@ -29,7 +29,7 @@ from stele.runtime.logs import get_logger
 log: BoundLogger = get_logger(__name__)
 
 TICK_S: Final = 0.25
-LAG_EVERY_TICKS: Final = 8
+LAG_EVERY_S: Final = 2.0
 CREATE_TIMEOUT_S: Final = 60.0
 RETRY_START_S: Final = 1.0
 _ENTROPY_BITS: Final = 74
@@ -79,7 +79,7 @@ class Writer:
         self._probing = asyncio.Lock()
         self._next_probe: asyncio.Task[int] | None = None
         self._ready = asyncio.Event()
-        self._tick: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def image(self) -> Image:
@@ -104,7 +104,10 @@ class Writer:
         Returns too when the log cannot be read: ``failure`` then says why.
         """
         self._log.follow(0, self._on_records, self._fail)
-        self._tick = asyncio.create_task(self._watch(), name="log-watch")
+        self._tasks = [
+            asyncio.create_task(self._watch(), name="log-watch"),
+            asyncio.create_task(self._measure_lag(), name="log-lag"),
+        ]
         with contextlib.suppress(ReaderStoppedError):
             while not self._ready.is_set():
                 try:
@@ -118,10 +121,10 @@ class Writer:
             log.info("the log is read", epoch=self.image.epoch, cluster_id=self.image.cluster_id)
 
     async def close(self) -> None:
-        if self._tick is not None:
-            self._tick.cancel()
+        for task in self._tasks:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._tick
+                await task
         await self._log.close()
 
     def submit(self, envelope: Envelope, reply: Reply) -> None:
@@ -296,8 +299,7 @@ class Writer:
         )
 
     async def _watch(self) -> None:
-        """Force what is silent for too long to an outcome; keep the lag known."""
-        ticks = 0
+        """Force what is silent for too long to an outcome."""
         while self.failure is None:
             await asyncio.sleep(TICK_S)
             silent_s = time.monotonic() - self._progress_s
@@ -310,12 +312,15 @@ class Writer:
                     epoch=self.image.epoch,
                 )
                 self._pipeline.resolve()
-            ticks += 1
-            if ticks % LAG_EVERY_TICKS == 0:
-                with contextlib.suppress(KafkaException, TimeoutError):
-                    end = await self._log.end_offset()
-                    self.lag_records = max(0, end - self._fold.next_offset)
-                    metrics.lag.set(self.lag_records)
+
+    async def _measure_lag(self) -> None:
+        """A task of its own: the question may wait long for a leader, and nobody waits for it."""
+        while self.failure is None:
+            await asyncio.sleep(LAG_EVERY_S)
+            with contextlib.suppress(KafkaException, TimeoutError):
+                end = await self._log.end_offset()
+                self.lag_records = max(0, end - self._fold.next_offset)
+                metrics.lag.set(self.lag_records)
 
 
 def _create_cluster(settings: MetadataLogSettings) -> Envelope:

@@ -85,7 +85,6 @@ class ServiceSettings(BaseSettings):
     placements_urls: Urls = Field(
         default=(), description="Addresses of placements, separated by commas."
     )
-    console_urls: Urls = Field(default=(), description="Addresses of console, separated by commas.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least severe line that is logged."
     )

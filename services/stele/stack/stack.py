@@ -60,7 +60,6 @@ SERVICES: tuple[ServiceSpec, ...] = (
     ServiceSpec("coordinator", "stele.coordinator"),
     ServiceSpec("tablet-balancer", "stele.tablet_balancer"),
     ServiceSpec("placements", "stele.placements", {"STELE_DATA_DIR": "{directory}"}),
-    ServiceSpec("console", "stele.console"),
 )
 
 

@@ -1,0 +1,76 @@
+"""Three brokers, replication 3, two in sync: one of them dies, and nothing stops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stele.stack.stack import SERVICES, Stack
+from tests.polling import wait_until
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(400)]
+
+NEEDED = {"metadata-log", "coordinator", "session-guard"}
+TRIES = 20
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    directory: Path = tmp_path_factory.mktemp("three")
+    services = [spec for spec in SERVICES if spec.name in NEEDED]
+    with Stack(directory, brokers=3, nodes=3, services=services) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with httpx.Client(timeout=20.0) as client:
+        yield client
+
+
+def _states(stack: Stack, http: httpx.Client) -> dict[str, str]:
+    found: dict[str, Any] = http.get(f"{stack.url('metadata-log')}/v1/state").json()
+    return {node["node_id"]: node["state"] for node in found["nodes"]}
+
+
+def _command(stack: Stack, http: httpx.Client, request_id: str, **command: object) -> None:
+    """Ask until the outcome is known: the same id takes effect once."""
+    body = {"request_id": request_id, "actor": "test", "reason": "brokers", "command": command}
+    for _ in range(TRIES):
+        answer = http.post(f"{stack.url('metadata-log')}/v1/commands", json=body)
+        if answer.status_code == 200:
+            return
+        assert answer.status_code in {503, 504}, answer.text
+    raise AssertionError(f"{request_id} was not answered: {answer.text}")
+
+
+def _write(stack: Stack, http: httpx.Client, keys: range) -> None:
+    for key in keys:
+        answer = http.put(f"{stack.url('n2')}/v1/data/library/k{key}", content=b"v%d" % key)
+        assert answer.status_code == 200, answer.text
+
+
+def test_a_broker_dies_and_a_node_joins_and_another_leaves(
+    stack: Stack, http: httpx.Client
+) -> None:
+    three = dict.fromkeys(("n1", "n2", "n3"), "normal")
+    wait_until(lambda: _states(stack, http) == three, "three normal nodes", 60)
+    _command(stack, http, "create", type="create_keyspace", name="library", replication={"dc1": 3})
+    _write(stack, http, range(20))
+
+    stack.kafka.brokers[0].kill()
+    _write(stack, http, range(20, 40))
+    stack.add_node(4)
+    wait_until(lambda: _states(stack, http).get("n4") == "normal", "n4 is normal", 90)
+    _command(stack, http, "leave", type="leave", node_id="n1")
+    wait_until(lambda: _states(stack, http)["n1"] == "left", "n1 has left", 90)
+    _write(stack, http, range(40, 60))
+
+    for key in range(60):
+        for node in ("n2", "n3", "n4"):
+            answer = http.get(f"{stack.url(node)}/v1/data/library/k{key}")
+            assert answer.content == b"v%d" % key, (node, key, answer.text)
