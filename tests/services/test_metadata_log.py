@@ -22,6 +22,7 @@ from stele.log.flows import flow_topic
 from stele.metadata_log.openapi import openapi
 from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until
+from tests.services.groups import take_the_name_away
 from tests.services.metadata_logs import DEADLINE_S, Service
 
 pytestmark = pytest.mark.broker
@@ -363,6 +364,25 @@ def test_another_instance_takes_the_commands_over(start: Start, plain: Kafka) ->
     first.kill()
     plain.send_all([setting("after")])
     assert plain.wait_for("after")[0].applied
+
+
+def test_an_instance_that_was_fenced_out_of_its_group_comes_back(
+    start: Start, plain: Kafka, kafka: str, cluster: str
+) -> None:
+    """As after a long silence, when its own return takes its name away from it."""
+    service = start("ml-1")
+    plain.send_all([setting("before")])
+    plain.wait_for("before")
+    group, topic = f"stele.{cluster}.metadata-log", flow_topic(cluster, "commands")
+    take_the_name_away(kafka, group, topic, "ml-1")
+
+    def reason() -> str:
+        return str(service.http.get("/healthz").json()["reason"])
+
+    wait_until(lambda: "consumer group" in reason(), "health to tell", DEADLINE_S)
+    plain.send_all([setting("after")])
+    assert plain.wait_for("after")[0].applied
+    wait_until(lambda: not reason(), "health to return", DEADLINE_S)
 
 
 def test_a_record_that_cannot_be_read_stops_the_service_with_a_reason(

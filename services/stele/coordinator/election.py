@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from stele.log.flows import flow_topic
-from stele.runtime.logs import get_logger
+from stele.runtime.group import Membership
 
 SESSION_TIMEOUT_MS: Final = 6000
 """How long the place of an instance that crashed stays reserved; the least that brokers allow."""
@@ -21,8 +21,6 @@ HEARTBEAT_MS: Final = 1500
 """A quarter of the session's time-out, so that three heartbeats may be lost."""
 POLL_S: Final = 0.2
 CLOSE_TIMEOUT_S: Final = 5.0
-
-log = get_logger(__name__)
 
 
 class Election:
@@ -36,26 +34,28 @@ class Election:
         self, bootstrap: str, cluster: str, instance_id: str, on_change: Callable[[], None]
     ) -> None:
         self.elected = False
-        self.failure = ""
-        self._fatal = ""
         self._topic = flow_topic(cluster, "reports")
         self._on_change = on_change
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": f"stele.{cluster}.coordinators",
-                "group.instance.id": instance_id,
-                "session.timeout.ms": SESSION_TIMEOUT_MS,
-                "heartbeat.interval.ms": HEARTBEAT_MS,
-                "partition.assignment.strategy": "cooperative-sticky",  # who acts goes on acting
-                "enable.auto.commit": False,
-                "auto.offset.reset": "latest",
-                "reconnect.backoff.max.ms": 1000,
-            }
-        )
+        self._membership = Membership(self._stop)
+        self._settings: dict[str, str | int | bool] = {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"stele.{cluster}.coordinators",
+            "group.instance.id": instance_id,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "partition.assignment.strategy": "cooperative-sticky",  # who acts goes on acting
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",
+            "reconnect.backoff.max.ms": 1000,
+        }
+
+    @property
+    def failure(self) -> str:
+        """Why this instance is in no election; empty while it is."""
+        return self._membership.failure
 
     def start(self) -> None:
         self._thread.start()
@@ -65,27 +65,26 @@ class Election:
         await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
+        self._membership.keep(self._take_part)
+
+    def _take_part(self) -> None:
+        """The life of one consumer. Raises KafkaException."""
+        consumer = Consumer(self._settings)
         try:
-            self._consumer.subscribe(
+            consumer.subscribe(
                 [self._topic],
                 on_assign=self._on_assign,
                 on_revoke=self._on_revoke,
                 on_lost=self._on_revoke,
             )
-            while not self._stop.is_set() and not self._fatal:
-                message = self._consumer.poll(POLL_S)
-                self._look_at(message.error() if message is not None else None)
-        except KafkaException as error:
-            self._fatal = str(error)
+            while not self._stop.is_set():
+                message = consumer.poll(POLL_S)
+                self._membership.look_at(message.error() if message is not None else None)
+        except KafkaException:
+            self._tell(False)
+            raise
         finally:
-            if self._fatal:
-                self._fail(self._fatal)
-            self._consumer.close()
-
-    def _look_at(self, error: KafkaError | None) -> None:
-        """All but a fatal error, such as another process of the same id, librdkafka overcomes itself."""
-        if error is not None and error.code() == KafkaError._FATAL:  # noqa: SLF001  (their only name)
-            self._fatal = error.str()
+            consumer.close()
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(partitions)
@@ -96,14 +95,6 @@ class Election:
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         if any(partition.partition == 0 for partition in partitions):
             self._tell(False)
-
-    def _fail(self, why: str) -> None:
-        self.failure = (
-            f"No longer in the group of coordinators: {why}. "
-            "Give each process its own STELE_INSTANCE_ID and start this one again."
-        )
-        log.error("left the election", why=why)
-        self._tell(False)
 
     def _tell(self, elected: bool) -> None:
         def change() -> None:

@@ -111,7 +111,7 @@ class KafkaLog:
         producer = self._producer or self._start_producer()
         if producer.produce_batch(self._topic, batch, partition=0) < len(batch):
             refused = next(m["_error"] for m in batch if "_error" in m)
-            if _is_fatal(refused):
+            if is_fatal(refused):
                 self._producer = None  # librdkafka wants a new one after such an error
 
     def _start_thread(self, target: Callable[..., None], *args: object) -> None:
@@ -204,7 +204,8 @@ class KafkaLog:
             self._loop.call_soon_threadsafe(callback, *args)
 
 
-def _is_fatal(error: KafkaError) -> bool:
+def is_fatal(error: KafkaError) -> bool:
+    """Librdkafka wants a new client after such an error."""
     return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's name
 
 
@@ -220,6 +221,6 @@ def _records(batch: list[Message]) -> list[Record]:
             KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - librdkafka's own name for it
         ):
             raise OffsetGoneError(message.offset() or 0, f"{error.str()}. Begin with a snapshot.")
-        elif error.fatal():
+        elif is_fatal(error):
             raise KafkaException(error)
     return found

@@ -23,6 +23,7 @@ from stele.log.flows import flow_topic
 from stele.metadata_log import metrics
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
+from stele.runtime.group import Membership
 from stele.runtime.logs import get_logger
 
 log: BoundLogger = get_logger(__name__)
@@ -66,6 +67,8 @@ class Progress:
         self._taken.append(offset)
 
     def done(self, offset: int) -> None:
+        if not self._taken or offset < self._taken[0]:
+            return  # answered for a consumer that is gone
         self._done.add(offset)
         while self._taken and self._taken[0] in self._done:
             first = self._taken.popleft()
@@ -77,8 +80,6 @@ class CommandsTopic:
     """Feeds the writer from the topic. Make and start it in the writer's event loop."""
 
     def __init__(self, settings: MetadataLogSettings, writer: Writer) -> None:
-        self.failure = ""
-        """Why commands are not read any more; empty while they are."""
         self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._stop = threading.Event()
@@ -86,9 +87,15 @@ class CommandsTopic:
         self._outcomes = flow_topic(settings.cluster, "outcomes")
         self._progress: dict[int, Progress] = {}
         self._to_send: list[dict[str, Any]] = []
-        self._consumer = Consumer(_consumer_settings(settings))
+        self._settings = settings
+        self._membership = Membership(self._stop)
         self._producer = Producer(_producer_settings(settings))
         self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
+
+    @property
+    def failure(self) -> str:
+        """Why commands are not read; empty while they are, here or by another instance."""
+        return self._membership.failure
 
     def start(self) -> None:
         self._thread.start()
@@ -101,53 +108,73 @@ class CommandsTopic:
     # -- the consumer's thread --
 
     def _run(self) -> None:
+        self._membership.keep(self._read)
+        self._producer.flush(FLUSH_TIMEOUT_S)
+
+    def _read(self) -> None:
+        """The life of one consumer. Raises KafkaException; what it had not answered is read again."""
+        self._progress.clear()
+        consumer = Consumer(_consumer_settings(self._settings))
         try:
-            self._consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._lost)
+            consumer.subscribe([self._topic], on_revoke=self._revoked, on_lost=self._lost)
             committed_s = time.monotonic()
             while not self._stop.is_set() and self._writer.failure is None:
-                self._read_some()
+                self._read_some(consumer)
                 if time.monotonic() - committed_s >= COMMIT_EVERY_S:
-                    self._commit(asynchronous=True)
+                    self._commit(consumer, asynchronous=True)
                     committed_s = time.monotonic()
             self._producer.flush(FLUSH_TIMEOUT_S)
-            self._commit(asynchronous=False)
-        except KafkaException as error:
-            self.failure = f"The commands topic cannot be read any further: {error}"
-            log.error("commands are not read any more", why=str(error))
+            self._commit(consumer, asynchronous=False)
         finally:
-            self._consumer.close()
+            consumer.close()
 
-    def _read_some(self) -> None:
+    def _read_some(self, consumer: Consumer) -> None:
         self._producer.poll(0)
         outstanding = sum(progress.outstanding for progress in self._progress.values())
         if outstanding >= MAX_OUTSTANDING:
             self._producer.poll(BUSY_POLL_S)
             return
-        first = self._consumer.poll(BUSY_POLL_S if outstanding else IDLE_POLL_S)
-        if first is None:
+        first = consumer.poll(BUSY_POLL_S if outstanding else IDLE_POLL_S)
+        messages = [] if first is None else [first, *consumer.consume(BATCH, 0)]
+        self._membership.look_at(None)
+        batch = [received for received in map(self._received, messages) if received is not None]
+        if not batch:
             return
-        batch = [r for r in map(_received, [first, *self._consumer.consume(BATCH, 0)]) if r]
         for received in batch:
             self._progress.setdefault(received.partition, Progress()).take(received.offset)
         self._call(self._submit, batch)
 
-    def _commit(self, *, asynchronous: bool) -> None:
+    def _received(self, message: Message) -> Received | None:
+        """Raises KafkaException for what ends the consumer."""
+        error = message.error()
+        if error is not None:
+            self._membership.look_at(error)
+            log.warning("reading commands", why=str(error))
+            return None
+        return Received(
+            message.partition() or 0,
+            message.offset() or 0,
+            message.key(),
+            message.value() or b"",
+        )
+
+    def _commit(self, consumer: Consumer, *, asynchronous: bool) -> None:
         ready = {n: p for n, p in self._progress.items() if p.position > p.committed}
         if not ready:
             return
         offsets = [TopicPartition(self._topic, n, p.position) for n, p in ready.items()]
         try:
             if asynchronous:
-                self._consumer.commit(offsets=offsets, asynchronous=True)
+                consumer.commit(offsets=offsets, asynchronous=True)
             else:
-                self._consumer.commit(offsets=offsets, asynchronous=False)
+                consumer.commit(offsets=offsets, asynchronous=False)
             for progress in ready.values():
                 progress.committed = progress.position
         except KafkaException as error:
             log.warning("offsets of commands were not committed", why=str(error))
 
     def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._commit(asynchronous=False)
+        self._commit(consumer, asynchronous=False)
         self._lost(consumer, partitions)
 
     def _lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -247,23 +274,6 @@ class CommandsTopic:
     def _call(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: the process is ending
             self._loop.call_soon_threadsafe(callback, *args)
-
-
-def _received(message: Message) -> Received | None:
-    """Raises KafkaException for errors that do not go away."""
-    error = message.error()
-    if error is None:
-        key = message.key()
-        return Received(
-            message.partition() or 0,
-            message.offset() or 0,
-            key,
-            message.value() or b"",
-        )
-    if error.fatal():
-        raise KafkaException(error)
-    log.warning("reading commands", why=str(error))
-    return None
 
 
 def _text(key: bytes | None) -> str:

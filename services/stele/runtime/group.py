@@ -1,0 +1,68 @@
+"""Staying in a consumer group: what librdkafka calls fatal is the end of a consumer, not of the process.
+
+A member with a name (``group.instance.id``) that was silent for longer than its session can be fenced out by
+its own return: the answer to a request from before comes when the name has a new member id. So can one of two
+processes that were given the same name. Either way that consumer reads nothing any more, and another has to
+be made.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from stele.log.kafka import is_fatal
+from stele.runtime.logs import get_logger
+
+FIRST_PAUSE_S: Final = 0.2
+LAST_PAUSE_S: Final = 10.0
+PROVEN_S: Final = 8.0
+"""A consumer that lives longer than a session is a member again."""
+
+log = get_logger(__name__)
+
+
+class Membership:
+    """Makes a consumer anew when one has come to its end. Used by one thread; ``failure`` by any."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.failure = ""
+        """Why this process is not in the group; empty while it is, as far as is known."""
+        self._stop = stop
+        self._since_s = 0.0
+
+    def keep(self, member: Callable[[], None]) -> None:
+        """Run ``member`` until it returns: it makes a consumer, reads until the stop, and closes it.
+
+        After a KafkaException it is run again, at once at first and every ``LAST_PAUSE_S`` in the end.
+        """
+        pause_s = FIRST_PAUSE_S
+        while not self._stop.is_set():
+            self._since_s = time.monotonic()
+            try:
+                member()
+                return
+            except KafkaException as error:
+                self._out(error)
+            if time.monotonic() - self._since_s > PROVEN_S:
+                pause_s = FIRST_PAUSE_S
+            self._stop.wait(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+
+    def look_at(self, error: KafkaError | None) -> None:
+        """To be called after each poll. Raises KafkaException for what ends a consumer."""
+        if error is not None and is_fatal(error):
+            raise KafkaException(error)
+        if self.failure and time.monotonic() - self._since_s > PROVEN_S:
+            self.failure = ""
+
+    def _out(self, error: KafkaException) -> None:
+        self.failure = (
+            f"Out of the consumer group: {error}. It is joined again; if this goes on, another process"
+            " has the same STELE_INSTANCE_ID: give each its own."
+        )
+        log.warning("out of the consumer group; joining again", why=str(error))

@@ -1,0 +1,60 @@
+"""The election on a real broker: one acts, another takes over, and nobody is out of it for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+from stele.coordinator.election import Election
+from stele.log.flows import flow_topic
+from tests.services.groups import take_the_name_away
+
+pytestmark = pytest.mark.broker
+
+DEADLINE_S = 30.0
+Candidate = Callable[[str], Awaitable[Election]]
+
+
+@pytest.fixture
+async def candidate(kafka: str, topics: str) -> AsyncIterator[Candidate]:
+    async with AsyncExitStack() as stack:
+
+        async def make(name: str) -> Election:
+            election = Election(kafka, topics, name, lambda: None)
+            election.start()
+            stack.push_async_callback(election.close)
+            return election
+
+        yield make
+
+
+async def _until(true: Callable[[], bool], what: str) -> None:
+    end_s = asyncio.get_running_loop().time() + DEADLINE_S
+    while not true():
+        assert asyncio.get_running_loop().time() < end_s, f"{what} within {DEADLINE_S} s"
+        await asyncio.sleep(0.05)
+
+
+async def test_one_acts_and_another_takes_over(candidate: Candidate) -> None:
+    one = await candidate("c-1")
+    await _until(lambda: one.elected, "the first is elected")
+    two = await candidate("c-2")
+    await one.close()
+    await _until(lambda: two.elected, "the second takes over")
+    assert not one.failure and not two.failure
+
+
+async def test_who_was_fenced_out_is_elected_again(
+    candidate: Candidate, kafka: str, topics: str
+) -> None:
+    """As after a long silence, when its own return takes its name away from it."""
+    one = await candidate("c-1")
+    await _until(lambda: one.elected, "it is elected")
+    group, topic = f"stele.{topics}.coordinators", flow_topic(topics, "reports")
+    await asyncio.to_thread(take_the_name_away, kafka, group, topic, "c-1", "cooperative-sticky")
+    await _until(lambda: bool(one.failure), "it tells that it was fenced out")
+    await _until(lambda: one.elected, "it is elected again")
+    await _until(lambda: not one.failure, "and well")
