@@ -161,8 +161,14 @@ class Task:
         future.then(self.step)
 
 
+_MILLION: Final = 1_000_000
+
+
 class Clock:
-    """A process's own clocks: a wall clock that is wrong and jumps, a monotonic one that drifts."""
+    """A process's own clocks: a wall clock that is wrong and jumps, a monotonic one that goes too fast or slow.
+
+    ``skew_ms`` is the error of the one in milliseconds, ``drift_ppm`` that of the other in millionths.
+    """
 
     def __init__(self, kernel: Kernel, skew_ms: int = 0, drift_ppm: int = 0) -> None:
         self._kernel = kernel
@@ -177,4 +183,8 @@ class Clock:
 
     def monotonic_s(self) -> float:
         now_us = self._kernel.now_us
-        return (now_us + now_us * self.drift_ppm // 1_000_000) / SECOND
+        return (now_us + now_us * self.drift_ppm // _MILLION) / SECOND
+
+    def timer_us(self, seconds: float) -> int:
+        """How long a timer of ``seconds`` really takes by this clock."""
+        return us(seconds) * _MILLION // (_MILLION + self.drift_ppm)

@@ -9,6 +9,7 @@ from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.log.fold import Fold
 from stele.log.port import Record
 from stele.sim.kernel import Clock, Future, Owner, Task, us
+from stele.sim.scenario import FAIR_CLOCK
 
 if TYPE_CHECKING:
     from stele.sim.world import World
@@ -23,7 +24,8 @@ class Process(Owner):
         super().__init__(name)
         self.alive = False
         self.world = world
-        self.clock = Clock(world.kernel)
+        clocks = world.scenario.clocks.get(name, FAIR_CLOCK)
+        self.clock = Clock(world.kernel, clocks.skew_ms, clocks.drift_ppm)
         self.disk: dict[str, Any] = {}
         self.random = world.kernel.random(f"process/{name}").random
 
@@ -48,7 +50,8 @@ class Process(Owner):
         self.paused_until_us = max(self.paused_until_us, self.world.kernel.now_us + us(seconds))
 
     def after(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
-        self.world.kernel.at(self.world.kernel.now_us + us(seconds), self, call, *args)
+        due_us = self.world.kernel.now_us + self.clock.timer_us(seconds)
+        self.world.kernel.at(due_us, self, call, *args)
 
     def spawn(self, body: Coroutine[Any, Any, None]) -> None:
         Task(self, body)

@@ -23,6 +23,16 @@ class Action(msgspec.Struct, frozen=True, omit_defaults=True):
     text: str = ""
 
 
+class ClockError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How wrong a process's clocks are from the beginning: see ``kernel.Clock``."""
+
+    skew_ms: int = 0
+    drift_ppm: int = 0
+
+
+FAIR_CLOCK: Final = ClockError()
+
+
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """All that a run needs; the same scenario gives the same run, to the byte."""
 
@@ -39,6 +49,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     drivers: int = 2
     clients: int = 3
     keys: int = 24
+    clocks: dict[str, ClockError] = {}
+    """By process; the others' are right."""
     actions: tuple[Action, ...] = ()
 
 
@@ -51,6 +63,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     request_every_s: float = 5.0
     longest_s: float = 0.0
     """Longest crash, pause or partition."""
+    clocks: ClockError = FAIR_CLOCK
+    """The most that clocks may be wrong, either way."""
 
 
 _ROUGH_FAULTS: Final = {"crash": 4, "pause": 3, "cut": 3, "leader": 1, "jump": 1, "trap": 4}
@@ -71,6 +85,7 @@ PROFILES: Final = {
         faults=_ROUGH_FAULTS,
         fault_every_s=5.0,
         longest_s=15.0,
+        clocks=ClockError(skew_ms=2_000, drift_ppm=1_000),
     ),
     "storm": Profile(
         weather=Weather(
@@ -86,6 +101,7 @@ PROFILES: Final = {
         faults=_STORM_FAULTS,
         fault_every_s=3.0,
         longest_s=60.0,
+        clocks=ClockError(skew_ms=600_000, drift_ppm=200_000),
     ),
 }
 DEFAULT_DURATION_S: Final = 60.0
@@ -131,7 +147,21 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     )
     actions = [*_requests(random, rules, base), *_faults(random, rules, base)]
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
-    return msgspec.structs.replace(base, actions=tuple(actions))
+    clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)
+    return msgspec.structs.replace(base, clocks=clocks, actions=tuple(actions))
+
+
+def _clocks(random: Random, most: ClockError, base: Scenario) -> dict[str, ClockError]:
+    """Every clock is wrong in its own way, as far as the profile lets it."""
+    if most == FAIR_CLOCK:
+        return {}
+    return {
+        name: ClockError(
+            random.randint(-most.skew_ms, most.skew_ms),
+            random.randint(-most.drift_ppm, most.drift_ppm),
+        )
+        for name in _process_names(base)
+    }
 
 
 def _times(random: Random, every_s: float, until_s: float) -> list[float]:
@@ -204,6 +234,10 @@ def _trap(random: Random, at_s: float, seconds: float, longest_s: float) -> Acti
         seconds = round(0.1 + longest_s * random.random() ** 2, 3)
         who = random.choice(("coordinator", "operation_node", "member", "member", "writer"))
         kind = random.choice(("crash_on", "pause_on", "cut_on"))
+        if (
+            kind == "cut_on"
+        ):  # who lacks the log for less than a barrier's patience is only waited for
+            seconds = round(longest_s * (0.6 + 0.4 * random.random()), 3)
         return Action(at_s, kind, who, seconds, random.randrange(3), random.choice(STATES))
     return Action(
         at_s, "crash_at", "", min(seconds, 10.0), random.randrange(5), random.choice(POINTS)

@@ -56,8 +56,9 @@ class _Shrinker:
                 parts = min(len(actions), parts * 2)
 
     def simplify(self) -> None:
-        """Finer weather, fewer processes, a shorter run."""
+        """Finer weather, right clocks, fewer processes, a shorter run."""
         self.fails(replace(self.best, weather=FINE))
+        self.fails(replace(self.best, clocks={}))
         for field in (
             "append_tail",
             "append_duplicate",
