@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stele.domain.decide as decisions
-from stele.domain.commands import CreateCluster, Envelope, Leave, Noop, Outcome, SetSetting
+from stele.domain.commands import (
+    ClaimCoordinator,
+    CreateCluster,
+    Envelope,
+    Join,
+    Leave,
+    Noop,
+    Outcome,
+    SetSetting,
+)
+from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
@@ -132,6 +142,28 @@ def test_a_chain_that_lost_is_decided_again_in_its_order() -> None:
     assert applied_once(partition) == {"create": 1, "two": 2, "one0": 3, "one1": 4, "one2": 5}
     assert one.pipeline.redecided == 3
     assert one.pipeline.fold.losers == 3
+
+
+def test_any_reader_can_decide_again_what_the_log_holds() -> None:
+    """The epoch tells the time that its command was decided by, though the clock went on meanwhile."""
+    sent, ticks = list[bytes](), count(1000)
+    ids = Ids(
+        next_state_id=lambda previous: next_state_id(previous, next(ticks), 1),
+        request_id=lambda: "noop",
+        now_ms=lambda: next(ticks),
+    )
+    pipeline = CommitPipeline(Fold(), sent.append, ids)
+    reader = Fold()
+    join = Join(node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1")
+    asked = (CreateCluster("blue/1"), ClaimCoordinator("c", 1), join)
+    for offset, command in enumerate(asked):
+        envelope = Envelope(request_id=f"r{offset}", command=command)
+        before = reader.image
+        pipeline.submit(envelope, lambda outcome: None)
+        pipeline.on_record(offset, sent[-1])
+        epoch = reader.offer(offset, sent[-1])
+        assert epoch is not None
+        assert decide(before, envelope, epoch.at_ms) == epoch.facts
 
 
 def test_the_same_request_id_in_flight_shares_one_record() -> None:

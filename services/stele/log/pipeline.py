@@ -126,7 +126,7 @@ class CommitPipeline:
     def resolve(self) -> None:
         """Force the outcome of what is in flight: whoever wins this epoch, the head or this NOOP, ends it."""
         noop = Envelope(request_id=self._ids.request_id(), command=Noop())
-        value, _ = self._encode(self.fold.image, noop, ())
+        value, _ = self._encode(self.fold.image, noop, (), self._ids.now_ms())
         self._append(value)
 
     def _submit(self, waiting: Waiting) -> None:
@@ -141,11 +141,12 @@ class CommitPipeline:
             waiting.reply(_applied(envelope, epoch, ZERO_STATE))
             return
         try:
-            decision = decide(tip, envelope, self._ids.now_ms())
+            at_ms = self._ids.now_ms()
+            decision = decide(tip, envelope, at_ms)
             if isinstance(decision, Rejection):
                 self._refuse(waiting, decision)
                 return
-            value, image = self._encode(tip, envelope, decision)
+            value, image = self._encode(tip, envelope, decision, at_ms)
         except Exception as error:
             if self._on_bug is None:
                 raise
@@ -164,7 +165,7 @@ class CommitPipeline:
     def _barrier(self) -> InFlight:
         if self._open_barrier is None or self._open_barrier is not self._tail():
             noop = Envelope(request_id=self._ids.request_id(), command=Noop())
-            value, image = self._encode(self.tip, noop, ())
+            value, image = self._encode(self.tip, noop, (), self._ids.now_ms())
             self._open_barrier = InFlight(noop.request_id, value, image, [], [], [])
             self._launch(self._open_barrier)
         return self._open_barrier
@@ -179,8 +180,9 @@ class CommitPipeline:
         self._append(flight.value)
 
     def _encode(
-        self, tip: Image, envelope: Envelope, decision: tuple[object, ...]
+        self, tip: Image, envelope: Envelope, decision: tuple[object, ...], at_ms: int
     ) -> tuple[bytes, Image]:
+        """``at_ms`` is the time that was decided by, so that any reader can decide again and compare."""
         epoch = Epoch(
             prev_state_id=tip.state_id,
             state_id=self._ids.next_state_id(tip.state_id),
@@ -191,7 +193,7 @@ class CommitPipeline:
             actor=envelope.actor,
             reason=envelope.reason,
             origin=envelope.origin,
-            at_ms=self._ids.now_ms(),
+            at_ms=at_ms,
         )
         return encode_epoch(epoch), evolve(tip, epoch)
 

@@ -25,7 +25,8 @@ class Writer(Follower):
 
     def start(self) -> None:
         self.follow_log()
-        ids = Ids(self._state_id, self._request_id, self.clock.wall_ms)
+        self._looks = 0
+        ids = Ids(self._state_id, self._request_id, self._now_ms)
         self.pipeline = CommitPipeline(self.fold, self._append, ids)
         self._head: tuple[int, int] = (0, 0)
         self.after(RESOLVE_AFTER_S, self._resolve)
@@ -50,6 +51,11 @@ class Writer(Follower):
 
     def _append(self, value: bytes) -> None:
         self.world.log.append(self, value)
+
+    def _now_ms(self) -> int:
+        """Time passes between two looks at the clock, also within one event."""
+        self._looks += 1
+        return self.clock.wall_ms() + self._looks % 3
 
     def _state_id(self, previous: bytes) -> bytes:
         return next_state_id(previous, self.clock.wall_ms(), self._bits())
