@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import subprocess
 import sys
@@ -66,7 +65,7 @@ def run_in_foreground(options: StackOptions) -> int:
             cluster=options.cluster,
             brokers=options.brokers,
             nodes=_nodes(options),
-            services=services_of_this_build(options.without),
+            services=services_to_start(options.without),
         )
         ready = options.directory / READY_FILE
         ready.unlink(missing_ok=True)
@@ -115,15 +114,13 @@ def spawn_detached(options: StackOptions) -> subprocess.Popen[bytes]:
         )
 
 
-def services_of_this_build(without: tuple[str, ...]) -> tuple[ServiceSpec, ...]:
-    """The services that are there to be started. Raises CliError for a name that is not one."""
+def services_to_start(without: tuple[str, ...]) -> tuple[ServiceSpec, ...]:
+    """All services but those that were left out. Raises CliError for a name that is not one."""
     known = {spec.name for spec in SERVICES}
     for name in without:
         if name not in known:
             raise CliError(f"There is no service '{name}'.", f"Known: {', '.join(sorted(known))}.")
-    return tuple(
-        spec for spec in SERVICES if spec.name not in without and _is_installed(spec.module)
-    )
+    return tuple(spec for spec in SERVICES if spec.name not in without)
 
 
 def starting(stack: StackFile | None) -> str:
@@ -179,13 +176,6 @@ def _nodes(options: StackOptions) -> int:
     folders = (options.directory / "services").glob("n[0-9]*")
     known = [int(path.name[1:]) for path in folders if path.name[1:].isdigit()]
     return max([options.nodes, *known])
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(f"{module}.__main__") is not None
-    except ModuleNotFoundError:
-        return False
 
 
 @contextmanager
