@@ -135,9 +135,14 @@ def loser_is_not_decided_again(patch: Patch) -> None:
     decided: dict[str, tuple[object, ...]] = {}
 
     def once(
-        self: CommitPipeline, tip: Any, envelope: Envelope, decision: tuple[object, ...]
+        self: CommitPipeline,
+        tip: Any,
+        envelope: Envelope,
+        decision: tuple[object, ...],
+        at_ms: int,
     ) -> Any:
-        return encode(self, tip, envelope, decided.setdefault(envelope.request_id, decision))
+        first = decided.setdefault(envelope.request_id, decision)
+        return encode(self, tip, envelope, first, at_ms)
 
     patch.attribute(CommitPipeline, "_encode", once)
 
