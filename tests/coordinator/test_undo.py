@@ -8,7 +8,7 @@ from stele.coordinator.steps import Limits
 from stele.domain.commands import Cancel, CreateKeyspace, Leave
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from tests.coordinator.stories import joining, reach, status_of
-from tests.coordinator.world import empty_cluster, three_nodes
+from tests.coordinator.world import World, empty_cluster, three_nodes
 
 STATE = TransitionState
 
@@ -158,3 +158,41 @@ def test_a_keyspace_counts_on_no_node_that_is_about_to_leave() -> None:
     world.apply(Leave("c1"), "leave-c1")
     rejection = world.apply(CreateKeyspace("wide", {"dc1": 3}))
     assert rejection is not None and rejection.code == "too_few_nodes"
+
+
+# A joining node that has its data and dies before it is read from.
+
+
+def _all_streamed_and_dead() -> World:
+    """a2 has streamed; its report arrives when it has been silent for longer than who is up."""
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    node = world.nodes["a2"]
+    world.until(lambda: node.orders, "the order to stream")
+    node.alive = False
+    world.run(Limits().down_after_s + 1)
+    for order in [order for each in world.nodes.values() for order in each.orders]:
+        world.report(order)
+    return world
+
+
+def test_reads_do_not_move_to_a_node_that_is_down() -> None:
+    world = _all_streamed_and_dead()
+    steps = world.run(2)
+    assert steps.waiting_for == "a2 to be up before reads move to it"
+    assert [(b.node_id, b.why) for b in steps.blockers] == [("a2", "is down")]
+    assert world.image.topology.topology.transition_state is STATE.WRITE_BOTH_READ_OLD
+
+
+def test_reads_move_once_it_is_back() -> None:
+    world = _all_streamed_and_dead()
+    world.run(2)
+    world.nodes["a2"].alive, world.nodes["a2"].mute = True, False
+    world.settle()
+    assert status_of(world, "join-a2") is RequestStatus.DONE
+
+
+def test_the_join_is_undone_when_it_does_not_come_back() -> None:
+    world = _all_streamed_and_dead()
+    world.settle()
+    assert status_of(world, "join-a2") is RequestStatus.FAILED
+    assert world.state("a2") is NodeState.LEFT

@@ -176,6 +176,10 @@ class World:
             report_of(order, ReportStatus.FAILED if failed else ReportStatus.SUCCESS)
         )
 
+    def report(self, order: Order) -> None:
+        """A report of success that was long on its way."""
+        self._waiting_reports.append(report_of(order, ReportStatus.SUCCESS))
+
     def add(self, names: str) -> None:
         """Start nodes, which ask to join; the rack of ``a1`` is ``a``."""
         for name in names.split():

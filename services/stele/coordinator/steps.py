@@ -130,7 +130,20 @@ def _operate(memory: Memory, seen: Observed, limits: Limits, operation: Operatio
                 waiting_for=what,
                 blockers=found.unfinished,
             )
+        down = _down(seen, limits, operation)
+        if down:
+            # Reads are about to move to it, after which there is no way back.
+            what = f"{operation.node_id} to be up before reads move to it"
+            return _wait(memory, seen, limits, what, Barrier(False, False, down))
     return _submit(memory, seen, limits, Advance(seen.term, operation.request_id, topology.version))
+
+
+def _down(seen: Observed, limits: Limits, operation: Operation) -> tuple[Blocker, ...]:
+    """The joining node when it is down."""
+    node_id = operation.node_id
+    if operation.kind is not RequestKind.JOIN or _is_up(seen, limits, node_id):
+        return ()
+    return (Blocker(node_id, "is down", seen.acks.silent_for_s(node_id, seen.now_s)),)
 
 
 def _receivers(operation: Operation) -> list[str]:

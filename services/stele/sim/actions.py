@@ -87,7 +87,10 @@ def _wipe(world: World, action: Action, index: int) -> None:
     """The disk of ``target`` is gone, and with it the node: such a node comes back under a new id only."""
     image, node = world.witness.image, world.nodes.get(action.target)
     state = image.node(action.target)
-    owner = state is not None and state.state in OWNS_TOKENS
+    # Who has streamed may be read from as soon as its report arrives: there is no way back for others then.
+    owner = state is not None and (
+        state.state in OWNS_TOKENS or world.witness.has_streamed(action.target)
+    )
     if owner and world.smallest_rf < SURVIVES_LOSS_RF:
         return
     if node is not None and len(world.gone) < MAX_GONE:

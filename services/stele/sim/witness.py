@@ -199,6 +199,11 @@ class Witness:
     def streamed(self, node: "Process", order: Order) -> None:
         self._streamed.add((node.name, order.version, order.session))
 
+    def has_streamed(self, node_id: str) -> bool:
+        """Whether the node has reported all data of the step that the topology is in."""
+        topology = self.image.topology.topology
+        return (node_id, topology.version, topology.session) in self._streamed
+
     def streams_in(self, node: "Follower", session: str) -> None:
         """I6: no effect under a session that is not open where it happens."""
         self.checks += 1
