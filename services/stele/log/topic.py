@@ -6,8 +6,6 @@ from collections.abc import Iterator
 
 from confluent_kafka import Consumer, TopicPartition
 
-from stele.cli.errors import UnreachableError
-
 TIMEOUT_S = 15.0
 
 Record = tuple[str, bytes | None]
@@ -17,7 +15,7 @@ Record = tuple[str, bytes | None]
 def read_topic(bootstrap: str, topic: str) -> Iterator[Record]:
     """All records up to the end at the time of the call, partition by partition.
 
-    Raises UnreachableError.
+    Raises TimeoutError.
     """
     consumer = Consumer(
         {
@@ -46,9 +44,7 @@ def _read_partition(consumer: Consumer, topic: str, partition: int) -> Iterator[
     while position < high:
         message = consumer.poll(TIMEOUT_S)
         if message is None:
-            raise UnreachableError(
-                f"{topic}/{partition} was silent at offset {position} of {high}."
-            )
+            raise TimeoutError(f"{topic}/{partition} was silent at offset {position} of {high}.")
         if message.error() is not None:  # the end: compaction may have taken the last offsets
             break
         position = (message.offset() or 0) + 1

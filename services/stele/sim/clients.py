@@ -81,6 +81,6 @@ class Admin(Caller):
 
         def told(outcome: Outcome | None) -> None:
             if outcome is not None:
-                self.world.witness.commands.barrier_answered(durable, outcome)
+                self.world.witness.commands.barrier_answered(durable, outcome.epoch)
 
         answer.then(told)

@@ -4,7 +4,8 @@ Checking is linear because the order is known: an answer's epoch must lie after 
 had been told before the question, and hold exactly what was asked.
 """
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import msgspec
 
@@ -13,9 +14,6 @@ from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE, Image
 from stele.sim.violation import require
-
-if TYPE_CHECKING:
-    from stele.sim.witness import Witness
 
 NOOP: Final = "noop"
 
@@ -28,26 +26,40 @@ class Asked(msgspec.Struct, frozen=True):
     floor: int
 
 
-class CommandHistory:
-    """Every command asked, every epoch won, every answer given."""
+class Durable(Protocol):
+    """The log as it is: epoch N is ``epochs[N - 1]`` and made ``images[N]``."""
 
-    def __init__(self, witness: "Witness") -> None:
+    @property
+    def epochs(self) -> Sequence[Epoch]: ...
+    @property
+    def images(self) -> Sequence[Image]: ...
+
+
+class CommandHistory:
+    """Every command asked, every epoch won, every answer given.
+
+    With ``strangers`` there are others who ask, whose commands are not known here.
+    """
+
+    def __init__(self, log: Durable, *, strangers: bool = False) -> None:
         self.asked: list[Asked] = []
         self.told = 0
         self.rejected = 0
         self.barriers = 0
         self.envelopes: dict[str, Envelope] = {}
         self.epoch_of: dict[str, int] = {}
-        self._witness = witness
-        self._floor = 0
+        self.floor = 0
+        """The newest epoch that anybody has been told."""
+        self._log = log
+        self._strangers = strangers
         self._first_floors: dict[str, int] = {}
 
     def asks(self, envelope: Envelope) -> int:
         """The question's number, to be given back with its answer."""
         known = self.envelopes.setdefault(envelope.request_id, envelope)
         assert known == envelope, "one request id, one command"
-        first = self._first_floors.setdefault(envelope.request_id, self._floor)
-        self.asked.append(Asked(envelope, first, self._floor))
+        first = self._first_floors.setdefault(envelope.request_id, self.floor)
+        self.asked.append(Asked(envelope, first, self.floor))
         return len(self.asked) - 1
 
     def won(self, before: Image, epoch: Epoch) -> None:
@@ -65,7 +77,10 @@ class CommandHistory:
         envelope = self.envelopes.get(epoch.request_id)
         if envelope is None:
             require(
-                False, "I2", "every epoch was asked for", f"nobody asked for {epoch.request_id}"
+                self._strangers,
+                "I2",
+                "every epoch was asked for",
+                f"nobody asked for {epoch.request_id}",
             )
             return
         self._check_term(before, envelope, epoch)
@@ -99,11 +114,11 @@ class CommandHistory:
         else:
             self.rejected += 1
             self._check_rejected(asked, outcome)
-        self._floor = max(self._floor, outcome.epoch)
+        self.floor = max(self.floor, outcome.epoch)
 
     def _check_applied(self, asked: Asked, outcome: Outcome) -> None:
         request_id = asked.envelope.request_id
-        epochs = self._witness.epochs
+        epochs = self._log.epochs
         there = 0 < outcome.epoch <= len(epochs)
         found = epochs[outcome.epoch - 1].request_id if there else "nothing durable"
         require(
@@ -118,7 +133,7 @@ class CommandHistory:
             f"an answer lies after epoch {asked.first_floor}, which was known before the question",
             f"request {request_id} was told epoch {outcome.epoch}",
         )
-        state_id = self._witness.images[outcome.epoch].state_id
+        state_id = self._log.images[outcome.epoch].state_id
         require(
             outcome.state_id in (state_id, ZERO_STATE),
             "I2",
@@ -137,12 +152,12 @@ class CommandHistory:
             f"its caller was told at epoch {outcome.epoch} that it is rejected: {rejection.code}",
         )
         require(
-            outcome.epoch >= asked.floor and outcome.epoch < len(self._witness.images),
+            outcome.epoch >= asked.floor and outcome.epoch < len(self._log.images),
             "I2",
             f"a rejection rests on epoch {asked.floor} or later, which was known before the question",
             f"request {request_id} was rejected on epoch {outcome.epoch}",
         )
-        image = self._witness.images[outcome.epoch]
+        image = self._log.images[outcome.epoch]
         decision = decide(image, asked.envelope, 0)
         require(
             isinstance(decision, Rejection) and decision.code == rejection.code,
@@ -151,13 +166,13 @@ class CommandHistory:
             f"on that state it decides {str(decision)[:200]}",
         )
 
-    def barrier_answered(self, durable_before: int, outcome: Outcome) -> None:
+    def barrier_answered(self, durable_before: int, epoch: int) -> None:
         """A linearizable read sees whatever was durable before it was asked for."""
         self.barriers += 1
-        self._floor = max(self._floor, outcome.epoch)
+        self.floor = max(self.floor, epoch)
         require(
-            outcome.epoch > durable_before,
+            epoch > durable_before,
             "I2",
             f"a barrier asked for after epoch {durable_before} became durable shows that epoch",
-            f"it was answered at epoch {outcome.epoch}",
+            f"it was answered at epoch {epoch}",
         )

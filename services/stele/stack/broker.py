@@ -6,6 +6,7 @@ static quorum (`controller.quorum.voters`) allows and a dynamic one does not.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from stele.stack.jars import JarSet, classpath
 from stele.stack.java import find_java
-from stele.stack.ports import LOOPBACK, free_port
+from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command, Process, spawn, tail
 
 # Any fixed id does: a data directory belongs to one stack, and brokers refuse a foreign directory.
@@ -55,13 +56,21 @@ class BrokerFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
+    """Where a broker listens, and where all others find it: the same, unless something stands before it."""
+
     node_id: int
     port: int
     controller_port: int
+    public_port: int
+    public_controller_port: int
+
+    @property
+    def name(self) -> str:
+        return f"broker-{self.node_id}"
 
     @property
     def voter(self) -> str:
-        return f"{self.node_id}@{LOOPBACK}:{self.controller_port}"
+        return f"{self.node_id}@{LOOPBACK}:{self.public_controller_port}"
 
 
 def server_properties(
@@ -77,7 +86,7 @@ def server_properties(
         "controller.listener.names": "CONTROLLER",
         "listeners": f"PLAINTEXT://{LOOPBACK}:{me.port},"
         f"CONTROLLER://{LOOPBACK}:{me.controller_port}",
-        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{me.port}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{me.public_port}",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "log.dirs": str(data),
         # A topic is made on purpose, with its retention, or not at all.
@@ -106,6 +115,12 @@ def server_properties(
     }
 
 
+def _address(number: int, front: Front) -> BrokerAddress:
+    name, port, controller_port = f"broker-{number}", free_port(), free_port()
+    public = front(name, port), front(name, controller_port)
+    return BrokerAddress(number, port, controller_port, *public)
+
+
 class Broker:
     """One broker process over one data directory."""
 
@@ -120,7 +135,7 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        return f"{LOOPBACK}:{self.address.port}"
+        return f"{LOOPBACK}:{self.address.public_port}"
 
     @property
     def log(self) -> Path:
@@ -144,7 +159,8 @@ class Broker:
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S, brokers: int = 1) -> None:
         """Return once this broker answers a metadata request naming at least `brokers` brokers."""
         end = time.monotonic() + deadline_s
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        direct = f"{LOOPBACK}:{self.address.port}"
+        admin = AdminClient({"bootstrap.servers": direct, "log_level": 0})
         while time.monotonic() < end:
             self._fail_when_ended()
             try:
@@ -157,6 +173,11 @@ class Broker:
             f"Broker {self.address.node_id} at {self.bootstrap} did not name {brokers} brokers "
             f"in {deadline_s} s; end of {self.log}:\n{tail(self.log)}"
         )
+
+    def signal(self, number: signal.Signals) -> None:
+        """A fault: SIGSTOP pauses it, SIGCONT wakes it."""
+        if self._process:
+            self._process.signal(number)
 
     def kill(self) -> None:
         """As a crash: SIGKILL."""
@@ -206,7 +227,7 @@ class Broker:
             *arguments,
         ]
         console = self._directory / "console.log"
-        return spawn(Command(f"broker-{self.address.node_id}", argv, console, console))
+        return spawn(Command(self.address.name, argv, console, console))
 
     def _fail_when_ended(self) -> None:
         assert self._process is not None, "start() first"
@@ -221,13 +242,18 @@ class Broker:
 class BrokerCluster:
     """One or three brokers; three give replication factor 3 with min.insync.replicas 2."""
 
-    def __init__(self, directory: Path, *, count: int = 1, heap_mb: int = DEFAULT_HEAP_MB) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        count: int = 1,
+        heap_mb: int = DEFAULT_HEAP_MB,
+        front: Front = no_front,
+    ) -> None:
         assert count in (1, 3), "two brokers tolerate no more failures than one"
-        addresses = [BrokerAddress(n, free_port(), free_port()) for n in range(1, count + 1)]
+        addresses = [_address(number, front) for number in range(1, count + 1)]
         directory = directory.resolve()
-        self.brokers = tuple(
-            Broker(directory / f"broker-{a.node_id}", a, addresses, heap_mb) for a in addresses
-        )
+        self.brokers = tuple(Broker(directory / a.name, a, addresses, heap_mb) for a in addresses)
 
     @property
     def bootstrap(self) -> str:

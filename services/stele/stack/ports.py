@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import threading
+from collections.abc import Callable
 
 LOOPBACK = "127.0.0.1"
 
@@ -15,6 +16,10 @@ FIRST_PORT = 20_000
 LAST_PORT = 31_999
 ATTEMPTS = 1_000
 
+Front = Callable[[str, int], int]
+"""What stands before a server: told its name and the port where it will listen, answers with the port that
+all others shall use instead."""
+
 _given: set[int] = set()
 _lock = threading.Lock()
 _chance = random.Random(os.getpid())
@@ -22,6 +27,11 @@ _chance = random.Random(os.getpid())
 
 class NoFreePort(Exception):
     """Every port that was tried is taken."""
+
+
+def no_front(_: str, port: int) -> int:
+    """Nothing in between."""
+    return port
 
 
 def free_port() -> int:

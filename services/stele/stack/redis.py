@@ -8,7 +8,7 @@ from pathlib import Path
 
 import redis
 
-from stele.stack.ports import LOOPBACK, free_port
+from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command, Process, spawn
 
 READY_DEADLINE_S = 10.0  # 0.1 s on an idle machine
@@ -38,14 +38,17 @@ def find_redis_server() -> str:
 class RedisServer:
     """Nothing is persisted: what Stele keeps in Redis is rebuilt from the log."""
 
-    def __init__(self, directory: Path, *, port: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, port: int | None = None, front: Front = no_front
+    ) -> None:
         self.port = port or free_port()
+        self._public_port = front("redis", self.port)
         self._directory = directory
         self._process: Process | None = None
 
     @property
     def url(self) -> str:
-        return f"redis://{LOOPBACK}:{self.port}/0"
+        return f"redis://{LOOPBACK}:{self._public_port}/0"
 
     @property
     def pid(self) -> int | None:
@@ -70,7 +73,7 @@ class RedisServer:
         """Return once PING is answered. Raises RedisFailed."""
         assert self._process is not None, "start() first"
         end = time.monotonic() + deadline_s
-        client = redis.Redis.from_url(self.url, socket_timeout=PING_TIMEOUT_S)
+        client = redis.Redis(LOOPBACK, self.port, socket_timeout=PING_TIMEOUT_S)
         with client:
             while time.monotonic() < end:
                 code = self._process.poll()

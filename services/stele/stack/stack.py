@@ -20,7 +20,7 @@ from pathlib import Path
 
 from stele.runtime.kafka import ensure_topics
 from stele.stack.broker import BrokerCluster
-from stele.stack.ports import LOOPBACK, free_port
+from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command
 from stele.stack.redis import RedisServer
 from stele.stack.supervisor import Supervisor
@@ -38,7 +38,8 @@ DATACENTER = "dc1"
 class ServiceSpec:
     """A row of the table: `count` processes of `python -m <module>`.
 
-    `env` may hold `{number}` (1..count) and `{directory}` (the process's own data directory).
+    `env` may hold `{number}` (1..count), `{directory}` (the process's own data directory) and `{url}`
+    (where others reach it).
     """
 
     name: str
@@ -74,6 +75,7 @@ def node_specs(count: int) -> tuple[ServiceSpec, ...]:
                 "STELE_DC": DATACENTER,
                 "STELE_RACK": RACKS[(number - 1) % len(RACKS)],
                 "STELE_DATA_DIR": "{directory}",
+                "STELE_ADDRESS": "{url}",
             },
         )
         for number in range(1, count + 1)
@@ -92,16 +94,21 @@ class Stack:
         nodes: int = 3,
         services: Sequence[ServiceSpec] = SERVICES,
         env: Mapping[str, str] | None = None,
+        front: Front = no_front,
     ) -> None:
         self.directory = directory.resolve()
         self.cluster = cluster
-        self.kafka = BrokerCluster(self.directory / "kafka", count=brokers)
-        self.redis = RedisServer(self.directory / "redis")
+        self.kafka = BrokerCluster(self.directory / "kafka", count=brokers, front=front)
+        self.redis = RedisServer(self.directory / "redis", front=front)
         self.supervisor = Supervisor(on_change=self._write_stack_file)
         self._specs = (*services, *node_specs(nodes))
         self._env = dict(env or {})
         self._file_lock = threading.Lock()
-        self._ports = {name: free_port() for spec in self._specs for name in spec.instances()}
+        self._front = front
+        self._ports: dict[str, int] = {}
+        self._public: dict[str, int] = {}
+        for spec in self._specs:
+            self._give_ports(spec)
 
     def start(self) -> None:
         """Return when every service has announced its address. Stops all again on failure."""
@@ -125,8 +132,8 @@ class Stack:
         """Start more services (a node that joins later) and wait for their announcements."""
         started: list[str] = []
         for spec in specs:
+            self._give_ports(spec)
             for number, name in enumerate(spec.instances(), start=1):
-                self._ports.setdefault(name, free_port())
                 self.supervisor.start(self._command(spec, name, number))
                 started.append(name)
         for name in started:
@@ -141,7 +148,7 @@ class Stack:
 
     def url(self, name: str) -> str:
         """The address of an instance; the same after a restart."""
-        return f"http://{LOOPBACK}:{self._ports[name]}"
+        return f"http://{LOOPBACK}:{self._public[name]}"
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """A fault: the instance gets the signal, and is restarted when it dies."""
@@ -177,10 +184,19 @@ class Stack:
             **urls,
         }
 
+    def _give_ports(self, spec: ServiceSpec) -> None:
+        for name in spec.instances():
+            if name not in self._ports:
+                self._ports[name] = free_port()
+                self._public[name] = self._front(name, self._ports[name])
+
     def _command(self, spec: ServiceSpec, name: str, number: int) -> Command:
         data = self.directory / "services" / name
         data.mkdir(parents=True, exist_ok=True)
-        own = {k: v.format(number=number, directory=data) for k, v in spec.env.items()}
+        own = {
+            k: v.format(number=number, directory=data, url=self.url(name))
+            for k, v in spec.env.items()
+        }
         env = {
             **os.environ,
             **self.environment(),
@@ -201,7 +217,7 @@ class Stack:
 
     def _write_stack_file(self) -> None:
         brokers = [
-            {"name": f"broker-{b.address.node_id}", "address": b.bootstrap, "pid": b.pid}
+            {"name": b.address.name, "address": b.bootstrap, "pid": b.pid}
             for b in self.kafka.brokers
         ]
         children = [

@@ -150,6 +150,47 @@ def mutants(
     return 0 if all(each.seed >= 0 for each in found) else 1
 
 
+@app.command
+def live(
+    *,
+    minutes: float = 10.0,
+    seed: int = 0,
+    directory: Annotated[Path, Parameter(name="--dir")] = Path("build/live"),
+    json: bool = False,
+) -> int:
+    """Real brokers, services and nodes under faults; the recorded history is checked afterwards.
+
+    Parameters
+    ----------
+    minutes
+        Real minutes of requests and faults; start, rest and checks come on top.
+    seed
+        Chooses the faults and their times. Who answers when is up to the machine.
+    directory
+        The stack's data, all logs and history.jsonl; what was there is removed.
+    json
+        Print the result as JSON, and nothing while it runs.
+    """
+    import asyncio  # noqa: PLC0415
+
+    from stele.cli.errors import CliError  # noqa: PLC0415
+    from stele.cli.local.foreground import STACK_FAILURES  # noqa: PLC0415
+    from stele.sim.live.report import live_lines  # noqa: PLC0415
+    from stele.sim.live.run import Live  # noqa: PLC0415
+
+    def tell(at_s: float, text: str) -> None:
+        if not json:
+            print(f"{at_s:8.1f} s  {text}", flush=True)
+
+    try:
+        result = asyncio.run(Live(directory, seed, minutes, tell).run())
+    except STACK_FAILURES as error:
+        raise CliError(str(error), f"Logs are in {directory / 'stack'}.") from error
+    (directory / "report.json").write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    print(msgspec.json.encode(result).decode() if json else "\n".join(live_lines(result)))
+    return 0 if result.passed else 1
+
+
 def _scenario(seed: int, profile: str, path: Path | None, minutes: float) -> Scenario:
     from stele.sim.scenario import PROFILES, Scenario, make_scenario  # noqa: PLC0415
 

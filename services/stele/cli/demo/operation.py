@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from stele.cli.demo.scene import Scene
 from stele.cli.demo.site import Answers
 from stele.cli.demo.timeline import Bar
-from stele.cli.demo.topic import read_topic
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.facts import EpochRow
 from stele.cli.models import ProgressAnswer, StateView
@@ -18,6 +17,7 @@ from stele.domain.entities import Request
 from stele.domain.names import UNFINISHED, OrderKind, ReportStatus, TransitionState
 from stele.log.codec import decode_report
 from stele.log.flows import flow_topic
+from stele.log.topic import read_topic
 
 TICK_S = 0.05
 DEADLINE_S = 150.0

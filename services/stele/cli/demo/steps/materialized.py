@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from stele.cli.demo.scene import Scene
-from stele.cli.demo.topic import read_topic
 from stele.cli.errors import CliError
 from stele.cli.models import StateView
 from stele.domain.ring.ranges import RangeReplicas
 from stele.log.flows import flow_topic
+from stele.log.topic import read_topic
 from stele.placements.read import current_placements, placements_at
 
 DEADLINE_S = 90.0
@@ -36,8 +36,8 @@ async def run(scene: Scene) -> None:
         scene.timeline.note(f"Spark stands at epoch {view.epoch}, waited {waited_s:.1f} s for it")
         topic = await asyncio.to_thread(_topic_rows, scene, view)
         table = await asyncio.to_thread(_table_rows, scene, view)
-    except CliError as error:
-        scene.timeline.check("Spark has materialized the newest epoch", False, error.line())
+    except (CliError, TimeoutError) as error:
+        scene.timeline.check("Spark has materialized the newest epoch", False, str(error))
         return
     ranges = len(expected)
     for name, found in (("the compacted topic", topic), ("Spark's Delta table", table)):

@@ -1,0 +1,257 @@
+"""Those who ask for changes: commands through either metadata-log and through Kafka, valid and invalid."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from stele.domain.commands import (
+    AnyCommand,
+    Cancel,
+    CreateKeyspace,
+    DropKeyspace,
+    EnableFeatures,
+    Envelope,
+    Join,
+    Leave,
+    Outcome,
+    SetSetting,
+)
+from stele.domain.image import Image
+from stele.domain.names import NodeState, RequestStatus
+from stele.log.commander import Commander
+from stele.metadata_log.api import OutcomeAnswer
+from stele.sim.live.history import History, Question, StateRead
+
+THROUGH_KAFKA: Final = "commands"
+CALL_TIMEOUT_S: Final = 12.0
+"""A metadata-log answers within 10 s, with 'unknown' if need be."""
+GIVE_UP_S: Final = 90.0
+"""A command is asked again for so long; then its outcome is left open."""
+RETRY_PAUSE_S: Final = 0.2
+MEAN_PAUSE_S: Final = 0.6
+TOPOLOGY_PAUSE_S: Final = 2.0
+FOLLOW_S: Final = 0.2
+SEEN_WITHIN_S: Final = 60.0
+FINISHED_WITHIN_S: Final = 120.0
+MOST_MEMBERS: Final = 5
+LEAST_MEMBERS: Final = 3
+OTHER_KEYSPACES: Final = 3
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    epoch: int
+    state_id: str
+
+
+class Asker:
+    """Puts a question until it is answered, always under the same request id, and records it."""
+
+    def __init__(
+        self,
+        http: aiohttp.ClientSession,
+        commander: Commander,
+        urls: Sequence[str],
+        history: History,
+        seed: int,
+    ) -> None:
+        self._http = http
+        self._commander = commander
+        self.urls = list(urls)
+        self._history = history
+        self._chance = random.Random(seed)
+        self._asked = 0
+
+    async def ask(self, command: AnyCommand, reason: str) -> Outcome | None:
+        """What became of it; None when nobody told within ``GIVE_UP_S``."""
+        self._asked += 1
+        envelope = Envelope(
+            request_id=f"live-{self._asked:06}",
+            command=command,
+            actor="admin",
+            reason=reason,
+            origin="sim live",
+        )
+        began = self._history.now()
+        by_kafka = self._chance.random() < 1 / (1 + len(self.urls))
+        outcome = await (self._by_kafka(envelope) if by_kafka else self._by_http(envelope))
+        self._history.add(
+            Question(
+                began=began,
+                ended=self._history.now(),
+                envelope=envelope,
+                through=THROUGH_KAFKA if by_kafka else "http",
+                outcome=outcome,
+            )
+        )
+        return outcome
+
+    async def read_state(self) -> None:
+        """A linearizable read through either metadata-log; one without an answer is given up."""
+        url, began = self._chance.choice(self.urls), self._history.now()
+        try:
+            async with self._http.get(
+                f"{url}/v1/state",
+                params={"level": "linearizable"},
+                timeout=aiohttp.ClientTimeout(total=CALL_TIMEOUT_S),
+            ) as answer:
+                body = await answer.read()
+                if answer.status != 200:
+                    return
+                found = msgspec.json.decode(body, type=_Answer)
+        except (aiohttp.ClientError, TimeoutError):
+            return
+        self._history.add(
+            StateRead(
+                began=began,
+                ended=self._history.now(),
+                through=url,
+                epoch=found.epoch,
+                state_id=found.state_id,
+            )
+        )
+
+    async def _by_kafka(self, envelope: Envelope) -> Outcome | None:
+        try:
+            return await self._commander.submit(envelope, GIVE_UP_S)
+        except TimeoutError:
+            return None
+
+    async def _by_http(self, envelope: Envelope) -> Outcome | None:
+        body, loop = msgspec.json.encode(envelope), asyncio.get_running_loop()
+        end_s = loop.time() + GIVE_UP_S
+        while loop.time() < end_s:
+            outcome = await self._once(self._chance.choice(self.urls), body)
+            if outcome is not None:
+                return outcome
+            await asyncio.sleep(RETRY_PAUSE_S)
+        return None
+
+    async def _once(self, url: str, body: bytes) -> Outcome | None:
+        try:
+            async with self._http.post(
+                f"{url}/v1/commands",
+                data=body,
+                timeout=aiohttp.ClientTimeout(total=CALL_TIMEOUT_S),
+            ) as answer:
+                given = await answer.read()
+                if answer.status not in (200, 409):
+                    return None
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+        told = msgspec.json.decode(given, type=OutcomeAnswer)
+        return Outcome(
+            request_id=told.request_id,
+            applied=told.applied,
+            epoch=told.epoch,
+            state_id=bytes.fromhex(told.state_id),
+            rejection=told.rejection,
+        )
+
+
+class Admins:
+    """Random changes for as long as ``running``: several admins of small things, one of the topology."""
+
+    def __init__(
+        self,
+        asker: Asker,
+        image: Callable[[], Image],
+        add_node: Callable[[], Awaitable[str]],
+        history: History,
+        seed: int,
+    ) -> None:
+        self.running = True
+        self._asker = asker
+        self._image = image
+        self._add_node = add_node
+        self._history = history
+        self._chance = random.Random(seed)
+        self._made = 0
+
+    async def change_things(self) -> None:
+        """Settings, keyspaces, requests that must be refused, and linearizable reads."""
+        while self.running:
+            await asyncio.sleep(self._chance.expovariate(1 / MEAN_PAUSE_S))
+            if self._chance.random() < 0.3:
+                await self._asker.read_state()
+            else:
+                await self._asker.ask(self._some_command(), "change")
+
+    async def change_topology(self) -> None:
+        """Joins and leaves, some of which are cancelled again, one after the other."""
+        while self.running:
+            await asyncio.sleep(self._chance.expovariate(1 / TOPOLOGY_PAUSE_S))
+            members = [
+                node.node_id
+                for node in self._image().membership.nodes.values()
+                if node.state is NodeState.NORMAL
+            ]
+            few, many = len(members) <= LEAST_MEMBERS, len(members) >= MOST_MEMBERS
+            if few or (not many and self._chance.random() < 0.5):
+                request_id = await self._join()
+            else:
+                request_id = await self._leave(self._chance.choice(sorted(members)))
+            if request_id and self._chance.random() < 0.25:
+                await asyncio.sleep(self._chance.random() * 3)
+                await self._asker.ask(Cancel(target=request_id), "changed my mind")
+            if request_id:
+                await self._see_finished(request_id)
+
+    async def _see_finished(self, request_id: str) -> None:
+        await self._wait(lambda: _finished(self._image(), request_id), FINISHED_WITHIN_S)
+
+    async def _join(self) -> str:
+        name = await self._add_node()
+        self._history.event(f"{name} starts and asks to join")
+        known = lambda: self._image().node(name) is not None  # noqa: E731
+        if not await self._wait(known, SEEN_WITHIN_S):
+            return ""
+        node = self._image().node(name)
+        assert node is not None
+        return node.request_id
+
+    async def _leave(self, name: str) -> str:
+        self._history.event(f"{name} is asked to leave")
+        outcome = await self._asker.ask(Leave(node_id=name), "too many")
+        return outcome.request_id if outcome is not None and outcome.applied else ""
+
+    async def _wait(self, true: Callable[[], bool], limit_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + limit_s
+        while not true():
+            if loop.time() > end_s:
+                return False
+            await asyncio.sleep(FOLLOW_S)
+        return True
+
+    def _some_command(self) -> AnyCommand:
+        self._made += 1
+        others = sorted(k for k in self._image().schema.keyspaces if k.startswith("other"))
+        invalid: list[AnyCommand] = [
+            Leave(node_id="nobody"),
+            Cancel(target="no-such-request"),
+            CreateKeyspace(name="data", replication={"dc1": 3}),
+            DropKeyspace(name="never-made"),
+            EnableFeatures(features=("no_such_feature",)),
+            Join(node_id="stranger", cluster="elsewhere", address="http://x", dc="dc1", rack="r1"),
+        ]
+        dice = self._chance.random()
+        if dice < 0.25:
+            return self._chance.choice(invalid)
+        if dice < 0.45:
+            if len(others) >= OTHER_KEYSPACES:
+                return DropKeyspace(name=self._chance.choice(others))
+            rf = self._chance.randint(1, 3)
+            return CreateKeyspace(name=f"other{self._made}", replication={"dc1": rf})
+        return SetSetting(name=f"setting{self._chance.randrange(4)}", value=f"value{self._made}")
+
+
+def _finished(image: Image, request_id: str) -> bool:
+    """Also true when it was forgotten: it is told for a long time after its end."""
+    request = image.request(request_id)
+    return request is None or request.status not in (RequestStatus.PENDING, RequestStatus.RUNNING)

@@ -1,0 +1,259 @@
+"""What a recorded history and the log that it left must agree in; raises a Violation where they do not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from stele.domain.facts import Epoch
+from stele.domain.image import EMPTY, Image
+from stele.domain.messages import Ack
+from stele.domain.names import UNFINISHED
+from stele.domain.snapshot import state_hash
+from stele.log.fold import Fold
+from stele.log.port import Record
+from stele.sim import invariants
+from stele.sim.linearizability import CommandHistory
+from stele.sim.live.history import AnyRecord, DataOp, Probe, Question, StateRead, Told
+from stele.sim.live.registers import check_registers
+from stele.sim.live.rest import Rest
+from stele.sim.violation import require
+
+DONE_CODES = frozenset({"ok", "superseded"})
+STEP_COMMANDS = frozenset({"start_request", "advance"})
+
+
+class LogRead:
+    """The log from its first record to its last: every epoch and the image that it made."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self.epochs: list[Epoch] = []
+        self.images: list[Image] = [EMPTY]
+        fold = Fold()
+        for offset, value in records:
+            epoch = fold.offer(offset, value)
+            if epoch is not None:
+                self.epochs.append(epoch)
+                self.images.append(fold.image)
+        self.losers = fold.losers
+
+    @property
+    def image(self) -> Image:
+        return self.images[-1]
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """How much was checked, none of which contradicted anything."""
+
+    epochs: int
+    losers: int
+    gates: int
+    commands: int
+    rejected: int
+    barriers: int
+    data_operations: int
+    watched: int
+    probes: int
+
+
+def check_all(
+    records: Sequence[AnyRecord], log: LogRead, acks: Iterable[Ack], rest: Rest
+) -> Checked:
+    """Every check on a run that has come to its end. Raises Violation."""
+    check_rest(log, rest)
+    check_log(log)
+    gates = check_gates(log, acks)
+    commands = check_commands(records, log)
+    operations = check_registers(r for r in records if isinstance(r, DataOp))
+    return Checked(
+        epochs=len(log.epochs),
+        losers=log.losers,
+        gates=gates,
+        commands=commands.told,
+        rejected=commands.rejected,
+        barriers=commands.barriers,
+        data_operations=operations,
+        watched=check_watches(records, log, rest.epoch),
+        probes=check_probes(records, log),
+    )
+
+
+def check_log(log: LogRead) -> None:
+    """I1, I3, I4, I7, I11 over all epochs, and I6: a session opens once."""
+    by_version, sessions = dict[int, Image](), set[str]()
+    for number, (before, after) in enumerate(zip(log.images, log.images[1:], strict=False)):
+        if after.topology is not before.topology:
+            invariants.check_versions(before, after)
+            invariants.check_no_way_back(before, after)
+            invariants.check_undone(log.images[: number + 1], after)
+            _check_session(before, after, sessions)
+        topology = after.topology.topology
+        by_version[topology.version] = after
+        by_version = {v: image for v, image in by_version.items() if v >= topology.fence_version}
+        if after.ring is not before.ring or after.topology is not before.topology:
+            for image in by_version.values():
+                invariants.check_quorums_meet(image, after)
+            invariants.check_placements(after)
+            invariants.check_at_rest(after)
+
+
+def _check_session(before: Image, after: Image, sessions: set[str]) -> None:
+    session = after.topology.topology.session
+    if session and session != before.topology.topology.session:
+        fresh = session not in sessions
+        require(fresh, "I6", "a session is opened once", f"{session} is opened again")
+        sessions.add(session)
+
+
+def check_gates(log: LogRead, acks: Iterable[Ack]) -> int:
+    """I5: what nodes had said before each fence and step was enough for it. The number of gates."""
+    said = sorted(acks, key=lambda ack: ack.at_ms)
+    applied, drained = dict[str, int](), dict[str, int]()
+    gates, at = 0, 0
+    for before, epoch, after in zip(log.images, log.epochs, log.images[1:], strict=False):
+        while at < len(said) and said[at].at_ms <= epoch.at_ms:
+            ack, at = said[at], at + 1
+            applied[ack.node_id] = max(applied.get(ack.node_id, 0), ack.epoch)
+            oldest = ack.oldest_version_in_use
+            drained[ack.node_id] = max(drained.get(ack.node_id, 0), oldest)
+        old, new = before.topology.topology, after.topology.topology
+        members = set(before.membership.taking_part())
+        if new.fence_version > old.fence_version:
+            gates += 1
+            passed = {n for n in members if drained.get(n, 0) >= new.fence_version}
+            what = f"version {new.fence_version} is fenced when a quorum has drained the older"
+            _require_gate(before, passed, what, after.epoch)
+        if epoch.command in STEP_COMMANDS:
+            gates += 1
+            passed = {n for n in members if applied.get(n, 0) >= old.fence_epoch}
+            what = (
+                f"{epoch.command} waits until a quorum knows the fence of epoch {old.fence_epoch}"
+            )
+            _require_gate(before, passed, what, after.epoch)
+    return gates
+
+
+def _require_gate(before: Image, passed: set[str], what: str, epoch: int) -> None:
+    missing = sorted(set(before.membership.taking_part()) - passed)
+    covered = invariants.gate_covers(before, passed)
+    require(
+        covered,
+        "I5",
+        f"{what} (epoch {epoch})",
+        f"only {sorted(passed)} had said so, not {missing}",
+    )
+
+
+def check_commands(records: Sequence[AnyRecord], log: LogRead) -> CommandHistory:
+    """I2: answers and linearizable reads fit into the order of epochs."""
+    history = CommandHistory(log, strangers=True)
+    questions = [r for r in records if isinstance(r, Question)]
+    history.envelopes.update({q.envelope.request_id: q.envelope for q in questions})
+    for before, epoch in zip(log.images, log.epochs, strict=False):
+        history.won(before, epoch)
+    seen = [r for r in records if isinstance(r, (Question, StateRead, Told))]
+    moments = [(r.began, 0, r) for r in seen] + [(r.ended, 1, r) for r in seen]
+    asked, floors = dict[str, int](), dict[int, int]()
+    for _, is_end, record in sorted(moments, key=lambda each: each[:2]):
+        if isinstance(record, Told):
+            history.floor = max(history.floor, record.epoch)
+        elif isinstance(record, Question):
+            request_id = record.envelope.request_id
+            if not is_end:
+                asked[request_id] = history.asks(record.envelope)
+            elif record.outcome is not None:
+                history.answered(asked[request_id], record.outcome)
+        elif not is_end:
+            floors[id(record)] = history.floor
+        else:
+            _check_state(record, log)
+            history.barrier_answered(floors[id(record)], record.epoch)
+    return history
+
+
+def _check_state(read: StateRead, log: LogRead) -> None:
+    known = 0 < read.epoch < len(log.images)
+    require(
+        known and log.images[read.epoch].state_id.hex() == read.state_id,
+        "I1",
+        f"{read.through} shows a state of the log",
+        f"it showed epoch {read.epoch} with state id {read.state_id}",
+    )
+
+
+def check_watches(records: Iterable[AnyRecord], log: LogRead, last_epoch: int) -> int:
+    """I9: each watch got every epoch once, in order, at least up to ``last_epoch``."""
+    last = defaultdict[int, int](int)
+    count = 0
+    for told in (r for r in records if isinstance(r, Told)):
+        count += 1
+        require(
+            told.epoch == last[told.watch] + 1,
+            "I9",
+            f"epoch {last[told.watch] + 1} is the next at watch {told.watch}",
+            f"epoch {told.epoch} came",
+        )
+        last[told.watch] = told.epoch
+        found = told.epoch < len(log.images) and log.images[told.epoch].state_id.hex()
+        require(
+            found == told.state_id,
+            "I9",
+            f"epoch {told.epoch} has state id {found}",
+            f"watch {told.watch} was told {told.state_id}",
+        )
+    for watch, epoch in last.items():
+        require(
+            epoch >= last_epoch,
+            "I9",
+            f"watch {watch} has come to epoch {last_epoch}",
+            f"it stands at {epoch}",
+        )
+    return count
+
+
+def check_probes(records: Iterable[AnyRecord], log: LogRead) -> int:
+    """I6: no replica took a write of a version below the fence that it knew."""
+    count = 0
+    for probe in (r for r in records if isinstance(r, Probe)):
+        fence = log.images[probe.epoch].topology.topology.fence_version
+        if probe.version >= fence:
+            continue
+        count += 1
+        require(
+            probe.code not in DONE_CODES,
+            "I6",
+            f"{probe.node} at epoch {probe.epoch} takes writes from version {fence} on",
+            f"it took one of version {probe.version}",
+        )
+    return count
+
+
+def check_rest(log: LogRead, rest: Rest) -> None:
+    """I10 and I1: nothing is unfinished, and every process is where the log is, in the same state."""
+    image = log.image
+    operation = image.topology.operation
+    require(operation is None, "I10", "no operation is under way", f"{operation} is")
+    unfinished = [r.request_id for r in image.requests.requests.values() if r.status in UNFINISHED]
+    require(not unfinished, "I10", "every request is finished", f"{unfinished} are not")
+    require(
+        not rest.silent,
+        "I10",
+        "every key can be read through every member",
+        f"no answer for {', '.join(rest.silent[:5])} ({len(rest.silent)} in all)",
+    )
+    for name, (epoch, found) in rest.positions.items():
+        require(
+            rest.epoch <= epoch < len(log.images),
+            "I10",
+            f"{name} has come to epoch {rest.epoch}",
+            f"it stands at {epoch} ({found})",
+        )
+        wanted = state_hash(log.images[epoch])
+        require(
+            found == wanted,
+            "I1",
+            f"the state of epoch {epoch} has hash {wanted}",
+            f"{name} holds {found}",
+        )

@@ -1,0 +1,36 @@
+"""The result of a run on real processes, as text for people."""
+
+from stele.sim.live.run import LiveResult
+
+
+def live_lines(result: LiveResult) -> list[str]:
+    """What happened, and either what was checked or what contradicts what."""
+    lines = [
+        f"seed {result.seed}, {result.minutes:g} minutes: {'passed' if result.passed else 'FAILED'}",
+        f"  faults    {result.faults} on processes and network,"
+        f" {result.disturbed} pieces of {result.connections} connections sent again",
+        f"  topology  {result.joined} nodes joined, {result.left} left",
+        f"  commands  {result.commands}, {result.unanswered} without an answer",
+        f"  data      {result.writes} writes and {result.reads} reads answered,"
+        f" {result.refused} refused, {result.unknown} of unknown outcome",
+        f"  longest time without an acknowledged write {result.longest_gap_s:.1f} s,"
+        f" at rest {result.rest_s:.1f} s after the faults",
+        f"  history   {result.history}",
+    ]
+    checked, failure = result.checked, result.failure
+    if checked is not None:
+        lines += [
+            f"  checked   {checked.epochs} epochs ({checked.losers} losers), {checked.gates} gates,"
+            f" {checked.commands} answers to commands ({checked.rejected} refusals),",
+            f"            {checked.barriers} linearizable reads, {checked.data_operations} data"
+            f" operations, {checked.watched} epochs at watches, {checked.probes} stale writes",
+        ]
+    if failure is not None:
+        lines += [
+            f"{failure.invariant} does not hold:",
+            f"  must be: {failure.expected}",
+            f"  but is:  {failure.found}",
+            "the last events:",
+            *(f"  {line}" for line in failure.before),
+        ]
+    return lines

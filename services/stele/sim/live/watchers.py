@@ -1,0 +1,125 @@
+"""Those who look on: streams of epochs that go on where they broke off, and writes that must be refused."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from stele.domain.image import Image
+from stele.domain.ring.tokens import token_of
+from stele.node.cells import Cell
+from stele.node.wire import BATCH_PATH, Write, decode_answers, encode
+from stele.sim.live.clients import KEYSPACE, Members
+from stele.sim.live.history import History, Probe, Told
+
+RECONNECT_S: Final = 0.3
+SILENCE_S: Final = 15.0
+"""The service pings every 10 s."""
+LONGEST_LINE_BYTES: Final = 16 * 1024 * 1024
+"""An epoch of the log has at most 8 MiB; JSON needs more."""
+PROBE_PAUSE_S: Final = 1.0
+PROBE_TIMEOUT_S: Final = 5.0
+PROBE_KEY: Final = "probe"
+
+
+class _Epoch(msgspec.Struct, frozen=True):
+    epoch: int
+    state_id: str
+
+
+class _Node(msgspec.Struct, frozen=True):
+    epoch: int
+
+
+async def watch(http: aiohttp.ClientSession, url: str, number: int, history: History) -> None:
+    """Every epoch from the first on, over whatever happens to service and network; runs until cancelled."""
+    last = 0
+    limit = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+    while True:
+        headers = {"accept": "text/event-stream", "last-event-id": str(last)}
+        try:
+            async with http.get(
+                f"{url}/v1/epochs", headers=headers, timeout=limit, read_bufsize=LONGEST_LINE_BYTES
+            ) as answer:
+                if answer.status == 200:
+                    async for line in answer.content:
+                        if not line.startswith(b"data:"):
+                            continue
+                        found = msgspec.json.decode(line[5:].strip(), type=_Epoch)
+                        now, last = history.now(), found.epoch
+                        history.add(
+                            Told(
+                                began=now,
+                                ended=now,
+                                watch=number,
+                                epoch=found.epoch,
+                                state_id=found.state_id,
+                            )
+                        )
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            pass
+        await asyncio.sleep(RECONNECT_S)
+
+
+async def probe(
+    http: aiohttp.ClientSession,
+    members: Members,
+    image: Callable[[], Image],
+    history: History,
+    seed: int,
+) -> None:
+    """Replica writes with a version that is fenced out; runs until cancelled."""
+    chance = random.Random(seed)
+    while True:
+        await asyncio.sleep(chance.expovariate(1 / PROBE_PAUSE_S))
+        version = image().topology.topology.fence_version - 1
+        nodes = members()
+        if version < 1 or not nodes:
+            continue
+        name = chance.choice(sorted(nodes))
+        began = history.now()
+        try:
+            epoch = await _epoch_of(http, nodes[name])
+            code = await _write(http, nodes[name], version, epoch)
+        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError):
+            continue
+        history.add(
+            Probe(
+                began=began,
+                ended=history.now(),
+                node=name,
+                epoch=epoch,
+                version=version,
+                code=code,
+            )
+        )
+
+
+async def _epoch_of(http: aiohttp.ClientSession, address: str) -> int:
+    limit = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+    async with http.get(f"{address}/v1/node", timeout=limit) as answer:
+        answer.raise_for_status()
+        return msgspec.json.decode(await answer.read(), type=_Node).epoch
+
+
+async def _write(http: aiohttp.ClientSession, address: str, version: int, epoch: int) -> str:
+    key = PROBE_KEY.encode()
+    write = Write(
+        version=version,
+        epoch=epoch,
+        keyspace=KEYSPACE,
+        token=token_of(key),
+        key=key,
+        cell=Cell(time.time_ns() // 1000, False, b"must not be taken"),
+    )
+    limit = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+    async with http.post(address + BATCH_PATH, data=encode([write]), timeout=limit) as answer:
+        body = await answer.read()
+        answer.raise_for_status()
+    return decode_answers(body)[0].code

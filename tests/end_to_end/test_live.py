@@ -1,0 +1,33 @@
+"""A short run of the checkers on real processes: three brokers, faults, a history that holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(500)]
+
+MINUTES = 0.75
+DEADLINE_S = 480
+
+
+def test_a_history_of_real_processes_under_faults_holds(tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "stele.cli", "sim", "live"),
+        *("--minutes", str(MINUTES), "--seed", "7", "--dir", str(tmp_path), "--json"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    checked = result["checked"]
+    assert result["failure"] is None
+    assert result["faults"] >= 5 and result["joined"] >= 3
+    assert min(result["writes"], result["reads"]) > 300
+    assert checked["commands"] > 20 < checked["epochs"]
+    assert checked["gates"] > 10 and checked["watched"] >= 2 * checked["epochs"]
+    assert (tmp_path / "history.jsonl").stat().st_size > 100_000
+    assert json.loads((tmp_path / "report.json").read_text())["seed"] == 7

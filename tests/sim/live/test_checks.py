@@ -1,0 +1,222 @@
+"""A history that fits its log passes; each contradiction that a test plants in it is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from stele.domain.commands import AnyCommand, Envelope, Leave, Outcome, SetSetting
+from stele.domain.decide import decide
+from stele.domain.messages import Ack
+from stele.domain.snapshot import state_hash
+from stele.log.codec import encode_epoch
+from stele.log.port import Record
+from stele.sim.live.checks import LogRead, check_all
+from stele.sim.live.history import AnyRecord, Probe, Question, StateRead, Told
+from stele.sim.live.rest import Rest
+from stele.sim.violation import Violation
+from tests.domain.history import History, join, three_nodes
+
+
+class Run:
+    """What a run without faults would leave behind; tests change a part of it."""
+
+    def __init__(self) -> None:
+        self.history, driver = three_nodes()
+        self.first = self.history.image.epoch
+        self.records: list[AnyRecord] = []
+        self.at = 0.0
+        self.ask(SetSetting(name="a", value="1"))
+        self.ask(Leave(node_id="nobody"))
+        self.history.apply(join(4))
+        driver.run()
+        self.read()
+        self.ask(SetSetting(name="a", value="2"))
+        log = LogRead(records(self.history))
+        for epoch in range(1, log.image.epoch + 1):
+            self.add(Told(**self.moment(), watch=0, epoch=epoch, state_id=state_id(log, epoch)))
+        fence = log.image.topology.topology.fence_version
+        stale = {"node": "n1", "epoch": log.image.epoch, "version": fence - 1}
+        self.add(Probe(**self.moment(), **stale, code="stale_version"))
+        self.log = log
+        self.acks = [
+            Ack(
+                node_id=f"n{number}",
+                boot_id="1",
+                sequence=1,
+                epoch=log.image.epoch,
+                version=99,
+                fence_version=99,
+                oldest_version_in_use=99,
+                at_ms=-1,
+            )
+            for number in (1, 2, 3, 4)
+        ]
+        here = (log.image.epoch, state_hash(log.image))
+        self.rest = Rest(
+            epoch=log.image.epoch, took_s=1.0, positions={"n1": here, "n2": here}, silent=[]
+        )
+
+    def moment(self) -> dict[str, float]:
+        self.at += 1
+        return {"began": self.at, "ended": self.at + 0.5}
+
+    def add(self, record: AnyRecord) -> None:
+        self.records.append(record)
+
+    def ask(self, command: AnyCommand) -> None:
+        number = len(self.records)
+        envelope = Envelope(request_id=f"q{number}", command=command, actor="ada", reason="why")
+        before = self.history.image
+        rejection = self.history.submit(envelope)
+        image = self.history.image
+        outcome = Outcome(
+            request_id=envelope.request_id,
+            applied=rejection is None,
+            epoch=image.epoch,
+            state_id=image.state_id if rejection is None else before.state_id,
+            rejection=rejection,
+        )
+        self.add(Question(**self.moment(), envelope=envelope, through="http", outcome=outcome))
+
+    def read(self) -> None:
+        image = self.history.image
+        told = {"epoch": image.epoch, "state_id": image.state_id.hex()}
+        self.add(StateRead(**self.moment(), through="http://a", **told))
+
+    def change(self, kind: type[msgspec.Struct], at: int, **fields: object) -> None:
+        """Replace fields of the record number ``at`` of a kind."""
+        found = [i for i, record in enumerate(self.records) if isinstance(record, kind)]
+        where = found[at]
+        self.records[where] = msgspec.structs.replace(self.records[where], **fields)
+
+    def answer(self, at: int, **fields: object) -> None:
+        questions = [r for r in self.records if isinstance(r, Question)]
+        outcome = questions[at].outcome
+        assert outcome is not None
+        self.change(Question, at, outcome=msgspec.structs.replace(outcome, **fields))
+
+
+def records(history: History) -> list[Record]:
+    return [Record(offset, encode_epoch(epoch)) for offset, epoch in enumerate(history.epochs)]
+
+
+def state_id(log: LogRead, epoch: int) -> str:
+    return log.images[epoch].state_id.hex()
+
+
+def test_a_run_that_fits_its_log() -> None:
+    run = Run()
+    checked = check_all(run.records, run.log, run.acks, run.rest)
+    assert checked.epochs == run.log.image.epoch > run.first
+    assert (checked.commands, checked.rejected, checked.barriers, checked.probes) == (3, 1, 1, 1)
+    assert checked.gates > 8, "a join of each of four nodes, fenced at every step"
+    assert checked.watched == checked.epochs
+
+
+def _gap(run: Run) -> None:
+    del run.records[-5]
+
+
+def _twice(run: Run) -> None:
+    run.records.insert(-1, run.records[-2])
+
+
+def _other_state(run: Run) -> None:
+    run.change(Told, 3, state_id="00" * 16)
+
+
+def _lagging_watch(run: Run) -> None:
+    told = [i for i, record in enumerate(run.records) if isinstance(record, Told)]
+    del run.records[told[-1]]
+
+
+def _wrong_epoch(run: Run) -> None:
+    run.answer(0, epoch=run.first)
+
+
+def _refused_yet_applied(run: Run) -> None:
+    """The refusal of one question given to another, which became an epoch."""
+    refused = next(r for r in run.records if isinstance(r, Question) and not r.outcome.applied)
+    run.answer(0, applied=False, rejection=refused.outcome.rejection)
+
+
+def _refused_for_no_reason(run: Run) -> None:
+    envelope = Envelope(request_id="late", command=SetSetting(name="a", value="3"))
+    assert decide(run.history.image, envelope, 0)
+    refused = next(r for r in run.records if isinstance(r, Question) and not r.outcome.applied)
+    outcome = msgspec.structs.replace(
+        refused.outcome, request_id="late", epoch=run.history.image.epoch
+    )
+    run.add(Question(**run.moment(), envelope=envelope, through="http", outcome=outcome))
+
+
+def _stale_read(run: Run) -> None:
+    old = run.first
+    run.change(StateRead, 0, epoch=old, state_id=state_id(run.log, old))
+
+
+def _invented_read(run: Run) -> None:
+    run.change(StateRead, 0, state_id="11" * 16)
+
+
+def _stale_write_taken(run: Run) -> None:
+    run.change(Probe, 0, code="ok")
+
+
+def _nobody_had_acknowledged(run: Run) -> None:
+    run.acks = run.acks[:1]
+
+
+def _acknowledged_too_late(run: Run) -> None:
+    run.acks = [msgspec.structs.replace(ack, at_ms=2**60) for ack in run.acks]
+
+
+def _other_hash(run: Run) -> None:
+    run.rest.positions["n2"] = (run.log.image.epoch, "f" * 64)
+
+
+def _process_behind(run: Run) -> None:
+    run.rest.positions["n2"] = (run.log.image.epoch - 1, "f" * 64)
+
+
+def _silent_key(run: Run) -> None:
+    run.rest.silent.append("key1 through n2")
+
+
+def _unfinished(run: Run) -> None:
+    run.history.apply(Leave(node_id="n1"))
+    run.log = LogRead(records(run.history))
+
+
+PLANTED: list[tuple[Callable[[Run], None], str, str]] = [
+    (_gap, "I9", "is the next at watch 0"),
+    (_twice, "I9", "is the next at watch 0"),
+    (_other_state, "I9", "has state id"),
+    (_lagging_watch, "I9", "has come to epoch"),
+    (_wrong_epoch, "I2", "as its caller was told"),
+    (_refused_yet_applied, "I2", "was applied at epoch"),
+    (_refused_for_no_reason, "I2", "is rejected on epoch"),
+    (_stale_read, "I2", "shows that epoch"),
+    (_invented_read, "I1", "shows a state of the log"),
+    (_stale_write_taken, "I6", "takes writes from version"),
+    (_nobody_had_acknowledged, "I5", "had said so"),
+    (_acknowledged_too_late, "I5", "had said so"),
+    (_other_hash, "I1", "has hash"),
+    (_process_behind, "I10", "has come to epoch"),
+    (_silent_key, "I10", "can be read through every member"),
+    (_unfinished, "I10", "every request is finished"),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "invariant", "text"), PLANTED, ids=[plant.__name__[1:] for plant, _, _ in PLANTED]
+)
+def test_a_planted_contradiction(plant: Callable[[Run], None], invariant: str, text: str) -> None:
+    run = Run()
+    plant(run)
+    with pytest.raises(Violation, match=text) as caught:
+        check_all(run.records, run.log, run.acks, run.rest)
+    assert caught.value.invariant == invariant

@@ -1,0 +1,47 @@
+"""The plan of faults is a function of its seed, and never takes two brokers of three at once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from stele.sim.live.faults import BROKER_RECOVERY_S, FaultKind, Role, plan, rules_of
+
+DURATION_S = 600.0
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    assert plan(3, DURATION_S) == plan(3, DURATION_S) != plan(4, DURATION_S)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_broker_at_a_time_and_nothing_after_the_end(seed: int) -> None:
+    faults = plan(seed, DURATION_S)
+    brokers = [fault for fault in faults if fault.role is Role.BROKER]
+    assert len(faults) > 60 and len(brokers) > 2
+    for one, two in pairwise(brokers):
+        assert two.at_s >= one.at_s + one.lasts_s + BROKER_RECOVERY_S
+    assert all(fault.at_s + fault.lasts_s <= DURATION_S for fault in faults)
+
+
+def test_ten_minutes_have_every_kind_and_role() -> None:
+    faults = [fault for seed in range(3) for fault in plan(seed, DURATION_S)]
+    assert {fault.kind for fault in faults} == set(FaultKind)
+    assert {fault.role for fault in faults} == set(Role)
+
+
+def test_rules_say_who_is_cut_from_whom() -> None:
+    faults = [fault for seed in range(3) for fault in plan(seed, DURATION_S)]
+    by_kind = {fault.kind: fault for fault in faults}
+
+    def cut(kind: FaultKind, source: str, target: str) -> bool:
+        rules = rules_of(by_kind[kind], "n1", ["broker-1", "broker-2"])
+        return any(rule.cut and rule.holds_for(source, target) for rule in rules)
+
+    assert cut(FaultKind.ISOLATE, "n1", "n2") and cut(FaultKind.ISOLATE, "n2", "n1")
+    assert cut(FaultKind.DEAF, "n2", "n1") and not cut(FaultKind.DEAF, "n1", "n2")
+    assert cut(FaultKind.MUTE, "n1", "n2") and not cut(FaultKind.MUTE, "n2", "n1")
+    assert cut(FaultKind.NO_LOG, "n1", "broker-2") and cut(FaultKind.NO_LOG, "broker-1", "n1")
+    assert not cut(FaultKind.NO_LOG, "n1", "n2")
+    assert not cut(FaultKind.ISOLATE, "n2", "n3")

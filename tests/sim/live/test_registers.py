@@ -1,0 +1,144 @@
+"""The check of registers against a search through all orders, on histories of real overlaps."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from stele.sim.live.history import DataOp
+from stele.sim.live.registers import check_registers
+from stele.sim.violation import Violation
+
+
+def _write(began: float, ended: float, value: str, *, known: bool = True) -> DataOp:
+    return DataOp(
+        began=began,
+        ended=ended,
+        client=1,
+        node="n1",
+        write=True,
+        key="k",
+        value=value,
+        done=known,
+        known=known,
+    )
+
+
+def _read(began: float, ended: float, value: str | None) -> DataOp:
+    return DataOp(
+        began=began,
+        ended=ended,
+        client=1,
+        node="n1",
+        write=False,
+        key="k",
+        value=value,
+        done=True,
+        known=True,
+    )
+
+
+def _is_linearizable(operations: list[DataOp]) -> bool:
+    """By trying every order, and for each unknown write also that it never happened."""
+    unknown = [op for op in operations if not op.known]
+    sure = [op for op in operations if op.known]
+    read = {op.value for op in operations if not op.write}
+    happened = [op for op in unknown if op.value in read]
+    return any(_explains(order) for order in permutations([*sure, *happened]))
+
+
+def _explains(order: tuple[DataOp, ...]) -> bool:
+    value: str | None = None
+    for at, op in enumerate(order):
+        if any(later.known and later.ended < op.began for later in order[at + 1 :]):
+            return False
+        if op.write:
+            value = op.value
+        elif op.value != value:
+            return False
+    return True
+
+
+@st.composite
+def _histories(draw: st.DrawFn) -> list[DataOp]:
+    """Up to six operations with distinct moments; reads name any value, written or none."""
+    count = draw(st.integers(1, 6))
+    moments = draw(st.permutations(range(2 * count)))
+    writes = draw(st.integers(1, count))
+    found: list[DataOp] = []
+    for number in range(count):
+        began, ended = sorted(moments[2 * number : 2 * number + 2])
+        if number < writes:
+            known = draw(st.integers(0, 3)) > 0
+            found.append(_write(began, ended, f"v{number}", known=known))
+        else:
+            value = draw(st.sampled_from([None, *(f"v{n}" for n in range(writes))]))
+            found.append(_read(began, ended, value))
+    return found
+
+
+@given(_histories())
+@example([_write(0, 1, "a"), _write(2, 3, "b"), _read(4, 5, "a")])
+@example([_write(0, 9, "a"), _read(1, 2, "a"), _read(3, 4, None)])
+@example([_write(0, 1, "a", known=False), _read(2, 3, None), _read(4, 5, "a")])
+@example([_write(0, 5, "a"), _write(1, 6, "b"), _read(7, 8, "a"), _read(9, 10, "b")])
+def test_it_finds_exactly_what_no_order_explains(operations: list[DataOp]) -> None:
+    possible = _is_linearizable(operations)
+    if possible:
+        assert check_registers(operations) <= len(operations)
+    else:
+        with pytest.raises(Violation):
+            check_registers(operations)
+
+
+def test_a_value_that_nobody_wrote() -> None:
+    with pytest.raises(Violation, match="never written"):
+        check_registers([_write(0, 1, "a"), _read(2, 3, "b")])
+
+
+def test_a_write_that_surely_failed_may_not_be_read() -> None:
+    refused = DataOp(
+        began=0,
+        ended=1,
+        client=1,
+        node="n1",
+        write=True,
+        key="k",
+        value="a",
+        done=False,
+        known=True,
+    )
+    assert check_registers([refused]) == 0
+    with pytest.raises(Violation, match="never written"):
+        check_registers([refused, _read(2, 3, "a")])
+
+
+def test_a_long_history_takes_one_pass() -> None:
+    """Sequential writes and reads, and one stale read in the middle of thousands."""
+    operations: list[DataOp] = []
+    for number in range(5000):
+        operations.append(_write(4 * number, 4 * number + 1, f"v{number}"))
+        operations.append(_read(4 * number + 2, 4 * number + 3, f"v{number}"))
+    assert check_registers(operations) == 10_000
+    stale = _read(4 * 2500 + 2, 4 * 2500 + 3, "v2498")
+    with pytest.raises(Violation, match="'v2498' of k was there until"):
+        check_registers([*operations, stale])
+
+
+def test_keys_do_not_mix() -> None:
+    one = _write(0, 1, "a")
+    other = DataOp(
+        began=2,
+        ended=3,
+        client=1,
+        node="n1",
+        write=False,
+        key="other",
+        value=None,
+        done=True,
+        known=True,
+    )
+    assert check_registers([one, other]) == 2
