@@ -27,6 +27,7 @@ from stele.log.port import Record
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.kafka import ensure_topics
+from stele.runtime.memory import collect_seldom
 
 TIMEOUT_S = 30.0
 
@@ -151,6 +152,7 @@ def _consumer(bootstrap: str, topic: str, offset: int) -> Consumer:
 
 
 def main(what: str, bootstrap: str, *more: str) -> Measured | Rate:
+    collect_seldom()  # as every service does
     match what:
         case "raw":
             return raw(bootstrap, int(more[0]), float(more[1]))

@@ -14,6 +14,7 @@ from stele.metadata_log.writer import Writer
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import configure_logs
+from stele.runtime.memory import settle
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import load_settings
@@ -36,6 +37,7 @@ async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, 
 
     async def start() -> None:
         await writer.start()
+        settle()
         if writer.failure is None:
             commands.start()
 

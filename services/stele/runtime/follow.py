@@ -19,6 +19,7 @@ from stele.log.kafka import KafkaLog
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import configure_logs, get_logger
+from stele.runtime.memory import settle
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import ServiceSettings, load_settings
@@ -52,6 +53,7 @@ class Followed:
         while not self.caught_up.is_set():
             try:
                 await self.follower.wait_for_end(CATCH_UP_ATTEMPT_S)
+                settle()
                 self.caught_up.set()
             except (TimeoutError, KafkaException) as error:
                 log.warning("still reading the log", why=repr(error))

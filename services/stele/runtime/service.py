@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from stele.runtime.logs import configure_logs, get_logger
+from stele.runtime.memory import collect_seldom
 from stele.runtime.settings import ConfigurationError
 
 # sysexits.h
@@ -68,6 +69,7 @@ def run_service(
     The first SIGTERM or SIGINT asks for an orderly end, the second one, or the deadline,
     cancels `main`.
     """
+    collect_seldom()
     if not structlog.is_configured():  # until `main` has read its settings
         configure_logs(service="stele", instance=f"pid-{os.getpid()}")
     try:

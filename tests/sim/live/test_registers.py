@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,13 +14,15 @@ from stele.sim.live.registers import check_registers
 from stele.sim.violation import Violation
 
 
-def _write(began: float, ended: float, value: str, *, known: bool = True) -> DataOp:
+def _op(
+    began: float, ended: float, value: str | None, *, write: bool, known: bool = True
+) -> DataOp:
     return DataOp(
         began=began,
         ended=ended,
         client=1,
         node="n1",
-        write=True,
+        write=write,
         key="k",
         value=value,
         done=known,
@@ -27,18 +30,12 @@ def _write(began: float, ended: float, value: str, *, known: bool = True) -> Dat
     )
 
 
+def _write(began: float, ended: float, value: str, *, known: bool = True) -> DataOp:
+    return _op(began, ended, value, write=True, known=known)
+
+
 def _read(began: float, ended: float, value: str | None) -> DataOp:
-    return DataOp(
-        began=began,
-        ended=ended,
-        client=1,
-        node="n1",
-        write=False,
-        key="k",
-        value=value,
-        done=True,
-        known=True,
-    )
+    return _op(began, ended, value, write=False)
 
 
 def _is_linearizable(operations: list[DataOp]) -> bool:
@@ -100,17 +97,7 @@ def test_a_value_that_nobody_wrote() -> None:
 
 
 def test_a_write_that_surely_failed_may_not_be_read() -> None:
-    refused = DataOp(
-        began=0,
-        ended=1,
-        client=1,
-        node="n1",
-        write=True,
-        key="k",
-        value="a",
-        done=False,
-        known=True,
-    )
+    refused = msgspec.structs.replace(_write(0, 1, "a"), done=False)
     assert check_registers([refused]) == 0
     with pytest.raises(Violation, match="never written"):
         check_registers([refused, _read(2, 3, "a")])
@@ -130,15 +117,5 @@ def test_a_long_history_takes_one_pass() -> None:
 
 def test_keys_do_not_mix() -> None:
     one = _write(0, 1, "a")
-    other = DataOp(
-        began=2,
-        ended=3,
-        client=1,
-        node="n1",
-        write=False,
-        key="other",
-        value=None,
-        done=True,
-        known=True,
-    )
+    other = msgspec.structs.replace(_read(2, 3, None), key="other")
     assert check_registers([one, other]) == 2
