@@ -47,7 +47,7 @@ def container_broker() -> Iterator[str | None]:
         return
     from testcontainers.core.config import testcontainers_config
     from testcontainers.core.container import DockerContainer
-    from testcontainers.core.waiting_utils import wait_for_logs
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
     testcontainers_config.ryuk_disabled = True  # its image would be pulled
     port = free_port()
@@ -69,8 +69,9 @@ def container_broker() -> Iterator[str | None]:
         .with_env("KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS", "0")
         .with_env("KAFKA_AUTO_CREATE_TOPICS_ENABLE", "false")
     )
+    started = LogMessageWaitStrategy("Kafka Server started")
+    container.waiting_for(started.with_startup_timeout(CONTAINER_READY_S))
     with container:
-        wait_for_logs(container, "Kafka Server started", timeout=CONTAINER_READY_S)
         yield f"{LOOPBACK}:{port}"
 
 

@@ -1,10 +1,13 @@
 """Clients of the data, who write and read by quorum, and the administrator, who asks for changes."""
 
+from math import inf
 from typing import Final
+
+from msgspec.structs import replace
 
 from stele.domain.commands import Envelope, Outcome
 from stele.sim.kernel import Future
-from stele.sim.messages import Cell, Key, ReadResult, token_of_key
+from stele.sim.messages import Cell, Key, KvOp, ReadResult, token_of_key
 from stele.sim.process import Process
 from stele.sim.writer import Caller
 
@@ -38,19 +41,44 @@ class KvClient(Process):
         cell = Cell(timestamp, f"{self.name}:{timestamp}")
         self.world.witness.data.issues(key, cell)
         node = self.world.nodes[self._node()]
+        pending = KvOp(
+            began=self.world.kernel.now_s,
+            ended=inf,
+            node=node.name,
+            write=True,
+            key="/".join(key),
+            value=cell.value,
+            done=False,
+            known=False,
+        )
+        number = self.world.witness.data.begins(pending)
         args = (key, token_of_key(key), cell)
         answer = self.call(node, node.serve_client_write, *args, timeout_s=REQUEST_TIMEOUT_S)
-        await answer.wait()
+        if await answer.wait():
+            ended = self.world.kernel.now_s
+            self.world.witness.data.ends(number, replace(pending, ended=ended, done=True))
 
     async def read(self, key: Key) -> bool:
         """True when a quorum answered; the witness has then checked the answer."""
         floor = self.world.witness.data.acked.get(key, 0)
+        began = self.world.kernel.now_s
         node = self.world.nodes[self._node()]
         args = (key, token_of_key(key))
         answer = self.call(node, node.serve_client_read, *args, timeout_s=REQUEST_TIMEOUT_S)
         result: ReadResult | None = await answer.wait()
         if result is not None:
             self.world.witness.data.read(key, floor, result.cell)
+            operation = KvOp(
+                began=began,
+                ended=self.world.kernel.now_s,
+                node=node.name,
+                write=False,
+                key="/".join(key),
+                value=None if result.cell is None else result.cell.value,
+                done=True,
+                known=True,
+            )
+            self.world.witness.data.begins(operation)
         return result is not None
 
 

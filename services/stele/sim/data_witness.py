@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from stele.domain.ring.quorum import quorum_of
-from stele.sim.messages import Cell, Key, WriteCell, token_of_key
+from stele.sim.messages import Cell, Key, KvOp, WriteCell, token_of_key
+from stele.sim.registers import check_registers
 from stele.sim.violation import require
 
 if TYPE_CHECKING:
@@ -22,9 +23,23 @@ class DataWitness:
         self.writes = 0
         self.reads = 0
         self.checks = 0
+        self.operations: list[KvOp] = []
+        """Of all clients, in the order of their begins or, for reads, of their ends."""
         self.stores: dict[str, Callable[[], Cells]] = {}
         self._witness = witness
         self._is_gone = is_gone
+
+    def begins(self, operation: KvOp) -> int:
+        """The operation's number, by which ``ends`` says how it ended."""
+        self.operations.append(operation)
+        return len(self.operations) - 1
+
+    def ends(self, number: int, operation: KvOp) -> None:
+        self.operations[number] = operation
+
+    def check_registers(self) -> None:
+        """What clients saw of each key is possible for a register with one moment in each request."""
+        self.checks += check_registers(self.operations)
 
     def issues(self, key: Key, cell: Cell) -> None:
         self.written[key, cell.timestamp] = cell.value

@@ -52,6 +52,19 @@ class PullRange(msgspec.Struct, frozen=True):
     epoch: int
 
 
+class KvOp(msgspec.Struct, frozen=True, kw_only=True):
+    """A client's request, in virtual seconds; see ``registers.Operation``."""
+
+    began: float
+    ended: float
+    node: str
+    write: bool
+    key: str
+    value: str | None
+    done: bool
+    known: bool
+
+
 class ReadResult(msgspec.Struct, frozen=True):
     ok: bool
     cell: Cell | None = None

@@ -228,6 +228,15 @@ def read_is_answered_by_one(patch: Patch) -> None:
     patch.function(read_satisfied, lambda answered, row: bool(answered & set(row.reads)))
 
 
+def read_is_not_settled(patch: Patch) -> None:
+    """A read returns what it found without making sure that later reads find it too."""
+
+    async def settled(self: Node, *args: Any) -> bool:
+        return True
+
+    patch.attribute(Node, "_settle", settled)
+
+
 # --- fences and sessions
 
 
@@ -344,6 +353,7 @@ TOPOLOGY_MUTANTS: Final = (
     write_quorum_over_the_old_set_only,
     write_is_acknowledged_by_one,
     read_is_answered_by_one,
+    read_is_not_settled,
     skip_the_fence,
     fence_is_not_checked_again,
     serve_before_caught_up,

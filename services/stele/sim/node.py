@@ -188,12 +188,30 @@ class Node(OrderWorker, Caller, Follower):
         if read_satisfied(found.keys(), row):
             cells = [cell for cell in found.values() if cell is not None]
             newest = max(cells, key=lambda cell: cell.timestamp, default=None)
-            reply(ReadResult(True, newest))
+            have = {node_id for node_id, cell in found.items() if cell == newest}
+            if newest is None or await self._settle(read, row, newest, have):
+                reply(ReadResult(True, newest))
+            else:
+                reply(None)
         else:
             reply(None)
         await settled.wait()
         self.world.witness.coordinates(self, version, -1)
         self.versions.release(version)
+
+    async def _settle(self, read: ReadCell, row: RangeReplicas, cell: Cell, have: set[str]) -> bool:
+        """Put the cell where it lacks, so that no later read can find less than this one did."""
+        if write_satisfied(have, row):
+            return True
+        write = WriteCell(read.key, read.token, cell, read.version)
+        lacking = tuple(node_id for node_id in row.writes if node_id not in have)
+        answers, settled = self._ask_replicas(lacking, lambda node: node.serve_write, write)
+        accepted = set(have)
+        while not settled.done and not write_satisfied(accepted, row):
+            node_id, answer = await answers.get()
+            if answer:
+                accepted.add(node_id)
+        return write_satisfied(accepted, row)
 
     def _row(self, keyspace: str, token: int) -> RangeReplicas | None:
         placement = self.image.placement_of(keyspace)

@@ -106,6 +106,7 @@ def come_to_rest(world: World) -> None:
             client.spawn(_read(client, key))
     kernel.run_until(kernel.now_us + us(3.0))
     world.witness.data.check_all("no acknowledged write is lost", "at the end")
+    world.witness.data.check_registers()
     world.witness.check_final(world.followers(), world.log.records[: world.log.high])
     world.check_no_foreign_data()
 

@@ -17,8 +17,8 @@ from stele.log.port import Record
 from stele.sim import invariants
 from stele.sim.linearizability import CommandHistory
 from stele.sim.live.history import AnyRecord, DataOp, Probe, Question, StateRead, Told
-from stele.sim.live.registers import check_registers
 from stele.sim.live.rest import Rest
+from stele.sim.registers import check_registers
 from stele.sim.violation import require
 
 DONE_CODES = frozenset({"ok", "superseded"})

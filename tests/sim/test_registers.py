@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stele.sim.live.history import DataOp
-from stele.sim.live.registers import check_registers
+from stele.sim.registers import check_registers
 from stele.sim.violation import Violation
 
 

@@ -15,13 +15,38 @@ from collections import defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 from math import inf
+from typing import Protocol
 
 import msgspec
 
-from stele.sim.live.history import DataOp
 from stele.sim.violation import require
 
 NAME = "quorum requests are linearizable"
+
+
+class Operation(Protocol):
+    """A write or read of ``key`` through ``node`` between two moments of one clock, in seconds.
+
+    ``value`` is None for a key that is not there. ``known`` is False for a write that may have been done and
+    may be done later, for all that its client was told.
+    """
+
+    @property
+    def began(self) -> float: ...
+    @property
+    def ended(self) -> float: ...
+    @property
+    def node(self) -> str: ...
+    @property
+    def write(self) -> bool: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def value(self) -> str | None: ...
+    @property
+    def done(self) -> bool: ...
+    @property
+    def known(self) -> bool: ...
 
 
 class Zone(msgspec.Struct, frozen=True):
@@ -36,9 +61,9 @@ class Zone(msgspec.Struct, frozen=True):
         return self.first_end < self.last_begin
 
 
-def check_registers(operations: Iterable[DataOp]) -> int:
+def check_registers(operations: Iterable[Operation]) -> int:
     """Raises Violation. Operations that surely were not done are left out; the number checked otherwise."""
-    by_key = defaultdict[str, list[DataOp]](list)
+    by_key = defaultdict[str, list[Operation]](list)
     for operation in operations:
         if operation.done or (operation.write and not operation.known):
             by_key[operation.key].append(operation)
@@ -47,9 +72,9 @@ def check_registers(operations: Iterable[DataOp]) -> int:
     return sum(len(found) for found in by_key.values())
 
 
-def _zones(key: str, operations: list[DataOp]) -> list[Zone]:
+def _zones(key: str, operations: list[Operation]) -> list[Zone]:
     writes = {op.value: op for op in operations if op.write}
-    reads = defaultdict[str | None, list[DataOp]](list)
+    reads = defaultdict[str | None, list[Operation]](list)
     for op in operations:
         if not op.write:
             reads[op.value].append(op)
