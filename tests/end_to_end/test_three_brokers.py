@@ -8,7 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka.admin import AdminClient
 
+from stele.runtime.kafka import Topic, topic_name
+from stele.stack.broker import Broker
 from stele.stack.stack import SERVICES, Stack
 from tests.polling import wait_until
 
@@ -48,6 +51,18 @@ def _command(stack: Stack, http: httpx.Client, request_id: str, **command: objec
     raise AssertionError(f"{request_id} was not answered: {answer.text}")
 
 
+def _broker_that_leads_the_log(stack: Stack) -> Broker:
+    admin = AdminClient({"bootstrap.servers": stack.kafka.bootstrap})
+    topic = topic_name(stack.cluster, Topic.EPOCHS)
+    leader = admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader
+    return next(b for b in stack.kafka.brokers if b.address.node_id == leader)
+
+
+def _answers_at_barrier(stack: Stack, http: httpx.Client) -> bool:
+    url = f"{stack.url('metadata-log')}/v1/state"
+    return http.get(url, params={"level": "barrier"}).status_code == 200
+
+
 def _write(stack: Stack, http: httpx.Client, keys: range) -> None:
     for key in keys:
         answer = http.put(f"{stack.url('n2')}/v1/data/library/k{key}", content=b"v%d" % key)
@@ -62,8 +77,10 @@ def test_a_broker_dies_and_a_node_joins_and_another_leaves(
     _command(stack, http, "create", type="create_keyspace", name="library", replication={"dc1": 3})
     _write(stack, http, range(20))
 
-    stack.kafka.brokers[0].kill()
+    _broker_that_leads_the_log(stack).kill()
     _write(stack, http, range(20, 40))
+    for _ in range(2):  # a read of the newest state finds the new leader, and knows it from then on
+        wait_until(lambda: _answers_at_barrier(stack, http), "a read at level barrier", 30)
     stack.add_node(4)
     wait_until(lambda: _states(stack, http).get("n4") == "normal", "n4 is normal", 90)
     _command(stack, http, "leave", type="leave", node_id="n1")

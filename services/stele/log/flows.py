@@ -9,9 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from stele.log.codec import DecodeError
+from stele.log.ends import Prober
 
 TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 30.0
@@ -71,6 +72,7 @@ class FlowReader:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"flow-{topic}", daemon=True)
         self._ready = asyncio.Event()
+        self._bootstrap = bootstrap
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -116,16 +118,15 @@ class FlowReader:
         """False while a leader is away or moving, or the topic is not there yet: try again."""
         try:
             metadata = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S)
-            partitions = sorted(metadata.topics[self._topic].partitions)
-            self._consumer.assign([self._end_of(partition) for partition in partitions])
-        except KafkaException:
+            with contextlib.closing(Prober(self._bootstrap, self._stop)) as prober:
+                ends = [
+                    TopicPartition(self._topic, partition, prober.end(self._topic, partition))
+                    for partition in sorted(metadata.topics[self._topic].partitions)
+                ]
+            self._consumer.assign(ends)
+        except (KafkaException, TimeoutError):
             return False
-        return bool(partitions)
-
-    def _end_of(self, partition: int) -> TopicPartition:
-        where = TopicPartition(self._topic, partition)
-        _, high = self._consumer.get_watermark_offsets(where, timeout=TIMEOUT_S, cached=False)
-        return TopicPartition(self._topic, partition, high if high >= 0 else OFFSET_END)
+        return bool(ends)
 
     def _deliver(self, values: list[bytes]) -> None:
         for value in values:

@@ -6,12 +6,13 @@ Every setting that matters is written here; why is in docs/performance.md and do
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from stele.log.ends import Prober
 from stele.log.errors import OffsetGoneError
 from stele.log.port import OnRecords, Record
 
@@ -21,7 +22,6 @@ MAX_IN_HAND: Final = 4
 """Batches that may wait for the event loop before the reading thread pauses."""
 TIMEOUT_S: Final = 10.0
 FLUSH_TIMEOUT_S: Final = 5.0
-RETRY_S: Final = 0.05
 LAST_POLL_S: Final = 1.0
 """Wait for what the log's end promises; control records at the end would never come."""
 
@@ -68,10 +68,12 @@ class KafkaLog:
         self._threads: list[threading.Thread] = []
         self._producer: Producer | None = None
         self._to_send: list[dict[str, Any]] = []
-        self._prober: Consumer | None = None
-        self._probing = asyncio.Lock()
+        # A thread each: a caller that has gone away leaves its question running, and no two may be.
+        self._asking = ThreadPoolExecutor(1, f"ends-{topic}")
+        self._prober = Prober(bootstrap, self._stop)
+        self._reading = ThreadPoolExecutor(1, f"read-{topic}")
         self._reader: Consumer | None = None
-        self._reading = asyncio.Lock()
+        self._reader_prober = Prober(bootstrap, self._stop)
 
     def append(self, value: bytes, key: bytes | None = None) -> None:
         if not self._to_send:
@@ -79,8 +81,7 @@ class KafkaLog:
         self._to_send.append({"value": value, "key": key} if key else {"value": value})
 
     async def end_offset(self) -> int:
-        async with self._probing:
-            return await asyncio.to_thread(self._end_offset)
+        return await self._loop.run_in_executor(self._asking, self._prober.end, self._topic)
 
     def follow(
         self, offset: int, on_records: OnRecords, on_error: Callable[[Exception], None]
@@ -88,8 +89,7 @@ class KafkaLog:
         self._start_thread(self._follow, offset, on_records, on_error)
 
     async def read(self, offset: int, limit: int) -> list[Record]:
-        async with self._reading:
-            return await asyncio.to_thread(self._read, offset, limit)
+        return await self._loop.run_in_executor(self._reading, self._read, offset, limit)
 
     async def close(self) -> None:
         self._send()
@@ -98,9 +98,9 @@ class KafkaLog:
             await asyncio.to_thread(thread.join, TIMEOUT_S)
         if self._producer is not None:
             await asyncio.to_thread(self._producer.flush, FLUSH_TIMEOUT_S)
-        for consumer in (self._prober, self._reader):
-            if consumer is not None:
-                await asyncio.to_thread(consumer.close)
+        for executor in (self._asking, self._reading):
+            await asyncio.to_thread(executor.shutdown, cancel_futures=True)
+        await asyncio.to_thread(self._close_consumers)
 
     def _send(self) -> None:
         """Hand over what one turn of the loop appended: one batch costs the broker's thread one wake-up.
@@ -133,33 +133,20 @@ class KafkaLog:
     def _consumer(self, **more: object) -> Consumer:
         return Consumer({**self._servers, **_CONSUMER, "group.id": "stele-unused", **more})
 
-    def _end_offset(self) -> int:
-        return self._watermarks(self._probe())[1]
-
-    def _watermarks(self, consumer: Consumer) -> tuple[int, int]:
-        """First offset and end, as the leader has them. A change of leader is waited for."""
-        partition, deadline_s = TopicPartition(self._topic, 0), time.monotonic() + TIMEOUT_S
-        while True:
-            left_s = deadline_s - time.monotonic()
-            try:
-                return consumer.get_watermark_offsets(partition, timeout=left_s, cached=False)
-            except KafkaException as error:
-                if left_s <= RETRY_S or self._stop.wait(RETRY_S):
-                    raise TimeoutError(f"No leader tells the log's end: {error}") from error
-
-    def _probe(self) -> Consumer:
-        if self._prober is None:
-            self._prober = self._consumer()
-        return self._prober
+    def _close_consumers(self) -> None:
+        self._prober.close()
+        self._reader_prober.close()
+        if self._reader is not None:
+            self._reader.close()
 
     def _read(self, offset: int, limit: int) -> list[Record]:
         if self._reader is None:
             self._reader = self._consumer(**{"fetch.wait.max.ms": 10})
         consumer, found = self._reader, list[Record]()
-        low, high = self._watermarks(consumer)
-        end = min(high, offset + limit)
-        if offset < low:
-            raise OffsetGoneError(offset, f"the topic begins at {low}. Begin with a snapshot.")
+        begin, end = self._reader_prober.ends(self._topic)
+        end = min(end, offset + limit)
+        if offset < begin:
+            raise OffsetGoneError(offset, f"the topic begins at {begin}. Begin with a snapshot.")
         if offset >= end:
             return found
         consumer.assign([TopicPartition(self._topic, 0, offset)])

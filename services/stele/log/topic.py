@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from stele.log.ends import Ends, Prober
 
 TIMEOUT_S = 15.0
 
@@ -15,7 +17,7 @@ Record = tuple[str, bytes | None]
 def read_topic(bootstrap: str, topic: str) -> Iterator[Record]:
     """All records up to the end at the time of the call, partition by partition.
 
-    Raises TimeoutError.
+    Raises TimeoutError, and KafkaException when the brokers cannot say what the topic's partitions are.
     """
     consumer = Consumer(
         {
@@ -26,27 +28,29 @@ def read_topic(bootstrap: str, topic: str) -> Iterator[Record]:
             "auto.offset.reset": "earliest",
         }
     )
+    prober = Prober(bootstrap)
     try:
         partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
         for partition in sorted(partitions):
-            yield from _read_partition(consumer, topic, partition)
+            yield from _read_partition(consumer, topic, partition, prober.ends(topic, partition))
     finally:
+        prober.close()
         consumer.close()
 
 
-def _read_partition(consumer: Consumer, topic: str, partition: int) -> Iterator[Record]:
-    where = TopicPartition(topic, partition)
-    low, high = consumer.get_watermark_offsets(where, timeout=TIMEOUT_S, cached=False)
-    if low == high:
+def _read_partition(consumer: Consumer, topic: str, partition: int, ends: Ends) -> Iterator[Record]:
+    position, end = ends
+    if position == end:
         return
-    consumer.assign([TopicPartition(topic, partition, low)])
-    position = low
-    while position < high:
+    consumer.assign([TopicPartition(topic, partition, position)])
+    while position < end:
         message = consumer.poll(TIMEOUT_S)
         if message is None:
-            raise TimeoutError(f"{topic}/{partition} was silent at offset {position} of {high}.")
-        if message.error() is not None:  # the end: compaction may have taken the last offsets
-            break
-        position = (message.offset() or 0) + 1
-        yield (message.key() or b"").decode(), message.value()
+            raise TimeoutError(f"{topic}/{partition} was silent at offset {position} of {end}.")
+        error = message.error()
+        if error is None:
+            position = (message.offset() or 0) + 1
+            yield (message.key() or b"").decode(), message.value()
+        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name
+            break  # compaction may have taken the last offsets
     consumer.unassign()

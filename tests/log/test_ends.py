@@ -1,0 +1,51 @@
+"""Asking where a partition begins and ends has a time limit, whatever the brokers do.
+
+A leader that dies for good is tried on three brokers, in tests/end_to_end/test_three_brokers.py.
+"""
+
+import threading
+import time
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from stele.log import ends
+from stele.log.ends import Ends, Prober
+from stele.log.flows import flow_topic
+from stele.stack.ports import LOOPBACK, free_port
+
+
+@pytest.mark.broker
+def test_both_ends_move(kafka: str, topics: str) -> None:
+    topic = flow_topic(topics, "epochs")
+    prober = Prober(kafka)
+    assert prober.ends(topic) == Ends(0, 0)
+
+    producer = Producer({"bootstrap.servers": kafka})
+    for _ in range(5):
+        producer.produce(topic, b"record", partition=0)
+    assert producer.flush(10) == 0
+    assert prober.ends(topic) == Ends(0, 5)
+
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for deleted in admin.delete_records([TopicPartition(topic, 0, 3)]).values():
+        deleted.result(10)
+    assert prober.ends(topic) == Ends(3, 5)
+    prober.close()
+
+
+def test_without_brokers_the_time_limit_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ends, "TIMEOUT_S", 0.5)
+    prober = Prober(f"{LOOPBACK}:{free_port()}")
+    with pytest.raises(TimeoutError, match=r"No leader tells where stele\.x\.epochs/0 ends"):
+        prober.end("stele.x.epochs")
+
+
+def test_a_stop_ends_the_question() -> None:
+    stop = threading.Event()
+    stop.set()
+    began_s = time.monotonic()
+    with pytest.raises(TimeoutError):
+        Prober(f"{LOOPBACK}:{free_port()}", stop).end("stele.x.epochs")
+    assert time.monotonic() - began_s < ends.TIMEOUT_S / 2
