@@ -26,13 +26,20 @@ EXPECTED: tuple[Expected, ...] = (
         "session-guard",  # aiokafka, under Faust
         r"Unable connect to node|Failed fetch messages from|Unable to request metadata from|"
         r"Unable to update metadata from|Group Coordinator Request failed|"
-        r"Heartbeat send request failed|Heartbeat session expired|OffsetCommit.*failed",
+        r"Heartbeat send request failed|Heartbeat session expired|OffsetCommit.*failed|"
+        r"Error sending \w+ to node \d+ .* -- marking coordinator dead|Failed fetch offsets from",
         KILLED,
     ),
     Expected(
         "kafka-.*",
         r"Unexpected error handling request .*apiKey=CONTROLLER_REGISTRATION",
         "three controllers start at once, and register again until their quorum has formed",
+    ),
+    Expected(
+        "kafka-.*",
+        r"Exceptionally slow controller event|"
+        r"Unexpected error handling request .*apiKey=BROKER_HEARTBEAT",
+        "the machine's disk stood still for seconds; whether all goes on is what the tests check",
     ),
 )
 
