@@ -12,13 +12,15 @@ import pytest
 pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(500)]
 
 MINUTES = 0.75
+SEED = 5
+"""A broker is gone for nearly all of it, while nodes, a metadata-log and a coordinator are hit."""
 DEADLINE_S = 480
 
 
 def test_a_history_of_real_processes_under_faults_holds(tmp_path: Path) -> None:
     command = [
         *(sys.executable, "-m", "stele.cli", "sim", "live"),
-        *("--minutes", str(MINUTES), "--seed", "7", "--dir", str(tmp_path), "--json"),
+        *("--minutes", str(MINUTES), "--seed", str(SEED), "--dir", str(tmp_path), "--json"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
@@ -28,6 +30,8 @@ def test_a_history_of_real_processes_under_faults_holds(tmp_path: Path) -> None:
     assert result["faults"] >= 5 and result["joined"] >= 3
     assert min(result["writes"], result["reads"]) > 300
     assert checked["commands"] > 20 < checked["epochs"]
-    assert checked["gates"] > 10 and checked["watched"] >= 2 * checked["epochs"]
+    assert checked["owed"]["reads"] > checked["owed"]["without_a_broker"] > 5
+    # Two watches; the check itself demands every epoch until rest, and a few may come after it.
+    assert checked["gates"] > 10 and checked["watched"] > checked["epochs"]
     assert (tmp_path / "history.jsonl").stat().st_size > 100_000
-    assert json.loads((tmp_path / "report.json").read_text())["seed"] == 7
+    assert json.loads((tmp_path / "report.json").read_text())["seed"] == SEED

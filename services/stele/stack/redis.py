@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -85,6 +86,14 @@ class RedisServer:
                 except redis.ConnectionError:
                     time.sleep(POLL_S)
         raise RedisFailed(f"Redis did not answer in {deadline_s} s: {self._process.tail()}")
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """A fault: SIGSTOP pauses it, SIGCONT wakes it; nothing happens when it is gone."""
+        if self._process:
+            self._process.signal(number)
 
     def kill(self) -> None:
         if self._process:

@@ -33,6 +33,7 @@ class Run:
         self.history.apply(join(4))
         driver.run()
         self.read()
+        self.read("barrier")
         self.ask(SetSetting(name="a", value="2"))
         log = LogRead(records(self.history))
         for epoch in range(1, log.image.epoch + 1):
@@ -81,10 +82,11 @@ class Run:
         )
         self.add(Question(**self.moment(), envelope=envelope, through="http", outcome=outcome))
 
-    def read(self) -> None:
+    def read(self, level: str = "linearizable") -> None:
         image = self.history.image
         told = {"epoch": image.epoch, "state_id": image.state_id.hex()}
-        self.add(StateRead(**self.moment(), through="http://a", **told))
+        asked = {"through": "metadata-log-1", "level": level}
+        self.add(StateRead(**self.moment(), **asked, answered=True, **told))
 
     def change(self, kind: type[msgspec.Struct], at: int, **fields: object) -> None:
         """Replace fields of the record number ``at`` of a kind."""
@@ -162,6 +164,14 @@ def _invented_read(run: Run) -> None:
     run.change(StateRead, 0, state_id="11" * 16)
 
 
+def _invented_read_at_barrier(run: Run) -> None:
+    run.change(StateRead, 1, state_id="11" * 16)
+
+
+def _silent_metadata_log(run: Run) -> None:
+    run.change(StateRead, 1, answered=False, answer="TimeoutError()")
+
+
 def _stale_write_taken(run: Run) -> None:
     run.change(Probe, 0, code="ok")
 
@@ -201,6 +211,8 @@ PLANTED: list[tuple[Callable[[Run], None], str, str]] = [
     (_refused_for_no_reason, "I2", "is rejected on epoch"),
     (_stale_read, "I2", "shows that epoch"),
     (_invented_read, "I1", "shows a state of the log"),
+    (_invented_read_at_barrier, "I1", "shows a state of the log"),
+    (_silent_metadata_log, "I10", "answers reads at level barrier"),
     (_stale_write_taken, "I6", "takes writes from version"),
     (_nobody_had_acknowledged, "I5", "had said so"),
     (_acknowledged_too_late, "I5", "had said so"),

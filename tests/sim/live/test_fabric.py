@@ -200,3 +200,20 @@ async def test_a_connection_is_known_by_the_process_that_opened_it() -> None:
         child.kill()
         await child.wait()
         server.close()
+
+
+async def test_a_process_that_is_not_there_refuses_connections() -> None:
+    async with _line() as line:
+        reader, writer = await _connect(line)
+        writer.write(b"first\n")
+        assert await asyncio.wait_for(reader.readline(), SOON_S) == b"echo first\n"
+        line.fabric.refuse("b")
+        with pytest.raises(ConnectionRefusedError):
+            await _connect(line)
+        writer.write(b"open before\n")
+        assert await asyncio.wait_for(reader.readline(), SOON_S) == b"echo open before\n"
+
+        await line.fabric.accept("b")
+        reader, writer = await _connect(line)
+        writer.write(b"again\n")
+        assert await asyncio.wait_for(reader.readline(), SOON_S) == b"echo again\n"

@@ -26,7 +26,7 @@ from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestStatus
 from stele.log.commander import Commander
 from stele.metadata_log.api import OutcomeAnswer
-from stele.sim.live.history import History, Question, StateRead
+from stele.sim.live.history import History, Question
 
 THROUGH_KAFKA: Final = "commands"
 CALL_TIMEOUT_S: Final = 12.0
@@ -42,11 +42,6 @@ FINISHED_WITHIN_S: Final = 120.0
 MOST_MEMBERS: Final = 5
 LEAST_MEMBERS: Final = 3
 OTHER_KEYSPACES: Final = 3
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    epoch: int
-    state_id: str
 
 
 class Asker:
@@ -90,31 +85,6 @@ class Asker:
             )
         )
         return outcome
-
-    async def read_state(self) -> None:
-        """A linearizable read through either metadata-log; one without an answer is given up."""
-        url, began = self._chance.choice(self.urls), self._history.now()
-        try:
-            async with self._http.get(
-                f"{url}/v1/state",
-                params={"level": "linearizable"},
-                timeout=aiohttp.ClientTimeout(total=CALL_TIMEOUT_S),
-            ) as answer:
-                body = await answer.read()
-                if answer.status != 200:
-                    return
-                found = msgspec.json.decode(body, type=_Answer)
-        except (aiohttp.ClientError, TimeoutError):
-            return
-        self._history.add(
-            StateRead(
-                began=began,
-                ended=self._history.now(),
-                through=url,
-                epoch=found.epoch,
-                state_id=found.state_id,
-            )
-        )
 
     async def _by_kafka(self, envelope: Envelope) -> Outcome | None:
         try:
@@ -174,13 +144,10 @@ class Admins:
         self._made = 0
 
     async def change_things(self) -> None:
-        """Settings, keyspaces, requests that must be refused, and linearizable reads."""
+        """Settings, keyspaces, and requests that must be refused."""
         while self.running:
             await asyncio.sleep(self._chance.expovariate(1 / MEAN_PAUSE_S))
-            if self._chance.random() < 0.3:
-                await self._asker.read_state()
-            else:
-                await self._asker.ask(self._some_command(), "change")
+            await self._asker.ask(self._some_command(), "change")
 
     async def change_topology(self) -> None:
         """Joins and leaves, some of which are cancelled again, one after the other."""

@@ -16,6 +16,7 @@ from stele.log.fold import Fold
 from stele.log.port import Record
 from stele.sim import invariants
 from stele.sim.linearizability import CommandHistory
+from stele.sim.live.availability import Owed, check_availability
 from stele.sim.live.history import AnyRecord, DataOp, Probe, Question, StateRead, Told
 from stele.sim.live.rest import Rest
 from stele.sim.registers import check_registers
@@ -56,6 +57,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     data_operations: int
     watched: int
     probes: int
+    owed: Owed
 
 
 def check_all(
@@ -77,6 +79,7 @@ def check_all(
         data_operations=operations,
         watched=check_watches(records, log, rest.epoch),
         probes=check_probes(records, log),
+        owed=check_availability(records),
     )
 
 
@@ -153,7 +156,11 @@ def check_commands(records: Sequence[AnyRecord], log: LogRead) -> CommandHistory
     history.envelopes.update({q.envelope.request_id: q.envelope for q in questions})
     for before, epoch in zip(log.images, log.epochs, strict=False):
         history.won(before, epoch)
-    seen = [r for r in records if isinstance(r, (Question, StateRead, Told))]
+    seen = [
+        r
+        for r in records
+        if isinstance(r, (Question, Told)) or (isinstance(r, StateRead) and r.answered)
+    ]
     moments = [(r.began, 0, r) for r in seen] + [(r.ended, 1, r) for r in seen]
     asked, floors = dict[str, int](), dict[int, int]()
     for _, is_end, record in sorted(moments, key=lambda each: each[:2]):
@@ -169,7 +176,8 @@ def check_commands(records: Sequence[AnyRecord], log: LogRead) -> CommandHistory
             floors[id(record)] = history.floor
         else:
             _check_state(record, log)
-            history.barrier_answered(floors[id(record)], record.epoch)
+            if record.level == "linearizable":
+                history.barrier_answered(floors[id(record)], record.epoch)
     return history
 
 

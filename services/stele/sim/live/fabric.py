@@ -13,6 +13,7 @@ import random
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -51,6 +52,23 @@ class Rule(msgspec.Struct, frozen=True):
         )
 
 
+@dataclass
+class _Door:
+    """``public`` leads to ``port`` of process ``name``; without a server it is shut."""
+
+    name: str
+    public: int
+    port: int
+    server: asyncio.Server | None = None
+
+    def listen(self) -> socket.socket:
+        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((LOOPBACK, self.public))
+        listening.listen(128)
+        return listening
+
+
 class Fabric:
     """All proxies, and the rules that hold now. Make it inside the event loop that it shall run in."""
 
@@ -63,18 +81,28 @@ class Fabric:
         self._loop = asyncio.get_running_loop()
         self._rules: list[Rule] = []
         self._changed = asyncio.Event()
-        self._servers: list[asyncio.Server] = []
+        self._doors: list[_Door] = []
         self._tasks = set[asyncio.Task[None]]()
 
     def front(self, name: str, port: int) -> int:
         """A port that leads to ``port`` of process ``name``; may be called from any thread."""
-        listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        public = free_port()
-        listening.bind((LOOPBACK, public))
-        listening.listen(128)
-        self._loop.call_soon_threadsafe(self._open, name, port, listening)
-        return public
+        door = _Door(name, free_port(), port)
+        listening = door.listen()
+        self._loop.call_soon_threadsafe(self._open, door, listening)
+        return door.public
+
+    def refuse(self, name: str) -> None:
+        """Nobody listens for process ``name``: who connects is refused, as by a machine without it."""
+        for door in self._doors:
+            if door.name == name and door.server is not None:
+                door.server.close()
+                door.server = None
+
+    async def accept(self, name: str) -> None:
+        """Somebody listens again."""
+        for door in self._doors:
+            if door.name == name and door.server is None:
+                await self._serve_at(door, door.listen())
 
     def impose(self, rules: Iterable[Rule]) -> None:
         self._set([*self._rules, *rules])
@@ -88,8 +116,9 @@ class Fabric:
         self._set([])
 
     async def close(self) -> None:
-        for server in self._servers:
-            server.close()
+        for door in self._doors:
+            if door.server is not None:
+                door.server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -99,18 +128,15 @@ class Fabric:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _open(self, name: str, port: int, listening: socket.socket) -> None:
+    def _open(self, door: _Door, listening: socket.socket) -> None:
+        self._doors.append(door)
+        self._spawn(self._serve_at(door, listening))
+
+    async def _serve_at(self, door: _Door, listening: socket.socket) -> None:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._serve(name, port, reader, writer)
+            await self._serve(door.name, door.port, reader, writer)
 
-        self._spawn(self._listen(serve, listening))
-
-    async def _listen(
-        self,
-        serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-        listening: socket.socket,
-    ) -> None:
-        self._servers.append(await asyncio.start_server(serve, sock=listening))
+        door.server = await asyncio.start_server(serve, sock=listening)
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

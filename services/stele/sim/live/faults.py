@@ -19,6 +19,7 @@ BROKER_RECOVERY_S: Final = 12.0
 
 class FaultKind(StrEnum):
     KILL = "kill -9"
+    GONE = "kill -9, and gone for longer than an election takes"
     PAUSE = "pause"
     ISOLATE = "cut off"
     DEAF = "hears nothing"
@@ -56,6 +57,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 _SECONDS: Final = {
     FaultKind.KILL: (1.0, 5.0),
+    FaultKind.GONE: (30.0, 60.0),
     FaultKind.PAUSE: (0.5, 18.0),
     FaultKind.ISOLATE: (1.0, 12.0),
     FaultKind.DEAF: (1.0, 10.0),
@@ -74,9 +76,18 @@ _WEIGHTS: Final = {
     Role.EVERYBODY: 2,
 }
 _NETWORK: Final = (FaultKind.SLOW, FaultKind.LOSSY)
+_OF_SERVICES: Final = tuple(kind for kind in FaultKind if kind is not FaultKind.GONE)
+"""The supervisor starts a service that was killed at once."""
 _KINDS: Final = {
     # A broker that others cannot hear would stay the leader in its own belief: KRaft has no answer to it.
-    Role.BROKER: (FaultKind.KILL, FaultKind.PAUSE, FaultKind.ISOLATE, *_NETWORK),
+    Role.BROKER: (
+        FaultKind.KILL,
+        FaultKind.GONE,
+        FaultKind.GONE,
+        FaultKind.PAUSE,
+        FaultKind.ISOLATE,
+        *_NETWORK,
+    ),
     Role.REDIS: (FaultKind.KILL, FaultKind.PAUSE, FaultKind.ISOLATE),
     Role.EVERYBODY: _NETWORK,
 }
@@ -92,7 +103,7 @@ def plan(seed: int, duration_s: float) -> list[Fault]:
         role = chance.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
         if role is Role.BROKER and at_s < broker_free_s:
             role = Role.NODE
-        kind = chance.choice(_KINDS.get(role, tuple(FaultKind)))
+        kind = chance.choice(_KINDS.get(role, _OF_SERVICES))
         lasts_s = min(chance.uniform(*_SECONDS[kind]), duration_s - at_s)
         if role is Role.BROKER:
             broker_free_s = at_s + lasts_s + BROKER_RECOVERY_S

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from stele.domain.commands import Envelope, Outcome
+from stele.sim.live.faults import FaultKind, Role
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="what"):
@@ -47,11 +48,14 @@ class Question(Record, frozen=True, kw_only=True, tag="command"):
 
 
 class StateRead(Record, frozen=True, kw_only=True, tag="state"):
-    """A linearizable read of the state."""
+    """A read of the state through metadata-log ``through``; ``answer`` says why there was none."""
 
     through: str
-    epoch: int
-    state_id: str
+    level: str
+    answered: bool
+    epoch: int = 0
+    state_id: str = ""
+    answer: str = ""
 
 
 class Told(Record, frozen=True, kw_only=True, tag="watch"):
@@ -71,13 +75,21 @@ class Probe(Record, frozen=True, kw_only=True, tag="probe"):
     code: str
 
 
+class Hit(Record, frozen=True, kw_only=True, tag="hit"):
+    """A fault from its begin to its end; ``name`` is empty when it hit everybody."""
+
+    role: Role
+    name: str
+    kind: FaultKind
+
+
 class Event(Record, frozen=True, kw_only=True, tag="event"):
     """A fault, or what the run itself did."""
 
     text: str
 
 
-AnyRecord = DataOp | Question | StateRead | Told | Probe | Event
+AnyRecord = DataOp | Question | StateRead | Told | Probe | Hit | Event
 R = TypeVar("R", bound=Record)
 
 

@@ -23,7 +23,9 @@ def live_lines(result: LiveResult) -> list[str]:
             f"  checked   {checked.epochs} epochs ({checked.losers} losers), {checked.gates} gates,"
             f" {checked.commands} answers to commands ({checked.rejected} refusals),",
             f"            {checked.barriers} linearizable reads, {checked.data_operations} data"
-            f" operations, {checked.watched} epochs at watches, {checked.probes} stale writes",
+            f" operations, {checked.watched} epochs at watches, {checked.probes} stale writes,",
+            f"            {checked.owed.reads} reads that had to be answered,"
+            f" {checked.owed.without_a_broker} of them while a broker was gone",
         ]
     if failure is not None:
         lines += [

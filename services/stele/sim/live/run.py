@@ -31,7 +31,7 @@ from stele.sim.live.history import DataOp, Event, History, Question
 from stele.sim.live.rest import Rest, come_to_rest, members_of, until
 from stele.sim.live.site import CLUSTER, NODES, Site
 from stele.sim.live.trouble import Trouble
-from stele.sim.live.watchers import probe, watch
+from stele.sim.live.watchers import probe, read_states, watch
 from stele.sim.violation import Violation
 
 ADMINS: Final = 3
@@ -147,7 +147,8 @@ class Live:
             def members() -> dict[str, str]:
                 return members_of(follower.image)
 
-            urls = [site.url(name) for name in site.names(Role.METADATA_LOG)]
+            metadata_logs = {name: site.url(name) for name in site.names(Role.METADATA_LOG)}
+            urls = list(metadata_logs.values())
             asker = Asker(http, commander, urls, history, self._seed)
             clients = DataClients(http, history, members, self._seed)
             await until(lambda: len(members()) == NODES, MEMBERS_WITHIN_S, "the first nodes join")
@@ -156,6 +157,10 @@ class Live:
             admins = Admins(asker, lambda: follower.image, site.add_node, history, self._seed)
             onlookers = (
                 *(watch(http, url, number, history) for number, url in enumerate(urls)),
+                *(
+                    read_states(http, name, url, history, self._seed)
+                    for name, url in metadata_logs.items()
+                ),
                 probe(http, members, lambda: follower.image, history, self._seed),
                 _reap(site, history, follower),
             )

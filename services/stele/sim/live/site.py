@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 from typing import Final
@@ -93,17 +92,17 @@ class Site:
         if name in self.brokers:
             self.brokers[name].signal(number)
         elif name == "redis":
-            pid = self.stack.redis.pid
-            if pid is not None:
-                os.kill(pid, number)
+            self.stack.redis.signal(number)
         else:
             self.stack.kill(name, number)
 
     def kill(self, name: str) -> None:
         """SIGKILL. Services and nodes are restarted by the supervisor, the others by ``revive``."""
         if name in self.brokers:
+            self.fabric.refuse(name)
             self.brokers[name].kill()
         elif name == "redis":
+            self.fabric.refuse(name)
             self.stack.redis.kill()
         else:
             self.stack.kill(name)
@@ -113,8 +112,9 @@ class Site:
         if name in self.brokers:
             if not self.brokers[name].is_running():
                 await asyncio.to_thread(self.brokers[name].start)
-        elif name == "redis":
+        elif name == "redis" and not self.stack.redis.is_running():
             await asyncio.to_thread(self.stack.redis.start)
+        await self.fabric.accept(name)
 
     async def wake_all(self) -> None:
         """No process is paused and no connection disturbed any more."""

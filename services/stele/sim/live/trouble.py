@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable
 
 from stele.sim.live.faults import Fault, FaultKind, Role, rules_of
-from stele.sim.live.history import History
+from stele.sim.live.history import History, Hit
 from stele.sim.live.site import Site
 
 
@@ -36,9 +36,17 @@ class Trouble:
             return
         name = "" if fault.role is Role.EVERYBODY else fault.pick(names)
         self.done += 1
+        began = self._history.now()
         self._history.event(f"{name or 'everybody'}: {fault.kind} for {fault.lasts_s:.1f} s")
+        await self._carry_out(fault, name)
+        ended = self._history.now()
+        self._history.add(
+            Hit(began=began, ended=ended, role=fault.role, name=name, kind=fault.kind)
+        )
+
+    async def _carry_out(self, fault: Fault, name: str) -> None:
         match fault.kind:
-            case FaultKind.KILL:
+            case FaultKind.KILL | FaultKind.GONE:
                 self._site.kill(name)
                 await asyncio.sleep(fault.lasts_s)
                 await self._site.revive(name)

@@ -1,4 +1,5 @@
-"""Those who look on: streams of epochs that go on where they broke off, and writes that must be refused."""
+"""Those who look on: streams of epochs that go on where they broke off, reads of the state, and writes that
+must be refused."""
 
 from __future__ import annotations
 
@@ -16,13 +17,17 @@ from stele.domain.ring.tokens import token_of
 from stele.node.cells import Cell
 from stele.node.wire import BATCH_PATH, Write, decode_answers, encode
 from stele.sim.live.clients import KEYSPACE, Members
-from stele.sim.live.history import History, Probe, Told
+from stele.sim.live.history import History, Probe, StateRead, Told
 
 RECONNECT_S: Final = 0.3
 SILENCE_S: Final = 15.0
 """The service pings every 10 s."""
 LONGEST_LINE_BYTES: Final = 16 * 1024 * 1024
 """An epoch of the log has at most 8 MiB; JSON needs more."""
+READ_PAUSE_S: Final = 0.8
+READ_TIMEOUT_S: Final = 12.0
+"""A metadata-log answers within 10 s, with 'unknown' if need be."""
+READ_LEVELS: Final = ("barrier", "linearizable")
 PROBE_PAUSE_S: Final = 1.0
 PROBE_TIMEOUT_S: Final = 5.0
 PROBE_KEY: Final = "probe"
@@ -65,6 +70,40 @@ async def watch(http: aiohttp.ClientSession, url: str, number: int, history: His
         except (aiohttp.ClientError, TimeoutError, ValueError):
             pass
         await asyncio.sleep(RECONNECT_S)
+
+
+async def read_states(
+    http: aiohttp.ClientSession, name: str, url: str, history: History, seed: int
+) -> None:
+    """Reads of the state through one metadata-log at either level; runs until cancelled."""
+    chance = random.Random(f"{seed} {name}")
+    limit = aiohttp.ClientTimeout(total=READ_TIMEOUT_S)
+    while True:
+        await asyncio.sleep(chance.expovariate(1 / READ_PAUSE_S))
+        level, began, found, why = chance.choice(READ_LEVELS), history.now(), _Epoch(0, ""), ""
+        try:
+            async with http.get(
+                f"{url}/v1/state", params={"level": level}, timeout=limit
+            ) as answer:
+                body = await answer.read()
+                if answer.status == 200:
+                    found = msgspec.json.decode(body, type=_Epoch)
+                else:
+                    why = body.decode(errors="replace")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            why = repr(error)
+        history.add(
+            StateRead(
+                began=began,
+                ended=history.now(),
+                through=name,
+                level=level,
+                answered=not why,
+                epoch=found.epoch,
+                state_id=found.state_id,
+                answer=why,
+            )
+        )
 
 
 async def probe(
