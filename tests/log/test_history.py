@@ -1,14 +1,11 @@
 """Any state and any epoch of the past, with bounded memory."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from stele.domain.commands import SetSetting
 from stele.domain.image import Image
-from stele.log import history as module
 from stele.log.codec import encode_epoch
-from stele.log.history import EpochNotFoundError, History
+from stele.log.history import Bounds, EpochNotFoundError, History
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
 from tests.domain.history import History as Story
@@ -28,25 +25,15 @@ class CountingLog(MemoryLog):
         return found
 
 
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Limits small enough that a few hundred epochs go past all of them."""
-    for name, value in {
-        "MARK_EVERY": 5,
-        "MAX_MARKS": 8,
-        "MAX_IMAGES": 4,
-        "RECENT_RECORDS": 20,
-        "READ_RECORDS": 7,
-    }.items():
-        monkeypatch.setattr(module, name, value)
-    yield
+SMALL = Bounds(mark_every=5, marks=8, images=4, recent_records=20, read_records=7)
+"""A few hundred epochs go past all of them."""
 
 
-def told(story: Story) -> tuple[History, CountingLog]:
+def told(story: Story, bounds: Bounds = SMALL) -> tuple[History, CountingLog]:
     """A history of the story, with a loser after each third winner."""
     partition = MemoryPartition()
     log = CountingLog(partition)
-    history = History(log)
+    history = History(log, bounds=bounds)
     for epoch, image in zip(story.epochs, story.images[1:], strict=True):
         value = encode_epoch(epoch)
         history.add(partition.append(value).offset, value, image)
@@ -96,9 +83,8 @@ async def test_memory_stays_bounded(long: Story) -> None:
     assert history._images[0].image.epoch == 0
 
 
-async def test_memory_is_bounded_in_bytes_too(long: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "RECENT_BYTES", 1000)
-    history, _ = told(long)
+async def test_memory_is_bounded_in_bytes_too(long: Story) -> None:
+    history, _ = told(long, SMALL._replace(recent_bytes=1000))
     assert sum(len(winner.value) for winner in history._recent) <= 1000
 
 
@@ -118,7 +104,7 @@ async def test_a_history_that_began_with_a_snapshot_knows_its_oldest_epoch(long:
     partition = MemoryPartition()
     for epoch in long.epochs:
         partition.append(encode_epoch(epoch))
-    history = History(MemoryLog(partition), long.images[100], 100)
+    history = History(MemoryLog(partition), long.images[100], 100, SMALL)
     for number in range(100, 160):
         record = partition.records[number]
         history.add(record.offset, record.value, long.images[number + 1])

@@ -18,18 +18,10 @@ from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
-from stele.log.port import Log
+from stele.log.port import LogPast
 from stele.log.schemas import HEADER_BYTES
 from stele.log.state_ids import STATE_ID_BYTES
 
-MARK_EVERY: Final = 1000
-"""Epochs between two marks at first: a second's work to read, at the slowest."""
-MAX_MARKS: Final = 4096
-MAX_IMAGES: Final = 32
-"""Images share structure but for their table of request ids, 2 MB each."""
-RECENT_RECORDS: Final = 10_000
-RECENT_BYTES: Final = 64 * 1024 * 1024
-READ_RECORDS: Final = 2000
 FOLDED_AT_ONCE: Final = 100
 """Epochs folded before other work gets its turn, 2 ms."""
 REMEMBERED_IMAGES: Final = 4
@@ -37,6 +29,19 @@ REMEMBERED_IMAGES: Final = 4
 
 _PREVIOUS: Final = slice(HEADER_BYTES, HEADER_BYTES + STATE_ID_BYTES)
 _OWN: Final = slice(HEADER_BYTES + STATE_ID_BYTES, HEADER_BYTES + 2 * STATE_ID_BYTES)
+
+
+class Bounds(NamedTuple):
+    """How much a history keeps in memory, and how much it reads at once."""
+
+    mark_every: int = 1000
+    """Epochs between two marks at first: a second's work to read, at the slowest."""
+    marks: int = 4096
+    images: int = 32
+    """Images share structure but for their table of request ids, 2 MB each."""
+    recent_records: int = 10_000
+    recent_bytes: int = 64 * 1024 * 1024
+    read_records: int = 2000
 
 
 class EpochNotFoundError(LookupError):
@@ -76,16 +81,23 @@ class Checkpoint(NamedTuple):
 class History:
     """The past of one reader of the log, which tells each epoch as it applies it with ``add``."""
 
-    def __init__(self, log: Log, image: Image = EMPTY, next_offset: int = 0) -> None:
+    def __init__(
+        self,
+        log: LogPast,
+        image: Image = EMPTY,
+        next_offset: int = 0,
+        bounds: Bounds = Bounds(),  # noqa: B008 - it cannot be changed
+    ) -> None:
         self._log = log
+        self._bounds = bounds
         self._oldest = image.epoch
         self._newest = image
         self._recent: deque[Winner] = deque()
         self._recent_bytes = 0
         self._marks = [Mark(image.epoch, next_offset, image.state_id)]
-        self._mark_every = MARK_EVERY
+        self._mark_every = bounds.mark_every
         self._images = [Checkpoint(image, next_offset)]
-        self._image_every = MARK_EVERY
+        self._image_every = bounds.mark_every
         self._asked: deque[Checkpoint] = deque(maxlen=REMEMBERED_IMAGES)
         self._folding = asyncio.Lock()
 
@@ -104,16 +116,15 @@ class History:
         self._newest = image
         self._recent.append(Winner(image.epoch, offset, value))
         self._recent_bytes += len(value)
-        while len(self._recent) > RECENT_RECORDS or self._recent_bytes > RECENT_BYTES:
-            self._recent_bytes -= len(self._recent.popleft().value)
+        self._forget_the_oldest()
         if image.epoch - self._marks[-1].epoch >= self._mark_every:
             self._marks.append(Mark(image.epoch, offset + 1, image.state_id))
-            if len(self._marks) > MAX_MARKS:
+            if len(self._marks) > self._bounds.marks:
                 del self._marks[1::2]
                 self._mark_every *= 2
         if image.epoch - self._images[-1].image.epoch >= self._image_every:
             self._images.append(Checkpoint(image, offset + 1))
-            if len(self._images) > MAX_IMAGES:
+            if len(self._images) > self._bounds.images:
                 del self._images[1::2]
                 self._image_every *= 2
 
@@ -161,6 +172,11 @@ class History:
         found = self._from_recent(epoch, 1)
         return found[0].value[_OWN] if found else None
 
+    def _forget_the_oldest(self) -> None:
+        most, most_bytes = self._bounds.recent_records, self._bounds.recent_bytes
+        while len(self._recent) > most or self._recent_bytes > most_bytes:
+            self._recent_bytes -= len(self._recent.popleft().value)
+
     def _from_recent(self, first: int, limit: int) -> list[Winner] | None:
         """None when the first of them is not in memory any more."""
         if not self._recent or first < self._recent[0].epoch:
@@ -179,7 +195,7 @@ class History:
         """Winners after the mark up to epoch ``last``, from memory where they are still there."""
         epoch, next_offset, state_id = mark
         while epoch < last:
-            found = self._from_recent(epoch + 1, READ_RECORDS)
+            found = self._from_recent(epoch + 1, self._bounds.read_records)
             if found is not None:
                 for winner in found[: last - epoch]:
                     yield winner
@@ -187,7 +203,7 @@ class History:
                 if found:
                     next_offset, state_id = found[-1].offset + 1, found[-1].value[_OWN]
                 continue
-            records = await self._log.read(next_offset, READ_RECORDS)
+            records = await self._log.read(next_offset, self._bounds.read_records)
             if not records:
                 raise EpochNotFoundError(epoch + 1, self._oldest + 1, self.newest)
             for offset, value in records:

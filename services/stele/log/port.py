@@ -20,7 +20,14 @@ class Record(NamedTuple):
 OnRecords = Callable[[list[Record]], None]
 
 
-class Log(Protocol):
+class LogPast(Protocol):
+    """What a log still holds."""
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        """At most ``limit`` records from ``offset`` on, up to the end at the time of the call."""
+
+
+class Log(LogPast, Protocol):
     """One cluster's log, or any other topic of one partition."""
 
     def append(self, value: bytes, key: bytes | None = None) -> None:
@@ -36,9 +43,6 @@ class Log(Protocol):
 
         ``on_error`` is called once when following is over for good, such as an offset that is gone.
         """
-
-    async def read(self, offset: int, limit: int) -> list[Record]:
-        """At most ``limit`` records from ``offset`` on, up to the end at the time of the call."""
 
     async def close(self) -> None:
         """Stop following and send what is buffered, within a time limit."""

@@ -155,7 +155,9 @@ class Task:
             self._body.close()
             return
         try:
-            future: Future[Any] = self._body.send(value)
+            future: Future[Any] | None = self._body.send(value)
+            while future is None:  # it only gave way: nothing else can happen meanwhile
+                future = self._body.send(None)
         except StopIteration:
             return
         future.then(self.step)

@@ -6,11 +6,13 @@ watermark); a change of leader throws away those that were not.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from stele.log.port import Record
 from stele.sim.kernel import Kernel, Owner, us
 from stele.sim.network import Network
+
+T = TypeVar("T")
 
 BROKER: Final = Owner("log")
 FETCH_RETRY_S: Final = 0.2
@@ -81,18 +83,31 @@ class SimLog:
 
     def ask_end(self, owner: Owner, answer: Callable[[int], None]) -> None:
         """The offset after the last durable record, as of the moment the question arrives."""
+        self._ask(owner, lambda: self.high, answer)
+
+    def ask_records(
+        self, owner: Owner, offset: int, limit: int, answer: Callable[[list[Record]], None]
+    ) -> None:
+        """At most ``limit`` durable records from ``offset`` on."""
+
+        def found() -> list[Record]:
+            last = min(self.high, offset + limit)
+            return [Record(at, self.records[at]) for at in range(offset, last)]
+
+        self._ask(owner, found, answer)
+
+    def _ask(self, owner: Owner, find: Callable[[], T], answer: Callable[[T], None]) -> None:
+        """A question that may get no answer; it is looked up when it arrives."""
+        incarnation = owner.incarnation
+
+        def tell() -> None:
+            if owner.incarnation == incarnation and self._network.reaches(BROKER.name, owner.name):
+                later = self._kernel.now_us + self._network.delay_us(self._luck(owner))
+                self._kernel.at(later, owner, answer, find())
+
         if self._network.reaches(owner.name, BROKER.name):
             there = self._kernel.now_us + self._network.delay_us(self._luck(owner))
-            self._kernel.at(there, None, self._tell_end, owner, owner.incarnation, answer)
-
-    def _tell_end(self, owner: Owner, incarnation: int, answer: Callable[[int], None]) -> None:
-        if owner.incarnation == incarnation and self._network.reaches(BROKER.name, owner.name):
-            self._kernel.at(
-                self._kernel.now_us + self._network.delay_us(self._luck(owner)),
-                owner,
-                answer,
-                self.high,
-            )
+            self._kernel.at(there, None, tell)
 
     def _luck(self, owner: Owner) -> Callable[[], float]:
         return self._network.chance(BROKER.name, owner.name)

@@ -1,6 +1,7 @@
 """Planted bugs of the log: each breaks one rule of the commit protocol, and is named after what it does."""
 # ruff: noqa: SLF001 - bugs are planted in private places too
 
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import msgspec
@@ -12,6 +13,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE, AppliedImage
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
+from stele.log.history import Checkpoint, History, Mark, Winner
 from stele.log.pipeline import CommitPipeline, InFlight, Reply, Waiting
 from stele.log.state_ids import STATE_ID_BYTES, next_state_id
 from stele.sim.patching import Patch
@@ -220,6 +222,38 @@ def writer_trusts_its_own_image(patch: Patch) -> None:
     patch.attribute(CommitPipeline, "on_record", selfish)
 
 
+def watch_goes_on_one_epoch_late(patch: Patch) -> None:
+    """Who asks for the epochs after the last that he saw gets them from the one after the next."""
+    epochs = History.epochs
+
+    async def late(self: History, first: int, limit: int) -> list[Epoch]:
+        return await epochs(self, first + 1, limit)
+
+    patch.attribute(History, "epochs", late)
+
+
+def watch_is_told_losers(patch: Patch) -> None:
+    """Where the past is read again, every record counts as an epoch."""
+
+    async def all_records(self: History, mark: Mark, last: int) -> AsyncIterator[Winner]:
+        epoch, next_offset, _ = mark
+        while epoch < last:
+            for offset, value in await self._log.read(next_offset, last - epoch):
+                epoch, next_offset = epoch + 1, offset + 1
+                yield Winner(epoch, offset, value)
+
+    patch.attribute(History, "_winners", all_records)
+
+
+def past_begins_with_a_later_image(patch: Patch) -> None:
+    """The image at an epoch of the past is folded from the nearest one that is kept, before it or after."""
+
+    def nearest(self: History, epoch: int) -> Checkpoint:
+        return min(self._images, key=lambda kept: abs(kept.image.epoch - epoch))
+
+    patch.attribute(History, "_checkpoint_before", nearest)
+
+
 LOG_MUTANTS: Final = (
     acknowledge_before_apply,
     compare_and_swap_by_epoch_number,
@@ -237,4 +271,7 @@ LOG_MUTANTS: Final = (
     snapshot_forgets_requests,
     snapshot_forgets_topology,
     writer_trusts_its_own_image,
+    watch_goes_on_one_epoch_late,
+    watch_is_told_losers,
+    past_begins_with_a_later_image,
 )

@@ -16,6 +16,7 @@ def result_lines(result: Result) -> list[str]:
         f" {result.truncated} lost with a leader)",
         f"  operations {finished}",
         f"  commands   {result.commands} answered, {result.rejected} refused, {result.barriers} barriers",
+        f"  watches    {result.watched} epochs",
         f"  data       {result.writes} writes acknowledged, {result.reads} reads answered",
         f"  faults     {result.faults}, {result.lost_messages} messages lost,"
         f" {result.requests} requests made",

@@ -13,11 +13,14 @@ from stele.sim.messages import Key
 from stele.sim.scenario import DEFAULT_DURATION_S, Scenario, make_scenario
 from stele.sim.violation import Violation, require
 from stele.sim.world import KEPT_LINES, World
+from stele.sim.writer import Writer
 
 REST_LIMIT_S: Final = 600.0
 """Virtual seconds after the last fault in which the system must come to rest (I10)."""
 LAST_WRITES_S: Final = 5.0
 """Clients go on for so long after the faults."""
+RECALLED: Final = 6
+"""Images of the past that each writer is asked for at the end."""
 CORES_RAISE: Final = "the cores raise nothing"
 
 
@@ -47,6 +50,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     commands: int
     rejected: int
     barriers: int
+    watched: int
+    """Epochs told to watches."""
     writes: int
     reads: int
     faults: int
@@ -104,7 +109,18 @@ def come_to_rest(world: World) -> None:
     for client in world.clients[:1]:
         for key in sorted(world.witness.data.acked):
             client.spawn(_read(client, key))
+    recalled = list[str]()
+    for writer in world.writers:
+        writer.spawn(_recall(writer, recalled))
     kernel.run_until(kernel.now_us + us(3.0))
+    while len(recalled) < len(world.writers) and kernel.now_us < deadline_us:  # one may be paused
+        kernel.run_until(kernel.now_us + us(1.0))
+    require(
+        len(recalled) == len(world.writers),
+        "I8",
+        "every metadata log gives its past",
+        f"only {recalled} did",
+    )
     world.witness.data.check_all("no acknowledged write is lost", "at the end")
     world.witness.data.check_registers()
     world.witness.check_final(world.followers(), world.log.records[: world.log.high])
@@ -113,6 +129,15 @@ def come_to_rest(world: World) -> None:
 
 async def _read(client: KvClient, key: Key) -> None:
     await client.read(key)
+
+
+async def _recall(writer: Writer, done: list[str]) -> None:
+    """Images of the past, from nearly the whole of it."""
+    oldest, newest = writer.history.oldest, writer.history.newest
+    for epoch in range(oldest, newest + 1, max(1, (newest - oldest) // RECALLED)):
+        image = await writer.history.image_at(epoch)
+        writer.world.witness.recalls(writer.name, epoch, image)
+    done.append(writer.name)
 
 
 def _failure(world: World, violation: Violation) -> Failure:
@@ -147,6 +172,7 @@ def _result(world: World, failure: Failure | None, real_s: float) -> Result:
         commands=witness.commands.told,
         rejected=witness.commands.rejected,
         barriers=witness.commands.barriers,
+        watched=witness.told,
         writes=witness.data.writes,
         reads=witness.data.reads,
         faults=world.faults,

@@ -47,6 +47,9 @@ class Witness:
         self._sessions = set[str]()
         self._streamed = set[tuple[str, int, str]]()
         self._by_version: dict[int, Image] = {}
+        self.told = 0
+        """Epochs that watches were told."""
+        self._watched: dict[str, int] = {}
         self.on_epoch: Callable[[Image, Image], None] = lambda before, after: None
         self.founding = False
         """True while the first epochs are laid down, before any process lives to acknowledge them."""
@@ -235,6 +238,39 @@ class Witness:
             "I6",
             f"{node.name} accepts writes from version {fence} on",
             f"it took {write.key} of version {write.version}",
+        )
+
+    # --- watches
+
+    def watched(self, watcher: str, epoch: int, state_id: bytes) -> None:
+        """I9: the next epoch, as it is in the log."""
+        self.checks += 1
+        following = self._watched.get(watcher, 0) + 1
+        require(
+            epoch == following, "I9", f"{watcher} is told epoch {following}", f"it is told {epoch}"
+        )
+        known = epoch < len(self.images) and self.images[epoch].state_id
+        require(
+            known == state_id,
+            "I9",
+            f"epoch {epoch} is told as it is in the log",
+            f"{watcher} is told another",
+        )
+        self._watched[watcher] = epoch
+        self.told += 1
+
+    def watch_begins_anew(self, watcher: str, epoch: int) -> None:
+        """It was told that nobody knows what it had missed, and begins with the state at ``epoch``."""
+        self._watched[watcher] = epoch
+
+    def recalls(self, name: str, epoch: int, image: Image) -> None:
+        """The past that a process tells is what was."""
+        self.checks += 1
+        require(
+            image == self.images[epoch],
+            "I8",
+            f"{name} gives the state at epoch {epoch} as it was",
+            "it gives another",
         )
 
     # --- at the end

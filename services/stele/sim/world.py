@@ -20,12 +20,14 @@ from stele.sim.node import Node
 from stele.sim.process import Follower, Process
 from stele.sim.scenario import Scenario
 from stele.sim.violation import require
+from stele.sim.watcher import Watcher
 from stele.sim.witness import Witness
 from stele.sim.writer import Writer
 
 DC: Final = "dc1"
 IDLE: Final = "idle"
 """Name of the topology's state when nothing is in transition."""
+WATCHERS: Final = 2
 KEPT_LINES: Final = 60
 """Newest lines of the trace that a report shows."""
 _REQUESTS: Final = uuid.UUID("5f0a2f1e-9d55-4d0e-8a55-8f3a0c9be003")
@@ -55,6 +57,7 @@ class World:
         self.writers: list[Writer] = [Writer(f"w{i + 1}", self) for i in range(scenario.writers)]
         self.drivers: list[Driver] = [Driver(f"c{i + 1}", self) for i in range(scenario.drivers)]
         self.clients = [KvClient(f"k{i + 1}", self) for i in range(scenario.clients)]
+        self.watchers = [Watcher(f"watch{i + 1}", self) for i in range(WATCHERS)]
         self.admin = Admin("admin", self)
         self._timestamp = 0
         self._ambushes: list[tuple[str, Callable[[], None]]] = []
@@ -77,7 +80,13 @@ class World:
         self.log.high = len(founding.records)
         for join in joins:
             self.add_node(join.node_id)
-        for process in (*self.writers, *self.drivers, *self.clients, self.admin):
+        for process in (
+            *self.writers,
+            *self.drivers,
+            *self.clients,
+            *self.watchers,
+            self.admin,
+        ):
             process.boot()
 
     def found_scenario(self) -> None:
@@ -195,6 +204,9 @@ class World:
         if self.admin.waiting:
             found.append(f"{self.admin.waiting} commands have no answer")
         found += [f"{p.name} is behind" for p in self.followers() if p.image.epoch != image.epoch]
+        found += [
+            f"{w.name} has seen epoch {w.last}" for w in self.watchers if w.last < image.epoch
+        ]
         found += [f"{w.name} has records in flight" for w in self.writers if w.pipeline.in_flight]
         return found
 

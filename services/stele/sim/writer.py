@@ -5,10 +5,12 @@ from typing import Final
 
 from stele.domain.commands import Envelope, Outcome
 from stele.domain.facts import Epoch
+from stele.log.history import Bounds, History
 from stele.log.pipeline import CommitPipeline, Ids
 from stele.log.state_ids import next_state_id
 from stele.sim.kernel import Future
 from stele.sim.process import Follower, Process, Reply
+from stele.sim.watcher import LogReader, TooOld
 
 RESOLVE_AFTER_S: Final = 0.6
 """A record that was not met for so long is forced to an end by a NOOP."""
@@ -16,6 +18,8 @@ SAME_TURN_S: Final = 0.0
 """The pipeline is flushed before time goes on: only readers of one instant share a barrier."""
 SNAPSHOT_EVERY: Final = 25
 """Epochs."""
+SMALL_HISTORY: Final = Bounds(mark_every=4, marks=6, images=4, recent_records=12, read_records=5)
+"""A run of a hundred epochs goes past all of them."""
 
 
 class Writer(Follower):
@@ -28,11 +32,17 @@ class Writer(Follower):
         self._looks = 0
         ids = Ids(self._state_id, self._request_id, self._now_ms)
         self.pipeline = CommitPipeline(self.fold, self._append, ids)
+        begin = self.fold.image, self.fold.next_offset
+        self.history = History(LogReader(self), *begin, SMALL_HISTORY)
         self._head: tuple[int, int] = (0, 0)
         self.after(RESOLVE_AFTER_S, self._resolve)
 
     def offer(self, offset: int, value: bytes) -> Epoch | None:
-        return self.pipeline.on_record(offset, value)
+        before = self.fold.image
+        epoch = self.pipeline.on_record(offset, value)
+        if self.fold.image is not before:
+            self.history.add(offset, value, self.fold.image)
+        return epoch
 
     def on_epoch(self, epoch: Epoch | None) -> None:
         self.pipeline.flush()
@@ -48,6 +58,16 @@ class Writer(Follower):
     def serve_barrier(self, reply: Reply) -> None:
         self.pipeline.read_barrier(reply)
         self.after(SAME_TURN_S, self.pipeline.flush)
+
+    def serve_epochs(self, first: int, limit: int, reply: Reply) -> None:
+        self.spawn(self._find_epochs(first, limit, reply))
+
+    async def _find_epochs(self, first: int, limit: int, reply: Reply) -> None:
+        if first <= self.history.oldest:
+            reply(TooOld(self.history.oldest))
+            return
+        found = await self.history.epochs(first, limit)
+        reply([(epoch.epoch, epoch.state_id) for epoch in found])
 
     def _append(self, value: bytes) -> None:
         self.world.log.append(self, value)
