@@ -3,7 +3,7 @@
 A consumer's ``get_watermark_offsets`` is not used: while the leader that it knew is away, it asks that
 one again for ever, past its own time limit and past the election of the next (librdkafka, pull request 2535).
 ``offsets_for_times`` keeps its limit, and takes Kafka's two special times "beginning" and "end". It too
-remembers the old leader; a new consumer asks who leads.
+remembers the old leader, so who leads is asked anew after each failure.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaExcepti
 
 TIMEOUT_S: Final = 10.0
 FIRST_ATTEMPT_S: Final = 1.0
-NEXT_ATTEMPTS_S: Final = 2.0
-"""How long one consumer is waited for, before another is made."""
+LONGEST_ATTEMPT_S: Final = 4.0
+"""How long an answer is waited for, twice as long each time: the network may be slow, the leader dead."""
+WHO_LEADS_S: Final = 2.0
+"""How long an answer to who leads now is waited for, before all connections are made anew."""
 PAUSE_S: Final = 0.05
 
 
@@ -65,12 +67,20 @@ class Prober:
                     TopicPartition(topic, partition, which), min(left_s, attempt_s)
                 )
             except (KafkaException, TimeoutError) as error:
-                self.close()
                 if left_s <= attempt_s or self._stop.wait(PAUSE_S):
+                    self.close()
                     raise TimeoutError(
                         f"No leader tells where {topic}/{partition} ends: {error}"
                     ) from error
-            attempt_s = NEXT_ATTEMPTS_S
+            self._ask_who_leads(topic, min(WHO_LEADS_S, deadline_s - time.monotonic()))
+            attempt_s = min(2 * attempt_s, LONGEST_ATTEMPT_S)
+
+    def _ask_who_leads(self, topic: str, timeout_s: float) -> None:
+        if self._consumer is not None and timeout_s > 0:
+            try:
+                self._consumer.list_topics(topic, timeout=timeout_s)
+            except KafkaException:
+                self.close()  # it may hold on to a broker that is silent
 
     def _attempt(self, where: TopicPartition, timeout_s: float) -> int:
         consumer = self._consumer = self._consumer or Consumer(self._settings)
