@@ -31,6 +31,12 @@ EXPECTED: tuple[Expected, ...] = (
         KILLED,
     ),
     Expected(
+        "metadata-log-.*|coordinator-.*",
+        r"\|FATAL\|.*Static consumer fenced by other consumer with same group\.instance\.id",
+        "one that was killed comes back under its name, asks twice, and its second question fences its"
+        " first: it joins again with a new consumer, and must be healthy at the end",
+    ),
+    Expected(
         "kafka-.*",
         r"Unexpected error handling request .*apiKey=CONTROLLER_REGISTRATION",
         "three controllers start at once, and register again until their quorum has formed",

@@ -246,6 +246,7 @@ def test_every_process_has_the_same_state_at_the_same_epoch(deployment: Deployme
 
 
 def test_every_process_ends_in_an_orderly_way_when_it_is_asked_to(deployment: Deployment) -> None:
+    deployment.wait_healthy()
     deployment.compose("stop", timeout_s=180, profiles="nodes,grow,observability")
     ours = {*CONTROL_PLANE, *NODES, "node-4", "placements"}
     codes = {name: state["ExitCode"] for name, state in deployment.states().items()}

@@ -50,6 +50,14 @@ def test_our_containers_can_write_to_their_volume_and_to_tmp_only(compose: dict[
             assert volumes in ([], [f"{name}:/var/lib/stele"]), name
 
 
+def test_every_service_has_a_name_of_its_own(compose: dict[str, Any]) -> None:
+    """Two with one name would throw each other out of their consumer group."""
+    ours = {n: s for n, s in compose["services"].items() if s["image"].startswith(OURS)}
+    assert {n: s["environment"]["STELE_INSTANCE_ID"] for n, s in ours.items()} == {
+        name: name for name in ours
+    }
+
+
 def test_no_secret_is_in_the_files() -> None:
     for path in ("docker-compose.yml", ".env.example"):
         text = (ROOT / path).read_text()
