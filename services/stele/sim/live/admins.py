@@ -27,10 +27,9 @@ from stele.domain.names import NodeState, RequestStatus
 from stele.log.commander import Commander
 from stele.metadata_log.api import OutcomeAnswer
 from stele.sim.live.history import History, Question
+from stele.sim.live.site import ANSWER_TIMEOUT_S
 
 THROUGH_KAFKA: Final = "commands"
-CALL_TIMEOUT_S: Final = 12.0
-"""A metadata-log answers within 10 s, with 'unknown' if need be."""
 GIVE_UP_S: Final = 90.0
 """A command is asked again for so long; then its outcome is left open."""
 RETRY_PAUSE_S: Final = 0.2
@@ -107,7 +106,7 @@ class Asker:
             async with self._http.post(
                 f"{url}/v1/commands",
                 data=body,
-                timeout=aiohttp.ClientTimeout(total=CALL_TIMEOUT_S),
+                timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S),
             ) as answer:
                 given = await answer.read()
                 if answer.status not in (200, 409):

@@ -6,7 +6,6 @@ One broker of three that is gone for good hits nobody, once another leads its pa
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import Final
 
 import msgspec
@@ -28,27 +27,25 @@ class Owed(msgspec.Struct, frozen=True):
     without_a_broker: int
 
 
-def check_availability(records: Iterable[AnyRecord]) -> Owed:
+def check_availability(records: Sequence[AnyRecord]) -> Owed:
     """I10 during the faults. Raises Violation for the first read that was owed an answer and got none."""
-    known = list(records)
-    hits = [r for r in known if isinstance(r, Hit)]
-    reads = sorted((r for r in known if isinstance(r, StateRead)), key=lambda read: read.through)
-    gone = [(h.began, h.ended) for h in hits if h.kind is FaultKind.GONE]
-    owed = without = 0
-    for name, asked in groupby(reads, key=lambda read: read.through):
-        disturbed = _disturbed(hits, name)
-        for read in asked:
-            if _meet(disturbed, read.began - SETTLED_S, read.ended):
-                continue
-            owed += 1
-            without += _meet(gone, read.began, read.ended)
-            require(
-                read.answered,
-                "I10",
-                f"{name}, which no fault has hit for {SETTLED_S:g} s, answers reads at level {read.level}",
-                f"one from {read.began:.1f} s to {read.ended:.1f} s had no answer: {read.answer}",
-            )
-    return Owed(owed, without)
+    hits = [r for r in records if isinstance(r, Hit)]
+    reads = [r for r in records if isinstance(r, StateRead)]
+    disturbed = {name: _disturbed(hits, name) for name in {read.through for read in reads}}
+    owed = [
+        read
+        for read in reads
+        if not _meet(disturbed[read.through], read.began - SETTLED_S, read.ended)
+    ]
+    for read in owed:
+        require(
+            read.answered,
+            "I10",
+            f"{read.through}, which no fault has hit for {SETTLED_S:g} s, answers reads at level {read.level}",
+            f"one from {read.began:.1f} s to {read.ended:.1f} s had no answer: {read.answer}",
+        )
+    gone = [(hit.began, hit.ended) for hit in hits if hit.kind is FaultKind.GONE]
+    return Owed(len(owed), sum(_meet(gone, read.began, read.ended) for read in owed))
 
 
 def _disturbed(hits: Sequence[Hit], name: str) -> list[tuple[float, float]]:

@@ -25,6 +25,8 @@ SERVICES: Final = (
 CLUSTER: Final = "live"
 BROKERS: Final = 3
 NODES: Final = 3
+ANSWER_TIMEOUT_S: Final = 12.0
+"""A metadata-log answers within 10 s, with 'unknown' if need be."""
 
 
 class Site:

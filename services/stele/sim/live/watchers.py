@@ -18,6 +18,7 @@ from stele.node.cells import Cell
 from stele.node.wire import BATCH_PATH, Write, decode_answers, encode
 from stele.sim.live.clients import KEYSPACE, Members
 from stele.sim.live.history import History, Probe, StateRead, Told
+from stele.sim.live.site import ANSWER_TIMEOUT_S
 
 RECONNECT_S: Final = 0.3
 SILENCE_S: Final = 15.0
@@ -25,8 +26,6 @@ SILENCE_S: Final = 15.0
 LONGEST_LINE_BYTES: Final = 16 * 1024 * 1024
 """An epoch of the log has at most 8 MiB; JSON needs more."""
 READ_PAUSE_S: Final = 0.8
-READ_TIMEOUT_S: Final = 12.0
-"""A metadata-log answers within 10 s, with 'unknown' if need be."""
 READ_LEVELS: Final = ("barrier", "linearizable")
 PROBE_PAUSE_S: Final = 1.0
 PROBE_TIMEOUT_S: Final = 5.0
@@ -77,7 +76,7 @@ async def read_states(
 ) -> None:
     """Reads of the state through one metadata-log at either level; runs until cancelled."""
     chance = random.Random(f"{seed} {name}")
-    limit = aiohttp.ClientTimeout(total=READ_TIMEOUT_S)
+    limit = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
     while True:
         await asyncio.sleep(chance.expovariate(1 / READ_PAUSE_S))
         level, began, found, why = chance.choice(READ_LEVELS), history.now(), _Epoch(0, ""), ""
@@ -89,7 +88,7 @@ async def read_states(
                 if answer.status == 200:
                     found = msgspec.json.decode(body, type=_Epoch)
                 else:
-                    why = body.decode(errors="replace")
+                    why = f"{answer.status} {body.decode(errors='replace')}"
         except (aiohttp.ClientError, TimeoutError) as error:
             why = repr(error)
         history.add(
