@@ -56,8 +56,8 @@ def _pause(world: World, action: Action, index: int) -> None:
 def _cut(world: World, action: Action, index: int) -> None:
     """Cut the group ``target`` off: 0 both ways, 1 nothing goes in, 2 nothing comes out, 3 from the log."""
     group = set(action.target.split(","))
-    everybody = {*world.processes(), "log", "admin", *(client.name for client in world.clients)}
-    everybody |= {watcher.name for watcher in world.watchers}
+    others = {process.name for process in (*world.clients, *world.watchers, world.admin)}
+    everybody = {*world.processes(), *others, "log"}
     rest = everybody - group if action.number != NOTHING_FROM_LOG else {"log"}
     going_in = {(a, b) for a in rest for b in group} if action.number != 2 else set()
     coming_out = {(b, a) for a in rest for b in group} if action.number != 1 else set()

@@ -41,16 +41,7 @@ class KvClient(Process):
         cell = Cell(timestamp, f"{self.name}:{timestamp}")
         self.world.witness.data.issues(key, cell)
         node = self.world.nodes[self._node()]
-        pending = KvOp(
-            began=self.world.kernel.now_s,
-            ended=inf,
-            node=node.name,
-            write=True,
-            key="/".join(key),
-            value=cell.value,
-            done=False,
-            known=False,
-        )
+        pending = self._begun(node.name, key, write=True, value=cell.value)
         number = self.world.witness.data.begins(pending)
         args = (key, token_of_key(key), cell)
         answer = self.call(node, node.serve_client_write, *args, timeout_s=REQUEST_TIMEOUT_S)
@@ -61,25 +52,29 @@ class KvClient(Process):
     async def read(self, key: Key) -> bool:
         """True when a quorum answered; the witness has then checked the answer."""
         floor = self.world.witness.data.acked.get(key, 0)
-        began = self.world.kernel.now_s
         node = self.world.nodes[self._node()]
+        pending = self._begun(node.name, key, write=False, value=None)
         args = (key, token_of_key(key))
         answer = self.call(node, node.serve_client_read, *args, timeout_s=REQUEST_TIMEOUT_S)
         result: ReadResult | None = await answer.wait()
         if result is not None:
             self.world.witness.data.read(key, floor, result.cell)
-            operation = KvOp(
-                began=began,
-                ended=self.world.kernel.now_s,
-                node=node.name,
-                write=False,
-                key="/".join(key),
-                value=None if result.cell is None else result.cell.value,
-                done=True,
-                known=True,
-            )
-            self.world.witness.data.begins(operation)
+            ended, value = self.world.kernel.now_s, result.cell and result.cell.value
+            done = replace(pending, ended=ended, value=value, done=True, known=True)
+            self.world.witness.data.begins(done)
         return result is not None
+
+    def _begun(self, node: str, key: Key, *, write: bool, value: str | None) -> KvOp:
+        return KvOp(
+            began=self.world.kernel.now_s,
+            ended=inf,
+            node=node,
+            write=write,
+            key="/".join(key),
+            value=value,
+            done=False,
+            known=False,
+        )
 
 
 class Admin(Caller):

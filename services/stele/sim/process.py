@@ -1,7 +1,7 @@
 """What all simulated processes share: a life with crashes and pauses, a clock, calls, a copy of the log."""
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
@@ -14,7 +14,10 @@ from stele.sim.scenario import FAIR_CLOCK
 if TYPE_CHECKING:
     from stele.sim.world import World
 
+T = TypeVar("T")
 Reply = Callable[[Any], None]
+LOG_TIMEOUT_S: Final = 1.0
+"""After which the log is asked again."""
 
 
 class Process(Owner):
@@ -123,13 +126,21 @@ class Follower(Process):
 
     async def log_end(self) -> int:
         """The log's end at some moment after the call; asks again until it is told."""
+        return await self._told(lambda answer: self.world.log.ask_end(self, answer))
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        """The log's past; see ``stele.log.port``. Asks again until it is told."""
+        log = self.world.log
+        return await self._told(lambda answer: log.ask_records(self, offset, limit, answer))
+
+    async def _told(self, ask: Callable[[Callable[[T], None]], None]) -> T:
         while True:
-            future = Future[int | None]()
-            self.world.log.ask_end(self, future.set)
-            self.after(1.0, future.set, None)
-            end = await future.wait()
-            if end is not None:
-                return end
+            future = Future[T | None]()
+            ask(future.set)
+            self.after(LOG_TIMEOUT_S, future.set, None)
+            found = await future.wait()
+            if found is not None:
+                return found
 
     async def catch_up(self, poll_s: float = 0.02) -> None:
         """Return when everything that was durable at the call is applied here."""

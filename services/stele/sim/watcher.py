@@ -2,13 +2,10 @@
 
 from typing import Final, NamedTuple
 
-from stele.log.port import Record
-from stele.sim.kernel import Future
 from stele.sim.process import Process
 
 POLL_S: Final = 0.5
 TIMEOUT_S: Final = 2.0
-READ_TIMEOUT_S: Final = 1.0
 MOST_EPOCHS: Final = 8
 """Most epochs asked for at once; sometimes fewer."""
 MOST_REFUSALS: Final = 3
@@ -57,20 +54,3 @@ class Watcher(Process):
                     self.disk["last"] = epoch
             if not isinstance(told, list) or len(told) < asked[1]:
                 await self.sleep(POLL_S * 2 * self.random())
-
-
-class LogReader:
-    """What one process reads of the log's past, in its own time."""
-
-    def __init__(self, owner: Process) -> None:
-        self._owner = owner
-
-    async def read(self, offset: int, limit: int) -> list[Record]:
-        """Asks again until it is told."""
-        while True:
-            future = Future[list[Record] | None]()
-            self._owner.world.log.ask_records(self._owner, offset, limit, future.set)
-            self._owner.after(READ_TIMEOUT_S, future.set, None)
-            found = await future.wait()
-            if found is not None:
-                return found

@@ -10,7 +10,7 @@ from stele.log.pipeline import CommitPipeline, Ids
 from stele.log.state_ids import next_state_id
 from stele.sim.kernel import Future
 from stele.sim.process import Follower, Process, Reply
-from stele.sim.watcher import LogReader, TooOld
+from stele.sim.watcher import TooOld
 
 RESOLVE_AFTER_S: Final = 0.6
 """A record that was not met for so long is forced to an end by a NOOP."""
@@ -32,8 +32,7 @@ class Writer(Follower):
         self._looks = 0
         ids = Ids(self._state_id, self._request_id, self._now_ms)
         self.pipeline = CommitPipeline(self.fold, self._append, ids)
-        begin = self.fold.image, self.fold.next_offset
-        self.history = History(LogReader(self), *begin, SMALL_HISTORY)
+        self.history = History(self, self.fold.image, self.fold.next_offset, SMALL_HISTORY)
         self._head: tuple[int, int] = (0, 0)
         self.after(RESOLVE_AFTER_S, self._resolve)
 
