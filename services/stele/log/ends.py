@@ -30,6 +30,21 @@ class Ends(NamedTuple):
     """Offset after the newest record that no change of leader can take back."""
 
 
+def resolve(
+    consumer: Consumer, wanted: list[TopicPartition], timeout_s: float
+) -> list[TopicPartition]:
+    """The partitions with real offsets for OFFSET_BEGINNING and OFFSET_END, as the leaders that the consumer
+    knows tell them. Raises TimeoutError, KafkaException.
+    """
+    found = consumer.offsets_for_times(wanted, timeout=timeout_s)
+    for partition in found:
+        if partition.error is not None:
+            raise KafkaException(partition.error)
+        if partition.offset < 0:
+            raise TimeoutError(f"no answer within {timeout_s:.1f} s")
+    return found
+
+
 class Prober:
     """Asks the brokers; every call blocks for ``TIMEOUT_S`` at most. For one thread at a time."""
 
@@ -84,9 +99,5 @@ class Prober:
 
     def _attempt(self, where: TopicPartition, timeout_s: float) -> int:
         consumer = self._consumer = self._consumer or Consumer(self._settings)
-        (found,) = consumer.offsets_for_times([where], timeout=timeout_s)
-        if found.error is not None:
-            raise KafkaException(found.error)
-        if found.offset < 0:
-            raise TimeoutError(f"no answer within {timeout_s:.1f} s")
+        (found,) = resolve(consumer, [where], timeout_s)
         return found.offset

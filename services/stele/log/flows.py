@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 
 from stele.log.codec import DecodeError
-from stele.log.ends import Prober
+from stele.log.ends import resolve
 
 TIMEOUT_S: Final = 10.0
+ENDS_TIMEOUT_S: Final = 2.0
+"""After which who leads is asked again: it may be another by now."""
 START_TIMEOUT_S: Final = 30.0
 RETRY_S: Final = 0.1
 FLUSH_TIMEOUT_S: Final = 3.0
@@ -72,7 +74,6 @@ class FlowReader:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"flow-{topic}", daemon=True)
         self._ready = asyncio.Event()
-        self._bootstrap = bootstrap
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -118,15 +119,12 @@ class FlowReader:
         """False while a leader is away or moving, or the topic is not there yet: try again."""
         try:
             metadata = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S)
-            with contextlib.closing(Prober(self._bootstrap, self._stop)) as prober:
-                ends = [
-                    TopicPartition(self._topic, partition, prober.end(self._topic, partition))
-                    for partition in sorted(metadata.topics[self._topic].partitions)
-                ]
-            self._consumer.assign(ends)
+            partitions = sorted(metadata.topics[self._topic].partitions)
+            wanted = [TopicPartition(self._topic, each, OFFSET_END) for each in partitions]
+            self._consumer.assign(resolve(self._consumer, wanted, ENDS_TIMEOUT_S))
         except (KafkaException, TimeoutError):
             return False
-        return bool(ends)
+        return bool(partitions)
 
     def _deliver(self, values: list[bytes]) -> None:
         for value in values:

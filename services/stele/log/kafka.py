@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from stele.log.ends import Prober
+from stele.log.ends import Ends, Prober
 from stele.log.errors import OffsetGoneError
 from stele.log.port import OnRecords, Record
 
@@ -73,7 +73,6 @@ class KafkaLog:
         self._prober = Prober(bootstrap, self._stop)
         self._reading = ThreadPoolExecutor(1, f"read-{topic}")
         self._reader: Consumer | None = None
-        self._reader_prober = Prober(bootstrap, self._stop)
 
     def append(self, value: bytes, key: bytes | None = None) -> None:
         if not self._to_send:
@@ -89,7 +88,8 @@ class KafkaLog:
         self._start_thread(self._follow, offset, on_records, on_error)
 
     async def read(self, offset: int, limit: int) -> list[Record]:
-        return await self._loop.run_in_executor(self._reading, self._read, offset, limit)
+        ends = await self._loop.run_in_executor(self._asking, self._prober.ends, self._topic)
+        return await self._loop.run_in_executor(self._reading, self._read, offset, limit, ends)
 
     async def close(self) -> None:
         self._send()
@@ -135,20 +135,19 @@ class KafkaLog:
 
     def _close_consumers(self) -> None:
         self._prober.close()
-        self._reader_prober.close()
         if self._reader is not None:
             self._reader.close()
 
-    def _read(self, offset: int, limit: int) -> list[Record]:
+    def _read(self, offset: int, limit: int, ends: Ends) -> list[Record]:
+        if offset < ends.begin:
+            text = f"the topic begins at {ends.begin}. Begin with a snapshot."
+            raise OffsetGoneError(offset, text)
+        end = min(ends.end, offset + limit)
+        if offset >= end:
+            return []
         if self._reader is None:
             self._reader = self._consumer(**{"fetch.wait.max.ms": 10})
         consumer, found = self._reader, list[Record]()
-        begin, end = self._reader_prober.ends(self._topic)
-        end = min(end, offset + limit)
-        if offset < begin:
-            raise OffsetGoneError(offset, f"the topic begins at {begin}. Begin with a snapshot.")
-        if offset >= end:
-            return found
         consumer.assign([TopicPartition(self._topic, 0, offset)])
         try:
             while not found or found[-1].offset + 1 < end:
