@@ -5,16 +5,8 @@ from itertools import count
 
 from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
-from stele.domain.commands import (
-    AnyCommand,
-    ClaimCoordinator,
-    CreateCluster,
-    CreateKeyspace,
-    Envelope,
-    Join,
-    Rejection,
-    command_name,
-)
+from stele.domain.cluster.facts import CreateCluster
+from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
@@ -22,6 +14,9 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import NodeState, ReportStatus
 from stele.domain.reports import ReportTable
+from stele.domain.schema.facts import CreateKeyspace
+from stele.domain.topology.commands import ClaimCoordinator
+from stele.domain.topology.operations.commands import Join
 from stele.log.state_ids import next_state_id
 
 
@@ -104,7 +99,7 @@ class Driver:
         raise AssertionError(f"still waiting for {steps.waiting_for}: {steps.blockers}")
 
     def _hear_nodes(self) -> None:
-        image, topology = self.history.image, self.history.image.topology.topology
+        image, topology = self.history.image, self.history.image.topology
         for node_id, node in sorted(image.membership.nodes.items()):
             if node.state is NodeState.LEFT or node_id in self.silent:
                 continue
@@ -129,7 +124,6 @@ class Driver:
             term=order.term,
             index=order.index,
             kind=order.kind,
-            version=order.version,
             session=order.session,
             request_id=order.request_id,
             status=ReportStatus.FAILED if failed else ReportStatus.SUCCESS,

@@ -1,11 +1,14 @@
 """What the coordinator knows, what it remembers, and what it says: the input and output of its steps."""
 
+from collections.abc import Mapping
+
 import msgspec
+from immutables import Map
 
 from stele.domain.acks import AckTable, Blocker
-from stele.domain.commands import Envelope
+from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
-from stele.domain.messages import Order
+from stele.domain.messages import Order, WorkKey
 from stele.domain.reports import ReportTable
 
 
@@ -19,24 +22,32 @@ class Limits(msgspec.Struct, frozen=True):
     down_after_s: float = 5.0
     """A node that was silent for longer counts as down: several heartbeats."""
     dead_node_patience_s: float = 30.0
-    """Requests wait this long for dead nodes to come back before they are turned down."""
+    """What needs a node waits this long for it to come back; then a request is rejected, a transition
+    undone.
+    """
     silence_s: float = 60.0
     """Work without progress for longer has failed."""
     attempts: int = 3
     """Work that failed is ordered again until it was tried so often."""
+    group: int = 8
+    """So many requests open as one transition at most."""
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What the coordinator of ``term`` knows at ``now_s`` (seconds of its own monotonic clock)."""
+    """What the coordinator of ``term`` knows at ``now_s`` (seconds of its own monotonic clock).
+
+    ``refusals`` are the outcomes of its own commands that were refused, by request id.
+    """
 
     image: Image
     acks: AckTable
     reports: ReportTable
     term: int
     now_s: float
+    refusals: Mapping[str, Rejection] = {}
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentOrder(msgspec.Struct, frozen=True):
     """The newest order of a piece of work, when the first one was sent, and how often it was tried."""
 
     index: int
@@ -45,16 +56,37 @@ class Sent(msgspec.Struct, frozen=True):
     tries: int
 
 
-class Memory(msgspec.Struct, frozen=True):
-    """When the present wait began and what was sent during it; forgotten at every change of state."""
+class SentCommand(msgspec.Struct, frozen=True):
+    """A command of the present round: its newest id, when it was sent, and how often it was refused."""
 
-    step: tuple[int, ...] = ()
+    request_id: str
+    at_s: float
+    refused: int
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What only spaces repetitions out and measures patience: whoever starts without it does no harm."""
+
+    round: tuple[int, ...] = ()
+    """Term, version and fence of the present wait."""
     since_s: float = 0.0
+    """When it began."""
+    excluded: frozenset[str] = frozenset()
+    """Nodes that missed a barrier: nobody is patient with them again until they have acknowledged one."""
+    waits: Map[str, float] = Map()
+    """Since when a request or a transition has waited for a node that is down, by its id."""
     next_index: int = 1
-    commands: dict[str, float] = {}
-    """When each command was sent last, seconds."""
-    orders: dict[str, Sent] = {}
-    """The newest order by kind and node."""
+    commands: Map[str, SentCommand] = Map()
+    """Those of the present round, by what they ask."""
+    orders: Map[WorkKey, SentOrder] = Map()
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """What one request waits for and on whom; ``request_ids`` is empty for what holds up everybody."""
+
+    request_ids: tuple[str, ...]
+    what: str
+    blockers: tuple[Blocker, ...] = ()
 
 
 class Steps(msgspec.Struct, frozen=True):
@@ -63,5 +95,13 @@ class Steps(msgspec.Struct, frozen=True):
     memory: Memory
     commands: tuple[Envelope, ...] = ()
     orders: tuple[Order, ...] = ()
-    waiting_for: str = ""
-    blockers: tuple[Blocker, ...] = ()
+    waits: tuple[Wait, ...] = ()
+
+    @property
+    def waiting_for(self) -> str:
+        """The first wait in words; "requests" when there is nothing to do."""
+        return self.waits[0].what if self.waits else "requests"
+
+    @property
+    def blockers(self) -> tuple[Blocker, ...]:
+        return tuple(dict.fromkeys(b for wait in self.waits for b in wait.blockers))

@@ -1,111 +1,106 @@
-"""Work that nodes do on order, streaming and cleanup: ordered until it is done, failed when it never is."""
+"""Work that nodes do on order, streaming and cleanup: ordered until it is done, failed when it never is.
+
+Orders and reports are keyed by node, kind and session, never by version: rounds of other transitions go on
+meanwhile.
+"""
 
 import msgspec
 
-from stele.coordinator.knowledge import Limits, Memory, Observed, Sent
+from stele.coordinator.desk import Desk
+from stele.coordinator.knowledge import SentOrder
 from stele.domain.acks import Blocker
-from stele.domain.messages import Order
+from stele.domain.messages import Order, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
-from stele.domain.reports import Heard
+from stele.domain.reports import ReceivedReport
 
 
-class Work(msgspec.Struct, frozen=True):
-    """How the work of some nodes stands: what to order now, who is not done, and why it has failed."""
+class WorkState(msgspec.Struct, frozen=True):
+    """How the work of some nodes stands: who is not done, and why it has failed."""
 
-    memory: Memory
-    orders: tuple[Order, ...]
     unfinished: tuple[Blocker, ...]
     failure: str
+    failed_nodes: tuple[str, ...] = ()
 
 
-def work(memory: Memory, seen: Observed, limits: Limits, kind: OrderKind, nodes: list[str]) -> Work:
-    """Order the work of every node, again where it failed or was not heard of."""
-    orders, unfinished, failure = list[Order](), list[Blocker](), ""
+def order_work(
+    desk: Desk, kind: OrderKind, session: str, request_id: str, nodes: list[str]
+) -> WorkState:
+    """Order the work of every node under a session, again where it failed or was not heard of."""
+    seen, unfinished, failures = desk.seen, list[Blocker](), dict[str, str]()
     for node_id in nodes:
-        heard = heard_of(seen, kind, node_id)
-        if heard is not None and heard.report.status is ReportStatus.SUCCESS:
+        work = (node_id, kind, session)
+        received = seen.reports.by_work.get(work)
+        if received is not None and received.report.status is ReportStatus.SUCCESS:
             continue
         silent_s = seen.acks.silent_for_s(node_id, seen.now_s)
-        unfinished.append(Blocker(node_id, _progress(kind, heard), silent_s))
-        failure = failure or failure_of(memory, seen, limits, kind, node_id)
-        memory, order = _order(memory, seen, limits, kind, node_id, heard)
-        orders.extend(order)
-    return Work(memory, tuple(orders), tuple(unfinished), failure)
+        unfinished.append(Blocker(node_id, _progress(kind, received), silent_s))
+        failure = failure_of(desk, work)
+        if failure:
+            failures[node_id] = failure
+        _order(desk, work, request_id, received)
+    return WorkState(tuple(unfinished), next(iter(failures.values()), ""), tuple(failures))
 
 
-def heard_of(seen: Observed, kind: OrderKind, node_id: str) -> Heard | None:
-    """The node's newest report of the work of the present step."""
-    topology = seen.image.topology.topology
-    return seen.reports.by_work.get((node_id, kind, topology.version, topology.session))
+def is_done(desk: Desk, work: WorkKey) -> bool:
+    received = desk.seen.reports.by_work.get(work)
+    return received is not None and received.report.status is ReportStatus.SUCCESS
 
 
-def _progress(kind: OrderKind, heard: Heard | None) -> str:
-    if heard is None:
-        return f"has not answered the order to {kind}"
-    report = heard.report
-    if report.status is ReportStatus.FAILED:
-        return f"failed to {kind}: {report.error}"
-    return f"{kind}: {report.bytes_done} of {report.bytes_total} bytes"
-
-
-def failure_of(
-    memory: Memory, seen: Observed, limits: Limits, kind: OrderKind, node_id: str
-) -> str:
-    """Why the work of a node has failed for good; empty while there is hope."""
-    sent, heard = memory.orders.get(_key(kind, node_id)), heard_of(seen, kind, node_id)
+def failure_of(desk: Desk, work: WorkKey) -> str:
+    """Why a piece of work has failed for good; empty while there is hope."""
+    seen, limits = desk.seen, desk.limits
+    node_id, kind, _ = work
+    sent, received = desk.memory.orders.get(work), seen.reports.by_work.get(work)
     if sent is None:
         return ""
-    if sent.tries >= limits.attempts and heard is not None and _has_failed(seen, sent, heard):
-        return f"{node_id} failed to {kind} {sent.tries} times: {heard.report.error}"
-    last_s = sent.first_at_s if heard is None else max(heard.progress_at_s, sent.first_at_s)
+    if sent.tries >= limits.attempts and received is not None and _has_failed(desk, sent, received):
+        return f"{node_id} failed to {kind} {sent.tries} times: {received.report.error}"
+    last_s = sent.first_at_s if received is None else max(received.progress_at_s, sent.first_at_s)
     if seen.now_s - last_s > limits.silence_s:
         return f"{node_id} made no progress in {kind} for {limits.silence_s:g} s"
     return ""
 
 
-def _has_failed(seen: Observed, sent: Sent | None, heard: Heard | None) -> bool:
+def _progress(kind: OrderKind, received: ReceivedReport | None) -> str:
+    if received is None:
+        return f"has not answered the order to {kind}"
+    report = received.report
+    if report.status is ReportStatus.FAILED:
+        return f"failed to {kind}: {report.error}"
+    return f"{kind}: {report.bytes_done} of {report.bytes_total} bytes"
+
+
+def _has_failed(desk: Desk, sent: SentOrder | None, received: ReceivedReport | None) -> bool:
     """The newest order was answered by a failure. A failure of the order before says nothing of it."""
-    if sent is None or heard is None or heard.report.status is not ReportStatus.FAILED:
+    if sent is None or received is None or received.report.status is not ReportStatus.FAILED:
         return False
-    report = heard.report
-    return (report.term, report.index) >= (seen.term, sent.index) or heard.at_s > sent.at_s
+    report = received.report
+    return (report.term, report.index) >= (desk.seen.term, sent.index) or received.at_s > sent.at_s
 
 
-def _order(
-    memory: Memory,
-    seen: Observed,
-    limits: Limits,
-    kind: OrderKind,
-    node_id: str,
-    heard: Heard | None,
-) -> tuple[Memory, list[Order]]:
+def _order(desk: Desk, work: WorkKey, request_id: str, received: ReceivedReport | None) -> None:
     """The order, unless the node was heard at work, or the last order was sent, only just now."""
-    key = _key(kind, node_id)
-    sent = memory.orders.get(key)
-    running = heard is not None and heard.report.status is ReportStatus.RUNNING
+    seen, memory = desk.seen, desk.memory
+    sent = memory.orders.get(work)
+    running = received is not None and received.report.status is ReportStatus.RUNNING
     last_s = float("-inf") if sent is None else sent.at_s
-    if heard is not None and running and sent is not None:
-        last_s = max(last_s, heard.at_s)
-    if seen.now_s - last_s < limits.resend_s:
-        return memory, []
-    topology = seen.image.topology.topology
-    operation = seen.image.topology.operation
+    if received is not None and running and sent is not None:
+        last_s = max(last_s, received.at_s)
+    if seen.now_s - last_s < desk.limits.resend_s:
+        return
+    topology = seen.image.topology
+    node_id, kind, session = work
     order = Order(
         node_id=node_id,
         term=seen.term,
         index=memory.next_index,
         kind=kind,
         epoch=max(topology.since_epoch, topology.fence_epoch),
-        version=topology.version,
-        session=topology.session,
-        request_id=operation.request_id if operation is not None else "",
+        session=session,
+        request_id=request_id,
     )
-    tries = 1 if sent is None else sent.tries + (1 if _has_failed(seen, sent, heard) else 0)
+    tries = 1 if sent is None else sent.tries + (1 if _has_failed(desk, sent, received) else 0)
     first_at_s = seen.now_s if sent is None else sent.first_at_s
-    orders = {**memory.orders, key: Sent(order.index, seen.now_s, first_at_s, tries)}
-    memory = msgspec.structs.replace(memory, next_index=order.index + 1, orders=orders)
-    return memory, [order]
-
-
-def _key(kind: OrderKind, node_id: str) -> str:
-    return f"{kind}/{node_id}"
+    newest = SentOrder(order.index, seen.now_s, first_at_s, tries)
+    desk.remember(next_index=order.index + 1, orders=memory.orders.set(work, newest))
+    desk.orders.append(order)

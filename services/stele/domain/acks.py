@@ -4,17 +4,16 @@ Both the coordinator and the session guard fold the same acks with these functio
 and what people are shown cannot differ.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from typing import Final
 
 import msgspec
 from immutables import Map
 
-from stele.domain.entities import Operation
 from stele.domain.image import Image
 from stele.domain.messages import Ack
-from stele.domain.names import RequestKind
 from stele.domain.ring.quorum import quorum_of
+from stele.domain.topology.operations.table import OPERATIONS
 
 OTHER_BOOT_AFTER_S: Final = 10.0
 """Twenty heartbeats: two processes of one node do not both live through such a silence."""
@@ -63,51 +62,42 @@ class Barrier(msgspec.Struct, frozen=True):
 def barrier(image: Image, acks: AckTable, epoch: int, version: int, now_s: float) -> Barrier:
     """Has every node that takes part applied ``epoch`` and drained what is older than ``version``?
 
-    Drained means: no request of an older version, no work under a session that is not open any more
-    (seed 000, global token metadata barrier). ``quorum`` is what I5 asks for at least: in every range
-    that the operation touches, a quorum of the replicas before, of those after, and of both together.
+    Drained means: no request of an older version on a range that changed, no work under a session that is
+    not open any more (seed 000, global token metadata barrier). ``quorum`` is what I5 asks for at least:
+    for every transition that entered its state by this version, in every range that it touches, a quorum of
+    the replicas before, of those after, and of both together. A dead node that has nothing to do with these
+    ranges holds nobody up.
     """
-    open_session = image.topology.topology.session
+    sessions = image.topology.sessions()
     passed, blockers = set[str](), list[Blocker]()
     for node_id in image.membership.taking_part():
-        why = _blocked_by(acks, node_id, epoch, version, open_session)
+        why = _blocked_by(acks, node_id, epoch, version, sessions)
         if why:
             blockers.append(Blocker(node_id, why, acks.silent_for_s(node_id, now_s)))
         else:
             passed.add(node_id)
-    return Barrier(not blockers, covers_quorums(image, passed), tuple(blockers))
+    return Barrier(not blockers, covers_quorums(image, passed, version), tuple(blockers))
 
 
-def covers_quorums(image: Image, nodes: Set[str]) -> bool:
-    """True when no quorum of any touched range can be made up of nodes outside ``nodes`` alone.
-
-    Of an operation that is being undone only the replicas of before count: nobody ever reads from the
-    others. A node whose join is undone does not count at all, or its death could never be overcome.
+def covers_quorums(image: Image, nodes: Set[str], version: int) -> bool:
+    """True when no quorum of any range that changed by ``version`` can be made up of nodes outside
+    ``nodes``.
     """
-    operation, undone = image.topology.operation, bool(image.topology.topology.rollback)
-    members = {*image.membership.taking_part()}
-    if operation is not None and undone and operation.kind is RequestKind.JOIN:
-        members.discard(operation.node_id)
-    if members and len(members & nodes) < quorum_of(len(members)):
-        return False
-    return all(_is_quorum(replicas, nodes) for replicas in _touched(operation, undone))
-
-
-def _touched(operation: Operation | None, undone: bool) -> Iterable[frozenset[str]]:
-    """The replica sets of the ranges that the operation touches, each once."""
-    if operation is None:
-        return ()
-    rows = {(row.old, row.new) for plan in operation.plans.values() for row in plan.rows}
-    if undone:
-        return {frozenset(old) for old, _ in rows}
-    return {frozenset(each) for old, new in rows for each in (old, new, (*old, *new))}
+    entered = (t for t in image.topology.transitions.values() if t.entered_version == version)
+    return all(
+        _is_quorum(replicas, nodes)
+        for transition in entered
+        for replicas in OPERATIONS[transition.kind].touched(image, transition)
+    )
 
 
 def _is_quorum(replicas: Set[str], nodes: Set[str]) -> bool:
     return not replicas or len(replicas & nodes) >= quorum_of(len(replicas))
 
 
-def _blocked_by(acks: AckTable, node_id: str, epoch: int, version: int, open_session: str) -> str:
+def _blocked_by(
+    acks: AckTable, node_id: str, epoch: int, version: int, open_sessions: Set[str]
+) -> str:
     seen = acks.by_node.get(node_id)
     if seen is None:
         return "was never heard"
@@ -116,7 +106,7 @@ def _blocked_by(acks: AckTable, node_id: str, epoch: int, version: int, open_ses
         return f"has applied epoch {ack.epoch}, not {epoch}"
     if ack.oldest_version_in_use < version:
         return f"has requests of version {ack.oldest_version_in_use}, older than {version}"
-    closed = [session for session in ack.sessions_in_use if session != open_session]
+    closed = [each for each in ack.sessions_in_use if each not in open_sessions]
     return f"still works under closed session {closed[0]}" if closed else ""
 
 

@@ -8,150 +8,32 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.base import Command, Rejection
+from stele.domain.cluster.facts import CreateCluster, Noop
+from stele.domain.features.facts import FeaturesCommand
+from stele.domain.membership.commands import MembershipCommand
+from stele.domain.requests.commands import RequestsCommand
+from stele.domain.schema.facts import CreateKeyspace
+from stele.domain.topology.commands import TopologyCommand
+from stele.domain.topology.operations.commands import OperationCommand
 
-class Command(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
-    """Base of all commands; the tag is their name in JSON and the record's name in Avro."""
-
-
-class CreateCluster(Command, frozen=True, tag="create_cluster"):
-    """The first epoch of a log."""
-
-    cluster_id: str
-
-
-class Noop(Command, frozen=True, tag="noop"):
-    """Changes nothing and takes an epoch: the read barrier of a linearizable read (seed 003)."""
-
-
-class Join(Command, frozen=True, tag="join", kw_only=True):
-    """JOIN_NODE_REQUEST: a node asks to become a member (seed 004). It is queued as a request."""
-
-    node_id: str
-    cluster: str
-    address: str
-    dc: str
-    rack: str
-    num_tokens: int = 16
-    initial_tokens: tuple[int, ...] = ()
-    supported_features: tuple[str, ...] = ()
-    release_version: str = ""
-    partitioner: str = "Murmur3Partitioner"
-
-
-class AnnounceNode(Command, frozen=True, tag="announce_node", kw_only=True):
-    """A member that restarted tells its address, release and features."""
-
-    node_id: str
-    address: str
-    supported_features: tuple[str, ...] = ()
-    release_version: str = ""
-
-
-class Leave(Command, frozen=True, tag="leave"):
-    """Decommission: the node streams its data to those who take over, then leaves."""
-
-    node_id: str
-
-
-class Cancel(Command, frozen=True, tag="cancel"):
-    """Undo a request that is pending, or running before its point of no return."""
-
-    target: str
-
-
-class CreateKeyspace(Command, frozen=True, tag="create_keyspace"):
-    """NetworkTopologyStrategy with a replication factor for each dc."""
-
-    name: str
-    replication: dict[str, int]
-
-
-class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
-    name: str
-
-
-class EnableFeatures(Command, frozen=True, tag="enable_features"):
-    features: tuple[str, ...]
-
-
-class SetSetting(Command, frozen=True, tag="set_setting"):
-    """A cluster-wide setting, at most 64 KiB; an empty value removes it."""
-
-    name: str
-    value: str
-
-
-class ClaimCoordinator(Command, frozen=True, tag="claim_coordinator"):
-    """Become the coordinator of ``term``, which must be one above the term that the log knows."""
-
-    holder: str
-    term: int
-
-
-class StartRequest(Command, frozen=True, tag="start_request"):
-    term: int
-    target: str
-
-
-class RejectRequest(Command, frozen=True, tag="reject_request"):
-    term: int
-    target: str
-    why: str
-
-
-class Advance(Command, frozen=True, tag="advance"):
-    """The step after ``version`` of the operation of request ``target``."""
-
-    term: int
-    target: str
-    version: int
-
-
-class AdvanceFence(Command, frozen=True, tag="advance_fence"):
-    """Fence out every version below ``version``, which must be the current one."""
-
-    term: int
-    version: int
-
-
-class Rollback(Command, frozen=True, tag="rollback"):
-    term: int
-    target: str
-    why: str
-
-
-class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
-    """The node has dropped the data of ranges it no longer owns, as of topology ``version``."""
-
-    term: int
-    node_id: str
-    version: int
+__all__ = ["AnyCommand", "Command", "Envelope", "Outcome", "Rejection", "command_name"]
 
 
 AnyCommand = (
     CreateCluster
     | Noop
-    | Join
-    | AnnounceNode
-    | Leave
-    | Cancel
+    | MembershipCommand
+    | OperationCommand
+    | RequestsCommand
     | CreateKeyspace
-    | DropKeyspace
-    | EnableFeatures
-    | SetSetting
-    | ClaimCoordinator
-    | StartRequest
-    | RejectRequest
-    | Advance
-    | AdvanceFence
-    | Rollback
-    | FinishCleanup
+    | TopologyCommand
+    | FeaturesCommand
 )
 
 MAX_REQUEST_ID_CHARS: Final = 128
 MAX_TEXT_CHARS: Final = 4096
 """Longest actor, reason or origin."""
-MAX_SETTING_CHARS: Final = 65_536
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,15 +44,6 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     actor: str = ""
     reason: str = ""
     origin: str = ""
-
-
-class Rejection(msgspec.Struct, frozen=True):
-    """Why a command was not applied: a code, a sentence, what to do, and the facts behind it."""
-
-    code: str
-    message: str
-    hint: str = ""
-    facts: dict[str, str] = {}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,138 +1,47 @@
 """``evolve(image, epoch) -> Image``: make an epoch's facts true. Total, deterministic, no decisions."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
-from stele.domain import facts
-from stele.domain.entities import Request
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.image import (
-    FINISHED_REQUESTS,
-    AppliedImage,
-    FeaturesImage,
-    Image,
-    MembershipImage,
-    RequestsImage,
-    RingImage,
-    SchemaImage,
-)
-from stele.domain.names import UNFINISHED
-from stele.domain.ring.ranges import Placement, apply
+from stele.domain.image import Image
+from stele.domain.registry import FACTS
 
 replace = msgspec.structs.replace
 
-NOOP: Final = "noop"
-"""Barriers change nothing, so it does not matter if one is applied twice: they are not remembered."""
+
+class Delta(msgspec.Struct, frozen=True):
+    """What one epoch changed: the image before it, and its facts. Listeners get it with the image after."""
+
+    before: Image
+    epoch: Epoch
+
+    def touches(self, *facts: type) -> bool:
+        """True when the epoch carries one of these kinds of facts."""
+        return any(isinstance(fact, facts) for fact in self.epoch.facts)
 
 
 def evolve(image: Image, epoch: Epoch) -> Image:
     """The image after ``epoch``, which must be the next one: the log's fold checks that before."""
     assert epoch.prev_state_id == image.state_id
     assert epoch.epoch == image.epoch + 1
-    for fact in epoch.facts:
-        image = apply_fact(image, fact)
-    applied = image.applied
-    if epoch.command != NOOP:
-        applied = applied.with_request(epoch.request_id, epoch.epoch)
-    return replace(image, epoch=epoch.epoch, state_id=epoch.state_id, applied=applied)
+    changed = _folded(image, epoch.facts)
+    return replace(image, epoch=epoch.epoch, state_id=epoch.state_id, **changed)
 
 
-def apply_fact(image: Image, fact: AnyFact) -> Image:
-    """The image with one more fact; also how a snapshot is read back."""
-    return _APPLY[type(fact)](image, fact)
+def apply_facts(image: Image, facts: Iterable[AnyFact]) -> Image:
+    """The image with more facts, at the same place in the log; also how a snapshot is read back."""
+    changed = _folded(image, facts)
+    return replace(image, **changed) if changed else image
 
 
-def _cluster_created(image: Image, fact: facts.ClusterCreated) -> Image:
-    return replace(
-        image, cluster=fact.cluster, cluster_id=fact.cluster_id, partitioner=fact.partitioner
-    )
-
-
-def _node_changed(image: Image, fact: facts.NodeChanged) -> Image:
-    nodes = image.membership.nodes.set(fact.node.node_id, fact.node)
-    return replace(image, membership=MembershipImage(nodes))
-
-
-def _request_changed(image: Image, fact: facts.RequestChanged) -> Image:
-    requests = image.requests.requests.set(fact.request.request_id, fact.request)
-    finished = [r for r in requests.values() if r.status not in UNFINISHED]
-    if len(finished) > FINISHED_REQUESTS:
-        requests = requests.delete(min(finished, key=_oldest_first).request_id)
-    return replace(image, requests=RequestsImage(requests))
-
-
-def _oldest_first(request: Request) -> tuple[int, str]:
-    return request.finished_epoch, request.request_id
-
-
-def _keyspace_changed(image: Image, fact: facts.KeyspaceChanged) -> Image:
-    keyspaces = image.schema.keyspaces.set(fact.keyspace.name, fact.keyspace)
-    return replace(image, schema=SchemaImage(keyspaces))
-
-
-def _keyspace_dropped(image: Image, fact: facts.KeyspaceDropped) -> Image:
-    return replace(image, schema=SchemaImage(image.schema.keyspaces.delete(fact.name)))
-
-
-def _placement_changed(image: Image, fact: facts.PlacementChanged) -> Image:
-    placements = image.ring.placements
-    before = placements.get(fact.placement)
-    after = Placement.of(fact.added) if before is None else apply(before, fact.removed, fact.added)
-    return replace(image, ring=RingImage(placements.set(fact.placement, after)))
-
-
-def _placement_dropped(image: Image, fact: facts.PlacementDropped) -> Image:
-    return replace(image, ring=RingImage(image.ring.placements.delete(fact.placement)))
-
-
-def _topology_changed(image: Image, fact: facts.TopologyChanged) -> Image:
-    assert fact.topology.fence_version <= fact.topology.version
-    return replace(image, topology=replace(image.topology, topology=fact.topology))
-
-
-def _operation_changed(image: Image, fact: facts.OperationChanged) -> Image:
-    return replace(image, topology=replace(image.topology, operation=fact.operation))
-
-
-def _coordinator_changed(image: Image, fact: facts.CoordinatorChanged) -> Image:
-    return replace(image, topology=replace(image.topology, coordinator=fact.coordinator))
-
-
-def _features_enabled(image: Image, fact: facts.FeaturesEnabled) -> Image:
-    enabled = tuple(sorted({*image.features.enabled, *fact.features}))
-    return replace(image, features=FeaturesImage(enabled, image.features.settings))
-
-
-def _setting_changed(image: Image, fact: facts.SettingChanged) -> Image:
-    settings = image.features.settings
-    if fact.value:
-        settings = settings.set(fact.name, fact.value)
-    elif fact.name in settings:
-        settings = settings.delete(fact.name)
-    return replace(image, features=FeaturesImage(image.features.enabled, settings))
-
-
-def _applied_requests(image: Image, fact: facts.AppliedRequests) -> Image:
-    known = image.applied
-    return replace(
-        image, applied=AppliedImage(known.young.update(fact.young), known.old.update(fact.old))
-    )
-
-
-_APPLY: Final[dict[type, Callable[[Image, Any], Image]]] = {
-    facts.ClusterCreated: _cluster_created,
-    facts.NodeChanged: _node_changed,
-    facts.RequestChanged: _request_changed,
-    facts.KeyspaceChanged: _keyspace_changed,
-    facts.KeyspaceDropped: _keyspace_dropped,
-    facts.PlacementChanged: _placement_changed,
-    facts.PlacementDropped: _placement_dropped,
-    facts.TopologyChanged: _topology_changed,
-    facts.OperationChanged: _operation_changed,
-    facts.CoordinatorChanged: _coordinator_changed,
-    facts.FeaturesEnabled: _features_enabled,
-    facts.SettingChanged: _setting_changed,
-    facts.AppliedRequests: _applied_requests,
-}
+def _folded(image: Image, facts: Iterable[AnyFact]) -> dict[str, Any]:
+    """The images of the domains that the facts change, by name."""
+    changed: dict[str, Any] = {}
+    for fact in facts:
+        name, apply = FACTS[type(fact)]
+        before = changed[name] if name in changed else getattr(image, name)
+        changed[name] = apply(before, fact)
+    return changed

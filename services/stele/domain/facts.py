@@ -6,94 +6,22 @@ that folding needs no decision: a snapshot of an image is the same facts, writte
 
 import msgspec
 
-from stele.domain.entities import Coordinator, Keyspace, Node, Operation, Request, Topology
-from stele.domain.ring.ranges import Range, RangeReplicas
-
-
-class Fact(msgspec.Struct, frozen=True, tag=True):
-    """Base of all facts; the tag is the class name, in JSON as in the Avro schema."""
-
-
-class ClusterCreated(Fact, frozen=True):
-    cluster: str
-    cluster_id: str
-    partitioner: str
-
-
-class NodeChanged(Fact, frozen=True):
-    node: Node
-
-
-class RequestChanged(Fact, frozen=True):
-    request: Request
-
-
-class KeyspaceChanged(Fact, frozen=True):
-    keyspace: Keyspace
-
-
-class KeyspaceDropped(Fact, frozen=True):
-    name: str
-
-
-class PlacementChanged(Fact, frozen=True):
-    """Rows that left a placement and rows that came in; the rest of the ring is untouched."""
-
-    placement: str
-    removed: tuple[Range, ...]
-    added: tuple[RangeReplicas, ...]
-
-
-class PlacementDropped(Fact, frozen=True):
-    placement: str
-
-
-class TopologyChanged(Fact, frozen=True):
-    topology: Topology
-
-
-class OperationChanged(Fact, frozen=True):
-    """The operation in transition; None when there is none any more."""
-
-    operation: Operation | None
-
-
-class CoordinatorChanged(Fact, frozen=True):
-    coordinator: Coordinator
-
-
-class FeaturesEnabled(Fact, frozen=True):
-    features: tuple[str, ...]
-
-
-class SettingChanged(Fact, frozen=True):
-    """A cluster-wide setting; an empty value removes it."""
-
-    name: str
-    value: str
-
-
-class AppliedRequests(Fact, frozen=True):
-    """In snapshots only: the table of request ids that were applied, and their epochs."""
-
-    young: dict[str, int]
-    old: dict[str, int]
-
+from stele.domain.cluster.facts import ClusterCreated
+from stele.domain.features.facts import FeaturesFact
+from stele.domain.membership.facts import MembershipFact
+from stele.domain.requests.facts import RequestsFact
+from stele.domain.ring.facts import RingFact
+from stele.domain.schema.facts import SchemaFact
+from stele.domain.topology.facts import TopologyFact
 
 AnyFact = (
     ClusterCreated
-    | NodeChanged
-    | RequestChanged
-    | KeyspaceChanged
-    | KeyspaceDropped
-    | PlacementChanged
-    | PlacementDropped
-    | TopologyChanged
-    | OperationChanged
-    | CoordinatorChanged
-    | FeaturesEnabled
-    | SettingChanged
-    | AppliedRequests
+    | MembershipFact
+    | RequestsFact
+    | RingFact
+    | SchemaFact
+    | TopologyFact
+    | FeaturesFact
 )
 
 

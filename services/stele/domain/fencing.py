@@ -1,52 +1,117 @@
-"""Versions in use and the fence (seed 000; I3 and I6).
+"""Versions in use and the fence, per range (seed 000; design, I3 and I6).
 
-Each request that a node coordinates holds the topology version by which it chose its replicas, from
-before the choice until its last answer. A replica checks the request's version against the fence before
-it does anything and again before it answers: a request that began early and ended late has failed.
+Each request that a node coordinates holds the topology version by which it chose its replicas, from before
+the choice until its last answer. A row of a placement keeps the version that gave it its replicas; a
+request whose row did not change since is promoted to the newest version, so a steady stream of rounds
+elsewhere neither waits for it nor kills it. A replica refuses a request of version v on a row of version c
+exactly when v < c <= fence: before it does anything, and again before it answers, since a request that
+began early and ended late has failed.
 """
 
-from collections import Counter
+from collections.abc import Callable
 
 import msgspec
 
-from stele.domain.entities import Topology
+from stele.domain.image import Image
 
 
 class StaleVersion(msgspec.Struct, frozen=True):
     """The caller routes by a version that is fenced out; it must read the log and try again."""
 
     version: int
+    row_version: int
     fence_version: int
 
     def __str__(self) -> str:
-        return f"version {self.version} is older than the fence {self.fence_version}"
+        return (
+            f"version {self.version} is older than version {self.row_version} of the range, "
+            f"and the fence is at {self.fence_version}"
+        )
 
 
-def check_fence(topology: Topology, version: int) -> StaleVersion | None:
-    """None when requests of ``version`` are still served."""
-    if version < topology.fence_version:
-        return StaleVersion(version, topology.fence_version)
+def check_fence(row_version: int, fence_version: int, version: int) -> StaleVersion | None:
+    """None when a request of ``version`` is still served on a row that has been as it is since
+    ``row_version``.
+    """
+    if version < row_version <= fence_version:
+        return StaleVersion(version, row_version, fence_version)
     return None
 
 
+def check_token(image: Image, keyspace_id: str, token: int, version: int) -> StaleVersion | None:
+    """None when a request of ``version`` for a token of a keyspace may go on by what this image says.
+
+    A keyspace that is gone was dropped, and fenced, after every version that routed by it.
+    """
+    topology = image.topology
+    keyspace = image.schema.by_id.get(keyspace_id)
+    if keyspace is None:
+        return StaleVersion(version, topology.fence_version, topology.fence_version)
+    row = image.ring.placements[keyspace.placement].row_for(token)
+    changed = max(row.version, keyspace.dropped_version)
+    return check_fence(changed, topology.fence_version, version)
+
+
+class Hold:
+    """A request's claim on the version that it is routed by. ``version`` rises while its row stays the same."""
+
+    __slots__ = ("keyspace_id", "token", "version")
+
+    def __init__(self, version: int, keyspace_id: str, token: int) -> None:
+        self.version = version
+        self.keyspace_id = keyspace_id
+        self.token = token
+
+
 class VersionTracker:
-    """Counts the requests that hold each version."""
+    """The versions that requests hold. ``on_drained`` is called when none below the current is held any
+    more.
+    """
 
-    def __init__(self) -> None:
-        self._holders: Counter[int] = Counter()
+    def __init__(self, on_drained: Callable[[], None] = lambda: None) -> None:
+        self._holds: dict[int, set[Hold]] = {}
+        self._current = 0
+        self._on_drained = on_drained
 
-    def hold(self, version: int) -> None:
-        self._holders[version] += 1
+    def hold(self, version: int, keyspace_id: str, token: int) -> Hold:
+        """Before the choice of replicas is acted on. Release it after the last answer."""
+        hold = Hold(version, keyspace_id, token)
+        self._holds.setdefault(version, set()).add(hold)
+        return hold
 
-    def release(self, version: int) -> None:
-        self._holders[version] -= 1
-        if self._holders[version] == 0:
-            del self._holders[version]
+    def release(self, hold: Hold) -> None:
+        older = hold.version < self._current
+        holders = self._holds[hold.version]
+        holders.remove(hold)
+        if not holders:
+            del self._holds[hold.version]
+        if older and self.oldest_in_use(self._current) == self._current:
+            self._on_drained()
+
+    def follow(self, image: Image) -> None:
+        """Promote the requests whose rows are as they were to the image's version."""
+        current = self._current = image.topology.version
+        for version in [held for held in self._holds if held < current]:
+            for hold in [*self._holds[version]]:
+                if _unchanged(image, hold):
+                    self._holds[version].remove(hold)
+                    hold.version = current
+                    self._holds.setdefault(current, set()).add(hold)
+            if not self._holds[version]:
+                del self._holds[version]
 
     def oldest_in_use(self, current: int) -> int:
         """The lowest version that is held, or ``current`` when there is none older."""
-        return min(self._holders, default=current) if self._holders else current
+        return min(self._holds, default=current) if self._holds else current
 
     def in_use(self) -> dict[int, int]:
         """Version -> number of requests that hold it."""
-        return dict(sorted(self._holders.items()))
+        return {version: len(holds) for version, holds in sorted(self._holds.items())}
+
+
+def _unchanged(image: Image, hold: Hold) -> bool:
+    keyspace = image.schema.by_id.get(hold.keyspace_id)
+    if keyspace is None or keyspace.dropped_version > hold.version:
+        return False
+    row = image.ring.placements[keyspace.placement].row_for(hold.token)
+    return row.version <= hold.version

@@ -3,105 +3,23 @@
 There is one image for each domain, and one that holds them together with its place in the log.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
-from immutables import Map
 
-from stele.domain.entities import Coordinator, Keyspace, Node, Operation, Request, Topology
-from stele.domain.names import OWNS_TOKENS, TAKES_PART, UNFINISHED, NodeState
+from stele.domain.cluster.facts import ClusterImage
+from stele.domain.features.facts import FeaturesImage
+from stele.domain.membership.facts import Node
+from stele.domain.membership.image import MembershipImage
+from stele.domain.requests.facts import Request
+from stele.domain.requests.image import RequestsImage
+from stele.domain.ring.image import RingImage
 from stele.domain.ring.ranges import Placement
-from stele.domain.ring.strategy import NodeLocation
-
-V = TypeVar("V")
+from stele.domain.schema.facts import SchemaImage
+from stele.domain.topology.image import TopologyImage
 
 ZERO_STATE: Final = bytes(16)
 """State id before the first epoch."""
-
-APPLIED_GENERATION: Final = 65_536
-"""Request ids kept a generation; a retry is recognised for at least so many epochs: eight seconds of the
-fastest commits measured, and weeks of the usual ones."""
-
-FINISHED_REQUESTS: Final = 1000
-"""Finished topology requests kept in the image; older ones remain readable in the log."""
-
-
-class MembershipImage(msgspec.Struct, frozen=True):
-    nodes: Map[str, Node] = Map()
-
-    def taking_part(self) -> dict[str, Node]:
-        """Nodes that route requests and so must acknowledge each step, by id, sorted."""
-        return {n: self.nodes[n] for n in sorted(self.nodes) if self.nodes[n].state in TAKES_PART}
-
-    def normal(self) -> dict[str, Node]:
-        """Nodes in state normal by id, sorted."""
-        found = (n for n in sorted(self.nodes) if self.nodes[n].state is NodeState.NORMAL)
-        return {n: self.nodes[n] for n in found}
-
-    def ring_tokens(self) -> dict[int, str]:
-        """Token -> owner, of the nodes whose tokens are part of the ring."""
-        owners = (node for node in self.nodes.values() if node.state in OWNS_TOKENS)
-        return {token: node.node_id for node in owners for token in node.tokens}
-
-    def locations(self) -> dict[str, NodeLocation]:
-        """dc and rack of the nodes that have tokens in the ring."""
-        owners = (n for n in self.nodes.values() if n.state in OWNS_TOKENS and n.tokens)
-        return {node.node_id: NodeLocation(dc=node.dc, rack=node.rack) for node in owners}
-
-
-class RingImage(msgspec.Struct, frozen=True):
-    """Placements by name; see ``entities.placement_name``."""
-
-    placements: Map[str, Placement] = Map()
-
-
-class SchemaImage(msgspec.Struct, frozen=True):
-    keyspaces: Map[str, Keyspace] = Map()
-
-    def replications(self) -> dict[str, dict[str, int]]:
-        """Placement name -> dc -> replication factor, for all placements in use, sorted."""
-        found = {k.placement: k.replication for k in self.keyspaces.values()}
-        return dict(sorted(found.items()))
-
-
-class TopologyImage(msgspec.Struct, frozen=True):
-    topology: Topology = Topology()
-    operation: Operation | None = None
-    coordinator: Coordinator = Coordinator()
-
-
-class RequestsImage(msgspec.Struct, frozen=True):
-    requests: Map[str, Request] = Map()
-
-    def unfinished(self) -> list[Request]:
-        """Pending and running requests, first come first."""
-        found = (r for r in self.requests.values() if r.status in UNFINISHED)
-        return sorted(found, key=lambda r: (r.submitted_epoch, r.request_id))
-
-
-class FeaturesImage(msgspec.Struct, frozen=True):
-    enabled: tuple[str, ...] = ()
-    settings: Map[str, str] = Map()
-
-
-class AppliedImage(msgspec.Struct, frozen=True):
-    """Request id -> epoch in two generations, so that the table is bounded and one write cheap.
-
-    When the young generation is full it becomes the old one, and the old one is forgotten.
-    """
-
-    young: Map[str, int] = Map()
-    old: Map[str, int] = Map()
-
-    def epoch_of(self, request_id: str) -> int | None:
-        found = self.young.get(request_id)
-        return self.old.get(request_id) if found is None else found
-
-    def with_request(self, request_id: str, epoch: int) -> "AppliedImage":
-        if len(self.young) >= APPLIED_GENERATION:
-            return AppliedImage(Map({request_id: epoch}), self.young)
-        return AppliedImage(self.young.set(request_id, epoch), self.old)
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,16 +27,22 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int = 0
     state_id: bytes = ZERO_STATE
-    cluster: str = ""
-    cluster_id: str = ""
-    partitioner: str = ""
+    founding: ClusterImage = ClusterImage()
     membership: MembershipImage = MembershipImage()
     ring: RingImage = RingImage()
     schema: SchemaImage = SchemaImage()
     topology: TopologyImage = TopologyImage()
     requests: RequestsImage = RequestsImage()
     features: FeaturesImage = FeaturesImage()
-    applied: AppliedImage = AppliedImage()
+
+    @property
+    def cluster(self) -> str:
+        """Name of the cluster; empty before its founding."""
+        return self.founding.name
+
+    @property
+    def cluster_id(self) -> str:
+        return self.founding.cluster_id
 
     def node(self, node_id: str) -> Node | None:
         return self.membership.nodes.get(node_id)
@@ -127,14 +51,9 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
         return self.requests.requests.get(request_id)
 
     def placement_of(self, keyspace: str) -> Placement | None:
-        """The placement of a keyspace; None when there is no such keyspace."""
-        found = self.schema.keyspaces.get(keyspace)
-        return None if found is None else self.ring.placements.get(found.placement)
+        """The placement of a keyspace by its name; None when no such keyspace serves."""
+        known = self.schema.serving(keyspace)
+        return None if known is None else self.ring.placements.get(known.placement)
 
 
 EMPTY: Final = Image()
-
-
-def sorted_values(mapping: Mapping[str, V]) -> Iterable[V]:
-    """Values by sorted key: a map's own order is no part of any result."""
-    return (mapping[key] for key in sorted(mapping))

@@ -1,4 +1,4 @@
-"""What coordinator and nodes say to each other through Kafka, beside the log (design, section 3).
+"""What coordinator and nodes say to each other through Kafka, beside the log (design, section 4).
 
 All of it may be lost, doubled or late: the log alone decides, and whatever is missing is said again.
 """
@@ -7,12 +7,18 @@ import msgspec
 
 from stele.domain.names import OrderKind, ReportStatus
 
+WorkKey = tuple[str, OrderKind, str]
+"""Node, kind and session: what makes two orders the same work. Never the version: rounds elsewhere go on
+meanwhile.
+"""
+
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What the coordinator of ``term`` wants a node to do, once it has read up to ``epoch``.
 
-    A node refuses older terms and indices that it has seen, and joins an identical order
-    (``same_work``) that is running already or answers again with its result.
+    ``session`` is the transition's, or a node's own for cleaning up. A node refuses older terms and indices
+    that it has seen, and joins an order of the same work that is running already or answers again with its
+    result.
     """
 
     node_id: str
@@ -20,12 +26,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     kind: OrderKind
     epoch: int
-    version: int
-    session: str = ""
+    session: str
     request_id: str = ""
 
-    def same_work(self) -> tuple[OrderKind, int, str]:
-        return self.kind, self.version, self.session
+    def work(self) -> WorkKey:
+        return self.node_id, self.kind, self.session
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +40,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     term: int
     index: int
     kind: OrderKind
-    version: int
     session: str
     request_id: str
     status: ReportStatus
@@ -44,6 +48,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     keys_done: int = 0
     error: str = ""
     at_ms: int = 0
+
+    def work(self) -> WorkKey:
+        return self.node_id, self.kind, self.session
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,21 +15,24 @@ class NodeState(StrEnum):
 
 
 class TransitionState(StrEnum):
-    """State of the topology as a whole; at most one operation is in transition (seed 000)."""
+    """Where one transition stands (seed 000, transition states of the topology)."""
 
-    NONE = ""
     JOIN_GROUP0 = "join_group0"
     WRITE_BOTH_READ_OLD = "write_both_read_old"
     WRITE_BOTH_READ_NEW = "write_both_read_new"
+    FINISHING = "finishing"
+    """The new replicas alone serve; the transition and its locks stay until that version's fence is known."""
     LEFT_TOKEN_RING = "left_token_ring"  # noqa: S105 - a state, not a secret
     ROLLBACK_TO_NORMAL = "rollback_to_normal"
+    DROP_KEYSPACE = "drop_keyspace"
 
 
 class RequestKind(StrEnum):
-    """Topology requests that a node may have (seed 000). The order is the order of service."""
+    """Topology requests (seed 000). What each means stands in its file under ``topology/operations``."""
 
     JOIN = "join"
     LEAVE = "leave"
+    DROP_KEYSPACE = "drop_keyspace"
 
 
 class RequestStatus(StrEnum):
@@ -40,13 +43,6 @@ class RequestStatus(StrEnum):
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
-
-
-class CleanupStatus(StrEnum):
-    """Whether a node still holds data of ranges that it no longer owns (seed 000)."""
-
-    CLEAN = "clean"
-    NEEDED = "needed"
 
 
 class OrderKind(StrEnum):

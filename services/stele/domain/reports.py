@@ -3,14 +3,11 @@
 import msgspec
 from immutables import Map
 
-from stele.domain.messages import Report
-from stele.domain.names import OrderKind, ReportStatus
-
-Work = tuple[str, OrderKind, int, str]
-"""Node, kind, version and session: what makes two orders the same work."""
+from stele.domain.messages import Report, WorkKey
+from stele.domain.names import ReportStatus
 
 
-class Heard(msgspec.Struct, frozen=True):
+class ReceivedReport(msgspec.Struct, frozen=True):
     """The newest report of a piece of work, when it came, and when it last made progress (seconds)."""
 
     report: Report
@@ -19,22 +16,22 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class ReportTable(msgspec.Struct, frozen=True):
-    """Newest report by work. Success is final; late and doubled reports change nothing."""
+    """Newest report by work. Success is final whatever the term; late and doubled reports change nothing."""
 
-    by_work: Map[Work, Heard] = Map()
+    by_work: Map[WorkKey, ReceivedReport] = Map()
 
     def with_report(self, report: Report, now_s: float) -> "ReportTable":
-        work = (report.node_id, report.kind, report.version, report.session)
-        known = self.by_work.get(work)
+        known = self.by_work.get(report.work())
         if known is not None and not _newer(report, known.report):
             return self
         moved = known is None or report.bytes_done != known.report.bytes_done
         progress_at_s = now_s if known is None or moved else known.progress_at_s
-        return ReportTable(self.by_work.set(work, Heard(report, now_s, progress_at_s)))
+        received = ReceivedReport(report, now_s, progress_at_s)
+        return ReportTable(self.by_work.set(report.work(), received))
 
-    def without_older(self, version: int) -> "ReportTable":
-        """Forget the work of versions below ``version``."""
-        kept = {work: heard for work, heard in self.by_work.items() if work[2] >= version}
+    def only(self, sessions: frozenset[str]) -> "ReportTable":
+        """Forget the work of sessions that are not among these."""
+        kept = {work: report for work, report in self.by_work.items() if work[2] in sessions}
         return self if len(kept) == len(self.by_work) else ReportTable(Map(kept))
 
 

@@ -1,14 +1,14 @@
 """Sessions: no work of a topology operation has effects beyond the step that it was started in.
 
-Life: a session opens when its id appears in the image, starts closing when the id is gone, and is closed
-when its last guard is released. Whoever works for an operation enters its session, and checks the guard
-before each effect. One rule carries everything (seed 000, topology guards): after a barrier that follows
-the removal of a session's id, no work under it runs anywhere, and none can start.
+Life: a session opens when a transition of the image has its id, starts closing when none has it any more,
+and is closed when its last guard is released. Whoever works for an operation enters its session, and checks
+the guard before each effect. One rule carries everything (seed 000, topology guards): after a barrier that
+follows the removal of a session's id, no work under it runs anywhere, and none can start.
 """
 
 from collections import Counter
 
-from stele.domain.entities import Topology
+from stele.domain.topology.image import TopologyImage
 
 
 class SessionClosedError(Exception):
@@ -19,15 +19,15 @@ class SessionManager:
     """The sessions of one node."""
 
     def __init__(self) -> None:
-        self._open: str = ""
+        self._open: frozenset[str] = frozenset()
         self._guards: Counter[str] = Counter()
 
-    def follow(self, topology: Topology) -> None:
-        """Take over which session is open; the one before starts closing."""
-        self._open = topology.session
+    def follow(self, topology: TopologyImage) -> None:
+        """Take over which sessions are open; those that were and are not any more start closing."""
+        self._open = topology.sessions()
 
     def is_open(self, session: str) -> bool:
-        return bool(session) and session == self._open
+        return session in self._open
 
     def enter(self, session: str) -> "SessionGuard":
         """A guard that keeps the session from being closed. Raises SessionClosedError."""

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from fastavro import schemaless_reader, schemaless_writer
 
-from stele.domain import commands, facts
+from stele.domain.base import Command, Fact
 from stele.domain.commands import Envelope, Outcome, command_name
 from stele.domain.facts import Epoch
 from stele.domain.messages import Ack, Order, Report
@@ -15,11 +15,11 @@ from stele.log.schemas import HEADER_BYTES, load_schemas
 T = TypeVar("T", bound=msgspec.Struct)
 
 _FACTS: Final[dict[str, type]] = {
-    f"stele.{fact.__name__}": fact for fact in facts.Fact.__subclasses__()
+    f"stele.{fact.__name__}": fact for fact in Fact.__subclasses__()
 }
 _COMMANDS: Final[dict[str, type]] = {
     f"stele.{command.__struct_config__.tag}": command
-    for command in commands.Command.__subclasses__()
+    for command in Command.__subclasses__()
 }
 _BYTES: Final = (bytes,)
 

@@ -30,13 +30,16 @@ class Range(msgspec.Struct, frozen=True, order=True):
 class RangeReplicas(msgspec.Struct, frozen=True):
     """One row of a placement: who serves reads of (start, end] and who receives its writes.
 
-    Order matters: the first replica is the primary. Whoever serves reads also receives writes.
+    Order matters: the first replica is the primary. Whoever serves reads also receives writes. ``version``
+    is the topology version that gave the range these replicas: requests of older versions are refused once
+    it is fenced, those of unchanged ranges go on (design, I3).
     """
 
     start: int
     end: int
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    version: int = 0
 
 
 def upper_bound(end: int) -> int:
@@ -66,7 +69,9 @@ def split_row(row: RangeReplicas, boundaries: Sequence[int]) -> tuple[RangeRepli
     low = bisect_right(boundaries, row.start)
     high = bisect_left(boundaries, upper_bound(row.end))
     cuts = pairwise((row.start, *boundaries[low:high], row.end))
-    return tuple(RangeReplicas(start, end, row.reads, row.writes) for start, end in cuts)
+    return tuple(
+        RangeReplicas(start, end, row.reads, row.writes, row.version) for start, end in cuts
+    )
 
 
 def _check_cover(rows: Sequence[RangeReplicas]) -> None:

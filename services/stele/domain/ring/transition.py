@@ -10,18 +10,15 @@ finish               new    new          joined where tokens went
 rollback             old    old          as they were before split_delta
 
 A step's delta is what differs between the placement given and the rows the step asks for. So a step may
-follow any other, repeating it changes nothing, and only rows that change are in a delta. A placement of
-None is a ring without tokens (``EMPTY_RING``).
+follow any other, repeating it changes nothing, and only rows that change are in a delta.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from operator import attrgetter
+from collections.abc import Iterable, Sequence, Set
 
 import msgspec
 
 from stele.domain.ring.quorum import MAX_SHRINK, quorum_of
 from stele.domain.ring.ranges import (
-    EMPTY_RING,
     Placement,
     PlacementError,
     Range,
@@ -29,8 +26,8 @@ from stele.domain.ring.ranges import (
     range_of,
     ranges_of,
     split_row,
+    upper_bound,
 )
-from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
 
 
@@ -57,6 +54,10 @@ class TransitionPlan(msgspec.Struct, frozen=True):
     merge_at: tuple[int, ...] = ()
 
 
+Wanted = tuple[TransitionRow | RangeReplicas, tuple[str, ...], tuple[str, ...]]
+"""A range, and who is to serve its reads and to receive its writes."""
+
+
 class PlacementDelta(msgspec.Struct, frozen=True):
     """Rows that leave a placement, and rows that come in for them; both empty when nothing changes."""
 
@@ -64,28 +65,15 @@ class PlacementDelta(msgspec.Struct, frozen=True):
     added: tuple[RangeReplicas, ...] = ()
 
 
-def prepare(
-    placement: Placement | None,
-    old_tokens: Mapping[int, str],
-    new_tokens: Mapping[int, str],
-    old_locations: Mapping[str, NodeLocation],
-    new_locations: Mapping[str, NodeLocation],
-    rf: Mapping[str, int],
-) -> TransitionPlan:
-    """Plan the way from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``.
+def prepare(before: Placement, after: Placement) -> TransitionPlan:
+    """Plan the way from one ring at rest to another; both placements are computed ones (``placement_of``).
 
-    Raises PlacementError when ``placement`` is not that of the old ring at rest, as while another
-    operation is under way, and when a range would lose more than ``MAX_SHRINK`` replicas.
+    Raises PlacementError when a range would lose more than ``MAX_SHRINK`` replicas.
     """
-    before = placement_of(old_tokens, old_locations, rf)
-    after = placement_of(new_tokens, new_locations, rf)
-    if before != (EMPTY_RING if placement is None else placement):
-        raise PlacementError(
-            "The placement is not that of the ring's tokens: finish or undo what is under way first."
-        )
-    rows = tuple(_affected(before, after, ranges_of({*old_tokens, *new_tokens})))
-    split_at = tuple(sorted(new_tokens.keys() - old_tokens.keys() - {MIN_TOKEN}))
-    merge_at = tuple(sorted(old_tokens.keys() - new_tokens.keys() - {MIN_TOKEN}))
+    old_ends = {row.end for row in before.rows} - {MIN_TOKEN}
+    new_ends = {row.end for row in after.rows} - {MIN_TOKEN}
+    rows = tuple(_affected(before, after, ranges_of(old_ends | new_ends)))
+    split_at, merge_at = tuple(sorted(new_ends - old_ends)), tuple(sorted(old_ends - new_ends))
     return TransitionPlan(
         rows=rows,
         split=_rows_at(before, split_at),
@@ -95,31 +83,65 @@ def prepare(
     )
 
 
-def split_delta(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+def locks_of(plan: TransitionPlan) -> tuple[Range, ...]:
+    """What the operation must have for itself, as disjoint ranges in ring order.
+
+    These are the ranges that change and both pieces beside every token that comes or goes: a split row is
+    the two pieces that its token makes, a merged row the two that its token parted. Operations whose locks
+    do not meet give the same placement in any order, side by side or one after another
+    (``tests/models/test_locks.py``).
+    """
+    touched = [(row.start, row.end) for row in plan.rows]
+    touched += [(row.start, row.end) for row in (*plan.split, *plan.merge)]
+    joined: list[Range] = []
+    for start, end in sorted(touched, key=lambda r: (r[0], upper_bound(r[1]))):
+        if joined and start <= upper_bound(joined[-1].end):
+            if upper_bound(end) > upper_bound(joined[-1].end):
+                joined[-1] = Range(joined[-1].start, end)
+        else:
+            joined.append(Range(start, end))
+    return tuple(joined)
+
+
+def meet(mine: Sequence[Range], theirs: Sequence[Range]) -> bool:
+    """True when two sets of ranges in ring order share a token."""
+    left, right = 0, 0
+    while left < len(mine) and right < len(theirs):
+        a, b = mine[left], theirs[right]
+        if a.start < upper_bound(b.end) and b.start < upper_bound(a.end):
+            return True
+        if upper_bound(a.end) <= upper_bound(b.end):
+            left += 1
+        else:
+            right += 1
+    return False
+
+
+def split_delta(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """Cut the ranges that new tokens fall into; owners unchanged (seed 001, step 1 of bootstrap)."""
-    return _delta(placement, [_row(row, row.old, row.old) for row in _pieces(plan)])
+    return _delta(placement, [(row, row.old, row.old) for row in _pieces(plan)], version)
 
 
-def write_both_read_old(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+def write_both_read_old(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """The new replicas receive writes too. They stand behind the old ones."""
-    return _delta(placement, [_row(row, row.old, _union(row)) for row in _pieces(plan)])
+    return _delta(placement, [(row, row.old, _union(row)) for row in _pieces(plan)], version)
 
 
-def write_both_read_new(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+def write_both_read_new(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """The new replicas serve the reads; the old ones still receive what late readers look for."""
-    return _delta(placement, [_row(row, row.new, _union(row)) for row in _pieces(plan)])
+    return _delta(placement, [(row, row.new, _union(row)) for row in _pieces(plan)], version)
 
 
-def finish(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+def finish(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """The new replicas alone, in the ranges of the new tokens: what ``placement_of`` them gives."""
-    rows = [_row(row, row.new, row.new) for row in _pieces(plan)]
-    return _delta(placement, _joined(rows, plan.merge, plan.merge_at))
+    rows = [(row, row.new, row.new) for row in _pieces(plan)]
+    return _delta(placement, _joined(rows, plan.merge, plan.merge_at), version)
 
 
-def rollback(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
-    """From any step back to the very rows that ``prepare`` was given (I11)."""
-    rows = [_row(row, row.old, row.old) for row in _pieces(plan)]
-    return _delta(placement, _joined(rows, plan.split, plan.split_at))
+def rollback(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
+    """From any step back to the replicas of before ``split_delta`` (I11)."""
+    rows = [(row, row.old, row.old) for row in _pieces(plan)]
+    return _delta(placement, _joined(rows, plan.split, plan.split_at), version)
 
 
 def gained(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
@@ -192,28 +214,32 @@ def _pieces(plan: TransitionPlan) -> list[TransitionRow]:
 
 
 def _joined(
-    rows: Iterable[RangeReplicas], whole: Iterable[RangeReplicas], cut_at: Sequence[int]
-) -> list[RangeReplicas]:
+    rows: Iterable[Wanted], whole: Iterable[RangeReplicas], cut_at: Sequence[int]
+) -> list[Wanted]:
     """The rows with each of ``whole`` in place of its pieces."""
     inside = {piece.start for row in whole for piece in split_row(row, cut_at)}
-    kept = [row for row in rows if row.start not in inside]
-    return sorted((*kept, *whole), key=attrgetter("start"))
+    kept = [wanted for wanted in rows if wanted[0].start not in inside]
+    joined = [(row, row.reads, row.reads) for row in whole]
+    return sorted((*kept, *joined), key=lambda wanted: wanted[0].start)
 
 
-def _delta(placement: Placement | None, wanted: Sequence[RangeReplicas]) -> PlacementDelta:
-    """What to change in the placement so that the ranges of ``wanted`` have exactly these rows."""
-    if placement is None:
-        return PlacementDelta((), tuple(wanted))
-    there = dict.fromkeys(found for row in wanted for found in placement.overlapping(range_of(row)))
-    staying = there.keys() & set(wanted)
-    return PlacementDelta(
-        tuple(range_of(row) for row in there if row not in staying),
-        tuple(row for row in wanted if row not in staying),
-    )
+def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> PlacementDelta:
+    """What to change in the placement so that the ranges of ``wanted`` have exactly these replicas.
 
-
-def _row(row: TransitionRow, reads: tuple[str, ...], writes: tuple[str, ...]) -> RangeReplicas:
-    return RangeReplicas(row.start, row.end, reads, writes)
+    A row that is as wanted stays. A range whose replicas stay, and only its bounds move, keeps the version
+    that gave it them; the others get ``version``.
+    """
+    removed: dict[Range, None] = {}
+    added: list[RangeReplicas] = []
+    for range_, reads, writes in wanted:
+        there = placement.overlapping(Range(range_.start, range_.end))
+        same = all((row.reads, row.writes) == (reads, writes) for row in there)
+        if same and [(row.start, row.end) for row in there] == [(range_.start, range_.end)]:
+            continue
+        kept = max(row.version for row in there) if same else version
+        removed.update(dict.fromkeys(range_of(row) for row in there))
+        added.append(RangeReplicas(range_.start, range_.end, reads, writes, kept))
+    return PlacementDelta(tuple(removed), tuple(added))
 
 
 def _union(row: TransitionRow) -> tuple[str, ...]:

@@ -1,0 +1,103 @@
+"""One look of the coordinator: what it sees, and what it says so far."""
+
+import uuid
+from typing import Final
+
+import msgspec
+
+from stele.coordinator.knowledge import Limits, Memory, Observed, SentCommand, Steps, Wait
+from stele.domain.acks import Blocker
+from stele.domain.commands import AnyCommand, Envelope, command_name
+from stele.domain.messages import Order
+
+_IDS: Final = uuid.UUID("0d0ac0de-7c3e-4a53-8f0e-53a0e41f4c55")
+
+replace = msgspec.structs.replace
+
+
+class Desk:
+    """Collects commands, orders and waits; ``memory`` is what the next look starts from."""
+
+    def __init__(self, memory: Memory, seen: Observed, limits: Limits) -> None:
+        self.memory = memory
+        self.seen = seen
+        self.limits = limits
+        self.commands: list[Envelope] = []
+        self.orders: list[Order] = []
+        self.waits: list[Wait] = []
+
+    def steps(self) -> Steps:
+        return Steps(self.memory, tuple(self.commands), tuple(self.orders), tuple(self.waits))
+
+    def remember(self, **changes: object) -> None:
+        self.memory = replace(self.memory, **changes)
+
+    def wait(
+        self, what: str, blockers: tuple[Blocker, ...] = (), requests: tuple[str, ...] = ()
+    ) -> None:
+        self.waits.append(Wait(requests, what, blockers))
+
+    def refused(self, command: AnyCommand) -> int:
+        """How often the log refused this command in this round."""
+        sent = self.memory.commands.get(repr(command))
+        return 0 if sent is None else sent.refused + (sent.request_id in self.seen.refusals)
+
+    def submit(self, command: AnyCommand, requests: tuple[str, ...] = ()) -> None:
+        """Send a command, again with the same id until the log shows its effect or its refusal.
+
+        The id follows from term and state, so a repetition is the same command, whoever holds the term.
+        What was refused stays refused under its id, so the next attempt is another one.
+        """
+        seen, memory, key = self.seen, self.memory, repr(command)
+        sent = memory.commands.get(key)
+        name = command_name(command)
+        self.wait(f"{name} to be applied{_why(sent, seen)}", requests=requests)
+        if sent is not None and seen.now_s - sent.at_s < self.limits.resend_s:
+            return
+        refused = self.refused(command)
+        unique = f"{seen.image.cluster_id}/{memory.round}/{key}/{refused}"
+        envelope = Envelope(
+            request_id=str(uuid.uuid5(_IDS, unique)),
+            command=command,
+            actor="coordinator",
+            reason=f"term {seen.term}",
+        )
+        newest = SentCommand(envelope.request_id, seen.now_s, refused)
+        self.remember(commands=memory.commands.set(key, newest))
+        self.commands.append(envelope)
+
+    def is_up(self, node_id: str) -> bool:
+        return self.silent_for_s(node_id) <= self.limits.down_after_s
+
+    def silent_for_s(self, node_id: str) -> float:
+        return self.seen.acks.silent_for_s(node_id, self.seen.now_s)
+
+    def down(self, nodes: list[str]) -> tuple[Blocker, ...]:
+        """Those of the nodes that are down, as blockers."""
+        return tuple(
+            Blocker(n, "is down", self.silent_for_s(n)) for n in nodes if not self.is_up(n)
+        )
+
+    def dead(self, nodes: list[str], since_s: float) -> list[str]:
+        """Nodes that were silent for so long, all of it within a wait that began then, that nobody waits on."""
+        patience_s = self.limits.dead_node_patience_s
+        if self.seen.now_s - since_s <= patience_s:
+            return []
+        return [n for n in nodes if self.silent_for_s(n) > patience_s]
+
+    def waiting_since(self, what: str) -> float:
+        """When the wait of a request or transition began: now, when this is its first look."""
+        since_s = self.memory.waits.get(what)
+        if since_s is None:
+            since_s = self.seen.now_s
+            self.remember(waits=self.memory.waits.set(what, since_s))
+        return since_s
+
+    def waits_no_more(self, what: str) -> None:
+        if what in self.memory.waits:
+            self.remember(waits=self.memory.waits.delete(what))
+
+
+def _why(sent: SentCommand | None, seen: Observed) -> str:
+    refusal = None if sent is None else seen.refusals.get(sent.request_id)
+    return "" if refusal is None else f"; refused as {refusal.code}: {refusal.message}"

@@ -1,0 +1,87 @@
+"""Which pending requests open now: by priority, grouped where the kind allows, with room for their locks.
+
+What has no room queues, and what would conflict with it queues behind it, so nobody is overtaken for ever.
+"""
+
+from stele.coordinator.desk import Desk
+from stele.domain.acks import Blocker
+from stele.domain.commands import Rejection
+from stele.domain.requests.commands import RejectRequest
+from stele.domain.requests.facts import Request
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.planning import Locks, locks, locks_meet, plan_group
+
+
+def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
+    """Groups of request ids to open with the next Advance."""
+    chosen: list[tuple[str, ...]] = []
+    queued: list[Locks] = []
+    for group in _groups(desk):
+        if _startable(desk, group):
+            ids = tuple(request.request_id for request in group)
+            if _has_room(desk, group, queued):
+                chosen.append(ids)
+    return tuple(chosen)
+
+
+def _groups(desk: Desk) -> list[list[Request]]:
+    """Pending requests in the order of service. Of a grouped kind those whose nodes are up go together."""
+    pending = desk.seen.image.requests.pending()
+    pending.sort(key=lambda r: (OPERATIONS[r.kind].priority, r.submitted_epoch))
+    groups: list[list[Request]] = []
+    for request in pending:
+        last = groups[-1] if groups else []
+        together = (
+            OPERATIONS[request.kind].grouped
+            and bool(last)
+            and last[0].kind is request.kind
+            and len(last) < desk.limits.group
+            and desk.is_up(request.node_id)
+            and desk.is_up(last[0].node_id)
+        )
+        if together:
+            last.append(request)
+        else:
+            groups.append([request])
+    return groups
+
+
+def _startable(desk: Desk, group: list[Request]) -> bool:
+    """Every node that it needs is up (seed 000); a request whose node is dead for good is rejected."""
+    needed = OPERATIONS[group[0].kind].needed(desk.seen.image, group)
+    ids = tuple(request.request_id for request in group)
+    down = desk.down(needed)
+    if not down:
+        for request_id in ids:
+            desk.waits_no_more(request_id)
+        return True
+    dead = desk.dead([b.node_id for b in down], min(desk.waiting_since(i) for i in ids))
+    if dead:
+        why = f"Canceled. Dead nodes: {', '.join(dead)}"
+        for request_id in ids:
+            desk.submit(RejectRequest(desk.seen.term, request_id, why), (request_id,))
+    else:
+        desk.wait(f"dead nodes, to start {group[0].kind}", down, ids)
+    return False
+
+
+def _has_room(desk: Desk, group: list[Request], queued: list[Locks]) -> bool:
+    planned = plan_group(desk.seen.image, group)
+    ids = tuple(request.request_id for request in group)
+    if planned.transition is not None:
+        mine = locks(planned.transition)
+        overtakes = any(locks_meet(mine, theirs) for theirs in queued)
+        if planned.refusal is None and not overtakes:
+            return True
+        queued.append(mine)
+    _say_why(desk, ids, planned.refusal)
+    return False
+
+
+def _say_why(desk: Desk, ids: tuple[str, ...], refusal: Rejection | None) -> None:
+    if refusal is not None and refusal.code == "cannot_be_planned":
+        for request_id in ids:
+            desk.submit(RejectRequest(desk.seen.term, request_id, refusal.message), (request_id,))
+        return
+    why = "earlier requests that need the same ranges" if refusal is None else refusal.message
+    desk.wait(f"room: {why}", tuple[Blocker, ...](), ids)

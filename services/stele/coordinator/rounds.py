@@ -1,0 +1,101 @@
+"""The barriers of a round (design, section 3): who must have answered before anything else moves.
+
+A version waits until every participant has applied it and drained the ones before, or a quorum of every
+touched range has and the patience with the rest is over. In the first case the fence can go with the next
+Advance. In the second it is written for itself, and must be known to a quorum before any work begins or
+anything moves: else who was left out could still be served.
+"""
+
+from enum import Enum
+
+from stele.coordinator.desk import Desk
+from stele.domain.acks import Barrier, barrier
+from stele.domain.topology.commands import AdvanceFence, Rollback
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.table import OPERATIONS
+
+
+class Settled(Enum):
+    """How far the present version is."""
+
+    NO = "no"
+    BY_ALL = "by all"
+    """Everybody acknowledged it, and it is not fenced yet: the next Advance may carry the fence."""
+    FENCED = "fenced"
+
+
+def settle(desk: Desk) -> Settled:
+    """Wait for the barriers of the present version; whoever can never answer is not waited for."""
+    topology = desk.seen.image.topology
+    if not topology.settled():
+        applied = _barrier(desk, topology.since_epoch)
+        if applied.complete:
+            return Settled.BY_ALL
+        if _enough(desk, applied):
+            _exclude(desk, applied)
+            desk.submit(AdvanceFence(desk.seen.term, topology.version))
+            return Settled.NO
+        _wait(desk, f"version {topology.version} everywhere", applied)
+        return Settled.NO
+    known = _barrier(desk, topology.fence_epoch)
+    if known.complete or _enough(desk, known):
+        _exclude(desk, known)
+        return Settled.FENCED
+    _wait(desk, "the fence to be known", known)
+    return Settled.NO
+
+
+def _barrier(desk: Desk, epoch: int) -> Barrier:
+    seen = desk.seen
+    found = barrier(seen.image, seen.acks, epoch, seen.image.topology.version, seen.now_s)
+    back = desk.memory.excluded - {blocker.node_id for blocker in found.blockers}
+    if back:
+        desk.remember(excluded=desk.memory.excluded - back)
+    return found
+
+
+def _enough(desk: Desk, found: Barrier) -> bool:
+    """A quorum, once everybody has had time to answer. Who missed a barrier gets none until it acknowledges
+    again.
+    """
+    patient = desk.seen.now_s - desk.memory.since_s < desk.limits.barrier_patience_s
+    awaited = [b for b in found.blockers if b.node_id not in desk.memory.excluded]
+    return found.quorum and not (patient and awaited)
+
+
+def _exclude(desk: Desk, found: Barrier) -> None:
+    missed = {blocker.node_id for blocker in found.blockers}
+    if missed - desk.memory.excluded:
+        desk.remember(excluded=desk.memory.excluded | missed)
+
+
+def _wait(desk: Desk, what: str, found: Barrier) -> None:
+    """The barrier waits, with names. What rests on nodes that are dead for good turns round while it can."""
+    desk.wait(what, found.blockers)
+    blockers = [blocker.node_id for blocker in found.blockers]
+    dead = desk.dead(blockers, desk.memory.since_s)
+    if dead and not found.quorum:
+        for transition in desk.seen.image.topology.open():
+            _undo_what_waits(desk, transition, {*dead})
+
+
+def _undo_what_waits(desk: Desk, transition: Transition, dead: set[str]) -> None:
+    """Undo a transition of this version when the dead alone make its quorums impossible."""
+    image = desk.seen.image
+    operation = OPERATIONS[transition.kind]
+    state = operation.states[transition.state]
+    entered = transition.entered_version == image.topology.version
+    if transition.mark or state.on_failure is None or not entered:
+        return
+    impossible = any(
+        2 * len(replicas - dead) <= len(replicas)
+        for replicas in operation.touched(image, transition)
+        if replicas
+    )
+    if impossible:
+        why = f"no quorum without the dead nodes {', '.join(sorted(dead))}"
+        blamed = tuple(s.request_id for s in transition.subjects if s.node_id in dead)
+        desk.submit(
+            Rollback(desk.seen.term, transition.transition_id, why, blamed),
+            transition.request_ids(),
+        )

@@ -1,0 +1,67 @@
+"""What every decision is made from, what it may come to, and the refusals that several domains share."""
+
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from stele.domain.base import Rejection
+from stele.domain.commands import Envelope
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+
+Decision = tuple[AnyFact, ...] | Rejection
+
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAMES: Final = uuid.UUID("7d1f4f0e-5b1c-4c63-9a3e-6f0a7c2b9e11")
+
+
+class Context(NamedTuple):
+    """The image before, the command's envelope, the writer's clock for people (ms), and how facts fold."""
+
+    image: Image
+    envelope: Envelope
+    at_ms: int
+    fold: Callable[[Image, Iterable[AnyFact]], Image]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this command becomes if it is applied."""
+        return self.image.epoch + 1
+
+    def unique(self, what: str) -> str:
+        """An id that no other epoch gives, nor another ``what`` of this epoch."""
+        return str(uuid.uuid5(_NAMES, f"{self.image.cluster_id}/{self.epoch}/{what}"))
+
+
+def bad_name(what: str, name: str) -> Rejection | None:
+    """None when ``name`` may name a node, dc, rack, keyspace, feature or setting."""
+    if NAME.fullmatch(name):
+        return None
+    return Rejection(
+        "bad_name",
+        f"'{name[:80]}' is no name for a {what}.",
+        "Use 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit.",
+    )
+
+
+def unknown_request(request_id: str) -> Rejection:
+    return Rejection(
+        "unknown_request",
+        f"There is no topology request '{request_id}'.",
+        "`stele requests` lists them.",
+    )
+
+
+def unknown_node(node_id: str) -> Rejection:
+    return Rejection(
+        "unknown_node", f"There is no node '{node_id}'.", "`stele nodes` lists the nodes."
+    )
+
+
+def node_has_left(node_id: str) -> Rejection:
+    return Rejection(
+        "node_left",
+        f"Node '{node_id}' has left the cluster; its id cannot be used again.",
+        "Clear the node's data directory and start it with a new id.",
+    )

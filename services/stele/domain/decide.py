@@ -1,0 +1,47 @@
+"""``decide(image, envelope, at_ms)``: the facts that a command makes true, or why it is refused.
+
+One function for each command, found in the registry; nothing is written here, and the same input gives the same
+answer everywhere. ``at_ms`` is the writer's clock and goes only into fields that are shown to people.
+"""
+
+from stele.domain.base import Rejection
+from stele.domain.cluster.facts import CreateCluster
+from stele.domain.commands import MAX_REQUEST_ID_CHARS, MAX_TEXT_CHARS, Envelope, command_name
+from stele.domain.context import Context, Decision
+from stele.domain.evolve import apply_facts
+from stele.domain.image import Image
+from stele.domain.registry import DECISIONS
+
+
+def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
+    """Facts for the epoch after ``image``, or a rejection with a code, a sentence and a hint."""
+    refused = _check_envelope(image, envelope)
+    if refused is not None:
+        return refused
+    decision: Decision = DECISIONS[type(envelope.command)](
+        Context(image, envelope, at_ms, apply_facts), envelope.command
+    )
+    return decision
+
+
+def _check_envelope(image: Image, envelope: Envelope) -> Rejection | None:
+    if not 1 <= len(envelope.request_id) <= MAX_REQUEST_ID_CHARS:
+        return Rejection(
+            "bad_request_id",
+            f"A request id has 1 to {MAX_REQUEST_ID_CHARS} characters.",
+            "Send a fresh UUID, and the same one again when you retry.",
+        )
+    for name in ("actor", "reason", "origin"):
+        if len(getattr(envelope, name)) > MAX_TEXT_CHARS:
+            return Rejection(
+                "text_too_long",
+                f"'{name}' has more than {MAX_TEXT_CHARS} characters.",
+                "Shorten it; put long texts where you can link to them.",
+            )
+    if not image.cluster and not isinstance(envelope.command, CreateCluster):
+        return Rejection(
+            "no_cluster",
+            f"The log is empty, so '{command_name(envelope.command)}' has nothing to act on.",
+            "The metadata log creates the cluster when it starts: try again.",
+        )
+    return None

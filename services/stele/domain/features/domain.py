@@ -1,0 +1,110 @@
+"""Features and settings (seed 004): decided, folded, shown; entered in the registry."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, bad_name
+from stele.domain.features.facts import (
+    EnableFeatures,
+    FeaturesEnabled,
+    FeaturesFact,
+    FeaturesImage,
+    SetSetting,
+    SettingChanged,
+)
+from stele.domain.names import NodeState
+from stele.domain.registry_entry import Domain
+from stele.domain.tables import Json, compared
+
+MAX_SETTING_CHARS: Final = 65_536
+
+
+def enable_features(context: Context, command: EnableFeatures) -> Decision:
+    """Seed 004: a feature is enabled once all normal nodes support it, and never disabled again."""
+    for feature in command.features:
+        refused = bad_name("feature", feature)
+        if refused is not None:
+            return refused
+        lacking = _nodes_without(context, feature)
+        if lacking:
+            return Rejection(
+                "feature_not_supported",
+                f"Feature '{feature}' is not supported by {', '.join(lacking)}.",
+                "Upgrade these nodes first.",
+                {"feature": feature, "nodes": ",".join(lacking)},
+            )
+    fresh = tuple(sorted({*command.features} - {*context.image.features.enabled}))
+    return (FeaturesEnabled(fresh),) if fresh else ()
+
+
+def set_setting(context: Context, command: SetSetting) -> Decision:
+    refused = bad_name("setting", command.name)
+    if refused is not None:
+        return refused
+    if len(command.value) > MAX_SETTING_CHARS:
+        return Rejection(
+            "setting_too_large",
+            f"The value has {len(command.value)} characters; at most {MAX_SETTING_CHARS} fit.",
+            "Store it elsewhere and keep a reference here.",
+        )
+    return (SettingChanged(command.name, command.value),)
+
+
+def features_enabled(image: FeaturesImage, fact: FeaturesEnabled) -> FeaturesImage:
+    return FeaturesImage(tuple(sorted({*image.enabled, *fact.features})), image.settings)
+
+
+def setting_changed(image: FeaturesImage, fact: SettingChanged) -> FeaturesImage:
+    settings = image.settings
+    if fact.value:
+        settings = settings.set(fact.name, fact.value)
+    elif fact.name in settings:
+        settings = settings.delete(fact.name)
+    return FeaturesImage(image.enabled, settings)
+
+
+def to_facts(image: FeaturesImage) -> Iterable[FeaturesFact]:
+    if image.enabled:
+        yield FeaturesEnabled(image.enabled)
+    for name in sorted(image.settings):
+        yield SettingChanged(name, image.settings[name])
+
+
+def view(image: FeaturesImage) -> Json:
+    return {"features": list(image.enabled), "settings": dict(sorted(image.settings.items()))}
+
+
+def diff(before: FeaturesImage, after: FeaturesImage) -> Json:
+    added, removed, changed = compared(before.settings, after.settings)
+    return {
+        "features": {
+            "added": sorted({*after.enabled} - {*before.enabled}),
+            "removed": sorted({*before.enabled} - {*after.enabled}),
+        },
+        "settings": {
+            "added": {name: after.settings[name] for name in added},
+            "removed": {name: before.settings[name] for name in removed},
+            "changed": {
+                name: {"before": before.settings[name], "after": after.settings[name]}
+                for name in changed
+            },
+        },
+    }
+
+
+def _nodes_without(context: Context, feature: str) -> list[str]:
+    nodes = context.image.membership.nodes
+    members = (nodes[n] for n in sorted(nodes) if nodes[n].state is not NodeState.LEFT)
+    return [node.node_id for node in members if feature not in node.supported_features]
+
+
+DOMAIN = Domain(
+    name="features",
+    empty=FeaturesImage(),
+    decide={EnableFeatures: enable_features, SetSetting: set_setting},
+    apply={FeaturesEnabled: features_enabled, SettingChanged: setting_changed},
+    to_facts=to_facts,
+    view=view,
+    diff=diff,
+)

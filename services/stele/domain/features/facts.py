@@ -1,0 +1,39 @@
+"""Features and cluster-wide settings: facts and commands."""
+
+import msgspec
+from immutables import Map
+
+from stele.domain.base import Command, Fact
+
+
+class FeaturesEnabled(Fact, frozen=True):
+    features: tuple[str, ...]
+
+
+class SettingChanged(Fact, frozen=True):
+    """A cluster-wide setting; an empty value removes it."""
+
+    name: str
+    value: str
+
+
+FeaturesFact = FeaturesEnabled | SettingChanged
+
+
+class EnableFeatures(Command, frozen=True, tag="enable_features"):
+    features: tuple[str, ...]
+
+
+class SetSetting(Command, frozen=True, tag="set_setting"):
+    """A cluster-wide setting, at most 64 KiB; an empty value removes it."""
+
+    name: str
+    value: str
+
+
+FeaturesCommand = EnableFeatures | SetSetting
+
+
+class FeaturesImage(msgspec.Struct, frozen=True):
+    enabled: tuple[str, ...] = ()
+    settings: Map[str, str] = Map()

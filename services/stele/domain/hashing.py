@@ -1,0 +1,22 @@
+"""Hashes of states: sums of the hashes of rows, so that neither order nor history nor chunks count."""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+HASH_BYTES: Final = 16
+MODULUS: Final = 1 << (8 * HASH_BYTES)
+
+_SORTED_JSON: Final = msgspec.json.Encoder(order="deterministic")
+
+
+def row_hash(row: bytes) -> int:
+    """The hash of one row's canonical bytes, a number below 2**128."""
+    return int.from_bytes(hashlib.blake2b(row, digest_size=HASH_BYTES).digest(), "big")
+
+
+def hash_of_facts(facts: Iterable[msgspec.Struct]) -> int:
+    """The sum modulo 2**128 of the hashes of the facts' canonical JSON."""
+    return sum(row_hash(_SORTED_JSON.encode(fact)) for fact in facts) % MODULUS

@@ -1,0 +1,15 @@
+"""What nodes say of themselves to the cluster (seed 004)."""
+
+from stele.domain.base import Command
+
+
+class AnnounceNode(Command, frozen=True, tag="announce_node", kw_only=True):
+    """A member that restarted tells its address, release and features."""
+
+    node_id: str
+    address: str
+    supported_features: tuple[str, ...] = ()
+    release_version: str = ""
+
+
+MembershipCommand = AnnounceNode

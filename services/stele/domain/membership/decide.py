@@ -1,0 +1,56 @@
+"""What nodes announce of themselves, and the checks that joining shares with it (seed 004)."""
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, node_has_left, unknown_node
+from stele.domain.image import Image
+from stele.domain.membership.commands import AnnounceNode
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.names import NodeState
+
+
+def announce_node(context: Context, command: AnnounceNode) -> Decision:
+    image = context.image
+    node = image.node(command.node_id)
+    if node is None:
+        return unknown_node(command.node_id)
+    if node.state is NodeState.LEFT:
+        return node_has_left(command.node_id)
+    refused = check_address(image, command.node_id, command.address) or check_features(
+        image, command.supported_features
+    )
+    if refused is not None:
+        return refused
+    changed = msgspec.structs.replace(
+        node,
+        address=command.address,
+        supported_features=tuple(sorted(command.supported_features)),
+        release_version=command.release_version,
+    )
+    return () if changed == node else (NodeChanged(changed),)
+
+
+def check_address(image: Image, node_id: str, address: str) -> Rejection | None:
+    for other in image.membership.nodes.values():
+        taken = other.address == address and other.node_id != node_id
+        if taken and other.state is not NodeState.LEFT:
+            return Rejection(
+                "address_in_use",
+                f"Address {address} belongs to node '{other.node_id}'.",
+                "Give each node an address of its own.",
+                {"node": other.node_id},
+            )
+    return None
+
+
+def check_features(image: Image, supported: tuple[str, ...]) -> Rejection | None:
+    lacking = sorted({*image.features.enabled} - {*supported})
+    if not lacking:
+        return None
+    return Rejection(
+        "missing_features",
+        f"The cluster has features that the node lacks: {', '.join(lacking)}.",
+        "Upgrade the node's software.",
+        {"features": ",".join(lacking)},
+    )

@@ -1,0 +1,39 @@
+"""Members, former members, and nodes that asked to become one."""
+
+import msgspec
+
+from stele.domain.base import Fact
+from stele.domain.names import NodeState
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A node by its id, which is never used again.
+
+    ``tokens`` are signed 64-bit Murmur3 tokens, sorted; they count as part of the ring only in the
+    states ``OWNS_TOKENS``. ``request_id`` is the node's current topology request, or its last.
+    ``cleanup_since`` is the epoch since which it may hold data that is no longer its own; 0 when it is clean.
+    """
+
+    node_id: str
+    address: str
+    dc: str
+    rack: str
+    num_tokens: int
+    state: NodeState = NodeState.NONE
+    tokens: tuple[int, ...] = ()
+    initial_tokens: tuple[int, ...] = ()
+    supported_features: tuple[str, ...] = ()
+    release_version: str = ""
+    cleanup_since: int = 0
+    request_id: str = ""
+
+    def cleanup_session(self) -> str:
+        """What orders to clean up are keyed by; empty when there is nothing to clean."""
+        return f"cleanup-{self.node_id}-{self.cleanup_since}" if self.cleanup_since else ""
+
+
+class NodeChanged(Fact, frozen=True):
+    node: Node
+
+
+MembershipFact = NodeChanged

@@ -1,0 +1,31 @@
+"""The members at one epoch."""
+
+import msgspec
+from immutables import Map
+
+from stele.domain.membership.facts import Node
+from stele.domain.names import OWNS_TOKENS, TAKES_PART, NodeState
+from stele.domain.ring.strategy import NodeLocation
+
+
+class MembershipImage(msgspec.Struct, frozen=True):
+    nodes: Map[str, Node] = Map()
+
+    def taking_part(self) -> dict[str, Node]:
+        """Nodes that route requests and so must acknowledge each step, by id, sorted."""
+        return {n: self.nodes[n] for n in sorted(self.nodes) if self.nodes[n].state in TAKES_PART}
+
+    def normal(self) -> dict[str, Node]:
+        """Nodes in state normal by id, sorted."""
+        ids = (n for n in sorted(self.nodes) if self.nodes[n].state is NodeState.NORMAL)
+        return {n: self.nodes[n] for n in ids}
+
+    def ring_tokens(self) -> dict[int, str]:
+        """Token -> owner, of the nodes whose tokens are part of the ring."""
+        owners = (node for node in self.nodes.values() if node.state in OWNS_TOKENS)
+        return {token: node.node_id for node in owners for token in node.tokens}
+
+    def locations(self) -> dict[str, NodeLocation]:
+        """dc and rack of the nodes that have tokens in the ring."""
+        owners = (n for n in self.nodes.values() if n.state in OWNS_TOKENS and n.tokens)
+        return {node.node_id: NodeLocation(dc=node.dc, rack=node.rack) for node in owners}

@@ -1,0 +1,35 @@
+"""All domains, in the order in which a snapshot writes them. Adding a domain is its folder and a line here."""
+
+from typing import Any, Final
+
+from stele.domain import commands
+from stele.domain.cluster.domain import DOMAIN as FOUNDING
+from stele.domain.features.domain import DOMAIN as FEATURES
+from stele.domain.membership.domain import DOMAIN as MEMBERSHIP
+from stele.domain.registry_entry import Domain
+from stele.domain.requests.domain import DOMAIN as REQUESTS
+from stele.domain.ring.domain import DOMAIN as RING
+from stele.domain.schema.domain import DOMAIN as SCHEMA
+from stele.domain.topology.domain import DOMAIN as TOPOLOGY
+
+DOMAINS: Final[tuple[Domain, ...]] = (
+    FOUNDING,
+    MEMBERSHIP,
+    REQUESTS,
+    SCHEMA,
+    RING,
+    TOPOLOGY,
+    FEATURES,
+)
+
+FACTS: Final[dict[type, tuple[str, Any]]] = {
+    fact: (domain.name, apply) for domain in DOMAINS for fact, apply in domain.apply.items()
+}
+"""Fact -> the domain's name and how it folds the fact."""
+
+DECISIONS: Final[dict[type, Any]] = {
+    command: decide for domain in DOMAINS for command, decide in domain.decide.items()
+}
+"""Command -> how it is decided."""
+
+assert {*DECISIONS} == {*commands.Command.__subclasses__()}

@@ -1,0 +1,69 @@
+"""Asking, cancelling and ending requests. The coordinator carries them out."""
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, unknown_request
+from stele.domain.facts import AnyFact
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.names import UNFINISHED, RequestStatus
+from stele.domain.requests.commands import Cancel, RejectRequest
+from stele.domain.requests.facts import Request
+from stele.domain.requests.rows import ended
+from stele.domain.topology.guards import check_term
+from stele.domain.topology.marks import mark
+from stele.domain.topology.operations.table import OPERATIONS
+
+replace = msgspec.structs.replace
+
+
+def cancel(context: Context, command: Cancel) -> Decision:
+    """Pending: ended at once. Running before the point of no return: marked to go back. After it: refused."""
+    request = context.image.request(command.target)
+    if request is None:
+        return unknown_request(command.target)
+    if request.status not in UNFINISHED:
+        return Rejection(
+            "already_finished",
+            f"Request {request.request_id} is {request.status} since epoch {request.finished_epoch}.",
+            "There is nothing left to cancel.",
+            {"status": request.status, "epoch": str(request.finished_epoch)},
+        )
+    why = f"cancelled by {context.envelope.actor or 'unknown'}"
+    if context.envelope.reason:
+        why = f"{why}: {context.envelope.reason}"
+    if request.status is RequestStatus.PENDING:
+        return end_pending(context, request, RequestStatus.CANCELLED, why)
+    return mark(context, request, why, cancelled=True)
+
+
+def reject_request(context: Context, command: RejectRequest) -> Decision:
+    """A pending request that cannot be carried out ends with the reason; it never waits for ever."""
+    request = context.image.request(command.target)
+    if request is None:
+        return unknown_request(command.target)
+    refused = check_term(context.image, command.term) or _check_pending(request)
+    if refused is not None:
+        return refused
+    return end_pending(context, request, RequestStatus.FAILED, command.why)
+
+
+def end_pending(context: Context, request: Request, status: RequestStatus, why: str) -> Decision:
+    """End a request that never started; a node that wanted to join is rejected for good."""
+    changes: list[AnyFact] = [*ended(context, context.image, request, status, why)]
+    node = context.image.node(request.node_id)
+    rejected = OPERATIONS[request.kind].rejected
+    if node is not None and rejected is not None:
+        changes.append(NodeChanged(replace(node, state=rejected)))
+    return tuple(changes)
+
+
+def _check_pending(request: Request) -> Rejection | None:
+    if request.status is RequestStatus.PENDING:
+        return None
+    return Rejection(
+        "not_pending",
+        f"Request {request.request_id} is {request.status}.",
+        "Only a pending request can be rejected; `stele cancel` undoes a running one.",
+        {"status": request.status},
+    )

@@ -1,0 +1,41 @@
+"""The domain of topology requests, entered in the registry."""
+
+from collections.abc import Iterable
+
+from stele.domain.registry_entry import Domain
+from stele.domain.requests.commands import Cancel, RejectRequest
+from stele.domain.requests.decide import cancel, reject_request
+from stele.domain.requests.facts import RequestChanged, RequestForgotten
+from stele.domain.requests.image import RequestsImage
+from stele.domain.tables import Json, changed_rows, row_json, sorted_values
+
+
+def request_changed(image: RequestsImage, fact: RequestChanged) -> RequestsImage:
+    return RequestsImage(image.requests.set(fact.request.request_id, fact.request))
+
+
+def request_forgotten(image: RequestsImage, fact: RequestForgotten) -> RequestsImage:
+    return RequestsImage(image.requests.delete(fact.request_id))
+
+
+def to_facts(image: RequestsImage) -> Iterable[RequestChanged]:
+    return (RequestChanged(request) for request in sorted_values(image.requests))
+
+
+def view(image: RequestsImage) -> Json:
+    return {"requests": [row_json(request) for request in sorted_values(image.requests)]}
+
+
+def diff(before: RequestsImage, after: RequestsImage) -> Json:
+    return {"requests": changed_rows("request_id", before.requests, after.requests)}
+
+
+DOMAIN = Domain(
+    name="requests",
+    empty=RequestsImage(),
+    decide={Cancel: cancel, RejectRequest: reject_request},
+    apply={RequestChanged: request_changed, RequestForgotten: request_forgotten},
+    to_facts=to_facts,
+    view=view,
+    diff=diff,
+)

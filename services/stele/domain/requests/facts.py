@@ -1,0 +1,45 @@
+"""Topology requests: who asked for what, why, and how it stands."""
+
+import msgspec
+
+from stele.domain.base import Fact
+from stele.domain.names import RequestKind, RequestStatus
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One topology request with its stable id.
+
+    ``node_id`` is the node that it is about, ``keyspace_id`` the keyspace; what does not apply is empty.
+    Epochs are 0 until they happen. ``removes_node``: its node counts as gone from now on. The ``*_at_ms``
+    (milliseconds since 1970) are shown to people and never decide anything.
+    """
+
+    request_id: str
+    kind: RequestKind
+    status: RequestStatus
+    node_id: str = ""
+    keyspace_id: str = ""
+    removes_node: bool = False
+    actor: str = ""
+    reason: str = ""
+    error: str = ""
+    cancelled: bool = False
+    submitted_epoch: int = 0
+    started_epoch: int = 0
+    finished_epoch: int = 0
+    submitted_at_ms: int = 0
+    started_at_ms: int = 0
+    finished_at_ms: int = 0
+
+
+class RequestChanged(Fact, frozen=True):
+    request: Request
+
+
+class RequestForgotten(Fact, frozen=True):
+    """A finished request leaves the image; it stays readable in the log."""
+
+    request_id: str
+
+
+RequestsFact = RequestChanged | RequestForgotten

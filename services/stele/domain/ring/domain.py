@@ -1,0 +1,74 @@
+"""The domain of placements, entered in the registry."""
+
+from collections.abc import Iterable
+from operator import attrgetter
+
+from immutables import Map
+
+from stele.domain.registry_entry import Domain
+from stele.domain.ring.facts import PlacementChanged, PlacementDropped
+from stele.domain.ring.image import RingImage
+from stele.domain.ring.ranges import Placement, RangeReplicas, apply
+from stele.domain.tables import Json, row_json
+
+
+def placement_changed(image: RingImage, fact: PlacementChanged) -> RingImage:
+    before = image.placements.get(fact.placement)
+    after = Placement.of(fact.added) if before is None else apply(before, fact.removed, fact.added)
+    return RingImage(image.placements.set(fact.placement, after))
+
+
+def placement_dropped(image: RingImage, fact: PlacementDropped) -> RingImage:
+    return RingImage(image.placements.delete(fact.placement))
+
+
+def to_facts(image: RingImage) -> Iterable[PlacementChanged]:
+    for name in sorted(image.placements):
+        yield PlacementChanged(name, (), tuple(image.placements[name].rows))
+
+
+def view(image: RingImage) -> Json:
+    return {
+        "placements": {
+            name: [row_json(row) for row in image.placements[name].rows]
+            for name in sorted(image.placements)
+        }
+    }
+
+
+def diff(before: RingImage, after: RingImage) -> Json:
+    return {"placements": _changed(before.placements, after.placements)}
+
+
+def _changed(before: Map[str, Placement], after: Map[str, Placement]) -> Json:
+    """By name, only those that differ: {added: [row], removed: [row]} in ring order."""
+    changed: Json = {}
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old is new or old == new:
+            continue
+        rows_old, rows_new = _row_set(old), _row_set(new)
+        changed[name] = {
+            "added": _in_ring_order(rows_new - rows_old),
+            "removed": _in_ring_order(rows_old - rows_new),
+        }
+    return changed
+
+
+def _row_set(placement: Placement | None) -> set[RangeReplicas]:
+    return set() if placement is None else set(placement.rows)
+
+
+def _in_ring_order(rows: set[RangeReplicas]) -> list[Json]:
+    return [row_json(row) for row in sorted(rows, key=attrgetter("start"))]
+
+
+DOMAIN = Domain(
+    name="ring",
+    empty=RingImage(),
+    decide={},
+    apply={PlacementChanged: placement_changed, PlacementDropped: placement_dropped},
+    to_facts=to_facts,
+    view=view,
+    diff=diff,
+)

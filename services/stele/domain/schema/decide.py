@@ -1,0 +1,76 @@
+"""Creating keyspaces. Dropping one is an operation: ``topology/operations/drop_keyspace.py``."""
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, bad_name
+from stele.domain.image import Image
+from stele.domain.schema.facts import (
+    CreateKeyspace,
+    Keyspace,
+    KeyspaceChanged,
+    placement_name,
+)
+from stele.domain.topology.planning import new_placement
+
+
+def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
+    """A new id, whatever the name was used for before; no new version, since nobody routes by it yet."""
+    image = context.image
+    refused = (
+        bad_name("keyspace", command.name)
+        or _check_replication(image, command.replication)
+        or _check_name_is_free(image, command.name)
+    )
+    if refused is not None:
+        return refused
+    placement = placement_name(command.replication)
+    keyspace = KeyspaceChanged(
+        Keyspace(
+            keyspace_id=context.unique(f"keyspace {command.name}"),
+            name=command.name,
+            replication=command.replication,
+            placement=placement,
+        )
+    )
+    if placement in image.ring.placements:
+        return (keyspace,)
+    facts = new_placement(image, placement, command.replication)
+    return facts if isinstance(facts, Rejection) else (keyspace, *facts)
+
+
+def _check_name_is_free(image: Image, name: str) -> Rejection | None:
+    known = image.schema.named(name)
+    if known is None:
+        return None
+    if known.dropped_version:
+        return Rejection(
+            "keyspace_being_dropped",
+            f"Keyspace '{name}' is being dropped; its name is free once that is done.",
+            "Wait a moment and try again: `stele requests` shows how far it is.",
+        )
+    return Rejection(
+        "keyspace_exists",
+        f"Keyspace '{name}' exists already.",
+        "Use it, drop it first, or choose another name.",
+    )
+
+
+def _check_replication(image: Image, replication: dict[str, int]) -> Rejection | None:
+    if not replication or any(rf < 1 for rf in replication.values()):
+        return Rejection(
+            "bad_replication",
+            "A keyspace needs a replication factor of at least 1 in at least one dc.",
+            "For example {'dc1': 3}.",
+        )
+    going = image.requests.going()
+    normal = [n for n in image.membership.normal().values() if n.node_id not in going]
+    for dc, rf in sorted(replication.items()):
+        nodes = sum(1 for node in normal if node.dc == dc)
+        if nodes < rf:
+            return Rejection(
+                "too_few_nodes",
+                f"Replication factor {rf} in '{dc}' needs {rf} normal nodes that stay; "
+                f"there are {nodes}.",
+                "Add nodes to that dc first, or lower the replication factor.",
+                {"dc": dc, "replication_factor": str(rf), "normal_nodes": str(nodes)},
+            )
+    return None

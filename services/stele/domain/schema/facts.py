@@ -1,0 +1,70 @@
+"""Keyspaces: each has an id, and a name used again is another keyspace."""
+
+import msgspec
+from immutables import Map
+
+from stele.domain.base import Command, Fact
+
+
+class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
+    """A keyspace. Those with equal replication share one placement, named by ``placement``.
+
+    ``dropped_version`` is the topology version that dropped it, 0 while it stands. The row goes, and the
+    name is free, once that version's fence is known: until then a late coordinator may still serve it.
+    """
+
+    keyspace_id: str
+    name: str
+    replication: dict[str, int]
+    placement: str
+    dropped_version: int = 0
+
+
+class KeyspaceChanged(Fact, frozen=True):
+    keyspace: Keyspace
+
+
+class KeyspaceDropped(Fact, frozen=True):
+    keyspace_id: str
+
+
+SchemaFact = KeyspaceChanged | KeyspaceDropped
+
+
+class CreateKeyspace(Command, frozen=True, tag="create_keyspace"):
+    """NetworkTopologyStrategy with a replication factor for each dc."""
+
+    name: str
+    replication: dict[str, int]
+
+
+class SchemaImage(msgspec.Struct, frozen=True):
+    """Keyspaces by id, and the ids of those that stand or are being dropped by name."""
+
+    by_id: Map[str, Keyspace] = Map()
+    ids: Map[str, str] = Map()
+
+    def named(self, name: str) -> Keyspace | None:
+        """The keyspace of this name, also while it is being dropped."""
+        keyspace_id = self.ids.get(name)
+        return None if keyspace_id is None else self.by_id[keyspace_id]
+
+    def serving(self, name: str) -> Keyspace | None:
+        """The keyspace of this name that serves requests."""
+        keyspace = self.named(name)
+        return keyspace if keyspace is not None and not keyspace.dropped_version else None
+
+    def using(self, placement: str) -> list[Keyspace]:
+        """Keyspaces of a placement by name, those being dropped too."""
+        users = (k for k in self.by_id.values() if k.placement == placement)
+        return sorted(users, key=lambda k: k.name)
+
+    def replications(self) -> dict[str, dict[str, int]]:
+        """Placement name -> dc -> replication factor, for all placements in use, sorted."""
+        used = {k.placement: k.replication for k in self.by_id.values()}
+        return dict(sorted(used.items()))
+
+
+def placement_name(replication: dict[str, int]) -> str:
+    """Name of the placement that keyspaces of this replication share, e.g. ``dc1:3,dc2:2``."""
+    return ",".join(f"{dc}:{rf}" for dc, rf in sorted(replication.items()))

@@ -1,0 +1,55 @@
+"""Rows of a domain as JSON, and what differs between two tables of them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+Json = dict[str, Any]
+
+V = TypeVar("V")
+S = TypeVar("S", bound=msgspec.Struct)
+_ABSENT: Final = object()
+
+
+def sorted_values(mapping: Mapping[str, V]) -> Iterable[V]:
+    """Values by sorted key: a map's own order is no part of any result."""
+    return (mapping[key] for key in sorted(mapping))
+
+
+def row_json(struct: msgspec.Struct) -> Json:
+    """The struct as plain JSON values, fields in their order, maps sorted."""
+    shown: Json = msgspec.to_builtins(struct, order="deterministic")
+    return shown
+
+
+def changed_fields(before: Json, after: Json) -> Json:
+    """Field -> {before, after} of those that differ; a field that is not there shows as None."""
+    return {
+        name: {"before": before.get(name), "after": after.get(name)}
+        for name in sorted({*before, *after})
+        if before.get(name, _ABSENT) != after.get(name, _ABSENT)
+    }
+
+
+def changed_rows(key: str, before: Mapping[str, S], after: Mapping[str, S]) -> Json:
+    """{added: [row], removed: [row], changed: [{key: id, fields: {name: {before, after}}}]}."""
+    added, removed, changed = compared(before, after)
+    return {
+        "added": [row_json(after[name]) for name in added],
+        "removed": [row_json(before[name]) for name in removed],
+        "changed": [
+            {key: name, "fields": changed_fields(row_json(before[name]), row_json(after[name]))}
+            for name in changed
+        ],
+    }
+
+
+def compared(
+    before: Mapping[str, V], after: Mapping[str, V]
+) -> tuple[list[str], list[str], list[str]]:
+    """Keys that were added, removed, changed; each sorted."""
+    added = sorted(key for key in after if key not in before)
+    removed = sorted(key for key in before if key not in after)
+    changed = sorted(key for key in after if key in before and before[key] != after[key])
+    return added, removed, changed

@@ -1,0 +1,63 @@
+"""The coordinator's commands, each guarded by its term."""
+
+import msgspec
+
+from stele.domain.base import Command
+from stele.domain.names import TransitionState
+
+
+class ClaimCoordinator(Command, frozen=True, tag="claim_coordinator"):
+    """Become the coordinator of ``term``, which must be one above the term that the log knows."""
+
+    holder: str
+    term: int
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A transition that goes on, if it still is in this state and session."""
+
+    transition_id: str
+    state: TransitionState
+    session: str = ""
+
+
+class Advance(Command, frozen=True, tag="advance", kw_only=True):
+    """One round: the moves that still match, and the openings that have room, in one epoch and one new version.
+
+    ``open`` are groups of pending requests; a group becomes one transition. With ``fence`` the present
+    version is fenced by the same epoch: only for a coordinator to whom every participant has acknowledged
+    it.
+    """
+
+    term: int
+    version: int
+    moves: tuple[Move, ...] = ()
+    open: tuple[tuple[str, ...], ...] = ()
+    fence: bool = False
+
+
+class AdvanceFence(Command, frozen=True, tag="advance_fence"):
+    """Fence out every version below ``version``, which must be the current one."""
+
+    term: int
+    version: int
+
+
+class Rollback(Command, frozen=True, tag="rollback"):
+    """Mark a transition to go back. ``blamed`` are the requests that end with it; none blames all."""
+
+    term: int
+    transition_id: str
+    why: str
+    blamed: tuple[str, ...] = ()
+
+
+class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
+    """The node has dropped the data of ranges that it did not own when ``session`` asked for it."""
+
+    term: int
+    node_id: str
+    session: str
+
+
+TopologyCommand = ClaimCoordinator | Advance | AdvanceFence | Rollback | FinishCleanup

@@ -1,0 +1,164 @@
+"""The coordinator's commands: rounds, fences and marks, each guarded by its term."""
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, unknown_node
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.names import RequestStatus
+from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.topology.commands import (
+    Advance,
+    AdvanceFence,
+    ClaimCoordinator,
+    FinishCleanup,
+    Move,
+    Rollback,
+)
+from stele.domain.topology.draft import Draft
+from stele.domain.topology.facts import (
+    Coordinator,
+    CoordinatorChanged,
+    TransitionMarked,
+    TransitionOpened,
+    Versions,
+    VersionsChanged,
+)
+from stele.domain.topology.guards import check_fenced, check_term, overtaken
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.planning import plan_group
+from stele.domain.topology.steps import enter, move, replace
+
+
+def claim_coordinator(context: Context, command: ClaimCoordinator) -> Decision:
+    """A claim succeeds for exactly the next term, so of two rivals one learns that it lost."""
+    current = context.image.topology.coordinator
+    if command.term != current.term + 1:
+        return Rejection(
+            "stale_term",
+            f"Term {command.term} cannot be claimed: the log is at term {current.term}.",
+            "Read the log to its end and claim the next term if you still should.",
+            {"term": str(current.term), "holder": current.holder},
+        )
+    return (CoordinatorChanged(Coordinator(command.term, command.holder)),)
+
+
+def advance(context: Context, command: Advance) -> Decision:
+    """One round: every move that still matches and every opening that has room, in one new version.
+
+    The version before must be fenced, or is by this epoch, so of each range at most two rows are in use (I3).
+    """
+    image, topology = context.image, context.image.topology
+    refused = check_term(image, command.term)
+    if refused is not None:
+        return refused
+    if topology.version != command.version:
+        return overtaken(image)
+    if not command.fence:
+        refused = check_fenced(image)
+        if refused is not None:
+            return refused
+    draft = Draft(context)
+    draft.add(VersionsChanged(_next_version(context)))
+    moved = [_move(draft, each) for each in command.moves]
+    refusals = [_open(draft, group) for group in command.open]
+    if any(moved) or None in refusals:
+        return tuple(draft.facts)
+    return next((why for why in refusals if why is not None), overtaken(image))
+
+
+def advance_fence(context: Context, command: AdvanceFence) -> Decision:
+    image, topology = context.image, context.image.topology
+    refused = check_term(image, command.term)
+    if refused is not None:
+        return refused
+    if command.version != topology.version or topology.settled():
+        return overtaken(image)
+    fenced = Versions(
+        version=topology.version,
+        fence_version=topology.version,
+        since_epoch=topology.since_epoch,
+        fence_epoch=context.epoch,
+    )
+    return (VersionsChanged(fenced),)
+
+
+def rollback(context: Context, command: Rollback) -> Decision:
+    """Mark a transition that cannot go on, when it is before its point of no return."""
+    image = context.image
+    refused = check_term(image, command.term)
+    if refused is not None:
+        return refused
+    transition = image.topology.transitions.get(command.transition_id)
+    if transition is None or transition.mark:
+        return overtaken(image)
+    if OPERATIONS[transition.kind].states[transition.state].on_failure is None:
+        return overtaken(image, f"'{transition.state}' is past the point of no return.")
+    text = f"Rolled back: {command.why}"
+    blamed = command.blamed or transition.request_ids()
+    rows = [image.requests.requests[request_id] for request_id in blamed]
+    marked = TransitionMarked(transition.transition_id, text, blamed)
+    return marked, *(RequestChanged(replace(row, error=text)) for row in rows)
+
+
+def finish_cleanup(context: Context, command: FinishCleanup) -> Decision:
+    image = context.image
+    node = image.node(command.node_id)
+    if node is None:
+        return unknown_node(command.node_id)
+    refused = check_term(image, command.term)
+    if refused is not None:
+        return refused
+    if not command.session or node.cleanup_session() != command.session:
+        return overtaken(image)
+    return (NodeChanged(replace(node, cleanup_since=0)),)
+
+
+def _next_version(context: Context) -> Versions:
+    topology = context.image.topology
+    return Versions(
+        version=topology.version + 1,
+        fence_version=topology.version,
+        since_epoch=context.epoch,
+        fence_epoch=topology.fence_epoch if topology.settled() else context.epoch,
+    )
+
+
+def _move(draft: Draft, asked: Move) -> bool:
+    """False when the transition is not where the coordinator saw it."""
+    transition = draft.image.topology.transitions.get(asked.transition_id)
+    if transition is None or (transition.state, transition.session) != (asked.state, asked.session):
+        return False
+    move(draft, transition)
+    return True
+
+
+def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
+    """None when the group opened as one transition; its rows stay as they are when it has no room."""
+    requests = _pending(draft, group)
+    if not requests:
+        return overtaken(draft.image, "None of the requests to start is pending any more.")
+    plan = plan_group(draft.image, requests)
+    planned = plan.transition
+    if planned is None or plan.refusal is not None:
+        return plan.refusal
+    operation, context = OPERATIONS[planned.kind], draft.context
+    for request in requests:
+        started = replace(
+            request,
+            status=RequestStatus.RUNNING,
+            started_epoch=context.epoch,
+            started_at_ms=context.at_ms,
+        )
+        draft.add(RequestChanged(started))
+    draft.add(TransitionOpened(planned))
+    draft.add(*operation.on_open(draft.image, planned, draft.version))
+    enter(draft, planned, operation.first)
+    return None
+
+
+def _pending(draft: Draft, group: tuple[str, ...]) -> list[Request]:
+    """Those of the group that still wait, of the kind of the first of them."""
+    rows = [draft.image.request(request_id) for request_id in group]
+    waiting = [r for r in rows if r is not None and r.status is RequestStatus.PENDING]
+    grouped = bool(waiting) and OPERATIONS[waiting[0].kind].grouped
+    same = [r for r in waiting if r.kind is waiting[0].kind]
+    return same if grouped else same[:1]

@@ -1,0 +1,148 @@
+"""The domain of versions and transitions, entered in the registry."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from stele.domain.registry_entry import Domain
+from stele.domain.tables import Json, changed_fields, changed_rows, row_json
+from stele.domain.topology import decide
+from stele.domain.topology.commands import (
+    Advance,
+    AdvanceFence,
+    ClaimCoordinator,
+    FinishCleanup,
+    Rollback,
+)
+from stele.domain.topology.facts import (
+    CoordinatorChanged,
+    TopologyFact,
+    TransitionFinished,
+    TransitionMarked,
+    TransitionMoved,
+    TransitionOpened,
+    TransitionPlanned,
+    TransitionUnplanned,
+    Versions,
+    VersionsChanged,
+)
+from stele.domain.topology.image import TopologyImage
+from stele.domain.topology.operations.table import OPERATIONS
+
+replace = msgspec.structs.replace
+
+
+def versions_changed(image: TopologyImage, fact: VersionsChanged) -> TopologyImage:
+    new = fact.versions
+    assert image.version <= new.version
+    assert image.fence_version <= new.fence_version <= new.version
+    return replace(
+        image,
+        version=new.version,
+        fence_version=new.fence_version,
+        since_epoch=new.since_epoch,
+        fence_epoch=new.fence_epoch,
+    )
+
+
+def coordinator_changed(image: TopologyImage, fact: CoordinatorChanged) -> TopologyImage:
+    return replace(image, coordinator=fact.coordinator)
+
+
+def transition_opened(image: TopologyImage, fact: TransitionOpened) -> TopologyImage:
+    opened = fact.transition
+    return replace(image, transitions=image.transitions.set(opened.transition_id, opened))
+
+
+def transition_moved(image: TopologyImage, fact: TransitionMoved) -> TopologyImage:
+    return _changed(
+        image,
+        fact.transition_id,
+        state=fact.state,
+        session=fact.session,
+        entered_version=fact.entered_version,
+        entered_epoch=fact.entered_epoch,
+    )
+
+
+def transition_marked(image: TopologyImage, fact: TransitionMarked) -> TopologyImage:
+    return _changed(image, fact.transition_id, mark=fact.mark, blamed=fact.blamed)
+
+
+def transition_planned(image: TopologyImage, fact: TransitionPlanned) -> TopologyImage:
+    plans = {**image.transitions[fact.transition_id].plans, fact.placement: fact.plan}
+    return _changed(image, fact.transition_id, plans=plans)
+
+
+def transition_unplanned(image: TopologyImage, fact: TransitionUnplanned) -> TopologyImage:
+    before = image.transitions[fact.transition_id].plans
+    plans = {name: plan for name, plan in before.items() if name != fact.placement}
+    return _changed(image, fact.transition_id, plans=plans)
+
+
+def transition_finished(image: TopologyImage, fact: TransitionFinished) -> TopologyImage:
+    return replace(image, transitions=image.transitions.delete(fact.transition_id))
+
+
+def _changed(image: TopologyImage, transition_id: str, **fields: object) -> TopologyImage:
+    changed = replace(image.transitions[transition_id], **fields)
+    return replace(image, transitions=image.transitions.set(transition_id, changed))
+
+
+def to_facts(image: TopologyImage) -> Iterable[TopologyFact]:
+    yield VersionsChanged(versions_of(image))
+    yield CoordinatorChanged(image.coordinator)
+    for transition in image.open():
+        yield TransitionOpened(transition)
+
+
+def versions_of(image: TopologyImage) -> Versions:
+    return Versions(
+        version=image.version,
+        fence_version=image.fence_version,
+        since_epoch=image.since_epoch,
+        fence_epoch=image.fence_epoch,
+    )
+
+
+def view(image: TopologyImage) -> Json:
+    return {
+        "topology": row_json(versions_of(image)),
+        "coordinator": row_json(image.coordinator),
+        "transitions": [row_json(transition) for transition in image.open()],
+    }
+
+
+def diff(before: TopologyImage, after: TopologyImage) -> Json:
+    return {
+        "topology": changed_fields(row_json(versions_of(before)), row_json(versions_of(after))),
+        "coordinator": changed_fields(row_json(before.coordinator), row_json(after.coordinator)),
+        "transitions": changed_rows("transition_id", before.transitions, after.transitions),
+    }
+
+
+DOMAIN = Domain(
+    name="topology",
+    empty=TopologyImage(),
+    decide={
+        ClaimCoordinator: decide.claim_coordinator,
+        Advance: decide.advance,
+        AdvanceFence: decide.advance_fence,
+        Rollback: decide.rollback,
+        FinishCleanup: decide.finish_cleanup,
+        **{operation.command: operation.ask for operation in OPERATIONS.values()},
+    },
+    apply={
+        VersionsChanged: versions_changed,
+        CoordinatorChanged: coordinator_changed,
+        TransitionOpened: transition_opened,
+        TransitionMoved: transition_moved,
+        TransitionMarked: transition_marked,
+        TransitionPlanned: transition_planned,
+        TransitionUnplanned: transition_unplanned,
+        TransitionFinished: transition_finished,
+    },
+    to_facts=to_facts,
+    view=view,
+    diff=diff,
+)

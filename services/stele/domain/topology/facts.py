@@ -1,0 +1,125 @@
+"""The topology: versions and their fence, and the transitions that are open (seeds 000 and 001)."""
+
+import msgspec
+
+from stele.domain.base import Fact
+from stele.domain.names import RequestKind, TransitionState
+from stele.domain.ring.transition import TransitionPlan
+
+
+class Versions(msgspec.Struct, frozen=True, kw_only=True):
+    """``version`` goes up with every change of routing; ``fence_version`` follows once older versions are
+    drained or fenced out. ``since_epoch`` is the epoch of the newest version: a barrier waits for it.
+    ``fence_epoch`` is the epoch that wrote ``fence_version``.
+    """
+
+    version: int = 1
+    fence_version: int = 1
+    since_epoch: int = 0
+    fence_epoch: int = 0
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that a transition is about: its request, and its tokens after a join or before a leave."""
+
+    request_id: str
+    node_id: str
+    tokens: tuple[int, ...] = ()
+
+
+class Transition(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation under way, with the placements of all its steps, computed once when it opens.
+
+    ``plans`` maps a placement's name to its plan: steps look their rows up there and never compute replicas
+    again, so readers fold the log without any strategy code (CEP-21, in-progress sequences). ``session`` is
+    open while data moves. ``entered_version`` and ``entered_epoch`` are those of its newest step. ``mark``
+    says why it goes back: it does so with its next step, or is on its way. ``blamed`` are the requests that
+    end with it; the others wait anew.
+    """
+
+    transition_id: str
+    kind: RequestKind
+    state: TransitionState
+    session: str = ""
+    entered_version: int = 0
+    entered_epoch: int = 0
+    subjects: tuple[Subject, ...] = ()
+    keyspace_id: str = ""
+    plans: dict[str, TransitionPlan] = {}
+    mark: str = ""
+    blamed: tuple[str, ...] = ()
+
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(subject.node_id for subject in self.subjects)
+
+    def request_ids(self) -> tuple[str, ...]:
+        """The requests that it carries out."""
+        return tuple(s.request_id for s in self.subjects) or (self.transition_id,)
+
+
+class Coordinator(msgspec.Struct, frozen=True):
+    """The newest claim to drive the topology. Commands of an older term are rejected."""
+
+    term: int = 0
+    holder: str = ""
+
+
+class VersionsChanged(Fact, frozen=True):
+    versions: Versions
+
+
+class CoordinatorChanged(Fact, frozen=True):
+    coordinator: Coordinator
+
+
+class TransitionOpened(Fact, frozen=True):
+    transition: Transition
+
+
+class TransitionMoved(Fact, frozen=True):
+    """It entered another state, with a session of its own where data moves."""
+
+    transition_id: str
+    state: TransitionState
+    session: str
+    entered_version: int
+    entered_epoch: int
+
+
+class TransitionMarked(Fact, frozen=True):
+    """It will go back, and why."""
+
+    transition_id: str
+    mark: str
+    blamed: tuple[str, ...]
+
+
+class TransitionPlanned(Fact, frozen=True):
+    """Its plan for a placement that came while it was open."""
+
+    transition_id: str
+    placement: str
+    plan: TransitionPlan
+
+
+class TransitionUnplanned(Fact, frozen=True):
+    """Its plan for a placement that is gone."""
+
+    transition_id: str
+    placement: str
+
+
+class TransitionFinished(Fact, frozen=True):
+    transition_id: str
+
+
+TopologyFact = (
+    VersionsChanged
+    | CoordinatorChanged
+    | TransitionOpened
+    | TransitionMoved
+    | TransitionMarked
+    | TransitionPlanned
+    | TransitionUnplanned
+    | TransitionFinished
+)

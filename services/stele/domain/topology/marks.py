@@ -1,0 +1,39 @@
+"""Marks: a transition that is to go back does so with its next step, never in between (design, section 3)."""
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
+from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.topology.facts import TransitionMarked
+from stele.domain.topology.operations.table import OPERATIONS
+
+replace = msgspec.structs.replace
+
+
+def mark(context: Context, request: Request, why: str, *, cancelled: bool) -> Decision:
+    """Mark the transition of a running request, when it is before its point of no return (I11).
+
+    The request alone is blamed: others that share the transition wait anew once it has been undone.
+    """
+    transition = context.image.topology.of_request(request.request_id)
+    if transition is None:
+        return Rejection(
+            "not_in_transition",
+            f"Request {request.request_id} is not in transition.",
+            "Read the newest state and try again.",
+        )
+    state = OPERATIONS[transition.kind].states[transition.state]
+    if transition.mark or state.on_failure is None:
+        return Rejection(
+            "past_point_of_no_return",
+            f"Request {request.request_id} is in '{transition.state}' and cannot be undone"
+            f"{': it is being rolled back already' if transition.mark else ''}.",
+            "Let it finish; a join can be undone by a decommission afterwards.",
+            {"transition_state": transition.state},
+        )
+    text = f"Rolled back: {why}"
+    return (
+        RequestChanged(replace(request, error=text, cancelled=cancelled)),
+        TransitionMarked(transition.transition_id, text, (request.request_id,)),
+    )

@@ -1,0 +1,114 @@
+"""What a kind of operation is: one row object that says all about it (design, section 3).
+
+No other module compares kinds. An operation is its file here, its command and its schema; see
+docs/extending.md.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.names import NodeState, RequestKind, TransitionState
+from stele.domain.requests.facts import Request
+from stele.domain.ring.ranges import Placement
+from stele.domain.ring.transition import PlacementDelta, TransitionPlan
+from stele.domain.topology.facts import Subject, Transition
+from stele.domain.topology.rings import Ring
+
+Delta = Callable[[Placement, TransitionPlan, int], PlacementDelta]
+"""How the rows of a placement change on entering a state, by the new version."""
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """One state of an operation: what entering it writes, what it waits for, where it goes.
+
+    Every state waits for the barrier and the fence of its version. Without ``on_success`` the transition
+    ends after that. Without ``on_failure`` it is past the point of no return, or is itself the way back
+    (``undoing``).
+    """
+
+    node_state: NodeState | None = None
+    """State of the operation's nodes from here on; None leaves it."""
+    delta: Delta | None = None
+    """None leaves the rows as they are."""
+    takes_tokens: bool = False
+    """The operation's nodes have their planned tokens from here on."""
+    drops_tokens: bool = False
+    streams: bool = False
+    """Opens a session, and is left only when the data has been streamed under it."""
+    needs_subjects_up: bool = False
+    """Left only while the operation's nodes are up: reads move to them next."""
+    undoing: bool = False
+    on_success: TransitionState | None = None
+    on_failure: TransitionState | None = None
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of operation."""
+
+    kind: RequestKind
+    command: type
+    """What a caller sends to ask for it."""
+    ask: Callable[..., Any]
+    """Decides that command: queues the request, or refuses."""
+    priority: int
+    """Lower is served first (seed 000: replace, join, remove, leave, rebuild)."""
+    first: TransitionState
+    states: Mapping[TransitionState, State]
+    grouped: bool = False
+    """Pending requests may open together, as one transition with one plan."""
+    done: NodeState | None = None
+    """State of its nodes once it is done."""
+    undone: NodeState | None = None
+    """State of a blamed node once it has been undone."""
+    rejected: NodeState | None = None
+    """State of the node of a request that ended while it was pending; None leaves it."""
+    subjects: Callable[[Image, Ring, list[Request]], tuple[Subject, ...]]
+    """The nodes with the tokens that they get or had, given the ring after all that is open."""
+    ring_after: Callable[[Image, Ring, tuple[Subject, ...]], Ring]
+    """The ring once it is done."""
+    needed: Callable[[Image, list[Request]], list[str]]
+    """Nodes without which it does not start, sorted (seed 000: all that are not ignored)."""
+    receivers: Callable[[Transition], list[str]]
+    """Nodes that must stream, sorted."""
+    touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
+    """Replica sets of which a barrier needs a quorum each (I5)."""
+    on_open: Callable[[Image, Transition, int], Iterable[AnyFact]] = (
+        lambda image, transition, version: ()
+    )
+    """What else opening writes, by the new version."""
+    on_done: Callable[[Image, Transition, int], Iterable[AnyFact]] = (
+        lambda image, transition, epoch: ()
+    )
+    """What else finishing writes, in this epoch."""
+
+
+def unchanged(image: Image, ring: Ring, subjects: tuple[Subject, ...]) -> Ring:
+    return ring
+
+
+def every_member(image: Image, requests: list[Request]) -> list[str]:
+    """All members and the nodes that ask: nobody may be down."""
+    return sorted({*image.membership.taking_part(), *(r.node_id for r in requests)})
+
+
+def gaining_nodes(transition: Transition) -> list[str]:
+    """Nodes that gain ranges."""
+    rows = [row for plan in transition.plans.values() for row in plan.rows]
+    return sorted({node for row in rows for node in row.new if node not in row.old})
+
+
+def planned_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
+    """The replicas before, those after, and both together, of every range that the plans change; each once.
+
+    While it is being undone nobody is counted: its ranges are read from the old replicas in every version
+    in use, and a quorum of those has each acknowledged write. What follows on these ranges counts for
+    itself.
+    """
+    if transition.mark:
+        return ()
+    rows = {(row.old, row.new) for plan in transition.plans.values() for row in plan.rows}
+    return {frozenset(each) for old, new in rows for each in (old, new, (*old, *new))}

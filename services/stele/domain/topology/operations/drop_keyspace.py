@@ -1,0 +1,105 @@
+"""Drop a keyspace: no version that is in use serves it any more, then its row goes and its name is free.
+
+drop_keyspace -> (gone). Whoever still routes by an older version is fenced out in between, so no write
+under the old id can be acknowledged once a keyspace of the same name exists.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.names import NodeState, RequestKind, TransitionState
+from stele.domain.requests.facts import Request
+from stele.domain.requests.rows import new_request
+from stele.domain.ring.facts import PlacementDropped
+from stele.domain.schema.facts import KeyspaceChanged, KeyspaceDropped
+from stele.domain.topology.facts import Subject, Transition, TransitionUnplanned
+from stele.domain.topology.operations.base import Operation, State, unchanged
+from stele.domain.topology.operations.commands import DropKeyspace
+from stele.domain.topology.rings import Ring
+
+replace = msgspec.structs.replace
+
+
+def drop_keyspace(context: Context, command: DropKeyspace) -> Decision:
+    """Queue the drop of a keyspace that stands."""
+    image = context.image
+    keyspace = image.schema.named(command.name)
+    if keyspace is None:
+        return Rejection(
+            "unknown_keyspace",
+            f"There is no keyspace '{command.name}'.",
+            "`stele keyspace list` shows them.",
+        )
+    for other in image.requests.unfinished():
+        if other.keyspace_id == keyspace.keyspace_id:
+            return Rejection(
+                "keyspace_being_dropped",
+                f"Request {other.request_id} drops keyspace '{command.name}' already.",
+                "Wait until it is done.",
+                {"request_id": other.request_id},
+            )
+    request = new_request(context, RequestKind.DROP_KEYSPACE, keyspace_id=keyspace.keyspace_id)
+    return (request,)
+
+
+def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
+    return ()
+
+
+def nobody(image: Image, requests: list[Request]) -> list[str]:
+    """It starts whoever is down: quorums are fenced, the rest is refused by them."""
+    return []
+
+
+def no_receivers(transition: Transition) -> list[str]:
+    return []
+
+
+def touched(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
+    """Every replica set of the keyspace."""
+    keyspace = image.schema.by_id[transition.keyspace_id]
+    rows = image.ring.placements[keyspace.placement].rows
+    return {frozenset(nodes) for row in rows for nodes in (row.reads, row.writes)}
+
+
+def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
+    keyspace = image.schema.by_id[transition.keyspace_id]
+    yield KeyspaceChanged(replace(keyspace, dropped_version=version))
+
+
+def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
+    """The row, its placement when nobody else uses it, and every node has data to delete."""
+    keyspace = image.schema.by_id[transition.keyspace_id]
+    yield KeyspaceDropped(keyspace.keyspace_id)
+    if len(image.schema.using(keyspace.placement)) == 1:
+        yield PlacementDropped(keyspace.placement)
+        for other in image.topology.open():
+            if keyspace.placement in other.plans:
+                yield TransitionUnplanned(other.transition_id, keyspace.placement)
+    for node in image.membership.taking_part().values():
+        if node.state is NodeState.NORMAL:
+            yield NodeChanged(replace(node, cleanup_since=epoch))
+
+
+DROP_KEYSPACE: Final = Operation(
+    kind=RequestKind.DROP_KEYSPACE,
+    command=DropKeyspace,
+    ask=drop_keyspace,
+    priority=0,
+    first=TransitionState.DROP_KEYSPACE,
+    states={TransitionState.DROP_KEYSPACE: State()},
+    subjects=subjects,
+    ring_after=unchanged,
+    needed=nobody,
+    receivers=no_receivers,
+    touched=touched,
+    on_open=on_open,
+    on_done=on_done,
+)

@@ -1,0 +1,198 @@
+"""Join (bootstrap): a new node takes tokens, receives the data of their ranges, then serves them.
+
+join_group0 -> write_both_read_old -> write_both_read_new -> finishing -> (normal)
+failure before write_both_read_new: left_token_ring -> (left)
+"""
+
+from typing import Final
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, bad_name, node_has_left
+from stele.domain.image import Image
+from stele.domain.membership.decide import check_address, check_features
+from stele.domain.membership.facts import Node, NodeChanged
+from stele.domain.names import PARTITIONER, NodeState, RequestKind, TransitionState
+from stele.domain.requests.facts import Request
+from stele.domain.requests.rows import new_request
+from stele.domain.ring import transition
+from stele.domain.ring.allocation import allocate_tokens
+from stele.domain.ring.strategy import NodeLocation
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.topology.facts import Subject, Transition
+from stele.domain.topology.operations.base import (
+    Operation,
+    State,
+    every_member,
+    gaining_nodes,
+    planned_sets,
+)
+from stele.domain.topology.operations.commands import Join
+from stele.domain.topology.rings import Ring
+
+MAX_NUM_TOKENS: Final = 1024
+
+
+def join(context: Context, command: Join) -> Decision:
+    """Queue the request of a node that may become a member."""
+    image = context.image
+    refused = (
+        _check_same_cluster(image, command)
+        or _check_names(command)
+        or _check_unknown(image, command)
+        or check_address(image, command.node_id, command.address)
+        or check_features(image, command.supported_features)
+        or _check_tokens(image, command)
+    )
+    if refused is not None:
+        return refused
+    node = Node(
+        node_id=command.node_id,
+        address=command.address,
+        dc=command.dc,
+        rack=command.rack,
+        num_tokens=len(command.initial_tokens) or command.num_tokens,
+        initial_tokens=tuple(sorted(command.initial_tokens)),
+        supported_features=tuple(sorted(command.supported_features)),
+        release_version=command.release_version,
+        request_id=context.envelope.request_id,
+    )
+    return NodeChanged(node), new_request(context, RequestKind.JOIN, node_id=command.node_id)
+
+
+def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
+    """The nodes with fresh tokens each, those of the one before counted as taken."""
+    chosen: list[Subject] = []
+    for request in requests:
+        node = image.membership.nodes[request.node_id]
+        location = _location(node)
+        tokens = node.initial_tokens or allocate_tokens(
+            ring.tokens,
+            ring.locations,
+            node.node_id,
+            location,
+            node.num_tokens,
+            f"{image.cluster_id}/{node.node_id}".encode(),
+        )
+        ring = ring.with_node(node.node_id, location, tokens)
+        chosen.append(Subject(request_id=request.request_id, node_id=node.node_id, tokens=tokens))
+    return tuple(chosen)
+
+
+def ring_after(image: Image, ring: Ring, joining: tuple[Subject, ...]) -> Ring:
+    for subject in joining:
+        location = _location(image.membership.nodes[subject.node_id])
+        ring = ring.with_node(subject.node_id, location, subject.tokens)
+    return ring
+
+
+def receivers(joining: Transition) -> list[str]:
+    """Nodes that gain ranges; those that join in any case, so that they show that they can work."""
+    return sorted({*gaining_nodes(joining), *joining.nodes()})
+
+
+def _location(node: Node) -> NodeLocation:
+    return NodeLocation(dc=node.dc, rack=node.rack)
+
+
+def _check_same_cluster(image: Image, command: Join) -> Rejection | None:
+    if command.cluster != image.cluster:
+        return Rejection(
+            "wrong_cluster",
+            f"Node '{command.node_id}' wants to join '{command.cluster}'; this is '{image.cluster}'.",
+            "Check the node's cluster name and the address that it was given.",
+            {"asked": command.cluster, "cluster": image.cluster},
+        )
+    if command.partitioner != PARTITIONER:
+        return Rejection(
+            "wrong_partitioner",
+            f"The cluster partitions by {PARTITIONER}, not by {command.partitioner}.",
+            f"Configure the node for {PARTITIONER}.",
+        )
+    return None
+
+
+def _check_names(command: Join) -> Rejection | None:
+    refused = (
+        bad_name("node", command.node_id)
+        or bad_name("dc", command.dc)
+        or bad_name("rack", command.rack)
+    )
+    if refused is None and not command.address:
+        return Rejection("bad_address", "A node needs an address.", "Send its http://host:port.")
+    return refused
+
+
+def _check_unknown(image: Image, command: Join) -> Rejection | None:
+    node = image.node(command.node_id)
+    if node is None:
+        return None
+    if node.state is NodeState.LEFT:
+        return node_has_left(node.node_id)
+    return Rejection(
+        "already_known",
+        f"Node '{node.node_id}' is in the cluster already, in state '{node.state}'.",
+        "A node that restarts sends announce_node; a new node needs an id of its own.",
+        {"state": node.state, "request_id": node.request_id},
+    )
+
+
+def _check_tokens(image: Image, command: Join) -> Rejection | None:
+    if not 1 <= command.num_tokens <= MAX_NUM_TOKENS:
+        return Rejection(
+            "bad_num_tokens",
+            f"num_tokens is {command.num_tokens}; it must be 1 to {MAX_NUM_TOKENS}.",
+            "16 suits most clusters.",
+        )
+    if not command.initial_tokens:
+        return None
+    chosen = set(command.initial_tokens)
+    nodes = [n for n in image.membership.nodes.values() if n.state is not NodeState.LEFT]
+    owned = {token for n in nodes for token in (*n.tokens, *n.initial_tokens)}
+    in_range = all(MIN_TOKEN < token < -MIN_TOKEN for token in chosen)
+    if len(chosen) != len(command.initial_tokens) or chosen & owned or not in_range:
+        return Rejection(
+            "bad_tokens",
+            "The initial tokens repeat, are owned by another node, or are out of range.",
+            "Leave them out to let the cluster choose.",
+        )
+    return None
+
+
+_STATE = TransitionState
+JOIN: Final = Operation(
+    kind=RequestKind.JOIN,
+    command=Join,
+    ask=join,
+    priority=1,
+    first=_STATE.JOIN_GROUP0,
+    states={
+        _STATE.JOIN_GROUP0: State(
+            node_state=NodeState.BOOTSTRAPPING,
+            takes_tokens=True,
+            delta=transition.split_delta,
+            on_success=_STATE.WRITE_BOTH_READ_OLD,
+            on_failure=_STATE.LEFT_TOKEN_RING,
+        ),
+        _STATE.WRITE_BOTH_READ_OLD: State(
+            delta=transition.write_both_read_old,
+            streams=True,
+            needs_subjects_up=True,
+            on_success=_STATE.WRITE_BOTH_READ_NEW,
+            on_failure=_STATE.LEFT_TOKEN_RING,
+        ),
+        _STATE.WRITE_BOTH_READ_NEW: State(
+            delta=transition.write_both_read_new, on_success=_STATE.FINISHING
+        ),
+        _STATE.FINISHING: State(node_state=NodeState.NORMAL, delta=transition.finish),
+        _STATE.LEFT_TOKEN_RING: State(delta=transition.rollback, drops_tokens=True, undoing=True),
+    },
+    grouped=True,
+    done=NodeState.NORMAL,
+    undone=NodeState.LEFT,
+    rejected=NodeState.LEFT,
+    subjects=subjects,
+    ring_after=ring_after,
+    needed=every_member,
+    receivers=receivers,
+    touched=planned_sets,
+)

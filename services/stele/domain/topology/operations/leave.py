@@ -1,0 +1,117 @@
+"""Leave (decommission): a node streams its data to those who take over, then leaves.
+
+write_both_read_old -> write_both_read_new -> left_token_ring -> (left)
+failure before write_both_read_new: rollback_to_normal -> (normal)
+"""
+
+from typing import Final
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, node_has_left, unknown_node
+from stele.domain.image import Image
+from stele.domain.membership.facts import Node, NodeChanged
+from stele.domain.names import NodeState, RequestKind, TransitionState
+from stele.domain.requests.facts import Request
+from stele.domain.requests.rows import check_no_request, new_request
+from stele.domain.ring import transition
+from stele.domain.topology.facts import Subject
+from stele.domain.topology.operations.base import (
+    Operation,
+    State,
+    every_member,
+    gaining_nodes,
+    planned_sets,
+)
+from stele.domain.topology.operations.commands import Leave
+from stele.domain.topology.rings import Ring
+
+
+def leave(context: Context, command: Leave) -> Decision:
+    """Queue the request of a normal node that can be missed."""
+    image = context.image
+    node = image.node(command.node_id)
+    if node is None:
+        return unknown_node(command.node_id)
+    if node.state is NodeState.LEFT:
+        return node_has_left(command.node_id)
+    refused = check_no_request(image, node) or _check_enough_remain(image, node)
+    if refused is not None:
+        return refused
+    if node.state is not NodeState.NORMAL:
+        return Rejection(
+            "wrong_state",
+            f"Node '{node.node_id}' is {node.state}; only a normal node can leave.",
+            "Wait until it is normal, or cancel its request.",
+            {"state": node.state},
+        )
+    changed = msgspec.structs.replace(node, request_id=context.envelope.request_id)
+    request = new_request(context, RequestKind.LEAVE, node_id=node.node_id, removes_node=True)
+    return NodeChanged(changed), request
+
+
+def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
+    nodes = image.membership.nodes
+    return tuple(
+        Subject(request_id=r.request_id, node_id=r.node_id, tokens=nodes[r.node_id].tokens)
+        for r in requests
+    )
+
+
+def ring_after(image: Image, ring: Ring, leaving: tuple[Subject, ...]) -> Ring:
+    for subject in leaving:
+        ring = ring.without_node(subject.node_id)
+    return ring
+
+
+def _check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
+    """Counts those who are about to leave as gone, so that two leaves cannot undershoot together."""
+    going = {*image.requests.going(), leaving.node_id}
+    staying = [n for n in image.membership.normal().values() if n.node_id not in going]
+    if not staying:
+        return Rejection(
+            "last_node", "The last node cannot leave.", "Add another node before this one leaves."
+        )
+    for replication in image.schema.replications().values():
+        rf = replication.get(leaving.dc, 0)
+        remaining = sum(1 for node in staying if node.dc == leaving.dc)
+        if remaining < rf:
+            return Rejection(
+                "too_few_nodes",
+                f"{remaining} nodes would remain in '{leaving.dc}'; replication needs {rf}.",
+                "Add a node to that dc first, or lower the replication factor.",
+                {"dc": leaving.dc, "remaining": str(remaining), "replication_factor": str(rf)},
+            )
+    return None
+
+
+_STATE = TransitionState
+LEAVE: Final = Operation(
+    kind=RequestKind.LEAVE,
+    command=Leave,
+    ask=leave,
+    priority=3,
+    first=_STATE.WRITE_BOTH_READ_OLD,
+    states={
+        _STATE.WRITE_BOTH_READ_OLD: State(
+            node_state=NodeState.DECOMMISSIONING,
+            delta=transition.write_both_read_old,
+            streams=True,
+            on_success=_STATE.WRITE_BOTH_READ_NEW,
+            on_failure=_STATE.ROLLBACK_TO_NORMAL,
+        ),
+        _STATE.WRITE_BOTH_READ_NEW: State(
+            delta=transition.write_both_read_new, on_success=_STATE.LEFT_TOKEN_RING
+        ),
+        _STATE.LEFT_TOKEN_RING: State(delta=transition.finish, drops_tokens=True),
+        _STATE.ROLLBACK_TO_NORMAL: State(delta=transition.rollback, undoing=True),
+    },
+    done=NodeState.LEFT,
+    undone=NodeState.NORMAL,
+    subjects=subjects,
+    ring_after=ring_after,
+    needed=every_member,
+    receivers=gaining_nodes,
+    touched=planned_sets,
+)

@@ -1,0 +1,165 @@
+"""Planning beside what is open: the plan of a new transition, and whether its locks leave it room (design, 3).
+
+Plans are made from the ring at rest to the ring at rest with this operation alone. That is right as long as
+the locks of any two do not meet; and because that is a theorem about the strategy and not about this code,
+opening checks it once more: the placement of the ring with all that is open must equal the live rows with
+all their deltas.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.requests.facts import Request
+from stele.domain.ring import transition as ring_steps
+from stele.domain.ring.facts import PlacementChanged
+from stele.domain.ring.ranges import Placement, PlacementError, Range, apply
+from stele.domain.ring.transition import TransitionPlan, locks_of, meet, prepare
+from stele.domain.topology.facts import Transition, TransitionPlanned
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.rings import Ring, ring_now
+
+Locks = Mapping[str, tuple[Range, ...]]
+"""By placement, disjoint ranges in ring order."""
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """What would open, and why it has no room now; no transition when there is no plan at all."""
+
+    transition: Transition | None
+    refusal: Rejection | None = None
+
+
+def plan_group(image: Image, requests: list[Request]) -> Planned:
+    """The transition that these pending requests of one kind would open as, and whether it has room now."""
+    operation = OPERATIONS[requests[0].kind]
+    base, later = ring_now(image), ring_with_open(image)
+    subjects = operation.subjects(image, later, requests)
+    try:
+        plans = _plans(image, base, operation.ring_after(image, base, subjects))
+    except PlacementError as error:
+        hint = "Add nodes, or cancel the request."
+        return Planned(None, Rejection("cannot_be_planned", str(error), hint))
+    planned = Transition(
+        transition_id=requests[0].request_id,
+        kind=operation.kind,
+        state=operation.first,
+        subjects=subjects,
+        keyspace_id=requests[0].keyspace_id,
+        plans=plans,
+    )
+    return Planned(planned, _check_locks(image, planned) or _check_outcome(image, later, planned))
+
+
+def ring_with_open(image: Image) -> Ring:
+    """The ring once everything that is open, and not on its way back, is done."""
+    ring = ring_now(image)
+    for other in image.topology.open():
+        if not other.mark:
+            ring = OPERATIONS[other.kind].ring_after(image, ring, other.subjects)
+    return ring
+
+
+def locks(transition: Transition) -> Locks:
+    """The ranges that a transition has for itself."""
+    return {name: locks_of(plan) for name, plan in transition.plans.items()}
+
+
+def locks_meet(mine: Locks, theirs: Locks) -> bool:
+    return any(meet(ranges, theirs[name]) for name, ranges in mine.items() if name in theirs)
+
+
+def new_placement(
+    image: Image, name: str, replication: Mapping[str, int]
+) -> tuple[AnyFact, ...] | Rejection:
+    """Facts of a placement that is made now: with transitions open, in the states that they are in.
+
+    It needs no version, since nobody routes by it yet; and no stream, since it has no data yet.
+    """
+    base = ring_now(image)
+    placement = base.placement(replication)
+    planned: list[tuple[Transition, TransitionPlan, tuple[Range, ...]]] = []
+    for other in image.topology.open():
+        ring = OPERATIONS[other.kind].ring_after(image, base, other.subjects)
+        if not other.subjects:
+            continue
+        plan = prepare(placement, ring.placement(replication))
+        mine = locks_of(plan)
+        for rival, _, theirs in planned:
+            if meet(mine, theirs):
+                return _locked(rival)
+        planned.append((other, plan, mine))
+    for other, plan, _ in planned:
+        placement = _as_it_stands(placement, other, plan)
+    plans = (TransitionPlanned(other.transition_id, name, plan) for other, plan, _ in planned)
+    return PlacementChanged(name, (), placement.rows), *plans
+
+
+def _as_it_stands(placement: Placement, other: Transition, plan: TransitionPlan) -> Placement:
+    """The placement with the rows that a transition's present state asks for.
+
+    A transition that has written its last rows has its tokens in or out of the ring already: its plan is empty.
+    """
+    delta = OPERATIONS[other.kind].states[other.state].delta
+    if delta is None:
+        return placement
+    change = delta(placement, plan, other.entered_version)
+    return apply(placement, change.removed, change.added)
+
+
+def _plans(image: Image, base: Ring, after: Ring) -> dict[str, TransitionPlan]:
+    if after is base:
+        return {}
+    return {
+        name: prepare(base.placement(replication), after.placement(replication))
+        for name, replication in image.schema.replications().items()
+    }
+
+
+def _check_locks(image: Image, planned: Transition) -> Rejection | None:
+    mine = locks(planned)
+    for other in image.topology.open():
+        if locks_meet(mine, locks(other)):
+            return _locked(other)
+    return None
+
+
+def _check_outcome(image: Image, later: Ring, planned: Transition) -> Rejection | None:
+    """The placement of (ring + all open + this) equals the live rows with all deltas."""
+    if not planned.plans:
+        return None
+    after = OPERATIONS[planned.kind].ring_after(image, later, planned.subjects)
+    for name, replication in image.schema.replications().items():
+        live = image.ring.placements[name]
+        for other in (*image.topology.open(), planned):
+            plan = other.plans.get(name)
+            if plan is not None:
+                last = ring_steps.rollback if other.mark else ring_steps.finish
+                change = last(live, plan, 0)
+                live = apply(live, change.removed, change.added)
+        if not _same_replicas(live, after.placement(replication)):
+            return Rejection(
+                "ranges_locked",
+                "The ranges would not come out as if one operation ran after the other.",
+                "It waits until the operations under way are done.",
+            )
+    return None
+
+
+def _same_replicas(live: Placement, computed: Placement) -> bool:
+    return len(live.rows) == len(computed.rows) and all(
+        (a.start, a.end, a.reads, a.writes) == (b.start, b.end, b.reads, b.writes)
+        for a, b in zip(live.rows, computed.rows, strict=True)
+    )
+
+
+def _locked(other: Transition) -> Rejection:
+    return Rejection(
+        "ranges_locked",
+        f"Request {other.transition_id} ({other.kind}) is moving ranges that this needs too.",
+        "It waits until that is done, or cancel one of them.",
+        {"request_id": other.transition_id},
+    )

@@ -1,0 +1,37 @@
+"""The ring as tokens and places: how it is, and how it will be once open transitions are done."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from stele.domain.image import Image
+from stele.domain.ring.ranges import Placement
+from stele.domain.ring.strategy import NodeLocation, placement_of
+
+
+class Ring(msgspec.Struct, frozen=True):
+    """Token -> owner, and dc and rack of every owner."""
+
+    tokens: dict[int, str]
+    locations: dict[str, NodeLocation]
+
+    def placement(self, replication: Mapping[str, int]) -> Placement:
+        """The natural replicas of a ring at rest."""
+        return placement_of(self.tokens, self.locations, replication)
+
+    def with_node(self, node_id: str, location: NodeLocation, tokens: tuple[int, ...]) -> "Ring":
+        if not tokens:
+            return self
+        return Ring(
+            {**self.tokens, **dict.fromkeys(tokens, node_id)}, {**self.locations, node_id: location}
+        )
+
+    def without_node(self, node_id: str) -> "Ring":
+        tokens = {token: owner for token, owner in self.tokens.items() if owner != node_id}
+        locations = {n: place for n, place in self.locations.items() if n != node_id}
+        return Ring(tokens, locations)
+
+
+def ring_now(image: Image) -> Ring:
+    """The ring of the nodes that own tokens, as if nothing that is open were done."""
+    return Ring(image.membership.ring_tokens(), image.membership.locations())

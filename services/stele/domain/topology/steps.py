@@ -1,0 +1,124 @@
+"""Entering a state of an operation, and ending it: the facts that its row asks for."""
+
+import msgspec
+
+from stele.domain.facts import AnyFact
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.names import NodeState, RequestStatus, TransitionState
+from stele.domain.requests.facts import RequestChanged
+from stele.domain.requests.rows import ended
+from stele.domain.ring.facts import PlacementChanged
+from stele.domain.ring.transition import gained, lost
+from stele.domain.topology.draft import Draft
+from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
+from stele.domain.topology.operations.table import OPERATIONS, State
+
+replace = msgspec.structs.replace
+
+
+def move(draft: Draft, transition: Transition) -> None:
+    """The next step of a transition, or the step back of one that is marked."""
+    state = OPERATIONS[transition.kind].states[transition.state]
+    to = state.on_failure if transition.mark and state.on_failure else state.on_success
+    if to is None:
+        _end(draft, transition, undone=state.undoing)
+    else:
+        enter(draft, transition, to)
+
+
+def enter(draft: Draft, transition: Transition, to: TransitionState) -> None:
+    """Session, placements and nodes of the state ``to``, all by the draft's version."""
+    state = OPERATIONS[transition.kind].states[to]
+    epoch = draft.context.epoch
+    session = draft.context.unique(transition.transition_id) if state.streams else ""
+    draft.add(TransitionMoved(transition.transition_id, to, session, draft.version, epoch))
+    draft.add(*_placements(draft, transition, state))
+    draft.add(*_nodes(draft, transition, state))
+
+
+def _placements(draft: Draft, transition: Transition, state: State) -> list[AnyFact]:
+    changes: list[AnyFact] = []
+    if state.delta is not None:
+        for name, plan in sorted(transition.plans.items()):
+            delta = state.delta(draft.image.ring.placements[name], plan, draft.version)
+            if delta.removed or delta.added:
+                changes.append(PlacementChanged(name, delta.removed, delta.added))
+    return changes
+
+
+def _nodes(draft: Draft, transition: Transition, state: State) -> list[AnyFact]:
+    changes: list[AnyFact] = []
+    for subject in transition.subjects:
+        node = draft.image.membership.nodes[subject.node_id]
+        tokens = subject.tokens if state.takes_tokens else node.tokens
+        changed = replace(
+            node,
+            state=state.node_state or node.state,
+            tokens=() if state.drops_tokens else tokens,
+        )
+        if changed != node:
+            changes.append(NodeChanged(changed))
+    return changes
+
+
+def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
+    """Its last version is fenced: the transition and its locks go, and the books are closed."""
+    operation = OPERATIONS[transition.kind]
+    draft.add(TransitionFinished(transition.transition_id))
+    for request_id in transition.request_ids():
+        _end_request(draft, transition, request_id, undone=undone)
+    if undone:
+        draft.add(*_mark_cleanup(draft, transition, _gainers(transition)))
+        return
+    for subject in transition.subjects:
+        if operation.done is not None:
+            node = draft.image.membership.nodes[subject.node_id]
+            draft.add(NodeChanged(replace(node, state=operation.done)))
+    draft.add(*_mark_cleanup(draft, transition, _losers(transition)))
+    draft.add(*operation.on_done(draft.image, transition, draft.context.epoch))
+
+
+def _end_request(draft: Draft, transition: Transition, request_id: str, *, undone: bool) -> None:
+    """Done; or undone: who is blamed has failed or was cancelled, the others wait anew."""
+    request = draft.image.requests.requests[request_id]
+    node = draft.image.node(request.node_id)
+    operation = OPERATIONS[transition.kind]
+    if not undone:
+        draft.add(*ended(draft.context, draft.image, request, RequestStatus.DONE, request.error))
+        return
+    blamed = not transition.blamed or request_id in transition.blamed
+    if blamed:
+        status = RequestStatus.CANCELLED if request.cancelled else RequestStatus.FAILED
+        draft.add(
+            *ended(draft.context, draft.image, request, status, request.error or transition.mark)
+        )
+    else:
+        waiting = replace(request, status=RequestStatus.PENDING, started_epoch=0, started_at_ms=0)
+        draft.add(RequestChanged(waiting))
+    if node is not None and operation.undone is not None:
+        waits_anew = NodeState.NORMAL if node.tokens else NodeState.NONE
+        state = operation.undone if blamed else waits_anew
+        draft.add(NodeChanged(replace(node, state=state)))
+
+
+def _mark_cleanup(draft: Draft, transition: Transition, touched: set[str]) -> list[AnyFact]:
+    """Members that hold data of ranges which are not, or not any more, theirs."""
+    nodes, epoch = draft.image.membership.nodes, draft.context.epoch
+    members = [nodes[n] for n in sorted(touched - {*transition.nodes()})]
+    return [
+        NodeChanged(replace(node, cleanup_since=epoch))
+        for node in members
+        if node.state is NodeState.NORMAL
+    ]
+
+
+def _losers(transition: Transition) -> set[str]:
+    plans = transition.plans.values()
+    nodes = {n for plan in plans for row in plan.rows for n in row.old}
+    return {n for n in nodes if any(lost(plan, n) for plan in plans)}
+
+
+def _gainers(transition: Transition) -> set[str]:
+    plans = transition.plans.values()
+    nodes = {n for plan in plans for row in plan.rows for n in row.new}
+    return {n for n in nodes if any(gained(plan, n) for plan in plans)}
