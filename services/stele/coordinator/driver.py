@@ -16,19 +16,19 @@ import msgspec
 
 from stele.coordinator import metrics
 from stele.coordinator.election import Election
-from stele.coordinator.knowledge import Memory, Observed, Steps
-from stele.coordinator.progress import Progress, Rate, bytes_done, progress_of
+from stele.coordinator.knowledge import Memory, Observed, Steps, Wait
+from stele.coordinator.progress import Progress, Rates, progress_of
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps
 from stele.domain.acks import AckTable
-from stele.domain.commands import ClaimCoordinator, Envelope, command_name
-from stele.domain.facts import Epoch
+from stele.domain.commands import ClaimCoordinator, Envelope, Outcome, Rejection, command_name
+from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.names import TransitionState
 from stele.domain.reports import ReportTable
 from stele.log.codec import (
     DecodeError,
     decode_ack,
+    decode_outcome,
     decode_report,
     encode_envelope,
     encode_order,
@@ -81,9 +81,11 @@ class Driver:
         self._memory = Memory()
         self._claim: Claim | None = None
         self._claimed_at_s = float("-inf")
-        self._steps = Steps(self._memory, waiting_for="the log")
-        self._rate = Rate()
-        self._entered = (0, TransitionState.NONE, time.monotonic())
+        self._sent = set[str]()
+        self._refusals: dict[str, Rejection] = {}
+        self._steps = self._idle("the log")
+        self._rates = Rates()
+        self._entered: dict[str, tuple[str, float]] = {}
         self._wake = asyncio.Event()
         followed.follower.listen(self._on_epoch)
 
@@ -100,11 +102,10 @@ class Driver:
         return progress_of(
             self.image,
             self._reports,
-            self._rate,
+            self._rates,
             term=self.image.topology.coordinator.term,
             active=self.active,
-            waiting_for=self._steps.waiting_for,
-            blockers=self._steps.blockers,
+            waits=self._steps.waits,
         )
 
     def wake(self) -> None:
@@ -120,6 +121,19 @@ class Driver:
         self._reports = self._reports.with_report(decode_report(value), time.monotonic())
         self.wake()
 
+    def on_outcome(self, value: bytes) -> None:
+        """Note what became of a command of this process that was refused. Raises DecodeError."""
+        outcome: Outcome = decode_outcome(value)
+        if outcome.rejection is not None and outcome.request_id in self._sent:
+            self._refusals[outcome.request_id] = outcome.rejection
+            log.warning(
+                "a command was refused",
+                request_id=outcome.request_id,
+                code=outcome.rejection.code,
+                why=outcome.rejection.message,
+            )
+            self.wake()
+
     def on_unreadable(self, error: DecodeError) -> None:
         metrics.unreadable.inc()
         log.warning("left out a record", error=str(error))
@@ -134,13 +148,12 @@ class Driver:
             self._wake.clear()
 
     def _look(self, now_s: float) -> None:
-        version = self.image.topology.topology.version
-        self._rate = self._rate.with_sample(version, now_s, bytes_done(self.image, self._reports))
+        self._rates = self._rates.with_samples(self.image, self._reports, now_s)
         metrics.active.set(self.active)
         idle = self._why_idle()
         if idle:
             self._claim = None
-            self._steps = Steps(self._memory, waiting_for=idle)
+            self._steps = self._idle(idle)
         elif self.active:
             self._act(now_s)
         else:
@@ -157,9 +170,10 @@ class Driver:
         return "" if self.image.cluster else "the cluster to be created"
 
     def _act(self, now_s: float) -> None:
-        seen = Observed(self.image, self._acks, self._reports, self.term, now_s)
+        seen = Observed(self.image, self._acks, self._reports, self.term, now_s, self._refusals)
         self._steps = next_steps(self._memory, seen, self._limits)
         self._memory = self._steps.memory
+        self._forget_old_commands()
         for envelope in self._steps.commands:
             self._send(envelope)
         for order in self._steps.orders:
@@ -186,33 +200,51 @@ class Driver:
         else:
             envelope = claim.envelope
         self._claim = Claim(envelope, term, now_s)
-        self._steps = Steps(self._memory, waiting_for=f"term {term}")
+        self._steps = self._idle(f"term {term}")
         self._send(envelope)
 
+    def _idle(self, why: str) -> Steps:
+        return Steps(self._memory, waits=(Wait((), why),))
+
+    def _forget_old_commands(self) -> None:
+        """Only the present round's commands are asked about again."""
+        present = {sent.request_id for sent in self._memory.commands.values()}
+        self._sent &= present
+        self._refusals = {i: why for i, why in self._refusals.items() if i in present}
+
     def _send(self, envelope: Envelope) -> None:
+        self._sent.add(envelope.request_id)
         name = command_name(envelope.command)
         log.info("command", request_id=envelope.request_id, command=name)
         metrics.sent.labels(name).inc()
         self._commands.send(envelope.request_id, encode_envelope(envelope))
 
-    def _on_epoch(self, image: Image, epoch: Epoch) -> None:
+    def _on_epoch(self, image: Image, delta: Delta) -> None:
         claim = self._claim
-        if claim is not None and epoch.request_id == claim.envelope.request_id:
+        if claim is not None and delta.epoch.request_id == claim.envelope.request_id:
             self.term = claim.term
             self._claim = None
             log.info("elected", term=self.term, epoch=image.epoch)
         metrics.term.set(image.topology.coordinator.term)
-        self._measure(image)
+        if image.topology.version != delta.before.topology.version:
+            self._measure(image)
         self.wake()
 
     def _measure(self, image: Image) -> None:
-        topology, now_s = image.topology.topology, time.monotonic()
-        version, state, since_s = self._entered
-        if topology.version != version:
-            metrics.steps.labels(topology.transition_state or "none").inc()
-            metrics.step_seconds.labels(state or "none").observe(now_s - since_s)
-            self._entered = (topology.version, topology.transition_state, now_s)
-            self._reports = self._reports.without_older(topology.version)
+        """How long each transition was in the state that it has left; reports of closed sessions go."""
+        now_s, topology = time.monotonic(), image.topology
+        for transition in topology.open():
+            state, since_s = self._entered.get(transition.transition_id, ("", now_s))
+            if state != transition.state:
+                metrics.steps.labels(transition.state).inc()
+                if state:
+                    metrics.step_seconds.labels(state).observe(now_s - since_s)
+                self._entered[transition.transition_id] = (transition.state, now_s)
+        for transition_id in self._entered.keys() - {*topology.transitions}:
+            state, since_s = self._entered.pop(transition_id)
+            metrics.step_seconds.labels(state).observe(now_s - since_s)
+        cleanups = (n.cleanup_session() for n in image.membership.nodes.values())
+        self._reports = self._reports.only(topology.sessions() | {*cleanups})
 
 
 @asynccontextmanager
@@ -228,11 +260,13 @@ async def driving(settings: CoordinatorSettings, followed: Followed) -> AsyncIte
     driver = Driver(settings, followed, commands, orders)
     acks = FlowReader(bootstrap, topic("acks"), driver.on_ack, driver.on_unreadable)
     reports = FlowReader(bootstrap, topic("reports"), driver.on_report, driver.on_unreadable)
+    outcomes = FlowReader(bootstrap, topic("outcomes"), driver.on_outcome, driver.on_unreadable)
     try:
         await acks.start()
         await reports.start()
+        await outcomes.start()
         driver.election.start()
         yield driver
     finally:
-        closing = (driver.election, acks, reports, commands, orders)
+        closing = (driver.election, acks, reports, outcomes, commands, orders)
         await asyncio.gather(*(each.close() for each in closing), return_exceptions=True)

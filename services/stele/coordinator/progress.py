@@ -1,19 +1,22 @@
-"""What ``GET /v1/progress`` shows: how far the operation is, how fast it goes, and who holds it up."""
+"""What ``GET /v1/progress`` shows: how far each transition is, how fast it goes, and who holds it up."""
 
 from typing import Final
 
 import msgspec
+from immutables import Map
 
+from stele.coordinator.knowledge import Wait
 from stele.domain.acks import Blocker
 from stele.domain.image import Image
-from stele.domain.reports import Heard, ReportTable
+from stele.domain.reports import ReceivedReport, ReportTable
+from stele.domain.topology.facts import Transition
 
 WINDOW_S: Final = 10.0
 """The rate is measured over this time: long enough to be steady, short enough to follow."""
 
 
 class NodeProgress(msgspec.Struct, frozen=True):
-    """One node's newest report of the work of the present version."""
+    """One node's newest report of the work of a session."""
 
     kind: str
     status: str
@@ -23,15 +26,19 @@ class NodeProgress(msgspec.Struct, frozen=True):
     error: str
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """``eta_s`` is None while the rate is unknown; ``silent_for_s`` of a blocker, when never heard."""
+class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """One open transition. ``eta_s`` is None while the rate is unknown; sums are over the nodes that have
+    reported.
+    """
 
-    term: int
-    active: bool
+    transition_id: str
+    request_ids: tuple[str, ...]
+    kind: str
+    state: str
+    session: str
+    going_back: str
     waiting_for: str
     blockers: tuple[Blocker, ...]
-    request_id: str
-    transition_state: str
     nodes: dict[str, NodeProgress]
     bytes_done: int
     bytes_total: int
@@ -39,20 +46,37 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     eta_s: float | None
 
 
-class Rate(msgspec.Struct, frozen=True):
-    """Sums of bytes done at different times of one version, as (seconds, bytes), oldest first."""
+class WaitProgress(msgspec.Struct, frozen=True):
+    """What is waited for, and on whom; ``request_ids`` is empty for what holds up everybody."""
 
-    version: int = 0
+    request_ids: tuple[str, ...]
+    waiting_for: str
+    blockers: tuple[Blocker, ...]
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the coordinator works on. ``silent_for_s`` of a blocker is None when it was never heard."""
+
+    term: int
+    active: bool
+    version: int
+    fence_version: int
+    waits: tuple[WaitProgress, ...]
+    transitions: tuple[TransitionProgress, ...]
+    cleanups: dict[str, NodeProgress]
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """Sums of bytes done at different times of one session, as (seconds, bytes), oldest first."""
+
     samples: tuple[tuple[float, int], ...] = ()
 
-    def with_sample(self, version: int, now_s: float, bytes_done: int) -> "Rate":
+    def with_sample(self, now_s: float, bytes_done: int) -> "Rate":
         """One more sample. Those older than the window go, but for the newest of them."""
-        if version != self.version:
-            return Rate(version, ((now_s, bytes_done),))
         begin_s = now_s - WINDOW_S
         old = [sample for sample in self.samples if sample[0] <= begin_s]
         kept = [sample for sample in self.samples if sample[0] > begin_s]
-        return Rate(version, (*old[-1:], *kept, (now_s, bytes_done)))
+        return Rate((*old[-1:], *kept, (now_s, bytes_done)))
 
     def bytes_per_s(self) -> float | None:
         """None until two samples at different times are there, and when nothing moved."""
@@ -63,48 +87,91 @@ class Rate(msgspec.Struct, frozen=True):
         return moved / (last_s - first_s) if moved > 0 and last_s > first_s else None
 
 
-def work_now(image: Image, reports: ReportTable) -> dict[str, Heard]:
-    """Newest report of each node about the work of the present version and session, by node id."""
-    topology = image.topology.topology
+class Rates(msgspec.Struct, frozen=True):
+    """The rate of every open session."""
+
+    by_session: Map[str, Rate] = Map()
+
+    def with_samples(self, image: Image, reports: ReportTable, now_s: float) -> "Rates":
+        sessions = image.topology.sessions()
+        return Rates(
+            Map(
+                {
+                    session: self.of(session).with_sample(now_s, bytes_done(reports, session))
+                    for session in sessions
+                }
+            )
+        )
+
+    def of(self, session: str) -> Rate:
+        return self.by_session.get(session) or Rate()
+
+
+def reports_of(reports: ReportTable, session: str) -> dict[str, ReceivedReport]:
+    """Newest report of each node about the work of a session, by node id."""
     return {
-        node_id: heard
-        for (node_id, _, version, session), heard in sorted(reports.by_work.items())
-        if version == topology.version and session == topology.session
+        node_id: received
+        for (node_id, _, of), received in sorted(reports.by_work.items())
+        if session and of == session
     }
 
 
-def bytes_done(image: Image, reports: ReportTable) -> int:
-    return sum(heard.report.bytes_done for heard in work_now(image, reports).values())
+def bytes_done(reports: ReportTable, session: str) -> int:
+    return sum(r.report.bytes_done for r in reports_of(reports, session).values())
 
 
 def progress_of(
     image: Image,
     reports: ReportTable,
-    rate: Rate,
+    rates: Rates,
     *,
     term: int,
     active: bool,
-    waiting_for: str,
-    blockers: tuple[Blocker, ...],
+    waits: tuple[Wait, ...],
 ) -> Progress:
-    """How things stand. The sums are over the nodes that have reported."""
-    found = work_now(image, reports)
-    operation, topology = image.topology.operation, image.topology.topology
-    total = sum(heard.report.bytes_total for heard in found.values())
-    done = sum(heard.report.bytes_done for heard in found.values())
-    bytes_per_s = rate.bytes_per_s() if rate.version == topology.version else None
+    """How things stand."""
+    cleaning = [n for n in image.membership.normal().values() if n.cleanup_since]
     return Progress(
         term=term,
         active=active,
-        waiting_for=waiting_for,
-        blockers=blockers,
-        request_id=operation.request_id if operation is not None else "",
-        transition_state=topology.transition_state,
-        nodes={node_id: _node_progress(heard) for node_id, heard in found.items()},
+        version=image.topology.version,
+        fence_version=image.topology.fence_version,
+        waits=tuple(WaitProgress(w.request_ids, w.what, w.blockers) for w in waits),
+        transitions=tuple(
+            _transition(transition, reports, rates, waits) for transition in image.topology.open()
+        ),
+        cleanups={
+            node.node_id: _node_progress(received)
+            for node in cleaning
+            for received in reports_of(reports, node.cleanup_session()).values()
+        },
+    )
+
+
+def _transition(
+    transition: Transition, reports: ReportTable, rates: Rates, waits: tuple[Wait, ...]
+) -> TransitionProgress:
+    received = reports_of(reports, transition.session)
+    total = sum(r.report.bytes_total for r in received.values())
+    done = sum(r.report.bytes_done for r in received.values())
+    bytes_per_s = rates.of(transition.session).bytes_per_s()
+    ids = transition.request_ids()
+    wait = next((w for w in waits if {*ids} & {*w.request_ids}), None)
+    wait = wait or next((w for w in waits if not w.request_ids), Wait((), ""))
+    return TransitionProgress(
+        transition_id=transition.transition_id,
+        request_ids=ids,
+        kind=transition.kind,
+        state=transition.state,
+        session=transition.session,
+        going_back=transition.mark,
+        waiting_for=wait.what,
+        blockers=wait.blockers,
+        nodes={node_id: _node_progress(r) for node_id, r in received.items()},
         bytes_done=done,
         bytes_total=total,
         bytes_per_s=bytes_per_s,
-        eta_s=_eta_s(total - done, bytes_per_s) if found else None,
+        eta_s=_eta_s(total - done, bytes_per_s) if received else None,
     )
 
 
@@ -114,8 +181,8 @@ def _eta_s(missing_bytes: int, bytes_per_s: float | None) -> float | None:
     return None if bytes_per_s is None else missing_bytes / bytes_per_s
 
 
-def _node_progress(heard: Heard) -> NodeProgress:
-    report = heard.report
+def _node_progress(received: ReceivedReport) -> NodeProgress:
+    report = received.report
     return NodeProgress(
         kind=report.kind,
         status=report.status,

@@ -10,15 +10,51 @@ import msgspec
 
 from stele.domain.base import Command, Rejection
 from stele.domain.cluster.facts import CreateCluster, Noop
-from stele.domain.features.facts import FeaturesCommand
-from stele.domain.membership.commands import MembershipCommand
-from stele.domain.requests.commands import RequestsCommand
+from stele.domain.features.facts import EnableFeatures, FeaturesCommand, SetSetting
+from stele.domain.membership.commands import AnnounceNode, MembershipCommand
+from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
 from stele.domain.schema.facts import CreateKeyspace
-from stele.domain.topology.commands import TopologyCommand
-from stele.domain.topology.operations.commands import OperationCommand
+from stele.domain.topology.commands import (
+    Advance,
+    AdvanceFence,
+    ClaimCoordinator,
+    FinishCleanup,
+    Move,
+    Rollback,
+    TopologyCommand,
+)
+from stele.domain.topology.operations.commands import (
+    DropKeyspace,
+    Join,
+    Leave,
+    OperationCommand,
+)
 
-__all__ = ["AnyCommand", "Command", "Envelope", "Outcome", "Rejection", "command_name"]
-
+__all__ = [
+    "Advance",
+    "AdvanceFence",
+    "AnnounceNode",
+    "AnyCommand",
+    "Cancel",
+    "ClaimCoordinator",
+    "Command",
+    "CreateCluster",
+    "CreateKeyspace",
+    "DropKeyspace",
+    "EnableFeatures",
+    "Envelope",
+    "FinishCleanup",
+    "Join",
+    "Leave",
+    "Move",
+    "Noop",
+    "Outcome",
+    "RejectRequest",
+    "Rejection",
+    "Rollback",
+    "SetSetting",
+    "command_name",
+]
 
 AnyCommand = (
     CreateCluster
