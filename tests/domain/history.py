@@ -8,11 +8,12 @@ from stele.domain.acks import AckTable
 from stele.domain.commands import (
     AnyCommand,
     ClaimCoordinator,
-    CreateCluster,
     CreateKeyspace,
     Envelope,
+    FoundCluster,
     Join,
     Rejection,
+    command_digest,
     command_name,
 )
 from stele.domain.decide import decide
@@ -23,6 +24,8 @@ from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import NodeState, ReportStatus
 from stele.domain.reports import ReportTable
 from stele.log.state_ids import next_state_id
+
+LOG_ID = next_state_id(bytes(16), 1_700_000_000_000, 7)
 
 
 class History:
@@ -53,7 +56,11 @@ class History:
         epoch = Epoch(
             prev_state_id=image.state_id,
             state_id=next_state_id(image.state_id, 1_700_000_000_000, entropy),
+            log_id=LOG_ID,
+            witness_state_id=image.state_id,
             epoch=image.epoch + 1,
+            witness_epoch=image.epoch,
+            command_digest=command_digest(envelope.command),
             request_id=envelope.request_id,
             command=command_name(envelope.command),
             facts=decision,
@@ -148,7 +155,7 @@ def join(index: int, rack: str = "") -> Join:
 def three_nodes() -> tuple[History, Driver]:
     """A cluster of n1, n2, n3 in three racks with keyspace ``library`` at replication factor 3."""
     history = History()
-    history.apply(CreateCluster("demo/1"))
+    history.apply(FoundCluster("demo/1", LOG_ID.hex()))
     history.apply(ClaimCoordinator("c1", 1))
     for index in (1, 2, 3):
         history.apply(join(index))

@@ -4,6 +4,7 @@ Every command comes in an ``Envelope`` with the caller's request id. The same id
 so a caller that does not know what became of its command sends it again, unchanged.
 """
 
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -13,10 +14,15 @@ class Command(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fiel
     """Base of all commands; the tag is their name in JSON and the record's name in Avro."""
 
 
-class CreateCluster(Command, frozen=True, tag="create_cluster"):
-    """The first epoch of a log."""
+class FoundCluster(Command, frozen=True, tag="found"):
+    """The first epoch of a log. What is empty is filled in by the metadata log that takes the command.
 
-    cluster_id: str
+    ``log_id`` is 32 hex digits; ``topic_id`` is what the brokers call the topic.
+    """
+
+    cluster_id: str = ""
+    log_id: str = ""
+    topic_id: str = ""
 
 
 class Noop(Command, frozen=True, tag="noop"):
@@ -129,7 +135,7 @@ class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
 
 
 AnyCommand = (
-    CreateCluster
+    FoundCluster
     | Noop
     | Join
     | AnnounceNode
@@ -162,6 +168,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     actor: str = ""
     reason: str = ""
     origin: str = ""
+    log_id: str = ""
+    """The log that it is meant for, 32 hex digits; empty: any."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -181,6 +189,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     state_id: bytes
     rejection: Rejection | None = None
+    log_id: bytes = b""
+
+
+COMMAND_DIGEST_BYTES: Final = 16
+_CANONICAL: Final = msgspec.json.Encoder(order="deterministic")
+
+
+def command_digest(command: AnyCommand) -> bytes:
+    """Equal commands have equal digests, in every process: BLAKE2b of the canonical JSON, 16 bytes."""
+    return blake2b(_CANONICAL.encode(command), digest_size=COMMAND_DIGEST_BYTES).digest()
 
 
 def command_name(command: AnyCommand) -> str:

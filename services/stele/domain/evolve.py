@@ -36,7 +36,9 @@ def evolve(image: Image, epoch: Epoch) -> Image:
     applied = image.applied
     if epoch.command != NOOP:
         applied = applied.with_request(epoch.request_id, epoch.epoch)
-    return replace(image, epoch=epoch.epoch, state_id=epoch.state_id, applied=applied)
+    return replace(
+        image, epoch=epoch.epoch, state_id=epoch.state_id, log_id=epoch.log_id, applied=applied
+    )
 
 
 def apply_fact(image: Image, fact: AnyFact) -> Image:
@@ -46,7 +48,12 @@ def apply_fact(image: Image, fact: AnyFact) -> Image:
 
 def _cluster_created(image: Image, fact: facts.ClusterCreated) -> Image:
     return replace(
-        image, cluster=fact.cluster, cluster_id=fact.cluster_id, partitioner=fact.partitioner
+        image,
+        cluster=fact.cluster,
+        cluster_id=fact.cluster_id,
+        partitioner=fact.partitioner,
+        log_id=bytes.fromhex(fact.log_id) or image.log_id,
+        topic_id=fact.topic_id,
     )
 
 

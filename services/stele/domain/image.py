@@ -19,6 +19,9 @@ V = TypeVar("V")
 ZERO_STATE: Final = bytes(16)
 """State id before the first epoch."""
 
+NO_LOG: Final = bytes(16)
+"""Log id before a log is founded."""
+
 APPLIED_GENERATION: Final = 65_536
 """Request ids kept a generation; a retry is recognised for at least so many epochs: eight seconds of the
 fastest commits measured, and weeks of the usual ones."""
@@ -112,6 +115,9 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str = ""
     cluster_id: str = ""
     partitioner: str = ""
+    log_id: bytes = NO_LOG
+    topic_id: str = ""
+    """What the brokers called the topic when the log was founded; empty: not known."""
     membership: MembershipImage = MembershipImage()
     ring: RingImage = RingImage()
     schema: SchemaImage = SchemaImage()

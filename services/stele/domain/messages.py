@@ -1,6 +1,7 @@
 """What coordinator and nodes say to each other through Kafka, beside the log (design, section 3).
 
 All of it may be lost, doubled or late: the log alone decides, and whatever is missing is said again.
+Each says which log it speaks of (``log_id``); receivers ignore what speaks of another.
 """
 
 import msgspec
@@ -23,6 +24,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     session: str = ""
     request_id: str = ""
+    log_id: bytes = b""
 
     def same_work(self) -> tuple[OrderKind, int, str]:
         return self.kind, self.version, self.session
@@ -44,6 +46,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     keys_done: int = 0
     error: str = ""
     at_ms: int = 0
+    log_id: bytes = b""
 
 
 class Ack(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,3 +66,6 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     oldest_version_in_use: int
     sessions_in_use: tuple[str, ...] = ()
     at_ms: int = 0
+    log_id: bytes = b""
+    state_id: bytes = b""
+    """Of ``epoch``: an ack of another history counts for nothing."""

@@ -11,7 +11,7 @@ import msgspec
 from stele.domain import facts
 from stele.domain.evolve import apply_fact
 from stele.domain.facts import AnyFact
-from stele.domain.image import EMPTY, Image, sorted_values
+from stele.domain.image import EMPTY, NO_LOG, Image, sorted_values
 
 _SORTED_JSON = msgspec.json.Encoder(order="deterministic")
 
@@ -47,7 +47,13 @@ def state_hash(image: Image) -> str:
 
 def _cluster(image: Image) -> Iterable[AnyFact]:
     if image.cluster:
-        yield facts.ClusterCreated(image.cluster, image.cluster_id, image.partitioner)
+        yield facts.ClusterCreated(
+            image.cluster,
+            image.cluster_id,
+            image.partitioner,
+            "" if image.log_id == NO_LOG else image.log_id.hex(),
+            image.topic_id,
+        )
 
 
 def _placements(image: Image) -> Iterable[AnyFact]:

@@ -28,6 +28,7 @@ def view(image: Image) -> Json:
     return {
         "cluster": image.cluster,
         "cluster_id": image.cluster_id,
+        "log_id": image.log_id.hex(),
         "epoch": image.epoch,
         "state_id": image.state_id.hex(),
         "hash": state_hash(image),
@@ -49,8 +50,8 @@ def view(image: Image) -> Json:
 def epoch_view(epoch: Epoch) -> Json:
     """One epoch of the log: what became true, who asked for it and why."""
     shown: Json = msgspec.to_builtins(epoch, builtin_types=(bytes,))
-    shown["prev_state_id"] = epoch.prev_state_id.hex()
-    shown["state_id"] = epoch.state_id.hex()
+    for name in ("prev_state_id", "state_id", "log_id", "witness_state_id", "command_digest"):
+        shown[name] = shown[name].hex()
     return shown
 
 

@@ -26,6 +26,7 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     actor: str = ""
     reason: str = ""
     origin: str = ""
+    log_id: str = ""
 
     def envelope(self) -> Envelope:
         return Envelope(
@@ -34,6 +35,7 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             actor=self.actor,
             reason=self.reason,
             origin=self.origin or "http",
+            log_id=self.log_id,
         )
 
 
@@ -45,6 +47,7 @@ class OutcomeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     state_id: str
     rejection: Rejection | None = None
+    log_id: str = ""
 
 
 class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,10 +55,14 @@ class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     prev_state_id: str
     state_id: str
+    log_id: str
+    witness_state_id: str
     epoch: int
+    witness_epoch: int
     request_id: str
     command: str
     facts: tuple[AnyFact, ...]
+    command_digest: str
     actor: str
     reason: str
     origin: str
@@ -68,6 +75,7 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     cluster: str
     cluster_id: str
+    log_id: str
     epoch: int
     state_id: str
     hash: str
@@ -114,4 +122,5 @@ def outcome_answer(outcome: Outcome) -> OutcomeAnswer:
         epoch=outcome.epoch,
         state_id=outcome.state_id.hex(),
         rejection=outcome.rejection,
+        log_id=outcome.log_id.hex(),
     )

@@ -21,7 +21,7 @@ from stele.domain.decide.context import Context, Decision
 from stele.domain.image import Image
 
 _DECIDE: Final[dict[type, Callable[[Context, Any], Decision]]] = {
-    commands.CreateCluster: cluster.create_cluster,
+    commands.FoundCluster: cluster.found_cluster,
     commands.Noop: cluster.noop,
     commands.EnableFeatures: cluster.enable_features,
     commands.SetSetting: cluster.set_setting,
@@ -64,10 +64,10 @@ def _check_envelope(image: Image, envelope: Envelope) -> Rejection | None:
                 f"'{name}' has more than {MAX_TEXT_CHARS} characters.",
                 "Shorten it; put long texts where you can link to them.",
             )
-    if not image.cluster and not isinstance(envelope.command, commands.CreateCluster):
+    if not image.cluster and not isinstance(envelope.command, commands.FoundCluster):
         return Rejection(
-            "no_cluster",
-            f"The log is empty, so '{command_name(envelope.command)}' has nothing to act on.",
-            "The metadata log creates the cluster when it starts: try again.",
+            "not_founded",
+            f"There is no cluster in the log, so '{command_name(envelope.command)}' was not decided.",
+            "Run `stele found` once; if there was a cluster, look whether the right topic is there.",
         )
     return None

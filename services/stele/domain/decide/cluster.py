@@ -23,14 +23,17 @@ def bad_name(what: str, name: str) -> Rejection | None:
     )
 
 
-def create_cluster(context: Context, command: commands.CreateCluster) -> Decision:
+def found_cluster(context: Context, command: commands.FoundCluster) -> Decision:
+    """Founding the same cluster again changes nothing; the loser of a race adopts the winner so."""
+    name, _, unique = command.cluster_id.partition("/")
     if context.image.cluster:
+        if name in ("", context.image.cluster):
+            return ()
         return Rejection(
             "cluster_exists",
             f"The log already holds cluster '{context.image.cluster}'.",
             "Use it, or name another cluster in STELE_CLUSTER.",
         )
-    name, _, unique = command.cluster_id.partition("/")
     refused = bad_name("cluster", name)
     if refused is not None:
         return refused
@@ -40,7 +43,10 @@ def create_cluster(context: Context, command: commands.CreateCluster) -> Decisio
             f"'{command.cluster_id[:80]}' is no cluster id.",
             "Send '<name>/<uuid>'.",
         )
-    return (facts.ClusterCreated(name, command.cluster_id, PARTITIONER),)
+    found = facts.ClusterCreated(
+        name, command.cluster_id, PARTITIONER, command.log_id, command.topic_id
+    )
+    return (found,)
 
 
 def noop(context: Context, command: commands.Noop) -> Decision:
