@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from benchmarks import payload
 from benchmarks.numbers import Rate
-from stele.domain.commands import CreateCluster, Envelope
+from stele.domain.commands import Envelope, FoundCluster
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
@@ -44,7 +44,7 @@ def chain(envelopes: list[Envelope]) -> list[bytes]:
     """A log's records: a cluster, then one epoch for each command."""
     sent = list[bytes]()
     pipeline = CommitPipeline(Fold(), sent.append, make_ids())
-    created = Envelope(request_id=payload.request_id(), command=CreateCluster("bench/1"))
+    created = Envelope(request_id=payload.request_id(), command=FoundCluster("bench/1"))
     for offset, envelope in enumerate((created, *envelopes)):
         pipeline.submit(envelope, lambda _: None)
         pipeline.on_record(offset, sent[-1])

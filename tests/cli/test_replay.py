@@ -26,9 +26,10 @@ def epochs(cluster: str) -> list[bytes]:
             Epoch(
                 prev_state_id=ids[previous],
                 state_id=ids[state],
+                log_id=bytes([9]) * 16,
                 epoch=number,
                 request_id=f"r{state}",
-                command="create_cluster",
+                command="found",
                 facts=(created,),
             )
         )

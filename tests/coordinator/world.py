@@ -14,9 +14,9 @@ from stele.domain.acks import AckTable
 from stele.domain.commands import (
     AnyCommand,
     ClaimCoordinator,
-    CreateCluster,
     CreateKeyspace,
     Envelope,
+    FoundCluster,
     Join,
     Rejection,
     command_name,
@@ -30,6 +30,7 @@ from stele.domain.names import NodeState, OrderKind, ReportStatus
 from stele.domain.reports import ReportTable
 from tests.coordinator import invariants
 
+LOG_ID = bytes(15) + b"\x07"
 TICK_S = 0.25
 HEARTBEAT_S = 0.5
 RESTART_S = 3.0
@@ -144,6 +145,7 @@ class World:
         epoch = Epoch(
             prev_state_id=image.state_id,
             state_id=(image.epoch + 1).to_bytes(16, "big"),
+            log_id=LOG_ID,
             epoch=image.epoch + 1,
             request_id=envelope.request_id,
             command=command_name(envelope.command),
@@ -285,7 +287,7 @@ def report_of(order: Order, status: ReportStatus, bytes_done: int = 0) -> Report
 
 def empty_cluster() -> World:
     world = World()
-    world.apply(CreateCluster("demo/1"))
+    world.apply(FoundCluster("demo/1", LOG_ID.hex()))
     world.brain.claim()
     return world
 

@@ -5,8 +5,14 @@ from itertools import count
 
 from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
-from stele.domain.cluster.facts import CreateCluster
-from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
+from stele.domain.cluster.facts import FoundCluster
+from stele.domain.commands import (
+    AnyCommand,
+    Envelope,
+    Rejection,
+    command_digest,
+    command_name,
+)
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
@@ -18,6 +24,8 @@ from stele.domain.schema.facts import CreateKeyspace
 from stele.domain.topology.commands import ClaimCoordinator
 from stele.domain.topology.operations.commands import Join
 from stele.log.state_ids import next_state_id
+
+LOG_ID = next_state_id(bytes(16), 1_700_000_000_000, 7)
 
 
 class History:
@@ -48,7 +56,11 @@ class History:
         epoch = Epoch(
             prev_state_id=image.state_id,
             state_id=next_state_id(image.state_id, 1_700_000_000_000, entropy),
+            log_id=LOG_ID,
+            witness_state_id=image.state_id,
             epoch=image.epoch + 1,
+            witness_epoch=image.epoch,
+            command_digest=command_digest(envelope.command),
             request_id=envelope.request_id,
             command=command_name(envelope.command),
             facts=decision,
@@ -142,7 +154,7 @@ def join(index: int, rack: str = "") -> Join:
 def three_nodes() -> tuple[History, Driver]:
     """A cluster of n1, n2, n3 in three racks with keyspace ``library`` at replication factor 3."""
     history = History()
-    history.apply(CreateCluster("demo/1"))
+    history.apply(FoundCluster("demo/1", LOG_ID.hex()))
     history.apply(ClaimCoordinator("c1", 1))
     for index in (1, 2, 3):
         history.apply(join(index))

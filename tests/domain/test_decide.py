@@ -9,11 +9,11 @@ from stele.domain.commands import (
     AnyCommand,
     Cancel,
     ClaimCoordinator,
-    CreateCluster,
     CreateKeyspace,
     DropKeyspace,
     EnableFeatures,
     FinishCleanup,
+    FoundCluster,
     Join,
     Leave,
     RejectRequest,
@@ -68,7 +68,7 @@ def _join_of(**changes: object) -> Join:
         (DropKeyspace("more"), "unknown_keyspace"),
         (EnableFeatures(("tablets",)), "feature_not_supported"),
         (SetSetting("x", "y" * 70_000), "setting_too_large"),
-        (CreateCluster("demo/2"), "cluster_exists"),
+        (FoundCluster("other/2"), "cluster_exists"),
         (ClaimCoordinator("c2", 1), "stale_term"),
         (ClaimCoordinator("c2", 3), "stale_term"),
         (StartRequest(0, "request-3"), "stale_term"),
@@ -95,7 +95,7 @@ def test_an_empty_log_takes_nothing_but_a_cluster() -> None:
     history = History()
     rejection = history.apply(join(1))
     assert rejection is not None
-    assert rejection.code == "no_cluster"
+    assert rejection.code == "not_founded"
 
 
 def test_a_node_that_left_cannot_come_back_under_its_id() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import msgspec
 
-from stele.domain.commands import CreateCluster, Join, SetSetting
+from stele.domain.commands import FoundCluster, Join, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, epoch_view, view
@@ -15,7 +15,7 @@ from tests.domain.history import History, join, three_nodes
 
 def grown() -> History:
     history = History()
-    assert history.apply(CreateCluster(cluster_id="blue/1")) is None
+    assert history.apply(FoundCluster(cluster_id="blue/1")) is None
     assert history.apply(SetSetting("colour", "red")) is None
     join = Join(node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1")
     assert history.apply(join) is None

@@ -4,17 +4,28 @@ import msgspec
 import pytest
 
 from stele.domain.facts import ClusterCreated, Epoch, SettingChanged
+from stele.log.chain import FROZEN_BYTES
 from stele.log.codec import encode_epoch
-from stele.log.errors import CorruptRecordError, LogError, UnknownFeatureError, UnknownSchemaError
+from stele.log.errors import (
+    CorruptRecordError,
+    LogError,
+    LostWinnersError,
+    MissedRecordsError,
+    UnknownFeatureError,
+    UnknownSchemaError,
+)
 from stele.log.fold import Fold
 
 A, B, C = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)
+
+LOG = bytes([9] * 16)
 
 
 def record(previous: bytes, own: bytes, epoch: int, **more: object) -> bytes:
     given = Epoch(
         prev_state_id=previous,
         state_id=own,
+        log_id=LOG,
         epoch=epoch,
         request_id=f"r-{own[0]}",
         command="set_setting",
@@ -33,47 +44,73 @@ def begun() -> Fold:
 def test_the_first_record_on_the_state_wins_and_all_others_lose() -> None:
     fold = begun()
     assert fold.offer(1, record(A, B, 2)) is not None
-    assert fold.offer(5, record(A, C, 2)) is None
-    assert fold.offer(6, record(A, B, 2)) is None
+    assert fold.offer(2, record(A, C, 2)) is None
+    assert fold.offer(3, record(A, B, 2)) is None
     assert (fold.image.epoch, fold.image.state_id, fold.losers) == (2, B, 2)
     assert fold.image.features.settings["winner"] == "2"
-    assert fold.next_offset == 7
+    assert fold.next_offset == 4
 
 
 @pytest.mark.parametrize("value", [b"", b"\xc3", b"text", b"\x00" * 60])
 def test_bytes_that_are_no_record_stop_the_reader(value: bytes) -> None:
-    with pytest.raises(CorruptRecordError, match="At offset 9 of the log: it begins with"):
-        begun().offer(9, value)
+    with pytest.raises(CorruptRecordError, match="At offset 1 of the log: it"):
+        begun().offer(1, value)
 
 
 def test_a_broken_winner_stops_the_reader() -> None:
-    with pytest.raises(CorruptRecordError, match="offset 9"):
-        begun().offer(9, record(A, B, 2)[:-2])
+    with pytest.raises(CorruptRecordError, match="offset 1"):
+        begun().offer(1, record(A, B, 2)[:-2])
 
 
 def test_a_broken_loser_does_not_matter() -> None:
-    assert begun().offer(9, record(C, B, 2)[:-2]) is None
+    assert begun().offer(1, record(C, B, 2)[:-2]) is None
 
 
 def test_an_unknown_schema_stops_the_reader_and_says_to_upgrade() -> None:
     value = b"\xc3\x01" + bytes(8) + record(A, B, 2)[10:]
     with pytest.raises(UnknownSchemaError, match="Upgrade this process"):
-        begun().offer(9, value)
+        begun().offer(1, value)
 
 
 def test_an_unknown_feature_stops_the_reader_and_names_it() -> None:
     with pytest.raises(UnknownFeatureError, match=r"it needs tablets_v9\. Upgrade"):
-        begun().offer(9, record(A, B, 2, required_features=("tablets_v9",)))
+        begun().offer(1, record(A, B, 2, required_features=("tablets_v9",)))
 
 
 def test_a_winner_with_a_wrong_number_stops_the_reader() -> None:
     with pytest.raises(CorruptRecordError, match="it says epoch 4 where 2 follows"):
-        begun().offer(9, record(A, B, 4))
+        begun().offer(1, record(A, B, 4))
 
 
 def test_a_reader_that_stopped_has_not_moved_its_image() -> None:
     fold = begun()
     before = fold.image
     with pytest.raises(LogError):
-        fold.offer(9, b"junk")
+        fold.offer(1, b"junk")
     assert fold.image is before
+
+
+def test_a_loser_of_an_unknown_schema_is_skipped_by_its_frozen_bytes() -> None:
+    fold = begun()
+    assert fold.offer(1, b"\xc3\x01" + bytes(8) + record(C, B, 2)[10:FROZEN_BYTES]) is None
+    assert (fold.losers, fold.next_offset) == (1, 2)
+
+
+def test_a_hole_in_the_offsets_stops_a_fold_that_cannot_read_again() -> None:
+    fold = begun()
+    with pytest.raises(MissedRecordsError, match="offset 1 should follow"):
+        fold.offer(2, record(A, B, 2))
+    fold.chain.jump(2)
+    assert fold.offer(2, record(A, B, 2)) is not None
+
+
+def test_a_witness_that_is_not_in_this_history_stops_the_reader() -> None:
+    for witness in ({"witness_epoch": 2}, {"witness_epoch": 1, "witness_state_id": C}):
+        with pytest.raises(LostWinnersError, match="winners were lost"):
+            begun().offer(1, record(C, B, 3, **witness))
+
+
+def test_a_record_of_another_log_is_skipped_and_counted() -> None:
+    fold = begun()
+    assert fold.offer(1, record(A, B, 2, log_id=C, witness_epoch=7)) is None
+    assert (fold.image.epoch, fold.chain.strays, fold.losers) == (1, 1, 0)

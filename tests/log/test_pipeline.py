@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 import stele.domain.decide as decisions
 from stele.domain.commands import (
     ClaimCoordinator,
-    CreateCluster,
     Envelope,
+    FoundCluster,
     Join,
     Leave,
     Noop,
@@ -82,7 +82,7 @@ class Writer:
 def create(partition: MemoryPartition) -> Writer:
     """A writer on a log that holds a cluster."""
     writer = Writer("first", partition)
-    writer.submit(Envelope(request_id="create", command=CreateCluster("blue/1")))
+    writer.submit(Envelope(request_id="create", command=FoundCluster("blue/1")))
     writer.settle()
     return writer
 
@@ -155,7 +155,7 @@ def test_any_reader_can_decide_again_what_the_log_holds() -> None:
     pipeline = CommitPipeline(Fold(), sent.append, ids)
     reader = Fold()
     join = Join(node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1")
-    asked = (CreateCluster("blue/1"), ClaimCoordinator("c", 1), join)
+    asked = (FoundCluster("blue/1", bytes(range(16)).hex()), ClaimCoordinator("c", 1), join)
     for offset, command in enumerate(asked):
         envelope = Envelope(request_id=f"r{offset}", command=command)
         before = reader.image
@@ -341,6 +341,7 @@ def test_whatever_the_log_does_each_command_is_applied_once(
 ) -> None:
     partition = MemoryPartition()
     writers = [create(partition), Writer("second", partition)]
+    writers[1].meet()  # a writer decides nothing before it knows of the cluster
     barriers = list[tuple[int, list[Outcome]]]()
     for what, who, number in steps:
         writer = writers[who]
@@ -377,6 +378,44 @@ def check(partition: MemoryPartition, writers: list[Writer]) -> None:
                     assert request_id not in applied
     asked = {r for w in writers for r in w.answers if not r.startswith("no")}
     assert asked == applied.keys()
+
+
+def test_a_log_that_is_not_founded_decides_nothing() -> None:
+    writer = Writer("first", MemoryPartition())
+    writer.submit(setting("early"))
+    rejection = writer.answers["early"][0].rejection
+    assert rejection is not None
+    assert rejection.code == "not_founded"
+    assert writer.pipeline.in_flight == 0
+    writer.pipeline.resolve()
+    assert not writer.sent
+
+
+def test_of_two_founders_the_loser_adopts_the_winner() -> None:
+    partition = MemoryPartition()
+    one, two = Writer("first", partition), Writer("second", partition)
+    for name, writer in (("one", one), ("two", two)):
+        found = Envelope(request_id=name, command=FoundCluster(f"blue/{name}"))
+        writer.submit(found)
+        writer.submit(setting(f"{name}-next"))
+    one.settle()
+    two.settle()
+    one.settle()
+    assert one.pipeline.fold.image == two.pipeline.fold.image
+    assert two.pipeline.fold.image.cluster_id == "blue/one"
+    assert two.answers["two"][0].applied
+    assert two.pipeline.fold.chain.strays > 0
+    assert {o.log_id for w in (one, two) for a in w.answers.values() for o in a} == {
+        one.pipeline.fold.image.log_id
+    }
+
+
+def test_a_founding_record_that_was_lost_is_sent_again() -> None:
+    writer = Writer("first", MemoryPartition())
+    writer.submit(Envelope(request_id="create", command=FoundCluster("blue/1")))
+    writer.drop()
+    writer.settle()
+    assert writer.answers["create"][0].epoch == 1
 
 
 def test_own_records_carry_the_caller_into_the_history() -> None:

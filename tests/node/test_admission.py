@@ -43,7 +43,7 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.admission.RETRY_S", 0.001)
-    log = Log(TimeoutError(), Rejection("no_cluster", "empty"), None)
+    log = Log(TimeoutError(), Rejection("not_founded", "empty"), None)
     await admit(identity("n9"), PLACE, await world.follower(), log, Stop())
     assert {envelope.request_id for envelope in log.asked} == {"join-1"}
     command = log.asked[0].command

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from stele.domain.commands import AnyCommand, CreateCluster, Envelope, Join, Outcome
+from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Join, Outcome
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import TAKES_PART, ReportStatus
@@ -72,7 +72,7 @@ class LogWriter:
         self._log.follow(0, self._on_records, lambda error: None)
         await self._commands.start()
         cluster_id = f"{self.cluster}/{uuid.uuid4()}"
-        await self.submit(CreateCluster(cluster_id))
+        await self.submit(FoundCluster(cluster_id))
 
     async def close(self) -> None:
         await self._commands.close()

@@ -4,12 +4,13 @@ Every command comes in an ``Envelope`` with the caller's request id. The same id
 so a caller that does not know what became of its command sends it again, unchanged.
 """
 
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
 
 from stele.domain.base import Command, Rejection
-from stele.domain.cluster.facts import CreateCluster, Noop
+from stele.domain.cluster.facts import FoundCluster, Noop
 from stele.domain.features.facts import EnableFeatures, FeaturesCommand, SetSetting
 from stele.domain.membership.commands import AnnounceNode, MembershipCommand
 from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
@@ -38,12 +39,12 @@ __all__ = [
     "Cancel",
     "ClaimCoordinator",
     "Command",
-    "CreateCluster",
     "CreateKeyspace",
     "DropKeyspace",
     "EnableFeatures",
     "Envelope",
     "FinishCleanup",
+    "FoundCluster",
     "Join",
     "Leave",
     "Move",
@@ -53,11 +54,12 @@ __all__ = [
     "Rejection",
     "Rollback",
     "SetSetting",
+    "command_digest",
     "command_name",
 ]
 
 AnyCommand = (
-    CreateCluster
+    FoundCluster
     | Noop
     | MembershipCommand
     | OperationCommand
@@ -80,6 +82,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     actor: str = ""
     reason: str = ""
     origin: str = ""
+    log_id: str = ""
+    """The log that it is meant for, 32 hex digits; empty: any."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +94,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     state_id: bytes
     rejection: Rejection | None = None
+    log_id: bytes = b""
+
+
+COMMAND_DIGEST_BYTES: Final = 16
+_CANONICAL: Final = msgspec.json.Encoder(order="deterministic")
+
+
+def command_digest(command: AnyCommand) -> bytes:
+    """Equal commands have equal digests, in every process: BLAKE2b of the canonical JSON, 16 bytes."""
+    return blake2b(_CANONICAL.encode(command), digest_size=COMMAND_DIGEST_BYTES).digest()
 
 
 def command_name(command: AnyCommand) -> str:

@@ -5,7 +5,7 @@ answer everywhere. ``at_ms`` is the writer's clock and goes only into fields tha
 """
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.facts import CreateCluster
+from stele.domain.cluster.facts import FoundCluster
 from stele.domain.commands import MAX_REQUEST_ID_CHARS, MAX_TEXT_CHARS, Envelope, command_name
 from stele.domain.context import Context, Decision
 from stele.domain.evolve import apply_facts
@@ -38,10 +38,10 @@ def _check_envelope(image: Image, envelope: Envelope) -> Rejection | None:
                 f"'{name}' has more than {MAX_TEXT_CHARS} characters.",
                 "Shorten it; put long texts where you can link to them.",
             )
-    if not image.cluster and not isinstance(envelope.command, CreateCluster):
+    if not image.cluster and not isinstance(envelope.command, FoundCluster):
         return Rejection(
-            "no_cluster",
-            f"The log is empty, so '{command_name(envelope.command)}' has nothing to act on.",
-            "The metadata log creates the cluster when it starts: try again.",
+            "not_founded",
+            f"There is no cluster in the log, so '{command_name(envelope.command)}' was not decided.",
+            "Run `stele found` once; if there was a cluster, look whether the right topic is there.",
         )
     return None

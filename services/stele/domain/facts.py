@@ -26,14 +26,21 @@ AnyFact = (
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """One record of the log (design, section 1). Ids of states are 16 bytes, ordered by time."""
+    """One record of the log (design, section 1). Ids of states and logs are 16 bytes, ordered by time.
+
+    The witness is the newest winner that the writer had read from the log.
+    """
 
     prev_state_id: bytes
     state_id: bytes
+    log_id: bytes = bytes(16)
+    witness_state_id: bytes = bytes(16)
     epoch: int
+    witness_epoch: int = 0
     request_id: str
     command: str
     facts: tuple[AnyFact, ...]
+    command_digest: bytes = bytes(16)
     actor: str = ""
     reason: str = ""
     origin: str = ""

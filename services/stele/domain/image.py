@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.cluster.facts import ClusterImage
+from stele.domain.cluster.facts import NO_LOG, ClusterImage
 from stele.domain.features.facts import FeaturesImage
 from stele.domain.membership.facts import Node
 from stele.domain.membership.image import MembershipImage
@@ -17,6 +17,8 @@ from stele.domain.ring.image import RingImage
 from stele.domain.ring.ranges import Placement
 from stele.domain.schema.facts import SchemaImage
 from stele.domain.topology.image import TopologyImage
+
+__all__ = ["EMPTY", "NO_LOG", "ZERO_STATE", "Image"]
 
 ZERO_STATE: Final = bytes(16)
 """State id before the first epoch."""
@@ -43,6 +45,16 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cluster_id(self) -> str:
         return self.founding.cluster_id
+
+    @property
+    def log_id(self) -> bytes:
+        """Which log it is, 16 bytes; ``NO_LOG`` before its founding."""
+        return self.founding.log_id
+
+    @property
+    def topic_id(self) -> str:
+        """What the brokers called the topic when the log was founded; empty: not known."""
+        return self.founding.topic_id
 
     def node(self, node_id: str) -> Node | None:
         return self.membership.nodes.get(node_id)

@@ -1,6 +1,7 @@
 """What coordinator and nodes say to each other through Kafka, beside the log (design, section 4).
 
 All of it may be lost, doubled or late: the log alone decides, and whatever is missing is said again.
+Each says which log it speaks of (``log_id``); receivers ignore what speaks of another.
 """
 
 import msgspec
@@ -28,6 +29,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     session: str
     request_id: str = ""
+    log_id: bytes = b""
 
     def work(self) -> WorkKey:
         return self.node_id, self.kind, self.session
@@ -48,6 +50,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     keys_done: int = 0
     error: str = ""
     at_ms: int = 0
+    log_id: bytes = b""
 
     def work(self) -> WorkKey:
         return self.node_id, self.kind, self.session
@@ -70,3 +73,6 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     oldest_version_in_use: int
     sessions_in_use: tuple[str, ...] = ()
     at_ms: int = 0
+    log_id: bytes = b""
+    state_id: bytes = b""
+    """Of ``epoch``: an ack of another history counts for nothing."""

@@ -28,8 +28,8 @@ def view(image: Image) -> Json:
 def epoch_view(epoch: Epoch) -> Json:
     """One epoch of the log: what became true, who asked for it and why."""
     shown: Json = msgspec.to_builtins(epoch, builtin_types=(bytes,))
-    shown["prev_state_id"] = epoch.prev_state_id.hex()
-    shown["state_id"] = epoch.state_id.hex()
+    for name in ("prev_state_id", "state_id", "log_id", "witness_state_id", "command_digest"):
+        shown[name] = shown[name].hex()
     return shown
 
 

@@ -1,27 +1,35 @@
 """Records to bytes and back: Avro single-object encoding, ``C3 01`` + CRC-64-AVRO fingerprint + body."""
 
+from functools import cache
 from io import BytesIO
 from typing import Any, Final, TypeVar
 
 import msgspec
-from fastavro import schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from stele.domain.base import Command, Fact
 from stele.domain.commands import Envelope, Outcome, command_name
 from stele.domain.facts import Epoch
 from stele.domain.messages import Ack, Order, Report
-from stele.log.schemas import HEADER_BYTES, load_schemas
+from stele.log.chain import FROZEN, FROZEN_BYTES, STATE_BYTES
+from stele.log.schemas import HEADER_BYTES, Schema, load_schemas
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_FACTS: Final[dict[str, type]] = {
-    f"stele.{fact.__name__}": fact for fact in Fact.__subclasses__()
-}
+_FACTS: Final[dict[str, type]] = {f"stele.{fact.__name__}": fact for fact in Fact.__subclasses__()}
 _COMMANDS: Final[dict[str, type]] = {
-    f"stele.{command.__struct_config__.tag}": command
-    for command in Command.__subclasses__()
+    f"stele.{command.__struct_config__.tag}": command for command in Command.__subclasses__()
 }
 _BYTES: Final = (bytes,)
+_NUMBER_BYTES: Final = 8
+"""Numbers in a record's frozen part are big-endian; see ``chain``."""
+_FROZEN_FIELDS: Final = 6
+_TAIL_FIELDS: Final = tuple(
+    name
+    for name in Epoch.__struct_fields__
+    if name
+    not in ("prev_state_id", "state_id", "log_id", "witness_state_id", "epoch", "witness_epoch")
+)
 
 
 class DecodeError(ValueError):
@@ -33,14 +41,34 @@ class DecodeError(ValueError):
 
 
 def encode_epoch(epoch: Epoch) -> bytes:
-    record = _builtins(epoch)
-    record["facts"] = [_named(fact) for fact in record["facts"]]
-    return _write("Epoch", record)
+    """The frozen part is laid down by hand: it is the same in every schema, and that is faster."""
+    schemas, tail = load_schemas(), _tails()
+    header = schemas.headers["Epoch"]
+    out = BytesIO()
+    out.write(header)
+    for part in (epoch.prev_state_id, epoch.state_id, epoch.log_id, epoch.witness_state_id):
+        assert len(part) == STATE_BYTES
+        out.write(part)
+    out.write(epoch.epoch.to_bytes(_NUMBER_BYTES))
+    out.write(epoch.witness_epoch.to_bytes(_NUMBER_BYTES))
+    record = {name: getattr(epoch, name) for name in _TAIL_FIELDS}
+    facts = msgspec.to_builtins(epoch.facts, builtin_types=_BYTES)
+    record["facts"] = [_named(fact) for fact in facts]
+    schemaless_writer(out, tail[header], record)
+    return out.getvalue()
 
 
 def decode_epoch(value: bytes) -> Epoch:
     """Raises DecodeError."""
-    record = _read("Epoch", value)
+    if len(value) < FROZEN_BYTES:
+        raise DecodeError(f"{len(value)} bytes are no epoch")
+    header, newest = value[:HEADER_BYTES], load_schemas().headers["Epoch"]
+    tails = _tails()
+    tail = tails.get(header)
+    if tail is None:
+        raise _unknown_schema("Epoch", header)
+    record = _read_body(value, FROZEN_BYTES, tail, None if header == newest else tails[newest])
+    previous, own, log_id, witness, epoch, witness_epoch = FROZEN.unpack_from(value)
     try:
         record["facts"] = tuple(
             [
@@ -49,7 +77,15 @@ def decode_epoch(value: bytes) -> Epoch:
             ]
         )
         record["required_features"] = tuple(record["required_features"])
-        return Epoch(**record)
+        return Epoch(
+            prev_state_id=previous,
+            state_id=own,
+            log_id=log_id,
+            witness_state_id=witness,
+            epoch=epoch,
+            witness_epoch=witness_epoch,
+            **record,
+        )
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         raise DecodeError(f"not an epoch: {error}") from error
 
@@ -130,17 +166,36 @@ def _read(name: str, value: bytes) -> dict[str, Any]:
     header = value[:HEADER_BYTES]
     found = schemas.by_header.get(header)
     if found is None or found[0] != name:
-        raise DecodeError(
-            f"no schema of {name} has fingerprint {header.hex()}", unknown_schema=True
+        raise _unknown_schema(name, header)
+    newest = None if header == schemas.headers[name] else schemas.newest[name]
+    return _read_body(value, HEADER_BYTES, found[1], newest)
+
+
+def _unknown_schema(name: str, header: bytes) -> DecodeError:
+    text = f"no schema of {name} has fingerprint {header.hex()}"
+    return DecodeError(text, unknown_schema=True)
+
+
+@cache
+def _tails() -> dict[bytes, Schema]:
+    """By header, the schemas of Epoch without the fields of the frozen part."""
+    return {
+        header: parse_schema(
+            {**schema, "fields": schema["fields"][_FROZEN_FIELDS:]}, _write_hint=False
         )
-    newest = schemas.newest[name]
+        for header, (name, schema) in load_schemas().by_header.items()
+        if name == "Epoch"
+    }
+
+
+def _read_body(value: bytes, begin: int, writer: Schema, reader: Schema | None) -> dict[str, Any]:
     body = BytesIO(value)
-    body.seek(HEADER_BYTES)
+    body.seek(begin)
     try:
         record: dict[str, Any] = schemaless_reader(
             body,
-            found[1],
-            None if header == schemas.headers[name] else newest,
+            writer,
+            reader,
             return_record_name=True,
             return_record_name_override=True,
         )

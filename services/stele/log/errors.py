@@ -14,7 +14,7 @@ class CorruptRecordError(LogError):
 
 
 class UnknownSchemaError(LogError):
-    """Written with a schema that this build does not have. Upgrade this process."""
+    """A winner was written with a schema that this build does not have. Upgrade this process."""
 
 
 class UnknownFeatureError(LogError):
@@ -23,3 +23,19 @@ class UnknownFeatureError(LogError):
 
 class OffsetGoneError(LogError):
     """The topic does not hold this offset any more: begin with a snapshot."""
+
+
+class MissedRecordsError(LogError):
+    """Records before this offset were not offered. A reader that can must read them again."""
+
+
+class LostWinnersError(LogError):
+    """A record proves that winners of this log are gone."""
+
+
+class AnchorLostError(LogError):
+    """The last winner that was read is not in the topic any more: it is another history by now."""
+
+
+class OtherHistoryError(LogError):
+    """An epoch that this process acknowledged has another state id in the log that it reads now."""

@@ -1,73 +1,90 @@
-"""Reading the log: which record wins an epoch, and the image that follows from the winners."""
+"""Reading the log: the image that follows from the winners. Which record wins is ``chain``'s to say."""
 
 from typing import Final
 
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
+from stele.log.chain import FROZEN, Anchor, Chain, Verdict
 from stele.log.codec import DecodeError, decode_epoch
-from stele.log.errors import CorruptRecordError, UnknownFeatureError, UnknownSchemaError
+from stele.log.errors import (
+    CorruptRecordError,
+    LogError,
+    LostWinnersError,
+    MissedRecordsError,
+    UnknownFeatureError,
+    UnknownSchemaError,
+)
 from stele.log.schemas import HEADER_BYTES, load_schemas
-from stele.log.state_ids import STATE_ID_BYTES
 
 KNOWN_FEATURES: Final = frozenset[str]()
 """Semantics, beyond the first, that this build can fold."""
-
-_PREVIOUS: Final = slice(HEADER_BYTES, HEADER_BYTES + STATE_ID_BYTES)
 
 
 class Fold:
     """The image after all records that were offered, in the order of the log.
 
-    The first record whose ``prev_state_id`` is the image's state id wins; all others for that epoch lose
-    and are skipped by every reader alike. Offsets have holes, epochs have none.
+    Losers are skipped by every reader alike, whatever schema they were written with; records of another
+    log are skipped and counted. Offsets have holes only where the log was asked again: ``chain.jump``.
     """
 
-    def __init__(self, image: Image = EMPTY, next_offset: int = 0) -> None:
+    def __init__(
+        self, image: Image = EMPTY, next_offset: int = 0, anchor: Anchor | None = None
+    ) -> None:
         self.image = image
-        self.next_offset = next_offset
-        self.losers = 0
+        self.chain = Chain(image.log_id, image.epoch, image.state_id, next_offset, anchor)
+
+    @property
+    def next_offset(self) -> int:
+        return self.chain.next_offset
+
+    @property
+    def losers(self) -> int:
+        return self.chain.losers
 
     def offer(self, offset: int, value: bytes) -> Epoch | None:
-        """The winner's epoch, or None for a loser. Raises LogError where a reader must stop."""
-        self.next_offset = offset + 1
+        """The winner's epoch, or None for a loser or a stray. Raises LogError where a reader must stop."""
+        verdict = self.chain.judge(offset, value)
+        if verdict is Verdict.WINNER:
+            epoch = self._decode(offset, value)
+            self.image = evolve(self.image, epoch)
+            self.chain.win(offset, value)
+            return epoch
+        if verdict in (Verdict.HOLE, Verdict.LOST_WINNERS):
+            raise stopped_by(self.chain, verdict, offset, value)
+        self.chain.skip(offset, verdict)
+        return None
+
+    def adopt(self, offset: int, value: bytes, image: Image) -> None:
+        """Take the image that the writer of this winner has computed already."""
+        assert image.epoch == self.image.epoch + 1
+        self.chain.win(offset, value)
+        self.image = image
+
+    def _decode(self, offset: int, value: bytes) -> Epoch:
         if value[:HEADER_BYTES] not in load_schemas().by_header:
-            raise self._unreadable(offset, value)
-        if value[_PREVIOUS] != self.image.state_id:
-            self.losers += 1
-            return None
-        epoch = self._decode(offset, value)
+            text = f"no schema has fingerprint {value[2:HEADER_BYTES].hex()}. Upgrade this process."
+            raise UnknownSchemaError(offset, text)
+        try:
+            epoch = decode_epoch(value)
+        except DecodeError as error:
+            raise CorruptRecordError(offset, str(error)) from error
         unknown = sorted({*epoch.required_features} - KNOWN_FEATURES)
         if unknown:
             raise UnknownFeatureError(
                 offset, f"it needs {', '.join(unknown)}. Upgrade this process."
             )
-        self.image = evolve(self.image, epoch)
         return epoch
 
-    def adopt(self, offset: int, image: Image) -> None:
-        """Take the image that the writer of this winner has computed already."""
-        assert image.epoch == self.image.epoch + 1
-        self.next_offset = offset + 1
-        self.image = image
 
-    def _decode(self, offset: int, value: bytes) -> Epoch:
-        try:
-            epoch = decode_epoch(value)
-        except DecodeError as error:
-            raise CorruptRecordError(offset, str(error)) from error
-        if epoch.epoch != self.image.epoch + 1:
-            found, expected = epoch.epoch, self.image.epoch + 1
-            raise CorruptRecordError(offset, f"it says epoch {found} where {expected} follows")
-        return epoch
-
-    @staticmethod
-    def _unreadable(offset: int, value: bytes) -> CorruptRecordError | UnknownSchemaError:
-        if value[:2] != b"\xc3\x01":
-            return CorruptRecordError(
-                offset, f"it begins with {value[:2].hex() or 'nothing'}, not c301"
-            )
-        return UnknownSchemaError(
-            offset,
-            f"no schema has fingerprint {value[2:HEADER_BYTES].hex()}. Upgrade this process.",
-        )
+def stopped_by(chain: Chain, verdict: Verdict, offset: int, value: bytes) -> LogError:
+    """The error for a suspicious record that a reader cannot go past."""
+    if verdict is Verdict.HOLE:
+        text = f"offset {chain.next_offset} should follow. Read the records in between again."
+        return MissedRecordsError(offset, text)
+    witness = FROZEN.unpack_from(value)[5]
+    return LostWinnersError(
+        offset,
+        f"its writer had read an epoch {witness} of log {chain.log_id.hex()} that is not in this history,"
+        f" which is at epoch {chain.epoch}: winners were lost. Run `stele recover`.",
+    )

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from stele.domain.facts import Epoch
+from stele.domain.evolve import Delta
 from stele.domain.image import EMPTY, Image
 from stele.log.fold import Fold
 from stele.log.port import Log, Record
 
-Listener = Callable[[Image, Epoch], None]
+Listener = Callable[[Image, Delta], None]
 
 WAIT_S: Final = 30.0
 
@@ -32,7 +32,7 @@ class LogFollower:
         return self.fold.image
 
     def listen(self, listener: Listener) -> None:
-        """Have ``listener(image, epoch)`` called in the event loop after each epoch from now on."""
+        """Have ``listener(image, delta)`` called in the event loop after each epoch from now on."""
         self._listeners.append(listener)
 
     def start(self) -> None:
@@ -66,16 +66,17 @@ class LogFollower:
             return
         try:
             for offset, value in records:
+                before = self.fold.image
                 epoch = self.fold.offer(offset, value)
                 if epoch is not None:
-                    self._tell(epoch)
+                    self._tell(Delta(before, epoch))
         except Exception as error:  # whatever stops a reader must be seen, not swallowed
             self._fail(error)
         self._wake()
 
-    def _tell(self, epoch: Epoch) -> None:
+    def _tell(self, delta: Delta) -> None:
         for listener in self._listeners:
-            listener(self.image, epoch)
+            listener(self.image, delta)
 
     def _wake(self) -> None:
         for passed, future in self._waiters:

@@ -15,20 +15,16 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import EMPTY, NO_LOG, Image
+from stele.log.chain import STATE_ID, Chain, Verdict
 from stele.log.codec import decode_epoch
-from stele.log.fold import Fold
+from stele.log.fold import Fold, stopped_by
 from stele.log.port import LogPast
-from stele.log.schemas import HEADER_BYTES
-from stele.log.state_ids import STATE_ID_BYTES
 
 FOLDED_AT_ONCE: Final = 100
 """Epochs folded before other work gets its turn, 2 ms."""
 REMEMBERED_IMAGES: Final = 4
 """Images of the past that were asked for lately: the next question is often nearby."""
-
-_PREVIOUS: Final = slice(HEADER_BYTES, HEADER_BYTES + STATE_ID_BYTES)
-_OWN: Final = slice(HEADER_BYTES + STATE_ID_BYTES, HEADER_BYTES + 2 * STATE_ID_BYTES)
 
 
 class Bounds(NamedTuple):
@@ -132,7 +128,7 @@ class History:
         """At most ``limit`` epochs from ``first`` on; none when ``first`` is after the newest.
 
         Raises EpochNotFoundError when they are older than what this process knows, OffsetGoneError
-        when the topic was truncated.
+        when the topic was truncated, TimeoutError when the broker is too slow.
         """
         if limit <= 0 or first > self.newest:
             return []
@@ -160,6 +156,7 @@ class History:
             async for winner in self._winners(
                 Mark(start.image.epoch, start.next_offset, start.image.state_id), epoch
             ):
+                fold.chain.jump(winner.offset)
                 fold.offer(winner.offset, winner.value)
                 if winner.epoch % FOLDED_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -170,7 +167,7 @@ class History:
     def state_id_of(self, epoch: int) -> bytes | None:
         """The state id that ``epoch`` made, if the epoch is recent."""
         found = self._from_recent(epoch, 1)
-        return found[0].value[_OWN] if found else None
+        return found[0].value[STATE_ID] if found else None
 
     def _forget_the_oldest(self) -> None:
         most, most_bytes = self._bounds.recent_records, self._bounds.recent_bytes
@@ -201,14 +198,19 @@ class History:
                     yield winner
                 epoch += len(found)
                 if found:
-                    next_offset, state_id = found[-1].offset + 1, found[-1].value[_OWN]
+                    next_offset, state_id = found[-1].offset + 1, found[-1].value[STATE_ID]
                 continue
             records = await self._log.read(next_offset, self._bounds.read_records)
             if not records:
-                raise EpochNotFoundError(epoch + 1, self._oldest + 1, self.newest)
+                raise TimeoutError(f"The log did not give epoch {epoch + 1}, which it held before.")
+            chain = Chain(self._newest.log_id if epoch else NO_LOG, epoch, state_id, next_offset)
             for offset, value in records:
-                if value[_PREVIOUS] == state_id and epoch < last:
-                    epoch, state_id = epoch + 1, value[_OWN]
+                chain.jump(offset)  # the reader of the log has looked into the holes
+                verdict = chain.offer(offset, value)
+                if verdict is Verdict.LOST_WINNERS:
+                    raise stopped_by(chain, verdict, offset, value)
+                if verdict is Verdict.WINNER and epoch < last:
+                    epoch, state_id = epoch + 1, value[STATE_ID]
                     yield Winner(epoch, offset, value)
             next_offset = records[-1].offset + 1
 

@@ -12,11 +12,20 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.commands import Envelope, Noop, Outcome, Rejection, command_name
+from stele.domain.cluster.facts import ClusterCreated
+from stele.domain.commands import (
+    Envelope,
+    FoundCluster,
+    Noop,
+    Outcome,
+    Rejection,
+    command_digest,
+    command_name,
+)
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
-from stele.domain.image import ZERO_STATE, Image
+from stele.domain.image import NO_LOG, Image
 from stele.log.codec import encode_epoch
 from stele.log.fold import Fold
 
@@ -124,7 +133,14 @@ class CommitPipeline:
         return epoch
 
     def resolve(self) -> None:
-        """Force the outcome of what is in flight: whoever wins this epoch, the head or this NOOP, ends it."""
+        """Force the outcome of what is in flight: whoever wins this epoch, the head or this NOOP, ends it.
+
+        Only a founding record can win the first epoch, so that one is sent again.
+        """
+        if self.fold.image.log_id == NO_LOG:
+            if self._in_flight:
+                self._append(self._in_flight[0].value)
+            return
         noop = Envelope(request_id=self._ids.request_id(), command=Noop())
         value, _ = self._encode(self.fold.image, noop, (), self._ids.now_ms())
         self._append(value)
@@ -136,13 +152,9 @@ class CommitPipeline:
             flying.waiting.append(waiting)
             return
         tip = self.tip
-        epoch = tip.applied.epoch_of(envelope.request_id)
-        if epoch is not None:
-            waiting.reply(_applied(envelope, epoch, ZERO_STATE))
-            return
         try:
             at_ms = self._ids.now_ms()
-            decision = decide(tip, envelope, at_ms)
+            decision = decide(tip, self._with_log_id(envelope), at_ms)
             if isinstance(decision, Rejection):
                 self._refuse(waiting, decision)
                 return
@@ -159,7 +171,13 @@ class CommitPipeline:
         self._launch(InFlight(envelope.request_id, value, image, [waiting], [], []))
 
     def _refuse(self, waiting: Waiting, rejection: Rejection) -> None:
-        """A refusal too must rest on the newest state, so it waits behind a barrier."""
+        """A refusal too must rest on the newest state, so it waits behind a barrier.
+
+        A log that is not founded takes no barrier: there is nothing to decide on.
+        """
+        if self.tip.log_id == NO_LOG:
+            waiting.reply(_rejected(waiting.envelope, self.tip, rejection))
+            return
         self._barrier().refused.append((waiting, rejection))
 
     def _barrier(self) -> InFlight:
@@ -183,10 +201,15 @@ class CommitPipeline:
         self, tip: Image, envelope: Envelope, decision: tuple[object, ...], at_ms: int
     ) -> tuple[bytes, Image]:
         """``at_ms`` is the time that was decided by, so that any reader can decide again and compare."""
+        read = self.fold.image
         epoch = Epoch(
             prev_state_id=tip.state_id,
             state_id=self._ids.next_state_id(tip.state_id),
+            log_id=tip.log_id if tip.log_id != NO_LOG else _founded(decision),
+            witness_state_id=read.state_id,
             epoch=tip.epoch + 1,
+            witness_epoch=read.epoch,
+            command_digest=command_digest(envelope.command),
             request_id=envelope.request_id,
             command=command_name(envelope.command),
             facts=decision,  # type: ignore[arg-type]
@@ -197,23 +220,34 @@ class CommitPipeline:
         )
         return encode_epoch(epoch), evolve(tip, epoch)
 
+    def _with_log_id(self, envelope: Envelope) -> Envelope:
+        """A founding gets the log's id, time-ordered as state ids are."""
+        command = envelope.command
+        if not isinstance(command, FoundCluster) or command.log_id:
+            return envelope
+        log_id = self._ids.next_state_id(NO_LOG).hex()
+        command = msgspec.structs.replace(command, log_id=log_id)
+        return msgspec.structs.replace(envelope, command=command)
+
     def _won(self, offset: int) -> None:
         flight = self._in_flight.popleft()
         self.bytes_in_flight -= len(flight.value)
         if flight is self._open_barrier:
             self._open_barrier = None
         del self._by_request[flight.request_id]
-        self.fold.adopt(offset, flight.image)
+        self.fold.adopt(offset, flight.value, flight.image)
         met = Outcome(
             request_id=flight.request_id,
             applied=True,
             epoch=flight.image.epoch,
             state_id=flight.image.state_id,
+            log_id=flight.image.log_id,
         )
+        image = flight.image
         for reply in flight.readers:
             reply(met)
         for waiting in flight.waiting:
-            waiting.reply(_applied(waiting.envelope, flight.image.epoch, flight.image.state_id))
+            waiting.reply(_applied(waiting.envelope, image.epoch, image.state_id, image.log_id))
         for waiting, rejection in flight.refused:
             waiting.reply(_rejected(waiting.envelope, flight.image, rejection))
 
@@ -232,8 +266,10 @@ class CommitPipeline:
                 self._barrier().readers.extend(flight.readers)
 
 
-def _applied(envelope: Envelope, epoch: int, state_id: bytes) -> Outcome:
-    return Outcome(request_id=envelope.request_id, applied=True, epoch=epoch, state_id=state_id)
+def _applied(envelope: Envelope, epoch: int, state_id: bytes, log_id: bytes) -> Outcome:
+    return Outcome(
+        request_id=envelope.request_id, applied=True, epoch=epoch, state_id=state_id, log_id=log_id
+    )
 
 
 def _rejected(envelope: Envelope, image: Image, rejection: Rejection) -> Outcome:
@@ -243,7 +279,14 @@ def _rejected(envelope: Envelope, image: Image, rejection: Rejection) -> Outcome
         epoch=image.epoch,
         state_id=image.state_id,
         rejection=rejection,
+        log_id=image.log_id,
     )
+
+
+def _founded(decision: tuple[object, ...]) -> bytes:
+    (fact,) = decision
+    assert isinstance(fact, ClusterCreated)
+    return bytes.fromhex(fact.log_id)
 
 
 def _internal(error: Exception) -> Rejection:

@@ -13,9 +13,10 @@ from typing import Any, Final
 import msgspec
 from fastavro.schema import fingerprint, load_schema, to_parsing_canonical_form
 
-MAGIC: Final = b"\xc3\x01"
-"""First bytes of Avro's single-object encoding; eight bytes of fingerprint follow."""
+from stele.log.chain import MAGIC
+
 HEADER_BYTES: Final = 10
+"""``chain.MAGIC`` and eight bytes of fingerprint: Avro's single-object encoding."""
 
 Schema = Any
 """fastavro's parsed form: nested dicts and lists."""

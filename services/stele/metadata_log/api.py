@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 
 from stele.domain.commands import AnyCommand, Envelope, Outcome, Rejection
-from stele.domain.entities import Coordinator, Keyspace, Node, Operation, Request, Topology
 from stele.domain.facts import AnyFact
+from stele.domain.membership.facts import Node
+from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.schema.facts import Keyspace
+from stele.domain.topology.facts import Coordinator, Transition, Versions
 
 
 class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,6 +29,7 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     actor: str = ""
     reason: str = ""
     origin: str = ""
+    log_id: str = ""
 
     def envelope(self) -> Envelope:
         return Envelope(
@@ -34,6 +38,7 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             actor=self.actor,
             reason=self.reason,
             origin=self.origin or "http",
+            log_id=self.log_id,
         )
 
 
@@ -45,6 +50,7 @@ class OutcomeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     state_id: str
     rejection: Rejection | None = None
+    log_id: str = ""
 
 
 class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,10 +58,14 @@ class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     prev_state_id: str
     state_id: str
+    log_id: str
+    witness_state_id: str
     epoch: int
+    witness_epoch: int
     request_id: str
     command: str
     facts: tuple[AnyFact, ...]
+    command_digest: str
     actor: str
     reason: str
     origin: str
@@ -68,12 +78,13 @@ class StateAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     cluster: str
     cluster_id: str
+    log_id: str
     epoch: int
     state_id: str
     hash: str
-    topology: Topology
+    topology: Versions
     coordinator: Coordinator
-    operation: Operation | None
+    transitions: tuple[Transition, ...]
     nodes: tuple[Node, ...]
     requests: tuple[Request, ...]
     keyspaces: tuple[Keyspace, ...]
@@ -87,9 +98,10 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     from_epoch: int
     to_epoch: int
+    cluster: dict[str, Any]
     topology: dict[str, Any]
     coordinator: dict[str, Any]
-    operation: dict[str, Any]
+    transitions: dict[str, Any]
     nodes: dict[str, Any]
     requests: dict[str, Any]
     keyspaces: dict[str, Any]
@@ -114,4 +126,5 @@ def outcome_answer(outcome: Outcome) -> OutcomeAnswer:
         epoch=outcome.epoch,
         state_id=outcome.state_id.hex(),
         rejection=outcome.rejection,
+        log_id=outcome.log_id.hex(),
     )

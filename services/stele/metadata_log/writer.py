@@ -15,7 +15,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from structlog.stdlib import BoundLogger
 
-from stele.domain.commands import CreateCluster, Envelope, Outcome
+from stele.domain.commands import Envelope, FoundCluster, Outcome
 from stele.domain.image import ZERO_STATE, Image
 from stele.log.fold import Fold
 from stele.log.history import History
@@ -327,7 +327,7 @@ def _create_cluster(settings: MetadataLogSettings) -> Envelope:
     """All instances use one request id: whichever is first, the cluster is made once."""
     return Envelope(
         request_id=f"create-cluster-{settings.cluster}",
-        command=CreateCluster(cluster_id=f"{settings.cluster}/{uuid.uuid4()}"),
+        command=FoundCluster(cluster_id=f"{settings.cluster}/{uuid.uuid4()}"),
         actor=settings.instance_id,
         reason="The log was empty.",
         origin="metadata-log",

@@ -18,7 +18,7 @@ from stele.runtime.settings import ConfigurationError
 
 SUBMIT_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.5
-NOT_YET: Final = frozenset({"no_cluster"})
+NOT_YET: Final = frozenset({"not_founded"})
 """Rejections that pass: the metadata log creates the cluster when it starts."""
 
 log = get_logger(__name__)

@@ -35,7 +35,7 @@ def decode(source: DataFrame) -> DataFrame:
         "offset",
         "prev_state_id",
         epoch["epoch"].isNotNull().alias("readable"),
-        epoch["epoch"].alias("epoch"),
+        sql.conv(sql.hex(epoch["epoch"]), 16, 10).cast("long").alias("epoch"),
         *(epoch[name].alias(name) for name in plain),
         sql.to_json(epoch["required_features"]).alias("required_features"),
         sql.to_json(_changes(epoch["facts"])).alias("changes"),

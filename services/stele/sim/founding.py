@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from random import Random
 
 from stele.domain import commands
-from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
+from stele.domain.commands import AnyCommand, Envelope, Rejection, command_digest, command_name
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
@@ -27,7 +27,8 @@ class Founding:
         self.envelopes: dict[str, Envelope] = {}
         self._random = Random(f"{seed}/founding")
         cluster = f"sim/{self._uuid()}"
-        self.apply(commands.CreateCluster(cluster))
+        log_id = next_state_id(bytes(16), 0, self._random.getrandbits(74)).hex()
+        self.apply(commands.FoundCluster(cluster, log_id))
         self.apply(commands.ClaimCoordinator(FOUNDER, TERM))
 
     def join_all(self, joins: Iterable[commands.Join]) -> None:
@@ -43,10 +44,16 @@ class Founding:
         decision = decide(self.image, envelope, 0)
         if isinstance(decision, Rejection):
             raise ValueError(f"{command_name(command)}: {decision.message}")
+        before = self.image
+        log_id = command.log_id if isinstance(command, commands.FoundCluster) else ""
         epoch = Epoch(
             prev_state_id=self.image.state_id,
             state_id=next_state_id(self.image.state_id, 0, self._random.getrandbits(74)),
-            epoch=self.image.epoch + 1,
+            log_id=bytes.fromhex(log_id) or before.log_id,
+            witness_state_id=before.state_id,
+            epoch=before.epoch + 1,
+            witness_epoch=before.epoch,
+            command_digest=command_digest(command),
             request_id=envelope.request_id,
             command=command_name(command),
             facts=decision,

@@ -11,6 +11,7 @@ from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.evolve import apply_fact
 from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE, AppliedImage
+from stele.log.chain import PREV_STATE_ID
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.history import Checkpoint, History, Mark, Winner
@@ -47,7 +48,8 @@ def compare_and_swap_by_epoch_number(patch: Patch) -> None:
         epoch = decode_epoch(value)
         if epoch.epoch != self.image.epoch + 1:
             return offer(self, offset, value)
-        self.next_offset = offset + 1
+        self.chain.jump(offset)
+        self.chain.win(offset, value)
         image = self.image
         for fact in epoch.facts:
             image = apply_fact(image, fact)
@@ -193,8 +195,8 @@ def snapshot_is_one_record_off(patch: Patch) -> None:
 
     def off_by_one(self: Follower) -> None:
         save(self)
-        facts, epoch, state_id, next_offset = self.disk["snapshot"]
-        self.disk["snapshot"] = (facts, epoch, state_id, next_offset + 1)
+        facts, epoch, state_id, next_offset, anchor = self.disk["snapshot"]
+        self.disk["snapshot"] = (facts, epoch, state_id, next_offset + 1, anchor)
 
     patch.attribute(Follower, "save_snapshot", off_by_one)
 
@@ -214,7 +216,7 @@ def writer_trusts_its_own_image(patch: Patch) -> None:
     on_record = CommitPipeline.on_record
 
     def selfish(self: CommitPipeline, offset: int, value: bytes) -> Epoch | None:
-        if self._in_flight and value[10:26] == self.fold.image.state_id:
+        if self._in_flight and value[PREV_STATE_ID] == self.fold.image.state_id:
             self._won(offset)
             return None
         return on_record(self, offset, value)

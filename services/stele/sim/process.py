@@ -115,14 +115,20 @@ class Follower(Process):
     def save_snapshot(self) -> None:
         image = self.fold.image
         facts = tuple(image_to_facts(image))
-        self.disk["snapshot"] = (facts, image.epoch, image.state_id, self.fold.next_offset)
+        self.disk["snapshot"] = (
+            facts,
+            image.epoch,
+            image.state_id,
+            self.fold.next_offset,
+            self.fold.chain.anchor,
+        )
 
     def _resume(self) -> Fold:
         saved = self.disk.get("snapshot")
         if saved is None:
             return Fold(EMPTY, 0)
-        facts, epoch, state_id, next_offset = saved
-        return Fold(facts_to_image(facts, epoch, state_id), next_offset)
+        facts, epoch, state_id, next_offset, anchor = saved
+        return Fold(facts_to_image(facts, epoch, state_id), next_offset, anchor)
 
     async def log_end(self) -> int:
         """The log's end at some moment after the call; asks again until it is told."""

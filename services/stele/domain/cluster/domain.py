@@ -3,21 +3,30 @@
 from collections.abc import Iterable
 
 from stele.domain.base import Rejection
-from stele.domain.cluster.facts import ClusterCreated, ClusterImage, CreateCluster, Noop
+from stele.domain.cluster.facts import (
+    NO_LOG,
+    ClusterCreated,
+    ClusterImage,
+    FoundCluster,
+    Noop,
+)
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.names import PARTITIONER
 from stele.domain.registry_entry import Domain
 from stele.domain.tables import Json, changed_fields
 
 
-def create_cluster(context: Context, command: CreateCluster) -> Decision:
+def found_cluster(context: Context, command: FoundCluster) -> Decision:
+    """Founding the same cluster again changes nothing; the loser of a race adopts the winner so."""
+    name, _, unique = command.cluster_id.partition("/")
     if context.image.cluster:
+        if name in ("", context.image.cluster):
+            return ()
         return Rejection(
             "cluster_exists",
             f"The log already holds cluster '{context.image.cluster}'.",
             "Use it, or name another cluster in STELE_CLUSTER.",
         )
-    name, _, unique = command.cluster_id.partition("/")
     refused = bad_name("cluster", name)
     if refused is not None:
         return refused
@@ -27,7 +36,10 @@ def create_cluster(context: Context, command: CreateCluster) -> Decision:
             f"'{command.cluster_id[:80]}' is no cluster id.",
             "Send '<name>/<uuid>'.",
         )
-    return (ClusterCreated(name, command.cluster_id, PARTITIONER),)
+    founded = ClusterCreated(
+        name, command.cluster_id, PARTITIONER, command.log_id, command.topic_id
+    )
+    return (founded,)
 
 
 def noop(context: Context, command: Noop) -> Decision:
@@ -35,16 +47,32 @@ def noop(context: Context, command: Noop) -> Decision:
 
 
 def cluster_created(_: ClusterImage, fact: ClusterCreated) -> ClusterImage:
-    return ClusterImage(fact.cluster, fact.cluster_id, fact.partitioner)
+    return ClusterImage(
+        fact.cluster,
+        fact.cluster_id,
+        fact.partitioner,
+        bytes.fromhex(fact.log_id) or NO_LOG,
+        fact.topic_id,
+    )
 
 
 def to_facts(image: ClusterImage) -> Iterable[ClusterCreated]:
     if image.name:
-        yield ClusterCreated(image.name, image.cluster_id, image.partitioner)
+        yield ClusterCreated(
+            image.name,
+            image.cluster_id,
+            image.partitioner,
+            "" if image.log_id == NO_LOG else image.log_id.hex(),
+            image.topic_id,
+        )
 
 
 def view(image: ClusterImage) -> Json:
-    return {"cluster": image.name, "cluster_id": image.cluster_id}
+    return {
+        "cluster": image.name,
+        "cluster_id": image.cluster_id,
+        "log_id": image.log_id.hex(),
+    }
 
 
 def diff(before: ClusterImage, after: ClusterImage) -> Json:
@@ -54,7 +82,7 @@ def diff(before: ClusterImage, after: ClusterImage) -> Json:
 DOMAIN = Domain(
     name="founding",
     empty=ClusterImage(),
-    decide={CreateCluster: create_cluster, Noop: noop},
+    decide={FoundCluster: found_cluster, Noop: noop},
     apply={ClusterCreated: cluster_created},
     to_facts=to_facts,
     view=view,

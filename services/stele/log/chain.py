@@ -1,0 +1,174 @@
+"""Which record wins: the one implementation of the rule, over raw bytes, without decoding.
+
+The first 90 bytes of every record are frozen for ever, so any build judges any record, also one whose
+schema it does not know:
+
+    header 10, prev_state_id 16, state_id 16, log_id 16, witness_state_id 16, epoch 8, witness_epoch 8
+
+Numbers are big-endian. Nothing here needs Kafka or a clock; (offset, the first 90 bytes) is enough.
+"""
+
+from enum import StrEnum
+from hashlib import blake2b
+from struct import Struct
+from typing import Final, NamedTuple
+
+from stele.domain.image import NO_LOG, ZERO_STATE
+from stele.log.errors import CorruptRecordError
+
+MAGIC: Final = b"\xc3\x01"
+FROZEN_BYTES: Final = 90
+STATE_BYTES: Final = 16
+KEPT_STATES: Final = 65_536
+"""State ids of so many last epochs are kept to compare witnesses with: 1 MiB."""
+DIGEST_BYTES: Final = 16
+
+PREV_STATE_ID: Final = slice(10, 26)
+STATE_ID: Final = slice(26, 42)
+LOG_ID: Final = slice(42, 58)
+FROZEN: Final = Struct(">10x16s16s16s16sQQ")
+"""prev_state_id, state_id, log_id, witness_state_id, epoch, witness_epoch."""
+assert FROZEN.size == FROZEN_BYTES
+
+
+class Verdict(StrEnum):
+    """What a record is to a reader. The last three are suspicions (design, section 1, rule 11)."""
+
+    WINNER = "winner"
+    LOSER = "loser"
+    STRAY = "stray"
+    """Of another log: skipped once the anchor is known to be intact."""
+    HOLE = "hole"
+    """Offsets before it were not read."""
+    LOST_WINNERS = "lost_winners"
+    """Its writer had read a winner of this log that is not in this history."""
+
+
+PLAIN: Final = (Verdict.WINNER, Verdict.LOSER)
+"""Verdicts without suspicion."""
+
+
+class Anchor(NamedTuple):
+    """The last winner: where it stands, and a digest of its bytes."""
+
+    offset: int
+    digest: bytes
+
+
+def digest_of(value: bytes) -> bytes:
+    return blake2b(value, digest_size=DIGEST_BYTES).digest()
+
+
+class Chain:
+    """The chain of winners up to ``epoch``. ``offer`` every record in the order of the offsets."""
+
+    def __init__(
+        self,
+        log_id: bytes = NO_LOG,
+        epoch: int = 0,
+        state_id: bytes = ZERO_STATE,
+        next_offset: int = 0,
+        anchor: Anchor | None = None,
+    ) -> None:
+        self.log_id = log_id
+        self.epoch = epoch
+        self.state_id = state_id
+        self.next_offset = next_offset
+        self.losers = 0
+        self.strays = 0
+        self._first_kept = epoch
+        self._kept = bytearray(state_id)
+        self._anchor = anchor
+        self._last: tuple[int, bytes] | None = None
+
+    @property
+    def anchor(self) -> Anchor | None:
+        """None while no winner was met."""
+        if self._last is not None:
+            self._anchor = Anchor(self._last[0], digest_of(self._last[1]))
+            self._last = None
+        return self._anchor
+
+    def state_id_of(self, epoch: int) -> bytes | None:
+        """The state id that ``epoch`` made; None when it is not kept, or has not come yet."""
+        oldest = max(self._first_kept, self.epoch - KEPT_STATES + 1)
+        if not oldest <= epoch <= self.epoch:
+            return None
+        place = (epoch - self._first_kept) % KEPT_STATES * STATE_BYTES
+        return bytes(self._kept[place : place + STATE_BYTES])
+
+    def judge(self, offset: int, value: bytes) -> Verdict:
+        """What the record would be; changes nothing. Raises CorruptRecordError."""
+        if len(value) < FROZEN_BYTES or value[:2] != MAGIC:
+            raise _no_record(offset, value)
+        if offset != self.next_offset:
+            return Verdict.HOLE
+        if self.epoch == 0:
+            return self._judge_founding(offset, value)
+        previous, _, log_id, witness_state_id, epoch, witness = FROZEN.unpack_from(value)
+        if log_id != self.log_id:
+            return Verdict.STRAY
+        if not self._holds(witness, witness_state_id):
+            return Verdict.LOST_WINNERS
+        if previous != self.state_id:
+            return Verdict.LOSER
+        if epoch != self.epoch + 1:
+            raise _out_of_order(offset, epoch, self.epoch + 1)
+        return Verdict.WINNER
+
+    def offer(self, offset: int, value: bytes) -> Verdict:
+        """Judge, and go past what is a winner, a loser or a stray. Raises CorruptRecordError."""
+        verdict = self.judge(offset, value)
+        if verdict is Verdict.WINNER:
+            self.win(offset, value)
+        elif verdict in (Verdict.LOSER, Verdict.STRAY):
+            self.skip(offset, verdict)
+        return verdict
+
+    def win(self, offset: int, value: bytes) -> None:
+        """Go on past the record, which was judged a winner."""
+        self.log_id = value[LOG_ID]
+        self.state_id = value[STATE_ID]
+        self.epoch += 1
+        self.next_offset = offset + 1
+        self._last = (offset, value)
+        place = (self.epoch - self._first_kept) % KEPT_STATES * STATE_BYTES
+        self._kept[place : place + STATE_BYTES] = self.state_id
+
+    def skip(self, offset: int, verdict: Verdict) -> None:
+        """Go on past a loser or a stray."""
+        self.next_offset = offset + 1
+        if verdict is Verdict.STRAY:
+            self.strays += 1
+        else:
+            self.losers += 1
+
+    def jump(self, offset: int) -> None:
+        """Go on at ``offset``: the log was asked again and holds nothing before it."""
+        self.next_offset = offset
+
+    def _holds(self, witness: int, state_id: bytes) -> bool:
+        """A witness that is older than what is kept proves nothing."""
+        if witness < self._first_kept or witness <= self.epoch - KEPT_STATES:
+            return True
+        place = (witness - self._first_kept) % KEPT_STATES * STATE_BYTES
+        return witness <= self.epoch and self._kept[place : place + STATE_BYTES] == state_id
+
+    def _judge_founding(self, offset: int, value: bytes) -> Verdict:
+        if value[PREV_STATE_ID] != ZERO_STATE or value[LOG_ID] == NO_LOG:
+            return Verdict.STRAY
+        epoch = FROZEN.unpack_from(value)[4]
+        if epoch != 1:
+            raise _out_of_order(offset, epoch, 1)
+        return Verdict.WINNER
+
+
+def _out_of_order(offset: int, found: int, expected: int) -> CorruptRecordError:
+    return CorruptRecordError(offset, f"it says epoch {found} where {expected} follows")
+
+
+def _no_record(offset: int, value: bytes) -> CorruptRecordError:
+    if value[:2] != MAGIC:
+        found = value[:2].hex() or "nothing"
+        return CorruptRecordError(offset, f"it begins with {found}, not c301")
+    return CorruptRecordError(offset, f"it has {len(value)} bytes; a record has {FROZEN_BYTES}")
