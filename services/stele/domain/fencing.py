@@ -1,11 +1,18 @@
 """Versions in use and the fence, per range (seed 000; design, I3 and I6).
 
-Each request that a node coordinates holds the topology version by which it chose its replicas, from before
-the choice until its last answer. A row of a placement keeps the version that gave it its replicas; a
-request whose row did not change since is promoted to the newest version, so a steady stream of rounds
-elsewhere neither waits for it nor kills it. A replica refuses a request of version v on a row of version c
-exactly when v < c <= fence: before it does anything, and again before it answers, since a request that
-began early and ended late has failed.
+Each request that a node coordinates holds the topology version by which it chose its replicas, from before the
+choice until its last answer.
+
+A row of a placement keeps the version that gave it its replicas, and the one before. A request whose row did not
+change since is promoted to the newest version, so a steady stream of rounds elsewhere neither waits for it nor
+kills it. A replica refuses a request of version v exactly when v is older than the newest change of the row that
+is fenced: before it does anything, and again before it answers, since a request that began early and ended late
+has failed.
+
+Two versions are needed. While a row's newest change is not fenced yet, requests of the version before it are
+served; those that are older than the change before that one are not, or a coordinator that slept through both
+would write to replicas that nobody reads any more. There is no third: a row changes again only once its change
+before is fenced.
 """
 
 from collections.abc import Callable
@@ -29,13 +36,9 @@ class StaleVersion(msgspec.Struct, frozen=True):
         )
 
 
-def check_fence(row_version: int, fence_version: int, version: int) -> StaleVersion | None:
-    """None when a request of ``version`` is still served on a row that has been as it is since
-    ``row_version``.
-    """
-    if version < row_version <= fence_version:
-        return StaleVersion(version, row_version, fence_version)
-    return None
+def newest_fenced(version: int, version_before: int, fence_version: int) -> int:
+    """The newest of a row's two changes that is fenced; requests below it are stale."""
+    return version if version <= fence_version else version_before
 
 
 def check_token(image: Image, keyspace_id: str, token: int, version: int) -> StaleVersion | None:
@@ -43,13 +46,16 @@ def check_token(image: Image, keyspace_id: str, token: int, version: int) -> Sta
 
     A keyspace that is gone was dropped, and fenced, after every version that routed by it.
     """
-    topology = image.topology
+    fence_version = image.topology.fence_version
     keyspace = image.schema.by_id.get(keyspace_id)
     if keyspace is None:
-        return StaleVersion(version, topology.fence_version, topology.fence_version)
+        return StaleVersion(version, fence_version, fence_version)
     row = image.ring.placements[keyspace.placement].row_for(token)
-    changed = max(row.version, keyspace.dropped_version)
-    return check_fence(changed, topology.fence_version, version)
+    oldest = max(
+        newest_fenced(row.version, row.version_before, fence_version),
+        newest_fenced(keyspace.dropped_version, 0, fence_version),
+    )
+    return None if version >= oldest else StaleVersion(version, oldest, fence_version)
 
 
 class Hold:

@@ -40,6 +40,7 @@ class RangeReplicas(msgspec.Struct, frozen=True):
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     version: int = 0
+    version_before: int = 0
 
 
 def upper_bound(end: int) -> int:
@@ -69,9 +70,7 @@ def split_row(row: RangeReplicas, boundaries: Sequence[int]) -> tuple[RangeRepli
     low = bisect_right(boundaries, row.start)
     high = bisect_left(boundaries, upper_bound(row.end))
     cuts = pairwise((row.start, *boundaries[low:high], row.end))
-    return tuple(
-        RangeReplicas(start, end, row.reads, row.writes, row.version) for start, end in cuts
-    )
+    return tuple(msgspec.structs.replace(row, start=start, end=end) for start, end in cuts)
 
 
 def _check_cover(rows: Sequence[RangeReplicas]) -> None:
