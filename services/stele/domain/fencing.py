@@ -3,11 +3,11 @@
 Each request that a node coordinates holds the topology version by which it chose its replicas, from before the
 choice until its last answer.
 
-A row of a placement keeps the version that gave it its replicas, and the one before. A request whose row did not
-change since is promoted to the newest version, so a steady stream of rounds elsewhere neither waits for it nor
-kills it. A replica refuses a request of version v exactly when v is older than the newest change of the row that
-is fenced: before it does anything, and again before it answers, since a request that began early and ended late
-has failed.
+A row of a placement keeps the version that gave it its replicas, and the one before. A request whose row
+did not change since is promoted to the newest version, so a steady stream of rounds elsewhere neither waits
+for it nor kills it. A replica refuses a request of version v exactly when v is older than the newest change
+of the row that is fenced: before it does anything, and again before it answers, since a request that began
+early and ended late has failed.
 
 Two versions are needed. While a row's newest change is not fenced yet, requests of the version before it are
 served; those that are older than the change before that one are not, or a coordinator that slept through both
