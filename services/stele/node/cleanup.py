@@ -63,11 +63,13 @@ class Cleaner:
     def _check(self, order: Order, before: Image, keyspace: str) -> None:
         """Still the order's version, with nothing in transition, and the keyspace's very placement?"""
         now = self._follower.image
-        version = now.topology.topology.version
+        version, fence = now.topology.topology.version, now.topology.topology.fence_version
         if version != order.version or now.topology.operation is not None:
             raise CleanupStopped(
                 f"the topology is at version {version}, the order was for {order.version}"
             )
+        if fence != version:  # requests of the version before may still write what is foreign now
+            raise CleanupStopped(f"versions from {fence} on are still served, not only {version}")
         if now.placement_of(keyspace) is not before.placement_of(keyspace):
             raise CleanupStopped(f"keyspace {keyspace} was dropped or made meanwhile")
 

@@ -1,12 +1,14 @@
 """STREAM orders: pull what this node gains from those who have it, under the operation's session.
 
 Everything that was acknowledged before the order's version is pulled; everything since goes to this node
-too, as a write replica. Rows merge by last write wins, so a repetition does no harm.
+too, as a write replica. Rows merge by last write wins, so a repetition does no harm. Each page is synced
+before the next one is counted, so what is reported as done is on the disk.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Set
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 import msgspec
@@ -19,7 +21,6 @@ from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.log.follower import LogFollower
 from stele.node.clock import HybridClock
 from stele.node.orders import Progress
-from stele.node.replica import Sessions
 from stele.node.store import Cursor, Store, spans_of
 from stele.node.wire import Code, Scan, Scanned
 from stele.runtime.logs import get_logger
@@ -50,6 +51,12 @@ class Portion(msgspec.Struct, frozen=True):
     ranges: tuple[Range, ...]
     sources: tuple[str, ...]
     needed: int
+
+
+class Sessions(Protocol):
+    """The node's sessions; see domain.sessions and the agent."""
+
+    def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
 
 
 class Source(Protocol):
@@ -115,7 +122,7 @@ class Streamer:
         self._done = set[Piece]()
 
     async def run(self, order: Order, progress: Progress) -> None:
-        """Raises StreamFailed or SessionClosedError; a second run goes on where the first stopped."""
+        """Raises StreamFailed, SessionClosedError or StoreError; a second run goes on where it stopped."""
         with self._sessions.enter(order.session) as guard:
             if order.session != self._session:
                 self._session, self._done = order.session, set()
