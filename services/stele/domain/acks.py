@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.domain.entities import Operation
+from stele.domain.entities import Node, Operation
 from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.domain.names import RequestKind
@@ -69,8 +69,10 @@ def barrier(image: Image, acks: AckTable, epoch: int, version: int, now_s: float
     """
     open_session = image.topology.topology.session
     passed, blockers = set[str](), list[Blocker]()
-    for node_id in image.membership.taking_part():
-        why = _blocked_by(acks, node_id, epoch, version, open_session)
+    for node_id, node in image.membership.taking_part().items():
+        why = _is_not_its_host(acks, node) or _blocked_by(
+            acks, node_id, epoch, version, open_session
+        )
         if why:
             blockers.append(Blocker(node_id, why, acks.silent_for_s(node_id, now_s)))
         else:
@@ -105,6 +107,14 @@ def _touched(operation: Operation | None, undone: bool) -> Iterable[frozenset[st
 
 def _is_quorum(replicas: Set[str], nodes: Set[str]) -> bool:
     return not replicas or len(replicas & nodes) >= quorum_of(len(replicas))
+
+
+def _is_not_its_host(acks: AckTable, node: Node) -> str:
+    """Who acknowledges from another data directory does not have what the node had (I13)."""
+    seen = acks.by_node.get(node.node_id)
+    if seen is None or seen.ack.host_id == node.host_id:
+        return ""
+    return f"is heard from another data directory, host {seen.ack.host_id or '(none)'}"
 
 
 def _blocked_by(acks: AckTable, node_id: str, epoch: int, version: int, open_session: str) -> str:

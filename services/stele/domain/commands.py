@@ -36,6 +36,7 @@ class Join(Command, frozen=True, tag="join", kw_only=True):
     supported_features: tuple[str, ...] = ()
     release_version: str = ""
     partitioner: str = "Murmur3Partitioner"
+    host_id: str = ""
 
 
 class AnnounceNode(Command, frozen=True, tag="announce_node", kw_only=True):
@@ -45,6 +46,7 @@ class AnnounceNode(Command, frozen=True, tag="announce_node", kw_only=True):
     address: str
     supported_features: tuple[str, ...] = ()
     release_version: str = ""
+    host_id: str = ""
 
 
 class Leave(Command, frozen=True, tag="leave"):

@@ -17,6 +17,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tokens`` are signed 64-bit Murmur3 tokens, sorted; they count as part of the ring only in the
     states ``OWNS_TOKENS``. ``request_id`` is the node's current topology request, or its last.
+    ``host_id`` names the data directory that it was admitted with; no other one can take its place.
     """
 
     node_id: str
@@ -31,6 +32,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     release_version: str = ""
     cleanup: CleanupStatus = CleanupStatus.CLEAN
     request_id: str = ""
+    host_id: str = ""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from stele.domain.messages import Order
 from stele.domain.ring.ranges import Placement, Range
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.log.follower import LogFollower
-from stele.node.orders import Progress
+from stele.node.orders import OrderProgress
 from stele.node.store import Size, Span, Store
 
 BATCH_ROWS: Final = 200
@@ -43,7 +43,7 @@ class Cleaner:
         self._follower = follower
         self._store = store
 
-    async def run(self, order: Order, progress: Progress) -> None:
+    async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises CleanupStopped; what was deleted until then stays deleted."""
         image = self._follower.image
         spans = [

@@ -20,7 +20,7 @@ from stele.domain.ring.transition import TransitionRow, stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.log.follower import LogFollower
 from stele.node.clock import HybridClock
-from stele.node.orders import Progress
+from stele.node.orders import OrderProgress
 from stele.node.store import Cursor, Store, spans_of
 from stele.node.wire import Code, Scan, Scanned
 from stele.runtime.logs import get_logger
@@ -121,7 +121,7 @@ class Streamer:
         self._session = ""
         self._done = set[Piece]()
 
-    async def run(self, order: Order, progress: Progress) -> None:
+    async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises StreamFailed, SessionClosedError or StoreError; a second run goes on where it stopped."""
         with self._sessions.enter(order.session) as guard:
             if order.session != self._session:
@@ -136,7 +136,7 @@ class Streamer:
             guard.check()
 
     async def _pull_all(
-        self, portions: list[Portion], reader: "_Reader", progress: Progress
+        self, portions: list[Portion], reader: "_Reader", progress: OrderProgress
     ) -> None:
         places = asyncio.Semaphore(CONCURRENT)
 
@@ -152,7 +152,7 @@ class Streamer:
             raise group.exceptions[0] from group
 
     async def _pull(
-        self, portion: Portion, turn: int, reader: "_Reader", progress: Progress
+        self, portion: Portion, turn: int, reader: "_Reader", progress: OrderProgress
     ) -> None:
         """Read as many sources through as are needed; the sources take turns to be the first."""
         first = turn % max(1, len(portion.sources))
@@ -164,7 +164,7 @@ class Streamer:
             self._done.update((portion.placement, range_) for range_ in portion.ranges)
 
     async def _pull_from(
-        self, source: str, portion: Portion, reader: "_Reader", progress: Progress
+        self, source: str, portion: Portion, reader: "_Reader", progress: OrderProgress
     ) -> bool:
         """Read one source's rows through to the end; False when it stopped giving them."""
         cursor: Cursor | None = None

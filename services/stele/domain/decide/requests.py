@@ -28,6 +28,7 @@ def join(context: Context, command: commands.Join) -> Decision:
         _check_same_cluster(image, command)
         or _check_names(command)
         or _check_unknown(image, command)
+        or _check_host_is_new(image, command)
         or _check_address(image, command.node_id, command.address)
         or _check_features(image, command.supported_features)
         or _check_tokens(image, command)
@@ -44,6 +45,7 @@ def join(context: Context, command: commands.Join) -> Decision:
         supported_features=tuple(sorted(command.supported_features)),
         release_version=command.release_version,
         request_id=context.envelope.request_id,
+        host_id=command.host_id,
     )
     return facts.NodeChanged(node), _new_request(context, RequestKind.JOIN, command.node_id)
 
@@ -55,8 +57,10 @@ def announce_node(context: Context, command: commands.AnnounceNode) -> Decision:
         return unknown_node(command.node_id)
     if node.state is NodeState.LEFT:
         return _has_left(command.node_id)
-    refused = _check_address(image, command.node_id, command.address) or _check_features(
-        image, command.supported_features
+    refused = (
+        _check_host(node, command.host_id)
+        or _check_address(image, command.node_id, command.address)
+        or _check_features(image, command.supported_features)
     )
     if refused is not None:
         return refused
@@ -159,12 +163,38 @@ def _check_unknown(image: Image, command: commands.Join) -> Rejection | None:
         return None
     if node.state is NodeState.LEFT:
         return _has_left(node.node_id)
-    return Rejection(
+    return _check_host(node, command.host_id) or Rejection(
         "already_known",
         f"Node '{node.node_id}' is in the cluster already, in state '{node.state}'.",
         "A node that restarts sends announce_node; a new node needs an id of its own.",
         {"state": node.state, "request_id": node.request_id},
     )
+
+
+def _check_host(node: Node, host_id: str) -> Rejection | None:
+    """A name stands for one data directory; who comes with another one lacks what was acknowledged."""
+    if node.host_id == host_id:
+        return None
+    return Rejection(
+        "host_id_mismatch",
+        f"Node '{node.node_id}' is host {node.host_id or '(none)'}, not {host_id or '(none)'}:"
+        " this is not the replica that the cluster knows.",
+        "Restore its data directory, or give the node a new name and remove or replace the old one.",
+        {"host_id": node.host_id, "asked": host_id},
+    )
+
+
+def _check_host_is_new(image: Image, command: commands.Join) -> Rejection | None:
+    """Data that was a node's once, be it of one that has left, is never another node's."""
+    for other in image.membership.nodes.values():
+        if command.host_id and other.host_id == command.host_id:
+            return Rejection(
+                "host_id_used",
+                f"Host {command.host_id} is node '{other.node_id}', in state '{other.state}'.",
+                "Give the new node an empty data directory.",
+                {"node": other.node_id},
+            )
+    return None
 
 
 def _has_left(node_id: str) -> Rejection:
