@@ -111,6 +111,40 @@ def test_a_node_that_left_cannot_come_back_under_its_id() -> None:
         assert rejection.code == "node_left"
 
 
+def test_a_name_stands_for_one_data_directory() -> None:
+    """Who comes with another disk lacks what the node had acknowledged: it is another replica."""
+    history, _ = three_nodes()
+    assert history.apply(_join_of(rack="r1", host_id="disk-9")) is None
+    same = AnnounceNode(node_id="n9", address="http://n9:2", host_id="disk-9")
+    assert history.apply(same) is None
+    node = history.image.node("n9")
+    assert node is not None and (node.address, node.host_id) == ("http://n9:2", "disk-9")
+    for command in (
+        _join_of(rack="r1", host_id="another"),
+        _join_of(rack="r1"),
+        AnnounceNode(node_id="n9", address="http://n9", host_id="another"),
+        AnnounceNode(node_id="n9", address="http://n9"),
+    ):
+        rejection = history.apply(command)
+        assert rejection is not None
+        assert rejection.code == "host_id_mismatch"
+        assert "Restore its data directory" in rejection.hint
+    again = history.apply(_join_of(rack="r1", host_id="disk-9"))
+    assert again is not None and again.code == "already_known"
+
+
+def test_a_data_directory_is_never_another_nodes_also_when_its_node_has_left() -> None:
+    history, _ = three_nodes()
+    history.apply(_join_of(rack="r1", host_id="disk-9"), "join-n9")
+    stolen = _join_of(node_id="n8", address="http://n8", host_id="disk-9")
+    assert history.apply(Cancel("join-n9")) is None
+    node = history.image.node("n9")
+    assert node is not None and node.state is NodeState.LEFT
+    rejection = history.apply(stolen)
+    assert rejection is not None
+    assert (rejection.code, rejection.facts) == ("host_id_used", {"node": "n9"})
+
+
 def test_leaves_that_wait_count_as_gone() -> None:
     history, driver = three_nodes()
     history.apply(join(4, "r1"))

@@ -87,9 +87,10 @@ def samples() -> list[commands.AnyCommand]:
             supported_features=("x",),
             release_version="1.2",
             partitioner="p",
+            host_id="h",
         ),
         AnnounceNode: AnnounceNode(
-            node_id="n", address="a", supported_features=("x",), release_version="1"
+            node_id="n", address="a", supported_features=("x",), release_version="1", host_id="h"
         ),
         CreateKeyspace: CreateKeyspace("k", {"dc1": 3, "dc2": 1}),
         EnableFeatures: EnableFeatures(("a", "b")),
@@ -138,6 +139,7 @@ def test_outcomes_orders_reports_and_acks_come_back() -> None:
         fence_version=3,
         oldest_version_in_use=2,
         sessions_in_use=("s",),
+        host_id="h",
     )
     assert codec.decode_ack(codec.encode_ack(ack)) == ack
 

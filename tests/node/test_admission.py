@@ -6,12 +6,12 @@ import pytest
 
 from stele.domain.commands import AnnounceNode, Envelope, Join, Outcome, Rejection, Rollback
 from stele.domain.names import NodeState
-from stele.node.admission import JoinRejected, Place, admit
+from stele.node.admission import Advertised, JoinRejected, admit
 from stele.node.identity import Identity
 from stele.runtime.service import Stop
 from tests.node.world import World
 
-PLACE = Place(address="http://n9", dc="dc1", rack="r9", num_tokens=8)
+ADVERTISED = Advertised(address="http://n9", dc="dc1", rack="r9", num_tokens=8)
 
 
 class Log:
@@ -36,7 +36,7 @@ class Log:
 
 
 def identity(node_id: str) -> Identity:
-    return Identity(node_id, "demo", 1, "join-1")
+    return Identity(node_id, "demo", "host-1", 1, "join-1")
 
 
 async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
@@ -44,25 +44,27 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
 ) -> None:
     monkeypatch.setattr("stele.node.admission.RETRY_S", 0.001)
     log = Log(TimeoutError(), Rejection("not_founded", "empty"), None)
-    await admit(identity("n9"), PLACE, await world.follower(), log, Stop())
+    await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
     assert {envelope.request_id for envelope in log.asked} == {"join-1"}
     command = log.asked[0].command
     assert isinstance(command, Join)
     assert (command.address, command.rack, command.num_tokens) == ("http://n9", "r9", 8)
+    assert command.host_id == "host-1"
 
 
 async def test_a_rejection_ends_it_with_the_reason(world: World) -> None:
     log = Log(Rejection("address_in_use", "Address belongs to 'n1'.", "Give it its own."))
     with pytest.raises(JoinRejected, match=r"belongs to 'n1'. Give it its own. \(address_in_use"):
-        await admit(identity("n9"), PLACE, await world.follower(), log, Stop())
+        await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
 async def test_a_member_that_moved_announces_itself(world: World) -> None:
     log = Log(None)
-    await admit(identity("n1"), PLACE, await world.follower(), log, Stop())
+    await admit(identity("n1"), ADVERTISED, await world.follower(), log, Stop())
     command = log.asked[0].command
     assert isinstance(command, AnnounceNode)
     assert (command.node_id, command.address) == ("n1", "http://n9")
+    assert command.host_id == "host-1"
 
 
 async def test_a_node_that_has_left_says_nothing(world: World) -> None:
@@ -72,4 +74,4 @@ async def test_a_node_that_has_left_says_nothing(world: World) -> None:
     world.advance()
     node = world.image.node("n4")
     assert node is not None and node.state is NodeState.LEFT
-    await admit(identity("n4"), PLACE, await world.follower(), Log(), Stop())
+    await admit(identity("n4"), ADVERTISED, await world.follower(), Log(), Stop())

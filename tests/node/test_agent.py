@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from stele.domain.acks import AckTable
 from stele.domain.commands import Noop
-from stele.domain.messages import Ack, Report
+from stele.domain.messages import Ack, Order, Report
+from stele.domain.names import OrderKind
+from stele.log.follower import LogFollower
 from stele.node.agent import Agent, Flows
-from stele.node.identity import Identity, boot
-from stele.runtime.settings import ConfigurationError
+from stele.node.identity import Acknowledged, boot
 from tests.node.world import World, until
 
 NEVER_S = 60.0
@@ -24,23 +26,36 @@ def acks() -> list[Ack]:
     return []
 
 
-def agent_of(world: World, follower: object, acks: list[Ack], heartbeat_s: float) -> Agent:
+class OpenGate:
+    is_open = True
+
+
+def agent_of(
+    folder: Path, follower: LogFollower, acks: list[Ack], heartbeat_s: float, gate: object = None
+) -> Agent:
     reports: list[Report] = []
     flows = Flows(send_ack=acks.append, send_report=reports.append)
-    identity = Identity("n1", "demo", 3, "join-1")
-    return Agent(identity, follower, flows, lambda _: {}, heartbeat_s)  # type: ignore[arg-type]
+    directory = boot(folder, "n1", "demo")
+    return Agent(
+        directory,
+        gate or OpenGate(),  # type: ignore[arg-type]
+        follower,
+        flows,
+        lambda _: {},
+        heartbeat_s,
+    )
 
 
 @pytest.fixture
-async def agent(world: World, acks: list[Ack]) -> AsyncIterator[Agent]:
-    agent = agent_of(world, await world.follower(), acks, NEVER_S)
+async def agent(world: World, acks: list[Ack], tmp_path: Path) -> AsyncIterator[Agent]:
+    agent = agent_of(tmp_path, await world.follower(), acks, NEVER_S)
     await until(lambda: acks, "the first heartbeat")
     yield agent
     await agent.close()
 
 
-async def test_it_beats_and_counts_up(world: World, acks: list[Ack]) -> None:
-    agent = agent_of(world, await world.follower(), acks, 0.01)
+async def test_it_beats_and_counts_up(world: World, acks: list[Ack], tmp_path: Path) -> None:
+    agent = agent_of(tmp_path, await world.follower(), acks, 0.01)
     await until(lambda: len(acks) >= 3, "three heartbeats")
     await agent.close()
     assert [ack.sequence for ack in acks[:3]] == [1, 2, 3]
@@ -91,20 +106,99 @@ async def test_sessions_are_told_until_their_work_has_ended(
     await until(lambda: acks[-1].sessions_in_use == (), "the end of the session's work")
 
 
-async def test_a_node_that_cannot_read_the_log_falls_silent(world: World, acks: list[Ack]) -> None:
+async def test_a_node_that_cannot_read_the_log_falls_silent(
+    world: World, acks: list[Ack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     follower = await world.follower()
-    agent = agent_of(world, follower, acks, 0.01)
+    agent = agent_of(tmp_path, follower, acks, 0.001)
     await until(lambda: acks, "the first heartbeat")
     follower.failure = RuntimeError("corrupt")
-    await asyncio.sleep(0)
-    count = len(acks)
-    await asyncio.sleep(0.05)
-    assert len(acks) <= count + 1
+    count, sleeps, sleep = len(acks), 0, asyncio.sleep
+
+    async def counted(delay_s: float) -> None:
+        nonlocal sleeps
+        sleeps += delay_s == 0.001
+        await sleep(delay_s)
+
+    monkeypatch.setattr(asyncio, "sleep", counted)
+    await until(lambda: sleeps >= 3, "three more beats")
+    assert len(acks) == count
     await agent.close()
 
 
+async def test_nothing_is_acknowledged_and_no_order_taken_before_the_gate_opens(
+    world: World, acks: list[Ack], tmp_path: Path
+) -> None:
+    class Shut(OpenGate):
+        is_open = False
+
+    gate = Shut()
+    agent = agent_of(tmp_path, await world.follower(), acks, 0.005, gate)
+    order = Order(
+        node_id="n1", term=1, index=1, kind=OrderKind.STREAM, epoch=1, version=world.version
+    )
+    agent.offer(order)
+    assert not agent._orders._tasks
+    world.apply(Noop())
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert acks == []
+    gate.is_open = True
+    agent.offer(order)
+    assert agent._orders._tasks
+    await until(lambda: acks, "the first ack")
+    assert acks[0].host_id == agent.host_id != ""
+    await agent.close()
+
+
+async def test_a_fence_is_on_the_disk_before_the_ack_that_tells_it(
+    world: World, agent: Agent, acks: list[Ack], tmp_path: Path
+) -> None:
+    known = json.loads((tmp_path / "node.json").read_text())["acknowledged"]
+    assert known["fence_version"] == acks[-1].fence_version
+    written: list[Acknowledged] = []
+    save = agent._directory.save
+
+    def noted(**changes: object) -> None:
+        assert all(ack.version == known["version"] for ack in acks)
+        save(**changes)
+        written.append(agent._directory.identity.acknowledged)
+
+    agent._directory.save = noted  # type: ignore[method-assign]
+    world.start_join()
+    world.fence()
+    fence, epoch = world.image.topology.topology.fence_version, world.image.epoch
+    assert fence > known["fence_version"]
+    await until(lambda: acks[-1].fence_version == fence, "the ack of the fence")
+    assert written[-1] == Acknowledged(epoch, world.image.state_id.hex(), fence, fence)
+    count = len(written)
+    world.apply(Noop())
+    await until(lambda: acks[-1].epoch == epoch + 1, "an ack of nothing new to fence")
+    assert len(written) == count, "an ack without a new version or fence costs no sync"
+
+
+async def test_a_disk_that_cannot_note_the_fence_silences_the_node(
+    world: World, agent: Agent, acks: list[Ack]
+) -> None:
+    tried = 0
+
+    def full(**_: object) -> None:
+        nonlocal tried
+        tried += 1
+        raise OSError(28, "No space left on device")
+
+    save, agent._directory.save = agent._directory.save, full  # type: ignore[method-assign]
+    count = len(acks)
+    world.start_join()
+    await until(lambda: tried and agent._noting is None, "the attempt to note it")
+    assert len(acks) == count
+    agent._directory.save = save  # type: ignore[method-assign]
+    world.apply(Noop())
+    await until(lambda: acks[-1].version == world.version, "the ack once there is room")
+
+
 def test_each_start_has_a_greater_boot_id(tmp_path: Path) -> None:
-    boots = [boot(tmp_path, "n1", "demo") for _ in range(12)]
+    boots = [boot(tmp_path, "n1", "demo").identity for _ in range(12)]
     ids = [identity.boot_id() for identity in boots]
     assert ids == sorted(ids) and len(set(ids)) == 12
     assert len({identity.join_request_id for identity in boots}) == 1
@@ -121,9 +215,3 @@ def test_each_start_has_a_greater_boot_id(tmp_path: Path) -> None:
         )
         table = table.with_ack(ack, 0.0)
         assert table.by_node["n1"].ack is ack
-
-
-def test_a_data_folder_belongs_to_one_node(tmp_path: Path) -> None:
-    boot(tmp_path, "n1", "demo")
-    with pytest.raises(ConfigurationError, match="holds the data of node 'n1'"):
-        boot(tmp_path, "n2", "demo")

@@ -10,7 +10,7 @@ from stele.domain.names import OrderKind
 from stele.domain.ring.tokens import MIN_TOKEN, token_of
 from stele.node.cells import Row
 from stele.node.cleanup import Cleaner, CleanupStopped, foreign_ranges
-from stele.node.orders import Progress
+from stele.node.orders import OrderProgress
 from stele.node.store import Span, Store
 from tests.node.world import KEYSPACE, TERM, World
 
@@ -46,7 +46,7 @@ async def test_it_deletes_exactly_the_foreign_rows(world: World, store: Store) -
     joined(world)
     keys = [f"key-{n}".encode() for n in range(600)]
     await fill(store, keys)
-    progress = Progress()
+    progress = OrderProgress()
     await Cleaner("n1", await world.follower(), store).run(order(world), progress)
     own = [key for key in keys if "n1" in world.row(key).writes]
     left = (await store.page([RING], None, 10**9)).rows
@@ -74,7 +74,7 @@ async def test_it_stops_when_the_topology_moves_on(world: World, store: Store) -
     joined(world)
     follower = await world.follower()
     with pytest.raises(CleanupStopped, match=f"at version {world.version}"):
-        await Cleaner("n1", follower, store).run(order(world, world.version - 1), Progress())
+        await Cleaner("n1", follower, store).run(order(world, world.version - 1), OrderProgress())
 
 
 async def test_it_checks_before_each_batch(
@@ -87,7 +87,7 @@ async def test_it_checks_before_each_batch(
     await fill(store, [next(foreign) for _ in range(20)])
     deleted = 0
 
-    class Watched(Progress):
+    class Watched(OrderProgress):
         def add(self, size_bytes: int, keys: int) -> None:
             nonlocal deleted
             deleted += keys
@@ -106,5 +106,5 @@ async def test_a_keyspace_that_is_gone_is_deleted_whole(world: World, store: Sto
     joined(world)
     await fill(store, [b"a", b"b"])
     world.apply(DropKeyspace(KEYSPACE))
-    await Cleaner("n1", await world.follower(), store).run(order(world), Progress())
+    await Cleaner("n1", await world.follower(), store).run(order(world), OrderProgress())
     assert (await store.size()).keys == 0

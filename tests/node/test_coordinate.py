@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from stele.domain.commands import DropKeyspace
 from stele.domain.fencing import VersionTracker
-from stele.domain.image import Image
+from stele.domain.image import Image, MembershipImage
+from stele.domain.names import NodeState
 from stele.domain.ring.quorum import acks_needed
 from stele.node.cells import Cell, stamp_of
 from stele.node.clock import HybridClock
-from stele.node.coordinate import Coordination, Refused
+from stele.node.coordinate import Coordination, OutcomeUnknown, Refused
 from stele.node.votes import Consistency
 from stele.node.wire import Answer, AnyOp, Code, Read, ReadMode, Write
 from tests.node.world import KEYSPACE, World, until
@@ -28,6 +31,8 @@ class Replicas:
         self.cells: dict[str, dict[bytes, Cell]] = {f"n{n}": {} for n in range(1, 5)}
         self.down: set[str] = set()
         self.silent: set[str] = set()
+        self.refusing: set[str] = set()
+        self.full: set[str] = set()
         self.fence = 0
         self.fence_epoch = 0
         self.on_op: Callable[[str, AnyOp], None] = lambda node_id, op: None
@@ -44,6 +49,10 @@ class Replicas:
             self.unanswered.append(future)
         elif node_id in self.down:
             future.set_result(Answer(Code.UNREACHABLE, text="refused"))
+        elif node_id in self.refusing:
+            future.set_result(Answer(Code.NOT_A_REPLICA, text="no replica"))
+        elif node_id in self.full and isinstance(op, Write):
+            future.set_result(Answer(Code.DISK_FULL, text="full"))
         elif op.version < self.fence:
             future.set_result(Answer(Code.STALE_VERSION, epoch=self.fence_epoch))
         else:
@@ -281,6 +290,121 @@ async def test_who_is_no_member_serves_nothing(world: World) -> None:
         )
         with pytest.raises(Refused, match="no member"):
             await coordination.read(KEYSPACE, KEY, QUORUM)
+
+
+def then(bench: Bench, place: int, happens: Callable[[], object]) -> None:
+    """Something happens when so many replicas are asked to write, before the last of them answers."""
+    asked = 0
+
+    def on_op(_: str, op: AnyOp) -> None:
+        nonlocal asked
+        asked += isinstance(op, Write)
+        if asked == place:
+            bench.replicas.on_op = lambda node_id, op: None
+            happens()
+
+    bench.replicas.on_op = on_op
+
+
+def stored(bench: Bench) -> int:
+    return sum(KEY in cells for cells in bench.replicas.cells.values())
+
+
+async def unknown(bench: Bench, said: str) -> OutcomeUnknown:
+    with pytest.raises(OutcomeUnknown, match="may have taken effect") as raised:
+        await bench.write(b"v")
+    assert (raised.value.status, raised.value.code) == (503, "outcome_unknown")
+    assert said in raised.value.message
+    return raised.value
+
+
+async def test_a_write_whose_keyspace_is_dropped_meanwhile_is_unknown(
+    world: World, bench: Bench
+) -> None:
+    """One replica has it; made again under the name, the keyspace shows it: it is no 404."""
+
+    def drop() -> None:
+        world.apply(DropKeyspace(KEYSPACE))
+        bench.replicas.refusing = {"n1", "n2", "n3"}
+
+    then(bench, 2, drop)
+    await unknown(bench, "There is no keyspace")
+    assert stored(bench) == 1
+
+
+async def test_a_write_whose_node_leaves_meanwhile_is_unknown(bench: Bench) -> None:
+    fold = bench.coordination._follower.fold
+
+    def leave() -> None:
+        image = fold.image
+        node = image.node("n1")
+        assert node is not None
+        left = msgspec.structs.replace(node, state=NodeState.LEFT)
+        membership = MembershipImage(image.membership.nodes.set("n1", left))
+        fold.image = msgspec.structs.replace(image, epoch=image.epoch + 1, membership=membership)
+        bench.replicas.refusing = {"n1", "n2", "n3"}
+
+    then(bench, 2, leave)
+    await unknown(bench, "has left the cluster")
+    assert stored(bench) == 1
+
+
+async def test_a_write_whose_version_becomes_stale_after_one_has_it_is_unknown(
+    bench: Bench,
+) -> None:
+    def fence() -> None:
+        bench.replicas.fence = 10_000
+
+    then(bench, 2, fence)
+    await unknown(bench, "is fenced out and no newer one came in time")
+    assert stored(bench) == 1
+
+
+async def test_a_write_that_times_out_is_unknown(bench: Bench) -> None:
+    def silence() -> None:
+        bench.replicas.silent = {"n1", "n2", "n3"}
+
+    then(bench, 2, silence)
+    refused = await unknown(bench, "Only 1 of 3")
+    assert [*refused.facts.values()].count("did not answer in time") == 2
+
+
+async def test_a_call_that_breaks_off_may_have_arrived(bench: Bench) -> None:
+    def cut() -> None:
+        bench.replicas.down = {"n1", "n2", "n3"}
+
+    then(bench, 1, cut)
+    await unknown(bench, "Only 0 of 3")
+
+
+async def test_a_write_that_nothing_was_sent_of_is_refused_as_not_done(
+    world: World, bench: Bench
+) -> None:
+    bench.replicas.down = {"n2", "n3"}  # not even the timestamps can be asked
+    for request in (bench.write(b"v"), bench.read()):
+        with pytest.raises(Refused) as refused:
+            await request
+        assert (refused.value.status, refused.value.code) == (503, "unavailable")
+    world.apply(DropKeyspace(KEYSPACE))
+    with pytest.raises(Refused) as refused:
+        await bench.write(b"v")
+    assert (refused.value.status, refused.value.code) == (404, "unknown_keyspace")
+    assert not any(bench.replicas.cells.values())
+
+
+async def test_a_write_that_every_disk_was_too_full_for_is_refused_as_not_done(
+    bench: Bench,
+) -> None:
+    bench.replicas.full = {"n1", "n2", "n3"}
+    with pytest.raises(Refused, match="The disks of n1, n2, n3 are full") as refused:
+        await bench.write(b"v")
+    assert (refused.value.status, refused.value.code) == (503, "disk_full")
+    assert not any(bench.replicas.cells.values())
+    bench.replicas.full = {"n2", "n3"}
+    await unknown(bench, "The disks of n2, n3 are full")
+    bench.replicas.full = {"n3"}
+    await bench.write(b"v")
+    assert (await bench.read()) is not None
 
 
 async def test_an_unknown_keyspace_is_said_to_be_unknown(bench: Bench) -> None:

@@ -10,14 +10,14 @@ import pytest
 from stele.domain.commands import ClaimCoordinator
 from stele.domain.messages import Order, Report
 from stele.domain.names import OrderKind, ReportStatus
-from stele.node.orders import OrderDesk, Progress
+from stele.node.orders import OrderExecutor, OrderProgress
 from tests.node.world import World, until
 
 RUNNING, SUCCESS, FAILED = ReportStatus.RUNNING, ReportStatus.SUCCESS, ReportStatus.FAILED
 
 
 class Desk:
-    """An OrderDesk whose work waits for the test."""
+    """An OrderExecutor whose work waits for the test."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -26,7 +26,7 @@ class Desk:
         self.go_on = asyncio.Event()
         self.error: Exception | None = None
 
-    async def work(self, order: Order, progress: Progress) -> None:
+    async def work(self, order: Order, progress: OrderProgress) -> None:
         self.runs += 1
         progress.bytes_total = 100
         progress.add(60, 6)
@@ -63,7 +63,7 @@ async def desk(world: World) -> AsyncIterator[Desk]:
     world.fence()
     desk = Desk(world)
     work = {OrderKind.STREAM: desk.work}
-    desk.desk = OrderDesk("n1", await world.follower(), work, desk.reports.append)
+    desk.desk = OrderExecutor("n1", await world.follower(), work, desk.reports.append)
     yield desk
     await desk.desk.close()
 

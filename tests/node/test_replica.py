@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 
 import pytest
 
 from stele.domain.commands import CreateKeyspace
-from stele.domain.ring.tokens import token_of
+from stele.domain.ring.tokens import MIN_TOKEN, token_of
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
+from stele.node import store as store_module
 from stele.node.cells import Cell, Row, stamp_of
 from stele.node.clock import HybridClock
 from stele.node.replica import Replica
 from stele.node.routing import Routing
-from stele.node.store import Store, spans_of
+from stele.node.store import Permit, Span, Store, spans_of
 from stele.node.wire import Code, Op, Read, ReadMode, Scan, Write
-from tests.node.world import KEYSPACE, Sessions, World
+from tests.node.world import KEYSPACE, Sessions, World, until
 
 CELL = Cell(7, False, b"value")
 
@@ -90,8 +93,10 @@ async def test_a_fence_that_moves_during_the_work_refuses_it_afterwards(
     world.start_join()
 
     class Slow(Store):
-        async def write(self, rows: list[Row]) -> list[int]:  # type: ignore[override]
-            found = await store.write(rows)
+        async def write(  # type: ignore[override]
+            self, rows: list[Row], permit: Permit
+        ) -> list[int | None]:
+            found = await store.write(rows, permit)
             world.fence()
             return found
 
@@ -189,3 +194,97 @@ async def test_pages_are_given_only_under_the_open_session(world: World, node: N
 
 def _fields(op: Op) -> dict[str, object]:
     return {name: getattr(op, name) for name in ("version", "epoch", "keyspace", "token", "key")}
+
+
+class Busy:
+    """The store's writer is in the middle of another job until ``end``."""
+
+    def __init__(self, store: Store) -> None:
+        self._go_on = threading.Event()
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def work(_: sqlite3.Connection) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            assert self._go_on.wait(10), "the test did not end the job within 10 s"
+
+        self._task = asyncio.create_task(store._commits.run(lambda: work))
+        self.begun = begun.wait
+
+    async def end(self) -> None:
+        self._go_on.set()
+        await self._task
+
+
+async def test_a_write_that_waits_holds_its_version_until_it_is_done(
+    world: World, node: Node
+) -> None:
+    busy = Busy(node.store)
+    await busy.begun()
+    version = world.version
+    writing = asyncio.create_task(node.code(write(world)))
+    await until(node.sessions.versions.in_use, "the write to wait")
+    world.start_join()
+    assert node.sessions.versions.oldest_in_use(world.version) == version < world.version
+    await busy.end()
+    assert await writing is Code.OK
+    assert node.sessions.versions.in_use() == {}
+
+
+async def test_a_write_whose_fence_comes_while_it_waits_writes_nothing(
+    world: World, node: Node
+) -> None:
+    busy = Busy(node.store)
+    await busy.begun()
+    stale = write(world)
+    writing = asyncio.create_task(node.code(stale))
+    await until(node.sessions.versions.in_use, "the write to wait")
+    world.start_join()
+    world.fence()
+    await busy.end()
+    assert await writing is Code.STALE_VERSION
+    assert await node.stored(b"k") is None
+    assert node.sessions.versions.in_use() == {}
+
+
+async def test_a_late_write_and_the_cleanup_leave_nothing_behind(world: World, node: Node) -> None:
+    """The write had its turn before the fence came: the deletion that follows the fence is behind it."""
+    begun, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    write_row = store_module._write_row
+
+    def slow(writer: sqlite3.Connection, row: Row) -> int:
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(10), "the test did not let the write go on within 10 s"
+        return write_row(writer, row)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store_module, "_write_row", slow)
+        writing = asyncio.create_task(node.code(write(world)))
+        await begun.wait()
+        world.start_join()
+        world.fence()
+        everything = Span(KEYSPACE, MIN_TOKEN, MIN_TOKEN)
+        cleaning = asyncio.create_task(node.store.delete(everything, 10))
+        await asyncio.sleep(0)
+        go_on.set()
+        assert await writing is Code.STALE_VERSION
+    assert (await cleaning).keys == 1
+    assert await node.stored(b"k") is None
+
+
+async def test_a_full_disk_refuses_writes_and_gives_what_it_has(world: World, node: Node) -> None:
+    assert await node.code(write(world)) is Code.OK
+    node.store._writer.execute(
+        "pragma max_page_count = 1"
+    )  # SQLite's own "database or disk is full"
+    large = write(world, b"large", Cell(8, False, bytes(100_000)))
+    small = write(world, b"k", Cell(9, False, b"x"))
+    answers = await node.replica.serve([large])
+    assert answers[0].code is Code.DISK_FULL and "free some space" in answers[0].text
+    found = (await node.replica.serve([read(world, ReadMode.CELL)]))[0]
+    assert found.cell == CELL
+    together = await asyncio.gather(node.code(large), node.code(small))
+    assert together == [Code.DISK_FULL, Code.OK], "what fits is not refused with what does not"
+    node.store._writer.execute("pragma max_page_count = 1000000")
+    assert await node.code(large) is Code.OK

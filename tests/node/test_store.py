@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 from stele.domain.ring.tokens import MIN_TOKEN, token_of
 from stele.node import wire
 from stele.node.cells import Cell, Row, newest
+from stele.node.commits import GROUP_BYTES, StoreFailed, StoreLocked
 from stele.node.store import INLINE_BYTES, Cursor, Size, Span, Store
+from tests.node.world import until
 
 RING = Span("ks", MIN_TOKEN, MIN_TOKEN)
 
@@ -173,3 +176,79 @@ def _write_until_killed(path: Path) -> int:
                 process.send_signal(signal.SIGKILL)
                 break
         return max([300, *(int(line) for line in process.stdout if line.endswith("\n"))])
+
+
+async def test_the_write_ahead_log_stays_small_while_writers_never_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.node.store.WAL_CHECKPOINT_BYTES", 1024 * 1024)
+    monkeypatch.setattr("stele.node.store.WAL_LIMIT_BYTES", 2 * 1024 * 1024)
+    store, largest = Store(tmp_path / "store.sqlite"), 0
+    wal, written = tmp_path / "store.sqlite-wal", 0
+
+    async def writer(name: int) -> None:
+        nonlocal largest, written
+        for number in range(40):
+            await store.write([Row("ks", number, b"%d" % name, 1, False, bytes(100_000))])
+            written += 100_000
+            largest = max(largest, wal.stat().st_size)
+
+    await asyncio.gather(*(writer(name) for name in range(8)))
+    assert written == 32_000_000
+    # The limit, and what one more group may bring before the writer looks.
+    assert largest < 2 * 1024 * 1024 + 2 * GROUP_BYTES
+    assert (await store.size()).keys == 320
+    await store.close()
+
+
+async def test_a_long_scan_delays_the_copying_and_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.node.store.WAL_CHECKPOINT_BYTES", 100_000)
+    monkeypatch.setattr("stele.node.store.WAL_LIMIT_BYTES", 200_000)
+    store = Store(tmp_path / "store.sqlite")
+    await store.write([row(b"%d" % number, 1, b"v") for number in range(9)])
+    scan = store._scanner.execute("select * from cells")
+    scan.fetchone()  # it reads an old state until it is closed
+    for number in range(50):
+        await store.write([Row("ks", number, b"k", 1, False, bytes(20_000))])
+    held = store._wal_bytes
+    assert held > 1_000_000
+    scan.close()
+    await store.write([row(b"k", 2, b"v")])
+    await until(lambda: store._wal_bytes < 200_000, "the log to be copied")
+    await store.close()
+
+
+async def test_a_store_that_another_process_holds_refuses_writes_and_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.node.store.LOCK_TIMEOUT_S", 0.05)
+    store = Store(tmp_path / "store.sqlite")
+    await store.write([row(b"k", 1, b"v")])
+    other = sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)
+    other.execute("begin immediate")
+    with pytest.raises(StoreLocked, match="another process holds the store"):
+        await store.write([row(b"k", 2, b"w")])
+    assert store.timestamp("ks", token_of(b"k"), b"k") == 1
+    other.execute("rollback")
+    other.close()
+    assert await store.write([row(b"k", 2, b"w")]) == [0]
+    await store.close()
+
+
+async def test_a_write_that_is_not_permitted_in_its_turn_writes_nothing(store: Store) -> None:
+    rows = [row(b"yes", 1, b"v"), row(b"no", 1, b"v")]
+    assert await store.write(rows, lambda place: place == 0) == [0, None]
+    assert store.timestamp("ks", token_of(b"yes"), b"yes") == 1
+    assert store.timestamp("ks", token_of(b"no"), b"no") == 0
+
+
+async def test_closing_ends_what_was_asked_for_and_takes_no_more(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    writing = [asyncio.create_task(store.write([row(b"%d" % n, 1, b"v")])) for n in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert await asyncio.gather(*writing) == [[0]] * 20
+    with pytest.raises(StoreFailed, match="closed"):
+        await store.write([row(b"k", 1, b"v")])

@@ -17,7 +17,7 @@ from stele.domain.sessions import SessionClosedError
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
-from stele.node.orders import Progress
+from stele.node.orders import OrderProgress
 from stele.node.replica import Replica
 from stele.node.routing import Routing
 from stele.node.store import Store
@@ -73,8 +73,8 @@ class Cluster:
             request_id="join-n4",
         )
 
-    async def stream(self) -> Progress:
-        progress = Progress()
+    async def stream(self) -> OrderProgress:
+        progress = OrderProgress()
         await self.streamer.run(self.order(), progress)
         return progress
 
@@ -221,7 +221,7 @@ async def test_an_order_of_a_session_that_is_gone_does_nothing(cluster: Cluster)
     order = cluster.order()
     cluster.world.advance()
     with pytest.raises(SessionClosedError):
-        await cluster.streamer.run(order, Progress())
+        await cluster.streamer.run(order, OrderProgress())
     assert cluster.scans == []
 
 

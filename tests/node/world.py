@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from stele.domain.commands import Advance, AdvanceFence, AnyCommand, StartRequest
+from stele.domain.fencing import VersionTracker
 from stele.domain.image import Image
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.tokens import token_of
@@ -91,12 +92,19 @@ class World:
 
 
 class Sessions:
-    """The sessions of a node, as the agent keeps them."""
+    """The sessions and versions of a node, as the agent keeps them."""
 
     def __init__(self, follower: LogFollower) -> None:
+        self.versions = VersionTracker()
         self.manager = SessionManager()
         self.manager.follow(follower.image.topology.topology)
         follower.listen(lambda image, _: self.manager.follow(image.topology.topology))
+
+    def hold(self, version: int) -> None:
+        self.versions.hold(version)
+
+    def release(self, version: int) -> None:
+        self.versions.release(version)
 
     @contextmanager
     def enter(self, session: str) -> Iterator[SessionGuard]:

@@ -11,6 +11,7 @@ import msgspec
 from immutables import Map
 
 from stele.domain.image import Image
+from stele.domain.membership.facts import Node
 from stele.domain.messages import Ack
 from stele.domain.ring.quorum import quorum_of
 from stele.domain.topology.operations.table import OPERATIONS
@@ -70,8 +71,8 @@ def barrier(image: Image, acks: AckTable, epoch: int, version: int, now_s: float
     """
     sessions = image.topology.sessions()
     passed, blockers = set[str](), list[Blocker]()
-    for node_id in image.membership.taking_part():
-        why = _blocked_by(acks, node_id, epoch, version, sessions)
+    for node_id, node in image.membership.taking_part().items():
+        why = _is_not_its_host(acks, node) or _blocked_by(acks, node_id, epoch, version, sessions)
         if why:
             blockers.append(Blocker(node_id, why, acks.silent_for_s(node_id, now_s)))
         else:
@@ -93,6 +94,14 @@ def covers_quorums(image: Image, nodes: Set[str], version: int) -> bool:
 
 def _is_quorum(replicas: Set[str], nodes: Set[str]) -> bool:
     return not replicas or len(replicas & nodes) >= quorum_of(len(replicas))
+
+
+def _is_not_its_host(acks: AckTable, node: Node) -> str:
+    """Who acknowledges from another data directory does not have what the node had (I13)."""
+    seen = acks.by_node.get(node.node_id)
+    if seen is None or seen.ack.host_id == node.host_id:
+        return ""
+    return f"is heard from another data directory, host {seen.ack.host_id or '(none)'}"
 
 
 def _blocked_by(

@@ -62,6 +62,7 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     ``boot_id`` is new at each start of the process and sorts after those of earlier starts.
     ``oldest_version_in_use`` is the lowest topology version that any of its requests still holds, or
     its current version. ``sessions_in_use`` are the sessions under which work is still running.
+    ``host_id`` names the data directory that acknowledges; another one than the node's row has is ignored.
     """
 
     node_id: str
@@ -76,3 +77,4 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     log_id: bytes = b""
     state_id: bytes = b""
     """Of ``epoch``: an ack of another history counts for nothing."""
+    host_id: str = ""

@@ -5,19 +5,23 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import msgspec
 from starlette.applications import Starlette
 
 from stele.domain.image import Image
 from stele.domain.names import OrderKind
 from stele.log.commander import Commander
-from stele.node import admission, metrics
+from stele.node import metrics
+from stele.node.admission import Advertised, admit
 from stele.node.agent import Agent, kafka_agent
+from stele.node.binding import bind_store
 from stele.node.cleanup import Cleaner
 from stele.node.clock import HybridClock
 from stele.node.coordinate import Coordination
-from stele.node.http import NodeHttp, Place
-from stele.node.identity import Identity, boot
-from stele.node.orders import Work
+from stele.node.gate import Gate
+from stele.node.http import NodeHttp
+from stele.node.identity import DataDirectory, boot, locked
+from stele.node.orders import OrderHandler
 from stele.node.peers import Peers
 from stele.node.replica import Replica
 from stele.node.routing import Routing
@@ -26,7 +30,7 @@ from stele.node.store import Store
 from stele.node.streaming import Streamer
 from stele.node.wire import Answer, AnyOp
 from stele.runtime.follow import Followed, following
-from stele.runtime.http import bind, build_app, serve
+from stele.runtime.http import Health, bind, build_app, serve
 from stele.runtime.http_server import url_of
 from stele.runtime.logs import configure_logs, get_logger
 from stele.runtime.position import position_route
@@ -34,7 +38,6 @@ from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import load_settings
 
 NAME = "node"
-STORE_FILE = "store.sqlite"
 
 log = get_logger(__name__)
 
@@ -47,20 +50,29 @@ async def main(stop: Stop) -> None:
         level=settings.log_level,
         json=settings.log_json,
     )
-    identity = boot(settings.data_dir, settings.own_id(), settings.cluster)
+    with locked(settings.data_dir):
+        directory = boot(settings.data_dir, settings.own_id(), settings.cluster)
+        bind_store(directory)
+        await _run(settings, directory, stop)
+
+
+async def _run(settings: NodeSettings, directory: DataDirectory, stop: Stop) -> None:
     sock = bind(settings.http_host, settings.http_port)
-    place = Place(
-        cluster=settings.cluster,
+    advertised = Advertised(
         dc=settings.dc,
         rack=settings.rack,
         num_tokens=settings.num_tokens,
         address=settings.address or url_of(sock),
     )
-    async with (
-        following(settings) as followed,
-        node_app(settings, identity, place, followed) as app,
-    ):
-        admitting = asyncio.create_task(_admit(settings, identity, place, followed, stop))
+    async with AsyncExitStack() as stack:
+        followed = await stack.enter_async_context(following(settings))
+        gate = Gate(directory, followed.follower)  # in the turn in which the reader was started
+        app = await stack.enter_async_context(
+            node_app(settings, directory, gate, advertised, followed)
+        )
+        admitting = asyncio.create_task(
+            _admit(settings, directory, gate, advertised, followed, stop)
+        )
         await serve(app, settings, NAME, stop, sock=sock)
         if not admitting.done():
             admitting.cancel()
@@ -71,18 +83,22 @@ async def main(stop: Stop) -> None:
 
 @asynccontextmanager
 async def node_app(
-    settings: NodeSettings, identity: Identity, place: Place, followed: Followed
+    settings: NodeSettings,
+    directory: DataDirectory,
+    gate: Gate,
+    advertised: Advertised,
+    followed: Followed,
 ) -> AsyncIterator[Starlette]:
     """The node's HTTP application, working inside the block."""
     follower = followed.follower
     async with AsyncExitStack() as stack:
-        store = Store(settings.data_dir / STORE_FILE)
+        store = Store(directory.store_path)
         stack.push_async_callback(store.close)
         clock = HybridClock(lambda: time.time_ns() // 1000, await store.newest_timestamp())
         peers = Peers()
         stack.push_async_callback(peers.close)
 
-        def work(agent: Agent) -> Mapping[OrderKind, Work]:
+        def handlers(agent: Agent) -> Mapping[OrderKind, OrderHandler]:
             streamer = Streamer(
                 agent.node_id, follower, agent, store, clock, peers, metrics.streamed_bytes.inc
             )
@@ -91,7 +107,12 @@ async def node_app(
 
         agent = await stack.enter_async_context(
             kafka_agent(
-                settings.kafka_bootstrap, identity, follower, work, settings.heartbeat_interval_s
+                settings.kafka_bootstrap,
+                directory,
+                gate,
+                follower,
+                handlers,
+                settings.heartbeat_interval_s,
             )
         )
         replica = Replica(agent.node_id, follower, Routing(follower), agent, store, clock)
@@ -105,11 +126,27 @@ async def node_app(
         )
         metrics.epoch.set_function(lambda: follower.image.epoch)
         metrics.version.set_function(lambda: follower.image.topology.topology.version)
-        handlers = NodeHttp(place, agent, coordination, replica, store, followed.caught_up)
+        http = NodeHttp(settings.cluster, advertised, gate, agent, coordination, replica, store)
         position = position_route(NAME, settings.instance_id, follower)
         yield build_app(
-            NAME, [*handlers.routes(), position], followed.health, max_body_bytes=MAX_BODY_BYTES
+            NAME,
+            [*http.routes(), position],
+            lambda: _health(followed, gate, store),
+            max_body_bytes=MAX_BODY_BYTES,
         )
+
+
+def _health(followed: Followed, gate: Gate, store: Store) -> Health:
+    """Well while the log is followed, nothing forbids to serve, and the disk takes writes."""
+    closed, reason = gate.closed(), ""
+    if store.failure is not None:
+        reason = str(store.failure)
+    elif gate.failure is not None or (closed is not None and closed.code == "catching_up"):
+        reason = closed.message if closed is not None else ""
+    health = followed.health()
+    if not health.ok or not reason:
+        return health
+    return msgspec.structs.replace(health, ok=False, reason=reason)
 
 
 class _Sender:
@@ -135,16 +172,27 @@ class _Sender:
 
 
 async def _admit(
-    settings: NodeSettings, identity: Identity, place: Place, followed: Followed, stop: Stop
+    settings: NodeSettings,
+    directory: DataDirectory,
+    gate: Gate,
+    advertised: Advertised,
+    followed: Followed,
+    stop: Stop,
 ) -> None:
-    """Become known to the cluster; when that fails for good, the process ends with the reason."""
-    if settings.join == "no":
-        return
+    """Become known to the cluster; when that fails for good, the process ends with the reason.
+
+    A member opens its gate before it announces what changed: the metadata-log need not be there for that.
+    """
+    identity, follower = directory.identity, followed.follower
     try:
-        await followed.caught_up.wait()
-        async with Commander(settings.kafka_bootstrap, settings.cluster) as commander:
-            said = admission.Place(place.address, place.dc, place.rack, place.num_tokens)
-            await admission.admit(identity, said, followed.follower, commander, stop)
+        await gate.reach(followed.caught_up, stop)
+        gate.check_host(follower.image)
+        if settings.join == "no" or follower.image.node(identity.node_id) is not None:
+            await gate.recognise(stop)
+        if settings.join == "auto":
+            async with Commander(settings.kafka_bootstrap, settings.cluster) as commander:
+                await admit(identity, advertised, follower, commander, stop)
+        await gate.recognise(stop)
     except BaseException as error:
         stop.request(f"not admitted: {error!r}")
         raise

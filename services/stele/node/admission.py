@@ -30,8 +30,8 @@ class Submit(Protocol):
     async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome: ...
 
 
-class Place(msgspec.Struct, frozen=True):
-    """What a node says of itself."""
+class Advertised(msgspec.Struct, frozen=True):
+    """What a node was configured to be, and tells the cluster; its row, once there is one, is what counts."""
 
     address: str
     dc: str
@@ -44,13 +44,14 @@ class JoinRejected(ConfigurationError):
 
 
 async def admit(
-    identity: Identity, place: Place, follower: LogFollower, submit: Submit, stop: Stop
+    identity: Identity, advertised: Advertised, follower: LogFollower, submit: Submit, stop: Stop
 ) -> None:
     """Ask to join, or announce what changed; returns once the log has it. Raises JoinRejected.
 
-    Call it when the log has been read to its end. Tries again until the outcome is known.
+    Call it when the log has been read to its end and the gate has compared the host ids. Tries again until
+    the outcome is known.
     """
-    command = _command(identity, place, follower.image.node(identity.node_id))
+    command = _command(identity, advertised, follower.image.node(identity.node_id))
     if command is None:
         return
     joins = isinstance(command, Join)
@@ -59,7 +60,7 @@ async def admit(
         command=command,
         actor=f"node {identity.node_id}",
         reason="started with STELE_JOIN=auto" if joins else "restarted",
-        origin=place.address,
+        origin=advertised.address,
     )
     while not stop.requested:
         try:
@@ -76,26 +77,28 @@ async def admit(
         await stop.sleep(RETRY_S)
 
 
-def _command(identity: Identity, place: Place, known: Node | None) -> AnyCommand | None:
+def _command(identity: Identity, advertised: Advertised, known: Node | None) -> AnyCommand | None:
     """None when there is nothing to say: the row is right, or the node has left."""
     features, release = tuple(sorted(KNOWN_FEATURES)), installed_version("stele")
     if known is None:
         return Join(
             node_id=identity.node_id,
             cluster=identity.cluster,
-            address=place.address,
-            dc=place.dc,
-            rack=place.rack,
-            num_tokens=place.num_tokens,
+            address=advertised.address,
+            dc=advertised.dc,
+            rack=advertised.rack,
+            num_tokens=advertised.num_tokens,
             supported_features=features,
             release_version=release,
+            host_id=identity.host_id,
         )
     said = (known.address, known.supported_features, known.release_version)
-    if known.state is NodeState.LEFT or said == (place.address, features, release):
+    if known.state is NodeState.LEFT or said == (advertised.address, features, release):
         return None
     return AnnounceNode(
         node_id=identity.node_id,
-        address=place.address,
+        address=advertised.address,
         supported_features=features,
         release_version=release,
+        host_id=identity.host_id,
     )

@@ -1,10 +1,11 @@
 """The agent: what a data store embeds to be a member of a cluster. It knows nothing of how data is kept.
 
-    agent = Agent(identity, follower, flows, work={OrderKind.STREAM: stream, OrderKind.CLEANUP: clean})
-    async with agent.running(orders): ...
+    async with kafka_agent(bootstrap, directory, gate, follower, handlers) as agent: ...
 
 It follows the log, counts the topology versions and sessions that are in use, tells both to the session
-guard (acks), carries orders out with the store's functions, and reports on them.
+guard (acks), carries orders out with the store's functions, and reports on them. It does neither before the
+gate is open. A version or a fence is on the disk before the ack that tells it for the first time, so that a
+restart knows below which epoch this node may not serve (I6).
 """
 
 import asyncio
@@ -18,14 +19,15 @@ import msgspec
 from stele.domain.facts import Epoch
 from stele.domain.fencing import VersionTracker
 from stele.domain.image import Image
-from stele.domain.messages import Ack, Report
+from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
 from stele.domain.sessions import SessionGuard, SessionManager
 from stele.log.codec import DecodeError, decode_order, encode_ack, encode_report
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.follower import LogFollower
-from stele.node.identity import Identity
-from stele.node.orders import OrderDesk, Work
+from stele.node.gate import Gate, noted
+from stele.node.identity import DataDirectory
+from stele.node.orders import OrderExecutor, OrderHandler
 from stele.runtime.logs import get_logger
 
 HEARTBEAT_S: Final = 0.5
@@ -47,15 +49,19 @@ class Agent:
 
     def __init__(
         self,
-        identity: Identity,
+        directory: DataDirectory,
+        gate: Gate,
         follower: LogFollower,
         flows: Flows,
-        work: Callable[["Agent"], Mapping[OrderKind, Work]],
+        handlers: Callable[["Agent"], Mapping[OrderKind, OrderHandler]],
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        self.node_id = identity.node_id
+        self.node_id = directory.identity.node_id
         self.follower = follower
-        self._boot_id = identity.boot_id()
+        self._directory = directory
+        self._gate = gate
+        self._noting: asyncio.Task[None] | None = None
+        self._boot_id = directory.identity.boot_id()
         self._flows = flows
         self._loop = asyncio.get_running_loop()
         self._versions = VersionTracker()
@@ -67,20 +73,31 @@ class Agent:
         self._soon: asyncio.TimerHandle | None = None
         self._heartbeat_s = heartbeat_s
         follower.listen(self._on_epoch)
-        self.orders = OrderDesk(self.node_id, follower, work(self), flows.send_report)
+        self._orders = OrderExecutor(self.node_id, follower, handlers(self), flows.send_report)
         self._heartbeats = self._loop.create_task(self._beat(), name="heartbeats")
 
     async def close(self) -> None:
-        await self.orders.close()
+        await self._orders.close()
         self._heartbeats.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._heartbeats
+        if self._noting is not None:
+            await asyncio.wait([self._noting])
         if self._soon is not None:
             self._soon.cancel()
 
     @property
+    def host_id(self) -> str:
+        return self._directory.identity.host_id
+
+    @property
     def image(self) -> Image:
         return self.follower.image
+
+    def offer(self, order: Order) -> None:
+        """Take an order of the flow. The coordinator repeats those that come before the gate is open."""
+        if self._gate.is_open:
+            self._orders.offer(order)
 
     def hold(self, version: int) -> None:
         """A request chooses its replicas by this version: hold it until its last answer."""
@@ -132,7 +149,14 @@ class Agent:
         return self.image.epoch, self.oldest_version_in_use(), self._sessions.in_use()
 
     def _ack(self) -> None:
-        topology = self.image.topology.topology
+        """Send an ack; first note on the disk what it tells for the first time."""
+        if not self._gate.is_open:
+            return
+        known, topology = self._directory.identity.acknowledged, self.image.topology.topology
+        if topology.version > known.version or topology.fence_version > known.fence_version:
+            if self._noting is None:
+                self._noting = self._loop.create_task(self._note())
+            return
         self._acked, self._acked_at_s = self._in_use(), self._loop.time()
         self._sequence += 1
         self._flows.send_ack(
@@ -146,8 +170,19 @@ class Agent:
                 oldest_version_in_use=self.oldest_version_in_use(),
                 sessions_in_use=self._sessions.in_use(),
                 at_ms=time.time_ns() // 1_000_000,
+                host_id=self.host_id,
             )
         )
+
+    async def _note(self) -> None:
+        try:
+            await asyncio.to_thread(self._directory.save, acknowledged=noted(self.image))
+        except OSError as error:  # tried again with the next heartbeat
+            log.warning("no acks: what they tell cannot be put on the disk", why=str(error))
+            return
+        finally:
+            self._noting = None
+        self._ack()
 
     async def _beat(self) -> None:
         while True:
@@ -159,27 +194,28 @@ class Agent:
 @contextlib.asynccontextmanager
 async def kafka_agent(
     bootstrap: str,
-    identity: Identity,
+    directory: DataDirectory,
+    gate: Gate,
     follower: LogFollower,
-    work: Callable[[Agent], Mapping[OrderKind, Work]],
+    handlers: Callable[[Agent], Mapping[OrderKind, OrderHandler]],
     heartbeat_s: float = HEARTBEAT_S,
 ) -> AsyncIterator[Agent]:
     """An agent on the cluster's topics, which must exist, inside the block.
 
-    ``work`` gives the store's functions for orders, made for this agent.
+    ``handlers`` gives the store's functions for orders, made for this agent.
     """
-    cluster = identity.cluster
+    cluster = directory.identity.cluster
     acks = FlowWriter(bootstrap, flow_topic(cluster, "acks"))
     reports = FlowWriter(bootstrap, flow_topic(cluster, "reports"))
     flows = Flows(
         send_ack=lambda ack: acks.send(ack.node_id, encode_ack(ack)),
         send_report=lambda report: reports.send(report.node_id, encode_report(report)),
     )
-    agent = Agent(identity, follower, flows, work, heartbeat_s)
+    agent = Agent(directory, gate, follower, flows, handlers, heartbeat_s)
     orders = FlowReader(
         bootstrap,
         flow_topic(cluster, "orders"),
-        lambda value: agent.orders.offer(decode_order(value)),
+        lambda value: agent.offer(decode_order(value)),
         _unreadable_order,
     )
     try:

@@ -11,7 +11,7 @@ from stele.domain.messages import Order
 from stele.domain.ring.ranges import Placement, Range
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.log.follower import LogFollower
-from stele.node.orders import Progress
+from stele.node.orders import OrderProgress
 from stele.node.store import Size, Span, Store
 
 BATCH_ROWS: Final = 200
@@ -43,7 +43,7 @@ class Cleaner:
         self._follower = follower
         self._store = store
 
-    async def run(self, order: Order, progress: Progress) -> None:
+    async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises CleanupStopped; what was deleted until then stays deleted."""
         image = self._follower.image
         spans = [
@@ -63,11 +63,13 @@ class Cleaner:
     def _check(self, order: Order, before: Image, keyspace: str) -> None:
         """Still the order's version, with nothing in transition, and the keyspace's very placement?"""
         now = self._follower.image
-        version = now.topology.topology.version
+        version, fence = now.topology.topology.version, now.topology.topology.fence_version
         if version != order.version or now.topology.operation is not None:
             raise CleanupStopped(
                 f"the topology is at version {version}, the order was for {order.version}"
             )
+        if fence != version:  # requests of the version before may still write what is foreign now
+            raise CleanupStopped(f"versions from {fence} on are still served, not only {version}")
         if now.placement_of(keyspace) is not before.placement_of(keyspace):
             raise CleanupStopped(f"keyspace {keyspace} was dropped or made meanwhile")
 

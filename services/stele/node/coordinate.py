@@ -21,7 +21,7 @@ from stele.log.follower import LogFollower
 from stele.node.cells import Cell, newest, stamp_of
 from stele.node.clock import HybridClock
 from stele.node.votes import Consistency, Enough, Verdict, Vote, enough_reads, enough_writes
-from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
+from stele.node.wire import Answer, AnyOp, Code, Read, ReadMode, Write
 
 STALE_PAUSE_S: Final = 0.02
 """Between two attempts when the log brought nothing newer."""
@@ -30,7 +30,10 @@ SCHEMA_WAIT_S: Final = 1.0
 
 
 class Refused(Exception):
-    """A request that was not served: an HTTP status, a code, a sentence, what to do, and facts."""
+    """A request that was not served: an HTTP status, a code, a sentence, what to do, and facts.
+
+    A refused write was not done, anywhere, nor will be; only ``OutcomeUnknown`` says nothing about that.
+    """
 
     def __init__(
         self, status: int, code: str, message: str, hint: str, facts: dict[str, str] | None = None
@@ -38,6 +41,26 @@ class Refused(Exception):
         super().__init__(message)
         self.status, self.code, self.message, self.hint = status, code, message, hint
         self.facts = facts or {}
+
+
+class OutcomeUnknown(Refused):
+    """A write that may be at some replicas and is not known to be at enough."""
+
+    def __init__(self, why: Refused) -> None:
+        super().__init__(
+            503,
+            "outcome_unknown",
+            f"The write may have taken effect, or may yet: {why.message}",
+            "Read the key to learn it, or write again; nobody else can tell.",
+            why.facts,
+        )
+
+
+class _Sent:
+    """Whether anything of a write may have arrived anywhere, in any of its attempts."""
+
+    def __init__(self) -> None:
+        self.may_be_done = False
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -122,7 +145,19 @@ class Coordination:
     async def write(
         self, keyspace: str, key: bytes, value: bytes | None, consistency: Consistency
     ) -> Written:
-        """Write a value, or with None delete. Raises Refused; a write that timed out may yet be seen."""
+        """Write a value, or with None delete. Raises Refused when it was surely not done, OutcomeUnknown
+        when that cannot be said."""
+        sent = _Sent()
+        try:
+            return await self._write_until_done(keyspace, key, value, consistency, sent)
+        except Refused as refused:
+            if sent.may_be_done:
+                raise OutcomeUnknown(refused) from refused
+            raise
+
+    async def _write_until_done(
+        self, keyspace: str, key: bytes, value: bytes | None, consistency: Consistency, sent: _Sent
+    ) -> Written:
         token, until = token_of(key), self._until()
         cell: Cell | None = None
         while True:
@@ -132,7 +167,8 @@ class Coordination:
                 if cell is None:
                     timestamp = await self._timestamp(attempt, consistency)
                     cell = Cell(timestamp, value is None, value or b"")
-                acks = await self._write(attempt, cell, enough_writes(consistency, attempt.row))
+                enough = enough_writes(consistency, attempt.row)
+                acks = await self._write(attempt, cell, enough, sent=sent)
                 return Written(cell.timestamp, attempt.version, attempt.image.epoch, sorted(acks))
             except _Again as again:
                 refusal = again
@@ -192,7 +228,12 @@ class Coordination:
         return self._clock.next()
 
     async def _write(
-        self, attempt: _Attempt, cell: Cell, enough: Enough, already: Iterable[str] = ()
+        self,
+        attempt: _Attempt,
+        cell: Cell,
+        enough: Enough,
+        already: Iterable[str] = (),
+        sent: _Sent | None = None,
     ) -> set[str]:
         """The replicas that have the cell or a newer one, once they are enough."""
         op = Write(
@@ -204,7 +245,7 @@ class Coordination:
             cell=cell,
         )
         to = [node_id for node_id in attempt.row.writes if node_id not in already]
-        answers = await self._ask(attempt, to, lambda _: op, enough, already)
+        answers = await self._ask(attempt, to, lambda _: op, enough, already, sent)
         return {*answers, *already}
 
     async def _read(
@@ -252,8 +293,11 @@ class Coordination:
         op_for: Callable[[str], AnyOp],
         enough: Enough,
         already: Iterable[str] = (),
+        sent: _Sent | None = None,
     ) -> dict[str, Answer]:
         """Answers of replicas that did it, once they are enough. Raises _Again and Refused.
+
+        ``sent`` learns whether a write that was not done by enough may be done by some.
 
         The version is held until the last of them has answered, however long the caller waits.
         """
@@ -269,6 +313,8 @@ class Coordination:
         verdict = await vote.verdict(attempt.until)
         if verdict is Verdict.ENOUGH:
             return {node_id: a for node_id, a in vote.answers.items() if a.done}
+        if sent is not None:
+            sent.may_be_done |= vote.may_be_done()
         if verdict is Verdict.STALE:
             raise _Again(vote.newest_epoch(), vote.refused())
         raise _unavailable(attempt, vote)
@@ -323,12 +369,22 @@ def _check_member(image: Image, node_id: str) -> None:
 
 
 def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
+    facts = {"answered": ",".join(sorted(vote.done)), **vote.refused()}
+    full = [n for n, answer in sorted(vote.answers.items()) if answer.code is Code.DISK_FULL]
+    if full:
+        return Refused(
+            503,
+            "disk_full",
+            f"The disks of {', '.join(full)} are full; the write is at {len(vote.done)} replicas.",
+            "Free some space there; reads go on.",
+            facts,
+        )
     return Refused(
         503,
         "unavailable",
         f"Only {len(vote.done)} of {len(attempt.row.writes)} replicas answered in time.",
-        "Try again; a write that got this answer may have taken effect or not.",
-        {"answered": ",".join(sorted(vote.done)), **vote.refused()},
+        "Try again, through another node if this goes on.",
+        facts,
     )
 
 

@@ -1,6 +1,5 @@
 """The node over HTTP: data for clients, operations for other nodes, and what the node is doing."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -12,8 +11,10 @@ from starlette.routing import Route
 
 from stele.domain.names import NodeState
 from stele.node import metrics
+from stele.node.admission import Advertised
 from stele.node.agent import Agent
 from stele.node.coordinate import Coordination, Refused
+from stele.node.gate import Gate
 from stele.node.replica import Replica
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.node.store import Size, Store
@@ -31,6 +32,7 @@ class NodeView(msgspec.Struct, frozen=True):
     """``GET /v1/node``. ``state`` is "unknown" while the cluster has no row of the node."""
 
     node_id: str
+    host_id: str
     cluster: str
     dc: str
     rack: str
@@ -45,34 +47,26 @@ class NodeView(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Place(msgspec.Struct, frozen=True):
-    """What the node was configured to be; its row, once there is one, says what it is."""
-
-    cluster: str
-    dc: str
-    rack: str
-    num_tokens: int
-    address: str
-
-
 class NodeHttp:
-    """Handlers of one node. Data is served only once the log was read to its end (``ready``)."""
+    """Handlers of one node. Data is served only while the gate is open."""
 
     def __init__(
         self,
-        place: Place,
+        cluster: str,
+        advertised: Advertised,
+        gate: Gate,
         agent: Agent,
         coordination: Coordination,
         replica: Replica,
         store: Store,
-        ready: asyncio.Event,
     ) -> None:
-        self._place = place
+        self._cluster = cluster
+        self._advertised = advertised
+        self._gate = gate
         self._agent = agent
         self._coordination = coordination
         self._replica = replica
         self._store = store
-        self._ready = ready
         self._size = Size(0, 0)
         self._size_at_s = float("-inf")
 
@@ -124,17 +118,18 @@ class NodeHttp:
         return Response(found.cell.value, headers=headers, media_type="application/octet-stream")
 
     async def node(self, _: Request) -> Response:
-        image, place = self._agent.image, self._place
+        image, advertised = self._agent.image, self._advertised
         row = image.node(self._agent.node_id)
         size = await self._current_size()
         return JsonResponse(
             NodeView(
                 node_id=self._agent.node_id,
-                cluster=place.cluster,
-                dc=row.dc if row else place.dc,
-                rack=row.rack if row else place.rack,
-                num_tokens=row.num_tokens if row else place.num_tokens,
-                address=place.address,
+                host_id=self._agent.host_id,
+                cluster=self._cluster,
+                dc=row.dc if row else advertised.dc,
+                rack=row.rack if row else advertised.rack,
+                num_tokens=row.num_tokens if row else advertised.num_tokens,
+                address=advertised.address,
                 state=row.state if row else "unknown",
                 epoch=image.epoch,
                 version=image.topology.topology.version,
@@ -189,21 +184,18 @@ class NodeHttp:
             ) from None
 
     def _check_ready(self) -> None:
-        image = self._agent.image
-        row = image.node(self._agent.node_id)
+        closed = self._gate.closed()
+        if closed is not None:
+            raise HttpError(
+                503, closed.code, closed.message, hint="Ask another node; /healthz says why."
+            )
+        row = self._agent.image.node(self._agent.node_id)
         if row is not None and row.state is NodeState.LEFT:
             raise HttpError(
                 503,
                 "node_left",
                 f"Node '{self._agent.node_id}' has left the cluster and serves no data.",
                 hint="Ask another node.",
-            )
-        if not self._ready.is_set() or self._agent.follower.failure is not None:
-            raise HttpError(
-                503,
-                ErrorCode.UNAVAILABLE,
-                f"The node does not follow the log; it is at epoch {image.epoch}.",
-                hint="Ask another node; /healthz says why.",
             )
 
     async def _current_size(self) -> Size:

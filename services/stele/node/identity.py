@@ -1,7 +1,16 @@
-"""Who a data folder belongs to, and how often it was started: one small file, written atomically."""
+"""Whose a data directory is, what it has acknowledged, and that no other takes its place (I6, I13).
 
+``node.json`` says it, ``store.sqlite`` carries the same host id in a table of its own, and a lock keeps a
+second process out. Each change of ``node.json`` is on the disk before anybody acts on it: a new file is
+written and synced, takes the old one's name, and the folder is synced.
+"""
+
+import contextlib
+import fcntl
 import os
+import threading
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -10,33 +19,105 @@ import msgspec
 from stele.runtime.settings import ConfigurationError
 
 FILE: Final = "node.json"
+LOCK: Final = "lock"
+STORE_FILE: Final = "store.sqlite"
+
+replace = msgspec.structs.replace
+
+
+class Acknowledged(msgspec.Struct, frozen=True):
+    """The newest topology version and fence that acks of this node told, and the epoch they were told at."""
+
+    epoch: int = 0
+    state_id: str = ""
+    version: int = 0
+    fence_version: int = 0
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """``boots`` counts starts; ``join_request_id`` is the id of the one request to join, ever."""
+    """What ``node.json`` holds. ``host_id`` was made with the directory and names it for ever.
+
+    ``cluster_id``, ``log_id`` and ``admitted_by`` (the request to join) are empty until the cluster has
+    admitted the node. ``has_store`` is true once the store exists: from then on it may not be missing.
+    ``boots`` counts starts; ``join_request_id`` is the id of the one request to join, ever.
+    """
 
     node_id: str
     cluster: str
+    host_id: str
     boots: int
     join_request_id: str
+    cluster_id: str = ""
+    log_id: str = ""
+    admitted_by: str = ""
+    has_store: bool = False
+    acknowledged: Acknowledged = Acknowledged()
 
     def boot_id(self) -> str:
         """Greater at every start, as text (``domain.acks`` compares it)."""
         return f"{self.boots:012d}-{uuid.uuid4().hex}"
 
 
-def boot(folder: Path, node_id: str, cluster: str) -> Identity:
+class DataDirectory:
+    """A node's folder and what is known of it. ``save`` may be called from any thread."""
+
+    def __init__(self, folder: Path, identity: Identity) -> None:
+        self.folder = folder
+        self.identity = identity
+        self._saving = threading.Lock()
+
+    @property
+    def store_path(self) -> Path:
+        return self.folder / STORE_FILE
+
+    def save(self, **changes: object) -> None:
+        """Change fields of the identity; returns once the change is synced. Raises OSError."""
+        with self._saving:
+            changed = replace(self.identity, **changes)
+            if changed != self.identity:
+                _write(self.folder / FILE, changed)
+                self.identity = changed
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the folder inside the block. Raises ConfigurationError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigurationError(
+                f"STELE_DATA_DIR={folder} is in use by another process: end that one first"
+            ) from error
+        yield
+
+
+def boot(folder: Path, node_id: str, cluster: str) -> DataDirectory:
     """Count one more start of this folder's node. Raises ConfigurationError when it is another's."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = _read(folder / FILE) or Identity(node_id, cluster, 0, f"join-{node_id}-{uuid.uuid4()}")
+    known = _read(folder / FILE)
+    if known is None:
+        _check_no_store(folder)
+        known = Identity(node_id, cluster, str(uuid.uuid4()), 0, f"join-{node_id}-{uuid.uuid4()}")
     if (known.node_id, known.cluster) != (node_id, cluster):
         raise ConfigurationError(
             f"STELE_DATA_DIR={folder} holds the data of node '{known.node_id}' of cluster"
             f" '{known.cluster}', not of '{node_id}' of '{cluster}': use another folder"
         )
-    booted = msgspec.structs.replace(known, boots=known.boots + 1)
-    _write(folder / FILE, booted)
-    return booted
+    directory = DataDirectory(folder, known)
+    directory.save(boots=known.boots + 1)
+    return directory
+
+
+def _check_no_store(folder: Path) -> None:
+    """Data without a name is of nobody knows which node."""
+    store = folder / STORE_FILE
+    if store.exists():
+        raise ConfigurationError(
+            f"STELE_DATA_DIR={folder} holds {STORE_FILE} without {FILE}: restore {FILE} from the same"
+            " backup, or give the node an empty folder and a new name, and remove or replace the old one"
+        )
 
 
 def _read(path: Path) -> Identity | None:
@@ -46,7 +127,8 @@ def _read(path: Path) -> Identity | None:
         return None
     except msgspec.DecodeError as error:
         raise ConfigurationError(
-            f"STELE_DATA_DIR: {path} is damaged ({error}); give the node an empty folder and a new id"
+            f"STELE_DATA_DIR: {path} is damaged ({error}): restore the folder from a backup, or give the"
+            " node an empty folder and a new name, and remove or replace the old one"
         ) from error
 
 
@@ -57,3 +139,13 @@ def _write(path: Path, identity: Identity) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names of new and replaced files durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -26,7 +26,7 @@ REMEMBERED: Final = 32
 log = get_logger(__name__)
 
 
-class Progress:
+class OrderProgress:
     """How far a piece of work is; the work adds to it."""
 
     def __init__(self) -> None:
@@ -41,38 +41,38 @@ class Progress:
         self.bytes_total = max(self.bytes_total, self.bytes_done)
 
 
-Work = Callable[[Order, Progress], Awaitable[None]]
+OrderHandler = Callable[[Order, OrderProgress], Awaitable[None]]
 """Carries an order out; returns when all is done, and raises with a sentence why it is not."""
 
 
-class _Job:
+class _RunningOrder:
     """A piece of work and the newest order for it, whose term and index its reports carry."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.progress = Progress()
+        self.progress = OrderProgress()
         self.status = ReportStatus.RUNNING
         self.error = ""
         self.task: asyncio.Task[None] | None = None
 
 
-class OrderDesk:
+class OrderExecutor:
     """Takes a node's orders in, and gives its reports out."""
 
     def __init__(
         self,
         node_id: str,
         follower: LogFollower,
-        work: Mapping[OrderKind, Work],
+        handlers: Mapping[OrderKind, OrderHandler],
         send_report: Callable[[Report], None],
     ) -> None:
         self._node_id = node_id
         self._follower = follower
-        self._work = work
+        self._handlers = handlers
         self._send_report = send_report
         self._term = 0
         self._index = 0
-        self._jobs: dict[tuple[OrderKind, int, str], _Job] = {}
+        self._running: dict[tuple[OrderKind, int, str], _RunningOrder] = {}
         self._tasks = set[asyncio.Task[None]]()
         follower.listen(self._on_epoch)
 
@@ -97,12 +97,12 @@ class OrderDesk:
             log.info("order refused", kind=order.kind, term=order.term, index=order.index)
             return
         self._term, self._index = order.term, order.index
-        job = self._jobs.get(order.same_work())
-        if job is None or job.status is ReportStatus.FAILED:
+        running = self._running.get(order.same_work())
+        if running is None or running.status is ReportStatus.FAILED:
             self._start(order)
         else:
-            job.order = order
-            self._report(job)
+            running.order = order
+            self._report(running)
 
     def _accepts(self, order: Order, image: Image) -> bool:
         """Terms only go up, by the log and by the orders seen; within a term, so do the indices."""
@@ -112,42 +112,44 @@ class OrderDesk:
         return order.term > self._term or order.index > self._index
 
     def _start(self, order: Order) -> None:
-        job = _Job(order)
-        self._jobs.pop(order.same_work(), None)
-        self._jobs[order.same_work()] = job
-        finished = [w for w, j in self._jobs.items() if j.status is not ReportStatus.RUNNING]
+        running = _RunningOrder(order)
+        self._running.pop(order.same_work(), None)
+        self._running[order.same_work()] = running
+        finished = [w for w, j in self._running.items() if j.status is not ReportStatus.RUNNING]
         for work in finished[:-REMEMBERED]:
-            del self._jobs[work]
-        job.task = self._spawn(self._run(job))
-        self._spawn(self._keep_reporting(job))
+            del self._running[work]
+        running.task = self._spawn(self._run(running))
+        self._spawn(self._keep_reporting(running))
 
-    async def _run(self, job: _Job) -> None:
-        kind = job.order.kind
-        log.info("order begun", kind=kind, version=job.order.version, session=job.order.session)
+    async def _run(self, running: _RunningOrder) -> None:
+        kind = running.order.kind
+        log.info(
+            "order begun", kind=kind, version=running.order.version, session=running.order.session
+        )
         try:
-            await self._work[kind](job.order, job.progress)
-            job.status = ReportStatus.SUCCESS
+            await self._handlers[kind](running.order, running.progress)
+            running.status = ReportStatus.SUCCESS
         except asyncio.CancelledError:
-            job.status, job.error = ReportStatus.FAILED, "stopped: the session has closed"
+            running.status, running.error = ReportStatus.FAILED, "stopped: the session has closed"
         except Exception as error:  # whatever stops the work is the coordinator's to know
-            job.status, job.error = ReportStatus.FAILED, str(error) or repr(error)
-        self._report(job)
+            running.status, running.error = ReportStatus.FAILED, str(error) or repr(error)
+        self._report(running)
         log.info(
             "order ended",
             kind=kind,
-            status=job.status,
-            error=job.error,
-            bytes_done=job.progress.bytes_done,
-            keys_done=job.progress.keys_done,
+            status=running.status,
+            error=running.error,
+            bytes_done=running.progress.bytes_done,
+            keys_done=running.progress.keys_done,
         )
 
-    async def _keep_reporting(self, job: _Job) -> None:
-        while job.status is ReportStatus.RUNNING:
-            self._report(job)
+    async def _keep_reporting(self, running: _RunningOrder) -> None:
+        while running.status is ReportStatus.RUNNING:
+            self._report(running)
             await asyncio.sleep(REPORT_INTERVAL_S)
 
-    def _report(self, job: _Job) -> None:
-        order, progress = job.order, job.progress
+    def _report(self, running: _RunningOrder) -> None:
+        order, progress = running.order, running.progress
         self._send_report(
             Report(
                 node_id=self._node_id,
@@ -157,11 +159,11 @@ class OrderDesk:
                 version=order.version,
                 session=order.session,
                 request_id=order.request_id,
-                status=job.status,
+                status=running.status,
                 bytes_done=progress.bytes_done,
                 bytes_total=progress.bytes_total,
                 keys_done=progress.keys_done,
-                error=job.error,
+                error=running.error,
                 at_ms=time.time_ns() // 1_000_000,
             )
         )
@@ -169,9 +171,9 @@ class OrderDesk:
     def _on_epoch(self, image: Image, _: Epoch) -> None:
         """Work under a session that is not open any more ends at once."""
         session = image.topology.topology.session
-        for job in self._jobs.values():
-            if job.task is not None and job.order.session not in ("", session):
-                job.task.cancel()
+        for running in self._running.values():
+            if running.task is not None and running.order.session not in ("", session):
+                running.task.cancel()
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)

@@ -2,6 +2,13 @@
 
 An operation of a version below the fence must not count (I6), so the fence is checked before it, to spare
 the work, and once more after it, since the fence may have moved while it ran.
+
+A write that waits holds its version, like the request that it is part of: this node's acks say that the
+version is in use until the write has ended, so the coordinator's barrier waits for it although the request's
+own node may be dead. Where the barrier did not wait (a quorum is enough), no stray row can be left behind:
+the fence is checked in the turn in which the write takes its place in the store's order. Either that was
+before the fence came, and then every deletion of the cleanup, which is asked for only after the fence, is
+behind the write; or the fence was there, and nothing is written.
 """
 
 from collections.abc import Sequence
@@ -15,6 +22,7 @@ from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.node.cells import Row, stamp_of
 from stele.node.clock import HybridClock
+from stele.node.commits import DiskFull, StoreError
 from stele.node.routing import Routing
 from stele.node.store import Store
 from stele.node.wire import Answer, AnyOp, Code, Op, Read, ReadMode, Scan, Scanned, Write
@@ -25,9 +33,11 @@ MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 _DONE: Final = Answer(Code.OK)
 
 
-class Sessions(Protocol):
-    """The node's sessions; see domain.sessions and the agent."""
+class InUse(Protocol):
+    """What this node has in use, as its acks tell: versions and sessions; see the agent."""
 
+    def hold(self, version: int) -> None: ...
+    def release(self, version: int) -> None: ...
     def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
     def session_is_open(self, session: str) -> bool: ...
 
@@ -40,7 +50,7 @@ class Replica:
         node_id: str,
         follower: LogFollower,
         routing: Routing,
-        sessions: Sessions,
+        in_use: InUse,
         store: Store,
         clock: HybridClock,
         catch_up_limit_s: float = CATCH_UP_LIMIT_S,
@@ -48,7 +58,7 @@ class Replica:
         self._node_id = node_id
         self._follower = follower
         self._routing = routing
-        self._sessions = sessions
+        self._in_use = in_use
         self._store = store
         self._clock = clock
         self._catch_up_limit_s = catch_up_limit_s
@@ -62,8 +72,8 @@ class Replica:
         allowed = [index for index, refused in enumerate(answers) if refused is None]
         writes = [(index, op) for index in allowed if isinstance(op := ops[index], Write)]
         if writes:
-            for (index, _), lost_to in zip(writes, await self._write(writes), strict=True):
-                answers[index] = Answer(Code.SUPERSEDED, lost_to) if lost_to else _DONE
+            for (index, _), answer in zip(writes, await self._write(writes), strict=True):
+                answers[index] = answer
         for index in allowed:
             if isinstance(op := ops[index], Read):
                 answers[index] = await self._read(op)
@@ -83,7 +93,7 @@ class Replica:
         if image.epoch < scan.epoch:
             return Scanned(code=Code.BEHIND, text=_behind(image.epoch, scan.epoch))
         try:
-            with self._sessions.enter(scan.session) as guard:
+            with self._in_use.enter(scan.session) as guard:
                 found = await self._scan(scan)
                 guard.check()
                 return found
@@ -104,12 +114,26 @@ class Replica:
             cursor=page.cursor,
         )
 
-    async def _write(self, writes: Sequence[tuple[int, Write]]) -> list[int]:
-        for _, op in writes:
+    async def _write(self, writes: Sequence[tuple[int, Write]]) -> list[Answer]:
+        ops = [op for _, op in writes]
+        rows = [Row(op.keyspace, op.token, op.key, *op.cell) for op in ops]
+        for op in ops:
             self._clock.see(op.cell.timestamp)
-        return await self._store.write(
-            [Row(op.keyspace, op.token, op.key, *op.cell) for _, op in writes]
-        )
+            self._in_use.hold(op.version)
+        try:
+            written = await self._store.write(rows, lambda place: self._fenced(ops[place]) is None)
+        except StoreError as error:
+            code = Code.DISK_FULL if isinstance(error, DiskFull) else Code.FAILED
+            return [Answer(code, text=f"{self._node_id}: {error}")] * len(ops)
+        finally:
+            for op in ops:
+                self._in_use.release(op.version)
+        return [self._written(op, lost_to) for op, lost_to in zip(ops, written, strict=True)]
+
+    def _written(self, op: Write, lost_to: int | None) -> Answer:
+        if lost_to is None:  # what was fenced out stays so
+            return self._fenced(op) or Answer(Code.FAILED, text="it was fenced out meanwhile")
+        return Answer(Code.SUPERSEDED, lost_to) if lost_to else _DONE
 
     async def _read(self, op: Read) -> Answer:
         if op.mode is ReadMode.TIMESTAMP:
@@ -154,7 +178,7 @@ class Replica:
         if stale is not None:
             epoch = max(topology.since_epoch, topology.fence_epoch)
             return Answer(Code.STALE_VERSION, epoch=epoch, text=str(stale))
-        if op.session and not self._sessions.session_is_open(op.session):
+        if op.session and not self._in_use.session_is_open(op.session):
             return Answer(Code.SESSION_CLOSED, text=f"session {op.session} is not open")
         node = image.node(self._node_id)
         if node is not None and node.state is NodeState.LEFT:

@@ -1,33 +1,56 @@
 """The trial store: SQLite, one table for all keyspaces, last write wins.
 
-Crash safety: WAL with synchronous=NORMAL. A write that was answered survives a kill of the process at any
-moment. A power failure may take the newest writes of this machine; the other replicas have them.
+Crash safety: WAL with synchronous=FULL. A write that was answered is on the disk: it survives a kill of the
+process and a failure of the power at any moment, and no reader sees it before that (SQLite shows a commit
+to other connections after its sync). See ``commits`` for how writes share a sync.
 
-Small writes and reads run in the event loop (50 us and 10 us for 10 KiB: a thread costs more); large ones,
-scans and deletions run in threads of the store's own, and small ones queue behind them.
+Small reads run in the event loop (10 us for 10 KiB: a thread costs more); scans, large values, and all
+writes run in threads of the store's own.
 """
 
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.node.cells import Cell, Row
+from stele.node.commits import GroupCommit, StoreError, StoreFailed, Work, uncancelled
+from stele.runtime.logs import get_logger
 
 T = TypeVar("T")
 
+log = get_logger(__name__)
+
 INLINE_BYTES: Final = 256 * 1024
-"""Writes and reads up to this size run in the event loop: 2 ms at most."""
+"""Reads up to this size run in the event loop: 2 ms at most."""
 PAGE_ROWS: Final = 2000
 WAL_CHECKPOINT_BYTES: Final = 16 * 1024 * 1024
-"""The WAL is copied into the table when it is larger than this, in a thread."""
-CHECKPOINT_INTERVAL_S: Final = 1.0
+"""The WAL is copied into the table when about so much was written to it, in a thread beside the writer's."""
+WAL_LIMIT_BYTES: Final = 4 * WAL_CHECKPOINT_BYTES
+"""Above this the writer itself copies it, and writes wait for that."""
+WAL_BYTES_PER_JOB: Final = 3 * 4096
+"""A small row changes about three pages, and the WAL takes whole pages."""
+CHECKPOINT_PAUSE_S: Final = 0.05
 LOCK_TIMEOUT_S: Final = 5.0
+PRAGMAS: Final = (
+    "journal_mode=wal",
+    "synchronous=full",
+    "wal_autocheckpoint=0",
+    f"journal_size_limit={WAL_CHECKPOINT_BYTES}",
+)
+
+Permit = Callable[[int], bool]
+"""Of the row at this place in the list: may it still be written?"""
+
+
+def _always(_: int) -> bool:
+    return True
+
 
 _SCHEMA: Final = """
 create table if not exists cells (
@@ -60,6 +83,7 @@ select count(*), coalesce(sum(size), 0) from cells
 where keyspace = ? and token > ? and token <= ?"""
 _DOOMED: Final = """
 select rowid, size from cells where keyspace = ? and token > ? and token <= ? limit ?"""
+_CHECKPOINT: Final = "pragma wal_checkpoint(passive)"
 
 
 class Cursor(NamedTuple):
@@ -98,35 +122,47 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writer = _connect(path)
-        self._reader = _connect(path)
-        self._scanner = _connect(path)
-        self._writes = ThreadPoolExecutor(1, "store-writes")
-        self._scans = ThreadPoolExecutor(1, "store-scans")
+        self._writer = connect(path)
+        self._reader = connect(path)
+        self._scanner = connect(path)
         self._loop = asyncio.get_running_loop()
-        self._in_thread = 0
+        self._wal_bytes = 0
+        self._copies_rest = False
+        self._wal_is_large = asyncio.Event()
+        self._commits = GroupCommit(self._writer, self._after_commit)
+        self._scans = ThreadPoolExecutor(1, "store-scans")
         self._checkpoints = asyncio.create_task(self._keep_wal_small(), name="checkpoints")
 
     async def close(self) -> None:
         self._checkpoints.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._checkpoints
+        await self._commits.close()
         await asyncio.to_thread(self._shut_down)
 
-    async def write(self, rows: Sequence[Row]) -> list[int]:
-        """Write all rows in one transaction, each where it is newer than what stands.
+    @property
+    def failure(self) -> StoreFailed | None:
+        """Why nothing can be written any more; None while all is well."""
+        return self._commits.failure
 
-        Gives 0 for each row that now stands as written, else the timestamp of what it lost against.
+    async def write(self, rows: Sequence[Row], permit: Permit = _always) -> list[int | None]:
+        """Write all rows in one transaction, each where it is newer than what stands; returns once synced.
+
+        Gives 0 for each row that now stands as written, else the timestamp of what it lost against; None
+        for a row that ``permit`` refused when the write's turn came, of which nothing was written. A write
+        that has had its turn comes before every write and deletion that is asked for later.
+        Raises DiskFull or StoreFailed.
         """
 
-        def work() -> list[int]:
-            with _transaction(self._writer) as writer:
-                return [_write_row(writer, row) for row in rows]
+        def begin() -> Work[list[int | None]]:
+            permitted = [permit(place) for place in range(len(rows))]
+            return lambda writer: [
+                _write_row(writer, row) if may else None
+                for row, may in zip(rows, permitted, strict=True)
+            ]
 
-        size_bytes = sum(len(row.value) for row in rows)
-        if size_bytes <= INLINE_BYTES and not self._in_thread:
-            return work()
-        return await self._in_writer(work)
+        size_bytes = sum(len(row.value) + WAL_BYTES_PER_JOB for row in rows)
+        return await self._commits.run(begin, size_bytes)
 
     async def read(self, keyspace: str, token: int, key: bytes) -> Cell | None:
         """The newest cell, which may be a tombstone; None when there never was one."""
@@ -156,13 +192,12 @@ class Store:
     async def delete(self, span: Span, limit_rows: int) -> Size:
         """Delete at most so many rows of the span for good; what was deleted."""
 
-        def work() -> Size:
-            with _transaction(self._writer) as writer:
-                doomed = writer.execute(_DOOMED, (*_bounds(span), limit_rows)).fetchall()
-                writer.executemany("delete from cells where rowid = ?", ((d[0],) for d in doomed))
-                return Size(len(doomed), sum(d[1] for d in doomed))
+        def work(writer: sqlite3.Connection) -> Size:
+            doomed = writer.execute(_DOOMED, (*_bounds(span), limit_rows)).fetchall()
+            writer.executemany("delete from cells where rowid = ?", ((d[0],) for d in doomed))
+            return Size(len(doomed), sum(d[1] for d in doomed))
 
-        return await self._in_writer(work)
+        return await self._commits.run(lambda: work, limit_rows * WAL_BYTES_PER_JOB)
 
     async def size(self) -> Size:
         """Of everything: looks at every row, 1 us each."""
@@ -188,67 +223,63 @@ class Store:
         found = self._scanner.execute(_READ, (keyspace, token, key, all_sizes)).fetchone()
         return None if found is None else Cell(found[0], bool(found[1]), found[2])
 
-    async def _in_writer(self, work: Callable[[], T]) -> T:
-        self._in_thread += 1
-        future = self._writes.submit(work)
-        future.add_done_callback(self._left_thread)
-        return await uncancelled(asyncio.wrap_future(future))
-
-    def _left_thread(self, _: Future[T]) -> None:
-        def leave() -> None:
-            self._in_thread -= 1
-
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody writes any more
-            self._loop.call_soon_threadsafe(leave)
-
     async def _in_scanner(self, work: Callable[[], T]) -> T:
         return await uncancelled(self._loop.run_in_executor(self._scans, work))
 
+    def _after_commit(self, size_bytes: int) -> None:
+        """In the writer's thread: note how much the WAL holds."""
+        self._wal_bytes += size_bytes
+        if self._copies_rest or self._wal_bytes > WAL_LIMIT_BYTES:
+            self._checkpoint_as_writer()
+        if self._wal_bytes > WAL_CHECKPOINT_BYTES:
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(self._wal_is_large.set)
+
+    def _checkpoint_as_writer(self) -> None:
+        """In the writer's thread nothing is appended meanwhile, so that the WAL begins anew after it.
+
+        A reader of an old state (a long scan) may prevent that; then it is tried again.
+        """
+        self._copies_rest = False
+        try:
+            _, in_wal, copied = self._writer.execute(_CHECKPOINT).fetchone()
+        except sqlite3.Error as error:  # all of it is in the WAL still
+            log.warning("the write-ahead log could not be copied", why=str(error))
+            return
+        if in_wal == copied:
+            self._wal_bytes = 0
+
     async def _keep_wal_small(self) -> None:
-        wal, copied_ns = self._path.with_name(f"{self._path.name}-wal"), 0
+        """Copy most of it beside the writer, then the rest between two of the writer's transactions."""
         while True:
-            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
-            found = wal.stat()
-            if found.st_size > WAL_CHECKPOINT_BYTES and found.st_mtime_ns != copied_ns:
-                await asyncio.to_thread(_checkpoint, self._path)
-                copied_ns = found.st_mtime_ns
+            await self._wal_is_large.wait()
+            await asyncio.to_thread(_checkpoint, self._path)
+            self._copies_rest = True
+            with contextlib.suppress(StoreError):
+                await self._commits.run(lambda: lambda _: None)
+            self._wal_is_large.clear()
+            await asyncio.sleep(CHECKPOINT_PAUSE_S)
 
     def _shut_down(self) -> None:
-        self._writes.shutdown()
         self._scans.shutdown()
         for connection in (self._scanner, self._reader, self._writer):
             connection.close()
 
 
-async def uncancelled(future: asyncio.Future[T]) -> T:
-    """Await what cannot be stopped half way: a cancellation is raised only after it has ended."""
-    try:
-        return await asyncio.shield(future)
-    except asyncio.CancelledError:
-        await asyncio.wait([future])
-        raise
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection to a store, whose table is there; what its WAL holds is synced.
 
-
-def _connect(path: Path) -> sqlite3.Connection:
+    A process that was killed may have left commits in the WAL that were never synced: they can be read, so
+    they must not be lost any more.
+    """
     connection = sqlite3.connect(
         path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
-    for pragma in ("journal_mode=wal", "synchronous=normal", "wal_autocheckpoint=0"):
+    for pragma in PRAGMAS:
         connection.execute(f"pragma {pragma}").fetchall()
     connection.execute(_SCHEMA)
+    connection.execute("pragma wal_checkpoint(truncate)").fetchall()
     return connection
-
-
-@contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    connection.execute("begin immediate")
-    try:
-        yield connection
-        connection.execute("commit")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("rollback")
-        raise
 
 
 def _write_row(writer: sqlite3.Connection, row: Row) -> int:
@@ -292,7 +323,9 @@ def _page(
 def _checkpoint(path: Path) -> None:
     connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_S, isolation_level=None)
     try:
-        connection.execute("pragma wal_checkpoint(passive)").fetchall()
+        connection.execute(_CHECKPOINT).fetchall()
+    except sqlite3.Error as error:
+        log.warning("the write-ahead log could not be copied", why=str(error))
     finally:
         connection.close()
 

@@ -1,12 +1,14 @@
 """STREAM orders: pull what this node gains from those who have it, under the operation's session.
 
 Everything that was acknowledged before the order's version is pulled; everything since goes to this node
-too, as a write replica. Rows merge by last write wins, so a repetition does no harm.
+too, as a write replica. Rows merge by last write wins, so a repetition does no harm. Each page is synced
+before the next one is counted, so what is reported as done is on the disk.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Set
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 import msgspec
@@ -18,8 +20,7 @@ from stele.domain.ring.transition import TransitionRow, stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.log.follower import LogFollower
 from stele.node.clock import HybridClock
-from stele.node.orders import Progress
-from stele.node.replica import Sessions
+from stele.node.orders import OrderProgress
 from stele.node.store import Cursor, Store, spans_of
 from stele.node.wire import Code, Scan, Scanned
 from stele.runtime.logs import get_logger
@@ -50,6 +51,12 @@ class Portion(msgspec.Struct, frozen=True):
     ranges: tuple[Range, ...]
     sources: tuple[str, ...]
     needed: int
+
+
+class Sessions(Protocol):
+    """The node's sessions; see domain.sessions and the agent."""
+
+    def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
 
 
 class Source(Protocol):
@@ -114,8 +121,8 @@ class Streamer:
         self._session = ""
         self._done = set[Piece]()
 
-    async def run(self, order: Order, progress: Progress) -> None:
-        """Raises StreamFailed or SessionClosedError; a second run goes on where the first stopped."""
+    async def run(self, order: Order, progress: OrderProgress) -> None:
+        """Raises StreamFailed, SessionClosedError or StoreError; a second run goes on where it stopped."""
         with self._sessions.enter(order.session) as guard:
             if order.session != self._session:
                 self._session, self._done = order.session, set()
@@ -129,7 +136,7 @@ class Streamer:
             guard.check()
 
     async def _pull_all(
-        self, portions: list[Portion], reader: "_Reader", progress: Progress
+        self, portions: list[Portion], reader: "_Reader", progress: OrderProgress
     ) -> None:
         places = asyncio.Semaphore(CONCURRENT)
 
@@ -145,7 +152,7 @@ class Streamer:
             raise group.exceptions[0] from group
 
     async def _pull(
-        self, portion: Portion, turn: int, reader: "_Reader", progress: Progress
+        self, portion: Portion, turn: int, reader: "_Reader", progress: OrderProgress
     ) -> None:
         """Read as many sources through as are needed; the sources take turns to be the first."""
         first = turn % max(1, len(portion.sources))
@@ -157,7 +164,7 @@ class Streamer:
             self._done.update((portion.placement, range_) for range_ in portion.ranges)
 
     async def _pull_from(
-        self, source: str, portion: Portion, reader: "_Reader", progress: Progress
+        self, source: str, portion: Portion, reader: "_Reader", progress: OrderProgress
     ) -> bool:
         """Read one source's rows through to the end; False when it stopped giving them."""
         cursor: Cursor | None = None

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
+from typing import Final
 
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import RangeReplicas
@@ -43,6 +44,11 @@ def enough_reads(consistency: Consistency, row: RangeReplicas) -> Enough:
     return lambda done: not done.isdisjoint(row.reads)
 
 
+SURELY_NOT_DONE: Final = frozenset({Code.BEHIND, Code.NOT_A_REPLICA, Code.DISK_FULL})
+"""Answers that a replica gives only when nothing was written. Others may come after the effect: a version
+may be fenced out while a write waits for the disk, and a call that breaks off may have arrived."""
+
+
 class Vote:
     """One round of calls, by node id. ``when_over`` is called once the last of them has ended."""
 
@@ -78,6 +84,11 @@ class Vote:
         """Why replicas did not do it, for people: node id -> code and text."""
         found = {n: f"{a.code}: {a.text}" for n, a in sorted(self.answers.items()) if not a.done}
         return {**found, **dict.fromkeys(sorted(self._waiting), "did not answer in time")}
+
+    def may_be_done(self) -> bool:
+        """Could any replica have done it, or do it yet?"""
+        answers = self.answers.values()
+        return bool(self._waiting) or any(a.code not in SURELY_NOT_DONE for a in answers)
 
     def newest_epoch(self) -> int:
         """An epoch that those who refused asked to be read first."""

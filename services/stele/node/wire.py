@@ -27,8 +27,9 @@ class Code(StrEnum):
     NOT_A_REPLICA = "not_a_replica"
     SESSION_CLOSED = "session_closed"
     NODE_LEFT = "node_left"
+    DISK_FULL = "disk_full"
     FAILED = "failed"
-    UNREACHABLE = "unreachable"  # never sent: the caller's own finding
+    UNREACHABLE = "unreachable"  # no answer: the caller's own finding; it may have been done
 
 
 class Op(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):

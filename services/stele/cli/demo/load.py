@@ -169,8 +169,8 @@ class Load:
 
 NEVER_SENT = 0
 NO_ANSWER = -1
-UNDONE_CODES = (b'"node_left"',)
-"""Errors that a node gives before it does anything."""
+UNDONE_CODES = (b'"node_left"', b'"not_admitted"', b'"catching_up"', b'"disk_full"')
+"""Errors that a node gives only for a write that is nowhere, nor will be."""
 
 
 class Answer(NamedTuple):

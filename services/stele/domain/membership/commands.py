@@ -10,6 +10,7 @@ class AnnounceNode(Command, frozen=True, tag="announce_node", kw_only=True):
     address: str
     supported_features: tuple[str, ...] = ()
     release_version: str = ""
+    host_id: str = ""
 
 
 MembershipCommand = AnnounceNode

@@ -6,7 +6,7 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, node_has_left, unknown_node
 from stele.domain.image import Image
 from stele.domain.membership.commands import AnnounceNode
-from stele.domain.membership.facts import NodeChanged
+from stele.domain.membership.facts import Node, NodeChanged
 from stele.domain.names import NodeState
 
 
@@ -17,8 +17,10 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
         return unknown_node(command.node_id)
     if node.state is NodeState.LEFT:
         return node_has_left(command.node_id)
-    refused = check_address(image, command.node_id, command.address) or check_features(
-        image, command.supported_features
+    refused = (
+        check_host(node, command.host_id)
+        or check_address(image, command.node_id, command.address)
+        or check_features(image, command.supported_features)
     )
     if refused is not None:
         return refused
@@ -29,6 +31,19 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
         release_version=command.release_version,
     )
     return () if changed == node else (NodeChanged(changed),)
+
+
+def check_host(node: Node, host_id: str) -> Rejection | None:
+    """A name stands for one data directory; who comes with another one lacks what was acknowledged."""
+    if node.host_id == host_id:
+        return None
+    return Rejection(
+        "host_id_mismatch",
+        f"Node '{node.node_id}' is host {node.host_id or '(none)'}, not {host_id or '(none)'}:"
+        " this is not the replica that the cluster knows.",
+        "Restore its data directory, or give the node a new name and remove or replace the old one.",
+        {"host_id": node.host_id, "asked": host_id},
+    )
 
 
 def check_address(image: Image, node_id: str, address: str) -> Rejection | None:

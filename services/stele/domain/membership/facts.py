@@ -11,6 +11,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     ``tokens`` are signed 64-bit Murmur3 tokens, sorted; they count as part of the ring only in the
     states ``OWNS_TOKENS``. ``request_id`` is the node's current topology request, or its last.
+    ``host_id`` names the data directory that it was admitted with; no other one can take its place.
     ``cleanup_since`` is the epoch since which it may hold data that is no longer its own; 0 when it is clean.
     """
 
@@ -26,6 +27,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     release_version: str = ""
     cleanup_since: int = 0
     request_id: str = ""
+    host_id: str = ""
 
     def cleanup_session(self) -> str:
         """What orders to clean up are keyed by; empty when there is nothing to clean."""

@@ -23,6 +23,8 @@ TIMEOUT_S: Final = 7.0
 FILL_TRIES: Final = 100
 READ_BACK_TRIES: Final = 20
 READ_BACK_PAUSE_S: Final = 0.5
+UNDONE_CODES: Final = (b'"node_left"', b'"not_admitted"', b'"catching_up"', b'"disk_full"')
+"""Errors that a node gives only for a write that is nowhere, nor will be."""
 
 Members = Callable[[], dict[str, str]]
 """Addresses by node id of those that serve data."""
@@ -128,7 +130,7 @@ class DataClients:
             key=key,
             value=found,
             done=done,
-            known=done or 400 <= status < 500 or b'"node_left"' in body,
+            known=done or 400 <= status < 500 or any(code in body for code in UNDONE_CODES),
             answer="" if done else f"{status} {body[:100].decode(errors='replace')}",
         )
         self._history.add(operation)

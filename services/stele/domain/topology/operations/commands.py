@@ -16,6 +16,7 @@ class Join(Command, frozen=True, tag="join", kw_only=True):
     supported_features: tuple[str, ...] = ()
     release_version: str = ""
     partitioner: str = "Murmur3Partitioner"
+    host_id: str = ""
 
 
 class Leave(Command, frozen=True, tag="leave"):

@@ -9,7 +9,7 @@ from typing import Final
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name, node_has_left
 from stele.domain.image import Image
-from stele.domain.membership.decide import check_address, check_features
+from stele.domain.membership.decide import check_address, check_features, check_host
 from stele.domain.membership.facts import Node, NodeChanged
 from stele.domain.names import PARTITIONER, NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
@@ -39,6 +39,7 @@ def join(context: Context, command: Join) -> Decision:
         _check_same_cluster(image, command)
         or _check_names(command)
         or _check_unknown(image, command)
+        or _check_host_is_new(image, command)
         or check_address(image, command.node_id, command.address)
         or check_features(image, command.supported_features)
         or _check_tokens(image, command)
@@ -55,6 +56,7 @@ def join(context: Context, command: Join) -> Decision:
         supported_features=tuple(sorted(command.supported_features)),
         release_version=command.release_version,
         request_id=context.envelope.request_id,
+        host_id=command.host_id,
     )
     return NodeChanged(node), new_request(context, RequestKind.JOIN, node_id=command.node_id)
 
@@ -128,12 +130,25 @@ def _check_unknown(image: Image, command: Join) -> Rejection | None:
         return None
     if node.state is NodeState.LEFT:
         return node_has_left(node.node_id)
-    return Rejection(
+    return check_host(node, command.host_id) or Rejection(
         "already_known",
         f"Node '{node.node_id}' is in the cluster already, in state '{node.state}'.",
         "A node that restarts sends announce_node; a new node needs an id of its own.",
         {"state": node.state, "request_id": node.request_id},
     )
+
+
+def _check_host_is_new(image: Image, command: Join) -> Rejection | None:
+    """Data that was a node's once, be it of one that has left, is never another node's."""
+    for other in image.membership.nodes.values():
+        if command.host_id and other.host_id == command.host_id:
+            return Rejection(
+                "host_id_used",
+                f"Host {command.host_id} is node '{other.node_id}', in state '{other.state}'.",
+                "Give the new node an empty data directory.",
+                {"node": other.node_id},
+            )
+    return None
 
 
 def _check_tokens(image: Image, command: Join) -> Rejection | None:

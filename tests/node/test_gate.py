@@ -1,0 +1,171 @@
+"""When a node may serve: the log must show that it is the same node, and reach what it acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stele.domain.commands import Noop
+from stele.log.follower import LogFollower
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.node import gate as gate_module
+from stele.node.gate import Gate, NotThisReplica, noted
+from stele.node.identity import DataDirectory, boot
+from stele.runtime.service import Stop
+from tests.domain.history import join
+from tests.node.world import World, until
+
+
+class Start:
+    """A node's start: a follower of some of the log's records, and the gate before it."""
+
+    def __init__(self, directory: DataDirectory, records: int, world: World) -> None:
+        self.partition = MemoryPartition()
+        for record in world.partition.records[:records]:
+            self.partition.append(record.value)
+        self.world = world
+        self.follower = LogFollower(MemoryLog(self.partition))
+        self.gate = Gate(directory, self.follower)
+        self.follower.start()
+        self.caught_up, self.stop = asyncio.Event(), Stop()
+
+    async def admit(self) -> None:
+        """What the process does."""
+        await self.follower.wait_for_end()
+        self.caught_up.set()
+        await self.gate.reach(self.caught_up, self.stop)
+        self.gate.check_host(self.follower.image)
+        await self.gate.recognise(self.stop)
+
+    def read_on(self) -> None:
+        """The records that the broker did not show at first."""
+        for record in self.world.partition.records[len(self.partition.records) :]:
+            self.partition.append(record.value)
+            for follower in self.partition.followers:
+                follower([record])
+
+    def code(self) -> str:
+        closed = self.gate.closed()
+        return "" if closed is None else closed.code
+
+
+@pytest.fixture
+def directory(world: World, tmp_path: Path) -> DataDirectory:
+    """Of n9, which has asked to join with it."""
+    directory = boot(tmp_path, "n9", "demo")
+    world.apply(msgspec.structs.replace(join(9), host_id=directory.identity.host_id))
+    return directory
+
+
+def everything(world: World) -> int:
+    return len(world.partition.records)
+
+
+async def test_it_opens_for_the_host_that_the_log_knows_and_notes_the_cluster(
+    world: World, directory: DataDirectory
+) -> None:
+    start = Start(directory, everything(world), world)
+    assert start.code() == "catching_up"
+    await start.admit()
+    assert start.gate.is_open and start.gate.closed() is None
+    identity = boot(directory.folder, "n9", "demo").identity
+    assert identity.cluster_id == world.image.cluster_id != ""
+    assert identity.admitted_by == identity.join_request_id
+    assert identity.acknowledged == noted(world.image)
+
+
+async def test_who_is_not_in_the_log_yet_waits_unadmitted(world: World, tmp_path: Path) -> None:
+    directory = boot(tmp_path, "n8", "demo")
+    start = Start(directory, everything(world), world)
+    admitting = asyncio.create_task(start.admit())
+    await until(lambda: start.code() == "not_admitted", "the log's end")
+    assert not start.gate.is_open
+    world.apply(msgspec.structs.replace(join(8), host_id=directory.identity.host_id))
+    start.read_on()
+    await admitting
+    assert start.gate.is_open
+
+
+async def test_a_wiped_node_is_not_the_same_replica(
+    world: World, directory: DataDirectory, tmp_path: Path
+) -> None:
+    """Its disk was replaced, its name is the same: the cluster would miss what it had acknowledged."""
+    wiped = boot(tmp_path / "new disk", "n9", "demo")
+    start = Start(wiped, everything(world), world)
+    with pytest.raises(NotThisReplica, match=r"host_id_mismatch: .* restore its data directory"):
+        await start.admit()
+    assert not start.gate.is_open
+    assert wiped.identity.admitted_by == ""
+
+
+async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_own(
+    world: World, directory: DataDirectory
+) -> None:
+    """The topic was made anew under the same name, and the nodes still have what the old one was about."""
+    directory.save(cluster_id="the one before")
+    start = Start(directory, everything(world), world)
+    with pytest.raises(NotThisReplica, match="data of cluster id the one before; this log is of"):
+        await start.admit()
+    assert start.code() == "not_admitted"
+
+
+async def test_a_member_that_the_log_does_not_know_is_refused(world: World, tmp_path: Path) -> None:
+    directory = boot(tmp_path, "n7", "demo")
+    directory.save(admitted_by="join-n7", cluster_id=world.image.cluster_id)
+    with pytest.raises(NotThisReplica, match="does not know node 'n7', which request join-n7"):
+        await Start(directory, everything(world), world).admit()
+
+
+async def test_a_restarted_node_waits_for_the_fence_that_it_acknowledged(
+    world: World, directory: DataDirectory
+) -> None:
+    """A broker that is cut off shows an old end of the log; the node knows better."""
+    stale = everything(world)
+    world.start_join()
+    world.advance()
+    world.fence()
+    directory.save(acknowledged=noted(world.image))
+    start = Start(directory, stale, world)
+    admitting = asyncio.create_task(start.admit())
+    await until(start.caught_up.is_set, "the stale end")
+    for _ in range(5):
+        await asyncio.sleep(0.01)
+    assert start.code() == "catching_up" and not start.gate.is_open
+    closed = start.gate.closed()
+    assert closed is not None and f"not yet at {world.image.epoch}" in closed.message
+    start.read_on()
+    await admitting
+    assert start.gate.is_open
+
+
+async def test_a_log_that_lost_the_epoch_ends_the_node_with_the_reason(
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
+    stale = everything(world)
+    world.apply(Noop())
+    directory.save(acknowledged=noted(world.image))
+    with pytest.raises(NotThisReplica, match=r"the log ends at epoch \d+: the log was truncated"):
+        await Start(directory, stale, world).admit()
+
+
+async def test_another_epoch_of_the_same_number_ends_the_node_with_the_reason(
+    world: World, directory: DataDirectory
+) -> None:
+    told = noted(world.image)
+    directory.save(acknowledged=msgspec.structs.replace(told, state_id="00" * 16))
+    start = Start(directory, everything(world), world)
+    with pytest.raises(NotThisReplica, match=f"epoch {told.epoch} is another one"):
+        await start.admit()
+
+
+async def test_a_log_that_cannot_be_read_on_closes_the_gate_again(
+    world: World, directory: DataDirectory
+) -> None:
+    start = Start(directory, everything(world), world)
+    await start.admit()
+    start.follower.failure = RuntimeError("corrupt")
+    assert start.code() == "unavailable" and not start.gate.is_open

@@ -1,0 +1,166 @@
+"""A data directory is an identity: what is missing, swapped, torn or another's is noticed at the start."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from stele.node import identity as identity_module
+from stele.node.binding import bind_store
+from stele.node.identity import FILE, STORE_FILE, Acknowledged, DataDirectory, boot, locked
+from stele.node.store import connect
+from stele.runtime.settings import ConfigurationError
+
+
+def started(folder: Path, node_id: str = "n1") -> DataDirectory:
+    directory = boot(folder, node_id, "demo")
+    bind_store(directory)
+    return directory
+
+
+def test_a_host_id_is_made_once_and_stands_in_the_store_too(tmp_path: Path) -> None:
+    first, second = started(tmp_path).identity, started(tmp_path).identity
+    assert first.host_id == second.host_id != started(tmp_path / "other").identity.host_id
+    assert (first.boots, second.boots) == (1, 2)
+    with sqlite3.connect(tmp_path / STORE_FILE) as store:
+        assert store.execute("select * from meta").fetchall() == [("host_id", first.host_id)]
+    store.close()
+
+
+def test_a_data_folder_belongs_to_one_node(tmp_path: Path) -> None:
+    started(tmp_path)
+    with pytest.raises(ConfigurationError, match="holds the data of node 'n1'"):
+        boot(tmp_path, "n2", "demo")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda store: store.unlink(), "is missing"),
+        (lambda store: store.write_bytes(b""), "is empty or belongs to no host"),
+        (lambda store: store.write_bytes(b"no database at all" * 99), "cannot be read"),
+    ],
+)
+def test_a_store_that_was_lost_under_its_identity_is_refused(
+    tmp_path: Path, harm: object, said: str
+) -> None:
+    started(tmp_path)
+    harm(tmp_path / STORE_FILE)  # type: ignore[operator]
+    with pytest.raises(ConfigurationError, match=f"{said}.*restore its data directory"):
+        started(tmp_path)
+
+
+def test_a_store_that_was_swapped_is_refused(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    started(one)
+    started(two, "n2")
+    shutil.copy(two / STORE_FILE, one / STORE_FILE)
+    with pytest.raises(ConfigurationError, match=r"belongs to host .* restore its data directory"):
+        started(one)
+
+
+def test_a_store_without_its_identity_is_refused(tmp_path: Path) -> None:
+    started(tmp_path)
+    (tmp_path / FILE).unlink()
+    with pytest.raises(ConfigurationError, match=r"holds store.sqlite without node.json: restore"):
+        started(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 1, 40])
+def test_a_torn_identity_is_refused_with_what_to_do(tmp_path: Path, keep: int) -> None:
+    started(tmp_path)
+    file = tmp_path / FILE
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(ConfigurationError, match=r"node.json is damaged .* restore the folder"):
+        started(tmp_path)
+
+
+def test_a_crash_while_the_identity_is_written_leaves_the_one_before(tmp_path: Path) -> None:
+    directory = started(tmp_path)
+    (tmp_path / f"{FILE}.new").write_bytes(b'{"node_id": "n1", "clu')
+    assert started(tmp_path).identity.host_id == directory.identity.host_id
+
+
+@pytest.mark.parametrize("made", ["nothing", "an empty file", "a table without a host", "all"])
+def test_a_crash_during_the_first_start_is_mended_by_the_next(tmp_path: Path, made: str) -> None:
+    directory = boot(tmp_path, "n1", "demo")
+    path = tmp_path / STORE_FILE
+    if made == "an empty file":
+        path.touch()
+    elif made == "a table without a host":
+        connect(path).close()
+    elif made == "all":
+        bind_store(directory)
+        directory.save(has_store=False)
+    assert started(tmp_path).identity.has_store
+
+
+def test_what_is_saved_is_synced_with_its_folder_before_anybody_acts_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = started(tmp_path)
+    steps: list[str] = []
+    monkeypatch.setattr(
+        identity_module.os, "fsync", lambda _: steps.append(f"sync {directory.identity.boots}")
+    )
+    replace = Path.replace
+
+    def noted(self: Path, target: Path) -> Path:
+        steps.append("replace")
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", noted)
+    directory.save(boots=9)
+    assert steps == ["sync 1", "replace", "sync 1"]
+    assert directory.identity.boots == 9
+    steps.clear()
+    directory.save(boots=9)
+    assert steps == [], "what is known already is not written again"
+
+
+def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
+    noted = Acknowledged(epoch=7, state_id="ab" * 16, version=5, fence_version=4)
+    started(tmp_path).save(acknowledged=noted, cluster_id="c1")
+    again = started(tmp_path).identity
+    assert (again.acknowledged, again.cluster_id) == (noted, "c1")
+
+
+def _hold(folder: Path, held: object, end: object) -> None:
+    with locked(folder):
+        held.set()  # type: ignore[attr-defined]
+        end.wait(20)  # type: ignore[attr-defined]
+
+
+def test_two_processes_cannot_have_one_directory(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    held, end = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(tmp_path, held, end))
+    process.start()
+    try:
+        assert held.wait(20), "the other process did not take the lock within 20 s"
+        with pytest.raises(ConfigurationError, match="in use by another process"):
+            with locked(tmp_path):
+                pass
+    finally:
+        end.set()
+        process.join(20)
+    with locked(tmp_path):
+        assert process.exitcode == 0
+
+
+def test_a_store_that_is_locked_at_the_start_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.node.store.LOCK_TIMEOUT_S", 0.05)
+    directory = boot(tmp_path, "n1", "demo")
+    other = sqlite3.connect(tmp_path / STORE_FILE, isolation_level=None)
+    other.execute("begin exclusive")
+    with pytest.raises(ConfigurationError, match="locked by another process: end that one first"):
+        bind_store(directory)
+    other.execute("rollback")
+    other.close()
+    bind_store(directory)

@@ -1,0 +1,200 @@
+"""A failure of the power: what was acknowledged is on the disk, and nothing else was shown to anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.node import store as store_module
+from stele.node.cells import Row
+from stele.node.commits import StoreFailed
+from stele.node.store import PRAGMAS, Span, Store
+from tests.node.disk import Change, ForgetfulDisk, Unsupported, inserted
+from tests.node.world import until
+
+RING = Span("ks", MIN_TOKEN, MIN_TOKEN)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[ForgetfulDisk]:
+    disk = ForgetfulDisk(tmp_path)
+    try:
+        with inserted(disk):
+            yield disk
+    except Unsupported as error:
+        pytest.skip(str(error))
+
+
+def row(number: int, size: int = 500) -> Row:
+    return Row("ks", number, b"k", 1, False, b"%d" % number + bytes(size))
+
+
+async def numbers_in(folder: Path) -> set[int]:
+    """The rows that a store finds after the failure; its table must be whole."""
+    check = sqlite3.connect(folder / "store.sqlite")
+    assert check.execute("pragma integrity_check").fetchall() == [("ok",)]
+    check.close()
+    store = Store(folder / "store.sqlite")
+    page = await store.page([RING], None, 10**9)
+    await store.close()
+    return {found.token for found in page.rows}
+
+
+async def test_every_acknowledged_write_survives_a_power_failure(
+    disk: ForgetfulDisk, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    acknowledged = set[int]()
+    numbers = count(1)
+
+    async def writer() -> None:
+        for _ in range(10):
+            number = next(numbers)
+            assert await store.write([row(number)]) == [0]
+            acknowledged.add(number)
+
+    for round_ in range(3):
+        await asyncio.gather(*(writer() for _ in range(8)))
+        found = await numbers_in(disk.remains(tmp_path / f"after-{round_}"))
+        assert found >= acknowledged
+        assert (await store.page([RING], None, 10**9)).rows, "the store went on"
+    await store.close()
+    assert len(acknowledged) == 240
+
+
+async def test_without_the_sync_the_same_loses_acknowledged_writes(
+    disk: ForgetfulDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk does forget: this is what ``synchronous=FULL`` prevents."""
+    unsynced = tuple(p.replace("synchronous=full", "synchronous=normal") for p in PRAGMAS)
+    assert unsynced != PRAGMAS
+    monkeypatch.setattr(store_module, "PRAGMAS", unsynced)
+    store = Store(tmp_path / "store.sqlite")
+    assert await store.write([row(1)]) == [0]
+    assert await numbers_in(disk.remains(tmp_path / "after")) == set()
+    await store.close()
+
+
+async def test_a_power_failure_at_any_sync_leaves_a_whole_table(
+    disk: ForgetfulDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the unsynced pages survive, and in the middle of a checkpoint too."""
+    monkeypatch.setattr(store_module, "WAL_CHECKPOINT_BYTES", 200_000)
+    monkeypatch.setattr(store_module, "WAL_LIMIT_BYTES", 400_000)
+    store = Store(tmp_path / "store.sqlite")
+    acknowledged = set[int]()
+    chance = random.Random(5)
+    pictures: list[tuple[Path, set[int]]] = []
+    table_synced = 0
+
+    def survives(_: Change) -> bool:
+        return chance.random() < 0.5
+
+    def picture(name: str) -> None:
+        nonlocal table_synced
+        table_synced += name.endswith(".sqlite")
+        if chance.random() < 0.3 or (name.endswith(".sqlite") and table_synced < 4):
+            before = {*acknowledged}
+            folder = disk.remains(tmp_path / f"at-{disk.syncs}-{len(pictures)}", survives)
+            pictures.append((folder, before))
+
+    disk.on_sync = picture
+    for number in range(1, 150):
+        await store.write([row(number, 3000)])
+        acknowledged.add(number)
+    disk.on_sync = lambda name: None
+    await store.close()
+    assert table_synced, "no checkpoint happened"
+    assert len(pictures) > 10
+    for folder, before in pictures:
+        assert await numbers_in(folder) >= before, folder
+
+
+async def test_nobody_sees_a_write_before_it_is_synced(disk: ForgetfulDisk, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    syncing, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait(name: str) -> None:
+        loop.call_soon_threadsafe(syncing.set)
+        assert go_on.wait(10), "the test did not let the sync go on within 10 s"
+
+    disk.on_sync = wait
+    writing = asyncio.create_task(store.write([row(1)]))
+    await syncing.wait()
+    assert await store.read("ks", 1, b"k") is None
+    assert store.timestamp("ks", 1, b"k") == 0
+    assert (await store.page([RING], None, 1000)).rows == []
+    assert not writing.done()
+    go_on.set()
+    disk.on_sync = lambda name: None
+    assert await writing == [0]
+    assert store.timestamp("ks", 1, b"k") == 1
+    await store.close()
+
+
+async def test_writes_that_come_during_a_sync_share_the_next(
+    disk: ForgetfulDisk, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store.sqlite")
+    await store.write([row(101)])  # a new WAL begins with a sync of its header
+    syncing, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def wait(name: str) -> None:
+        loop.call_soon_threadsafe(syncing.set)
+        assert go_on.wait(10), "the test did not let the sync go on within 10 s"
+
+    disk.on_sync = wait
+    first = asyncio.create_task(store.write([row(0)]))
+    await syncing.wait()
+    others = [asyncio.create_task(store.write([row(number)])) for number in range(1, 101)]
+    await until(lambda: len(store._commits._waiting) == 100, "the writes to wait")
+    before = disk.syncs
+    go_on.set()
+    disk.on_sync = lambda name: None
+    await asyncio.gather(first, *others)
+    assert disk.syncs == before + 2, "one sync for the first, one for the hundred"
+    await store.close()
+
+
+async def test_what_a_kill_left_unsynced_is_synced_before_anybody_reads_it(
+    disk: ForgetfulDisk, tmp_path: Path
+) -> None:
+    """A killed process's commit may be in the page cache only; a restart reads it, so it must stay."""
+    path = tmp_path / "store.sqlite"
+    killed = sqlite3.connect(path, isolation_level=None)
+    killed.execute("pragma journal_mode=wal")
+    killed.execute("pragma synchronous=off")
+    killed.execute(store_module._SCHEMA)
+    killed.execute("insert into cells values ('ks', 1, x'6b', 1, 0, 2, x'76')")
+    store = Store(path)
+    assert store.timestamp("ks", 1, b"k") == 1
+    assert await numbers_in(disk.remains(tmp_path / "after")) == {1}
+    await store.close()
+    killed.close()
+
+
+async def test_a_disk_that_fails_to_sync_is_written_no_more(
+    disk: ForgetfulDisk, tmp_path: Path
+) -> None:
+    """After a failed sync the system may have dropped the pages and call the next sync a success."""
+    store = Store(tmp_path / "store.sqlite")
+    await store.write([row(1)])
+    disk.failing = True
+    with pytest.raises(StoreFailed, match="check it, then restart"):
+        await store.write([row(2)])
+    disk.failing = False
+    with pytest.raises(StoreFailed):
+        await store.write([row(3)])
+    assert store.failure is not None
+    assert store.timestamp("ks", 1, b"k") == 1
+    await store.close()
