@@ -77,25 +77,28 @@ class VersionTracker:
     def __init__(self, on_drained: Callable[[], None] = lambda: None) -> None:
         self._holds: dict[int, set[Hold]] = {}
         self._current = 0
+        self._image: Image | None = None
         self._on_drained = on_drained
 
     def hold(self, version: int, keyspace_id: str, token: int) -> Hold:
         """Before the choice of replicas is acted on. Release it after the last answer."""
         hold = Hold(version, keyspace_id, token)
-        self._holds.setdefault(version, set()).add(hold)
+        if version < self._current and self._image is not None and _unchanged(self._image, hold):
+            hold.version = self._current
+        self._holds.setdefault(hold.version, set()).add(hold)
         return hold
 
     def release(self, hold: Hold) -> None:
-        older = hold.version < self._current
         holders = self._holds[hold.version]
         holders.remove(hold)
         if not holders:
             del self._holds[hold.version]
-        if older and self.oldest_in_use(self._current) == self._current:
-            self._on_drained()
+            if hold.version < self._current:
+                self._on_drained()
 
     def follow(self, image: Image) -> None:
         """Promote the requests whose rows are as they were to the image's version."""
+        self._image = image
         current = self._current = image.topology.version
         for version in [held for held in self._holds if held < current]:
             for hold in [*self._holds[version]]:
@@ -105,6 +108,7 @@ class VersionTracker:
                     self._holds.setdefault(current, set()).add(hold)
             if not self._holds[version]:
                 del self._holds[version]
+                self._on_drained()
 
     def oldest_in_use(self, current: int) -> int:
         """The lowest version that is held, or ``current`` when there is none older."""

@@ -125,7 +125,7 @@ async def node_app(
             settings.data_timeout_s,
         )
         metrics.epoch.set_function(lambda: follower.image.epoch)
-        metrics.version.set_function(lambda: follower.image.topology.topology.version)
+        metrics.version.set_function(lambda: follower.image.topology.version)
         http = NodeHttp(settings.cluster, advertised, gate, agent, coordination, replica, store)
         position = position_route(NAME, settings.instance_id, follower)
         yield build_app(

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome
-from stele.domain.entities import Node
+from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
 from stele.log.fold import KNOWN_FEATURES
 from stele.log.follower import LogFollower

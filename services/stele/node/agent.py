@@ -16,8 +16,8 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.facts import Epoch
-from stele.domain.fencing import VersionTracker
+from stele.domain.evolve import Delta
+from stele.domain.fencing import Hold, VersionTracker
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
@@ -64,9 +64,11 @@ class Agent:
         self._boot_id = directory.identity.boot_id()
         self._flows = flows
         self._loop = asyncio.get_running_loop()
-        self._versions = VersionTracker()
+        self._drained = asyncio.Event()
+        self._versions = VersionTracker(self._on_drained)
+        self._versions.follow(follower.image)
         self._sessions = SessionManager()
-        self._sessions.follow(follower.image.topology.topology)
+        self._sessions.follow(follower.image.topology)
         self._sequence = 0
         self._acked: tuple[object, ...] = ()
         self._acked_at_s = 0.0
@@ -99,17 +101,26 @@ class Agent:
         if self._gate.is_open:
             self._orders.offer(order)
 
-    def hold(self, version: int) -> None:
+    def hold(self, version: int, keyspace_id: str, token: int) -> Hold:
         """A request chooses its replicas by this version: hold it until its last answer."""
-        self._versions.hold(version)
+        return self._versions.hold(version, keyspace_id, token)
 
-    def release(self, version: int) -> None:
-        self._versions.release(version)
-        if version < self.image.topology.topology.version:
-            self._ack_soon()
+    def release(self, hold: Hold) -> None:
+        self._versions.release(hold)
+
+    async def wait_drained(self, version: int, timeout_s: float) -> None:
+        """Until no request of this node holds a version below ``version``. Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.oldest_version_in_use() < version:
+                    await self._drained.wait()
+        except TimeoutError:
+            oldest = self.oldest_version_in_use()
+            text = f"{self.node_id} has requests of version {oldest}, older than {version}"
+            raise TimeoutError(text) from None
 
     def oldest_version_in_use(self) -> int:
-        return self._versions.oldest_in_use(self.image.topology.topology.version)
+        return self._versions.oldest_in_use(self.image.topology.version)
 
     @contextlib.contextmanager
     def enter(self, session: str) -> Iterator[SessionGuard]:
@@ -131,8 +142,14 @@ class Agent:
     def sessions_in_use(self) -> tuple[str, ...]:
         return self._sessions.in_use()
 
-    def _on_epoch(self, image: Image, _: Epoch) -> None:
-        self._sessions.follow(image.topology.topology)
+    def _on_drained(self) -> None:
+        drained, self._drained = self._drained, asyncio.Event()
+        drained.set()
+        self._ack_soon()
+
+    def _on_epoch(self, image: Image, _: Delta) -> None:
+        self._versions.follow(image)
+        self._sessions.follow(image.topology)
         self._ack_soon()
 
     def _ack_soon(self) -> None:
@@ -152,7 +169,7 @@ class Agent:
         """Send an ack; first note on the disk what it tells for the first time."""
         if not self._gate.is_open:
             return
-        known, topology = self._directory.identity.acknowledged, self.image.topology.topology
+        known, topology = self._directory.identity.acknowledged, self.image.topology
         if topology.version > known.version or topology.fence_version > known.fence_version:
             if self._noting is None:
                 self._noting = self._loop.create_task(self._note())
@@ -170,6 +187,8 @@ class Agent:
                 oldest_version_in_use=self.oldest_version_in_use(),
                 sessions_in_use=self._sessions.in_use(),
                 at_ms=time.time_ns() // 1_000_000,
+                log_id=self.image.log_id,
+                state_id=self.image.state_id,
                 host_id=self.host_id,
             )
         )

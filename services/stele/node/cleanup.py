@@ -1,15 +1,18 @@
 """CLEANUP orders: delete the data of ranges that are not this node's any more.
 
-Nothing is deleted of a range that the node reads, writes, or is about to gain, and nothing once the
-topology has moved on: the version is checked before each batch, and batches queue before later writes.
+Nothing is deleted of a range that the node reads, writes, or is about to gain. Rounds of other transitions
+go on meanwhile, so that is looked at anew for each batch, in the very turn in which the batch takes its
+place in the store's order: a write or a streamed row that comes with a later epoch is behind it.
 """
 
+from functools import partial
 from typing import Final
 
 from stele.domain.image import Image
 from stele.domain.messages import Order
-from stele.domain.ring.ranges import Placement, Range
+from stele.domain.ring.ranges import Range
 from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.topology.wanted import is_foreign, is_wanted
 from stele.log.follower import LogFollower
 from stele.node.orders import OrderProgress
 from stele.node.store import Size, Span, Store
@@ -22,17 +25,14 @@ class CleanupStopped(Exception):
     """The topology has moved on since the order; the coordinator orders anew."""
 
 
-def foreign_ranges(image: Image, node_id: str, keyspace: str) -> list[Range]:
+def foreign_ranges(image: Image, node_id: str, keyspace_id: str) -> list[Range]:
     """Ranges of the keyspace that are not the node's, in ring order; all of a keyspace that is gone."""
-    placement = image.placement_of(keyspace)
-    if placement is None:
+    keyspace = image.schema.by_id.get(keyspace_id)
+    if keyspace is None:
         return [Range(MIN_TOKEN, MIN_TOKEN)]
-    foreign = [
-        Range(row.start, row.end)
-        for row in placement.rows
-        if node_id not in row.reads and node_id not in row.writes
-    ]
-    return [range_ for range_ in foreign if not _in_operation(image, node_id, placement, range_)]
+    rows = image.ring.placements[keyspace.placement].rows
+    ranges = (Range(row.start, row.end) for row in rows if node_id not in row.writes)
+    return [range_ for range_ in ranges if is_foreign(image, node_id, keyspace_id, range_)]
 
 
 class Cleaner:
@@ -47,43 +47,26 @@ class Cleaner:
         """Raises CleanupStopped; what was deleted until then stays deleted."""
         image = self._follower.image
         spans = [
-            Span(keyspace, range_.start, range_.end)
-            for keyspace in await self._store.keyspaces()
-            for range_ in foreign_ranges(image, self._node_id, keyspace)
+            Span(keyspace_id, range_.start, range_.end)
+            for keyspace_id in await self._store.keyspaces()
+            for range_ in foreign_ranges(image, self._node_id, keyspace_id)
         ]
         progress.bytes_total = (await self._store.measure(spans)).size_bytes
         for span in spans:
             deleted = Size(BATCH_ROWS, 0)
             while deleted.keys == BATCH_ROWS:
-                self._check(order, image, span.keyspace)
-                deleted = await self._store.delete(span, BATCH_ROWS)
+                deleted = await self._store.delete(
+                    span, BATCH_ROWS, partial(self._may_delete, order, span)
+                )
                 progress.add(deleted.size_bytes, deleted.keys)
-        self._check(order, image, "")
+        self._check(order)
 
-    def _check(self, order: Order, before: Image, keyspace: str) -> None:
-        """Still the order's version, with nothing in transition, and the keyspace's very placement?"""
-        now = self._follower.image
-        version, fence = now.topology.topology.version, now.topology.topology.fence_version
-        if version != order.version or now.topology.operation is not None:
-            raise CleanupStopped(
-                f"the topology is at version {version}, the order was for {order.version}"
-            )
-        if fence != version:  # requests of the version before may still write what is foreign now
-            raise CleanupStopped(f"versions from {fence} on are still served, not only {version}")
-        if now.placement_of(keyspace) is not before.placement_of(keyspace):
-            raise CleanupStopped(f"keyspace {keyspace} was dropped or made meanwhile")
+    def _may_delete(self, order: Order, span: Span) -> bool:
+        """False when the range has become the node's, or is about to."""
+        self._check(order)
+        range_ = Range(span.start, span.end)
+        return is_foreign(self._follower.image, self._node_id, span.keyspace, range_)
 
-
-def _in_operation(image: Image, node_id: str, placement: Placement, range_: Range) -> bool:
-    """Does the operation under way give the node a part of this range, or take one away?"""
-    operation = image.topology.operation
-    if operation is None:
-        return False
-    return any(
-        node_id in row.old or node_id in row.new
-        for plan in operation.plans.values()
-        for row in plan.rows
-        if any(
-            range_.start == cut.start for cut in placement.overlapping(Range(row.start, row.end))
-        )
-    )
+    def _check(self, order: Order) -> None:
+        if not is_wanted(self._follower.image, order):
+            raise CleanupStopped("the log asks for another cleanup, or for none any more")

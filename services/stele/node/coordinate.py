@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from stele.domain.fencing import Hold
 from stele.domain.image import Image
 from stele.domain.names import TAKES_PART, NodeState
 from stele.domain.ring.ranges import RangeReplicas
@@ -92,8 +93,8 @@ class Send(Protocol):
 class Versions(Protocol):
     """Counts the versions that requests hold; see domain.fencing.VersionTracker."""
 
-    def hold(self, version: int) -> None: ...
-    def release(self, version: int) -> None: ...
+    def hold(self, version: int, keyspace_id: str, token: int) -> Hold: ...
+    def release(self, hold: Hold) -> None: ...
 
 
 class _Attempt(msgspec.Struct, frozen=True):
@@ -101,14 +102,14 @@ class _Attempt(msgspec.Struct, frozen=True):
 
     image: Image
     row: RangeReplicas
-    keyspace: str
+    keyspace_id: str
     token: int
     key: bytes
     until: float
 
     @property
     def version(self) -> int:
-        return self.image.topology.topology.version
+        return self.image.topology.version
 
 
 class _Again(Exception):
@@ -162,7 +163,7 @@ class Coordination:
         cell: Cell | None = None
         while True:
             attempt = await self._route(keyspace, token, key, until)
-            self._versions.hold(attempt.version)
+            hold = self._hold(attempt)
             try:
                 if cell is None:
                     timestamp = await self._timestamp(attempt, consistency)
@@ -173,7 +174,7 @@ class Coordination:
             except _Again as again:
                 refusal = again
             finally:
-                self._versions.release(attempt.version)
+                self._versions.release(hold)
             await self._catch_up(refusal, attempt)
 
     async def read(self, keyspace: str, key: bytes, consistency: Consistency) -> Found:
@@ -181,7 +182,7 @@ class Coordination:
         token, until = token_of(key), self._until()
         while True:
             attempt = await self._route(keyspace, token, key, until)
-            self._versions.hold(attempt.version)
+            hold = self._hold(attempt)
             try:
                 cell, answered = await self._read(attempt, consistency)
                 if cell is not None:
@@ -190,8 +191,11 @@ class Coordination:
             except _Again as again:
                 refusal = again
             finally:
-                self._versions.release(attempt.version)
+                self._versions.release(hold)
             await self._catch_up(refusal, attempt)
+
+    def _hold(self, attempt: _Attempt) -> Hold:
+        return self._versions.hold(attempt.version, attempt.keyspace_id, attempt.token)
 
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s
@@ -199,14 +203,15 @@ class Coordination:
     async def _route(self, keyspace: str, token: int, key: bytes, until: float) -> _Attempt:
         image = self._follower.image
         _check_member(image, self._node_id)
-        if image.placement_of(keyspace) is None:
+        if image.schema.serving(keyspace) is None:
             image = await self._newest_image()
-        placement = image.placement_of(keyspace)
-        if placement is None:
+        serving = image.schema.serving(keyspace)
+        if serving is None:
             raise Refused(
                 404, "unknown_keyspace", f"There is no keyspace '{keyspace}'.", "Create it first."
             )
-        return _Attempt(image, placement.row_for(token), keyspace, token, key, until)
+        row = image.ring.placements[serving.placement].row_for(token)
+        return _Attempt(image, row, serving.keyspace_id, token, key, until)
 
     async def _newest_image(self) -> Image:
         try:
@@ -239,7 +244,7 @@ class Coordination:
         op = Write(
             version=attempt.version,
             epoch=attempt.image.epoch,
-            keyspace=attempt.keyspace,
+            keyspace_id=attempt.keyspace_id,
             token=attempt.token,
             key=attempt.key,
             cell=cell,
@@ -301,15 +306,12 @@ class Coordination:
 
         The version is held until the last of them has answered, however long the caller waits.
         """
-        version = attempt.version
-        self._versions.hold(version)
+        hold = self._hold(attempt)
         calls = {
             node_id: self._send(attempt.image, node_id, op_for(node_id), attempt.until)
             for node_id in nodes
         }
-        vote = Vote(
-            calls, enough, already=already, when_over=lambda: self._versions.release(version)
-        )
+        vote = Vote(calls, enough, already=already, when_over=lambda: self._versions.release(hold))
         verdict = await vote.verdict(attempt.until)
         if verdict is Verdict.ENOUGH:
             return {node_id: a for node_id, a in vote.answers.items() if a.done}
@@ -346,7 +348,7 @@ class Coordination:
         return Read(
             version=attempt.version,
             epoch=attempt.image.epoch,
-            keyspace=attempt.keyspace,
+            keyspace_id=attempt.keyspace_id,
             token=attempt.token,
             key=attempt.key,
             mode=mode,

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.facts import Epoch
+from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.log.follower import LogFollower
 from stele.node.identity import Acknowledged, DataDirectory
@@ -103,7 +103,7 @@ class Gate:
                 await asyncio.to_thread(
                     self._directory.save,
                     cluster_id=image.cluster_id,
-                    log_id=log_id_of(image),
+                    log_id=image.log_id.hex(),
                     admitted_by=identity.admitted_by or identity.join_request_id,
                     acknowledged=identity.acknowledged if self._floor.epoch else noted(image),
                 )
@@ -128,7 +128,7 @@ class Gate:
                 " made a member: the log was made anew or lost its end; bring it back"
             )
 
-    def _on_epoch(self, image: Image, _: Epoch) -> None:
+    def _on_epoch(self, image: Image, _: Delta) -> None:
         self._look(image)
 
     def _look(self, image: Image) -> None:
@@ -157,10 +157,5 @@ class Gate:
 
 def noted(image: Image) -> Acknowledged:
     """What is put on the disk before an ack tells the image's version and fence."""
-    topology = image.topology.topology
+    topology = image.topology
     return Acknowledged(image.epoch, image.state_id.hex(), topology.version, topology.fence_version)
-
-
-def log_id_of(image: Image) -> str:
-    """The incarnation of the log; empty where the log does not say it yet."""
-    return str(getattr(image, "log_id", ""))

@@ -132,7 +132,7 @@ class NodeHttp:
                 address=advertised.address,
                 state=row.state if row else "unknown",
                 epoch=image.epoch,
-                version=image.topology.topology.version,
+                version=image.topology.version,
                 oldest_version_in_use=self._agent.oldest_version_in_use(),
                 sessions_in_use=list(self._agent.sessions_in_use()),
                 keys=size.keys,

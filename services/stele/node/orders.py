@@ -1,7 +1,7 @@
 """Orders of the coordinator: which are refused, which are work that runs already, which are new work.
 
 An order may be lost, doubled, late, or of a coordinator that was replaced. The work itself is named by
-``Order.same_work``: it runs once at a time, and whoever orders it again hears how it stands.
+``Order.work``: it runs once at a time, and whoever orders it again hears how it stands.
 """
 
 import asyncio
@@ -9,10 +9,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from stele.domain.facts import Epoch
+from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.messages import Order, Report
+from stele.domain.messages import Order, Report, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.topology.wanted import is_wanted
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger
@@ -72,7 +73,7 @@ class OrderExecutor:
         self._send_report = send_report
         self._term = 0
         self._index = 0
-        self._running: dict[tuple[OrderKind, int, str], _RunningOrder] = {}
+        self._running: dict[WorkKey, _RunningOrder] = {}
         self._tasks = set[asyncio.Task[None]]()
         follower.listen(self._on_epoch)
 
@@ -97,7 +98,7 @@ class OrderExecutor:
             log.info("order refused", kind=order.kind, term=order.term, index=order.index)
             return
         self._term, self._index = order.term, order.index
-        running = self._running.get(order.same_work())
+        running = self._running.get(order.work())
         if running is None or running.status is ReportStatus.FAILED:
             self._start(order)
         else:
@@ -113,8 +114,8 @@ class OrderExecutor:
 
     def _start(self, order: Order) -> None:
         running = _RunningOrder(order)
-        self._running.pop(order.same_work(), None)
-        self._running[order.same_work()] = running
+        self._running.pop(order.work(), None)
+        self._running[order.work()] = running
         finished = [w for w, j in self._running.items() if j.status is not ReportStatus.RUNNING]
         for work in finished[:-REMEMBERED]:
             del self._running[work]
@@ -123,10 +124,9 @@ class OrderExecutor:
 
     async def _run(self, running: _RunningOrder) -> None:
         kind = running.order.kind
-        log.info(
-            "order begun", kind=kind, version=running.order.version, session=running.order.session
-        )
+        log.info("order begun", kind=kind, session=running.order.session)
         try:
+            await self._older_ended(running)
             await self._handlers[kind](running.order, running.progress)
             running.status = ReportStatus.SUCCESS
         except asyncio.CancelledError:
@@ -156,7 +156,6 @@ class OrderExecutor:
                 term=order.term,
                 index=order.index,
                 kind=order.kind,
-                version=order.version,
                 session=order.session,
                 request_id=order.request_id,
                 status=running.status,
@@ -165,14 +164,27 @@ class OrderExecutor:
                 keys_done=progress.keys_done,
                 error=running.error,
                 at_ms=time.time_ns() // 1_000_000,
+                log_id=self._follower.image.log_id,
             )
         )
 
-    def _on_epoch(self, image: Image, _: Epoch) -> None:
-        """Work under a session that is not open any more ends at once."""
-        session = image.topology.topology.session
+    async def _older_ended(self, running: _RunningOrder) -> None:
+        """Work of sessions that have closed must have ended: it may be on the same ranges."""
+        image = self._follower.image
+        older = [
+            other.task
+            for other in self._running.values()
+            if other is not running and other.task is not None and not is_wanted(image, other.order)
+        ]
+        if older:
+            await asyncio.wait(older, timeout=READ_LIMIT_S)
+            if any(not task.done() for task in older):
+                raise TimeoutError("work under a session that has closed does not end")
+
+    def _on_epoch(self, image: Image, _: Delta) -> None:
+        """Work that is not wanted any more ends at once."""
         for running in self._running.values():
-            if running.task is not None and running.order.session not in ("", session):
+            if running.task is not None and not is_wanted(image, running.order):
                 running.task.cancel()
 
     def _spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:

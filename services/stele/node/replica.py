@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from stele.domain.fencing import check_fence
+from stele.domain.fencing import Hold, check_token
 from stele.domain.names import NodeState
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.log.errors import LogError
@@ -36,8 +36,9 @@ _DONE: Final = Answer(Code.OK)
 class InUse(Protocol):
     """What this node has in use, as its acks tell: versions and sessions; see the agent."""
 
-    def hold(self, version: int) -> None: ...
-    def release(self, version: int) -> None: ...
+    def hold(self, version: int, keyspace_id: str, token: int) -> Hold: ...
+    def release(self, hold: Hold) -> None: ...
+    async def wait_drained(self, version: int, timeout_s: float) -> None: ...
     def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
     def session_is_open(self, session: str) -> bool: ...
 
@@ -83,15 +84,24 @@ class Replica:
         ]
 
     async def scan(self, scan: Scan) -> Scanned:
-        """A page of rows, or their size, under the session of a topology operation."""
+        """A page of rows, or their size, under the session of a topology operation.
+
+        It is served only once this node has applied the epoch that settled the session's version, and its own
+        older writes on the ranges that changed are done: what is streamed then holds all that was acknowledged
+        before, and whatever comes later reaches the receiver too.
+        """
         if self._follower.image.epoch < scan.epoch:
             await self._read_up_to(scan.epoch)
         image = self._follower.image
-        stale = check_fence(image.topology.topology, scan.version)
-        if stale is not None:
-            return Scanned(code=Code.STALE_VERSION, text=str(stale))
         if image.epoch < scan.epoch:
             return Scanned(code=Code.BEHIND, text=_behind(image.epoch, scan.epoch))
+        transition = image.topology.of_session(scan.session)
+        if transition is None:
+            return Scanned(code=Code.SESSION_CLOSED, text=f"session {scan.session} is not open")
+        try:
+            await self._in_use.wait_drained(transition.entered_version, self._catch_up_limit_s)
+        except TimeoutError as error:
+            return Scanned(code=Code.BEHIND, text=str(error))
         try:
             with self._in_use.enter(scan.session) as guard:
                 found = await self._scan(scan)
@@ -116,18 +126,18 @@ class Replica:
 
     async def _write(self, writes: Sequence[tuple[int, Write]]) -> list[Answer]:
         ops = [op for _, op in writes]
-        rows = [Row(op.keyspace, op.token, op.key, *op.cell) for op in ops]
+        rows = [Row(op.keyspace_id, op.token, op.key, *op.cell) for op in ops]
         for op in ops:
             self._clock.see(op.cell.timestamp)
-            self._in_use.hold(op.version)
+        holds = [self._in_use.hold(op.version, op.keyspace_id, op.token) for op in ops]
         try:
             written = await self._store.write(rows, lambda place: self._fenced(ops[place]) is None)
         except StoreError as error:
             code = Code.DISK_FULL if isinstance(error, DiskFull) else Code.FAILED
             return [Answer(code, text=f"{self._node_id}: {error}")] * len(ops)
         finally:
-            for op in ops:
-                self._in_use.release(op.version)
+            for hold in holds:
+                self._in_use.release(hold)
         return [self._written(op, lost_to) for op, lost_to in zip(ops, written, strict=True)]
 
     def _written(self, op: Write, lost_to: int | None) -> Answer:
@@ -137,8 +147,8 @@ class Replica:
 
     async def _read(self, op: Read) -> Answer:
         if op.mode is ReadMode.TIMESTAMP:
-            return Answer(Code.OK, self._store.timestamp(op.keyspace, op.token, op.key))
-        cell = await self._store.read(op.keyspace, op.token, op.key)
+            return Answer(Code.OK, self._store.timestamp(op.keyspace_id, op.token, op.key))
+        cell = await self._store.read(op.keyspace_id, op.token, op.key)
         if cell is None:
             return _DONE
         if op.mode is ReadMode.STAMP:
@@ -148,9 +158,9 @@ class Replica:
     def _is_newer(self, op: Op) -> bool:
         """The sender knows something that this node must know too before it can judge."""
         image = self._follower.image
-        if op.version > image.topology.topology.version:
+        if op.version > image.topology.version:
             return True
-        return op.epoch > image.epoch and op.keyspace not in image.schema.keyspaces
+        return op.epoch > image.epoch and op.keyspace_id not in image.schema.by_id
 
     async def _read_up_to(self, epoch: int) -> None:
         try:
@@ -160,12 +170,12 @@ class Replica:
 
     def _refusal(self, op: Op) -> Answer | None:
         image = self._follower.image
+        if self._is_newer(op):
+            return Answer(Code.BEHIND, text=_behind(image.epoch, op.epoch))
         fenced = self._fenced(op)
         if fenced is not None:
             return fenced
-        if op.version > image.topology.topology.version:
-            return Answer(Code.BEHIND, text=_behind(image.epoch, op.epoch))
-        placement = self._routing.placement(op.keyspace, op.version)
+        placement = self._routing.placement(op.keyspace_id, op.version)
         if placement is None or self._node_id not in placement.row_for(op.token).writes:
             text = f"{self._node_id} is no replica of token {op.token} in version {op.version}"
             return Answer(Code.NOT_A_REPLICA, text=text, epoch=image.epoch)
@@ -173,8 +183,8 @@ class Replica:
 
     def _fenced(self, op: Op) -> Answer | None:
         image = self._follower.image
-        topology = image.topology.topology
-        stale = check_fence(topology, op.version)
+        topology = image.topology
+        stale = check_token(image, op.keyspace_id, op.token, op.version)
         if stale is not None:
             epoch = max(topology.since_epoch, topology.fence_epoch)
             return Answer(Code.STALE_VERSION, epoch=epoch, text=str(stale))

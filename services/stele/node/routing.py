@@ -1,38 +1,45 @@
 """Which replicas a key has: now, and in the versions before that are still served."""
 
+from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.ring.ranges import Placement
 from stele.log.follower import LogFollower
 
 
 class Routing:
-    """The newest image of each topology version from the fence to the current one (at most two, I3)."""
+    """The newest image of each topology version from the fence to the current one.
+
+    Requests of older versions go on where their row did not change; by the oldest image that is kept their
+    row is the same, or they are refused (``domain.fencing``).
+    """
 
     def __init__(self, follower: LogFollower) -> None:
         self._follower = follower
         self._by_version: dict[int, Image] = {}
-        follower.listen(lambda image, _: self._follow(image))
+        follower.listen(self._on_epoch)
         self._follow(follower.image)
 
-    @property
-    def image(self) -> Image:
-        return self._follower.image
-
-    @property
-    def version(self) -> int:
-        return self.image.topology.topology.version
-
-    def placement(self, keyspace: str, version: int) -> Placement | None:
-        """The placement by which requests of ``version`` are routed; None when it is not known.
+    def placement(self, keyspace_id: str, version: int) -> Placement | None:
+        """The placement by which requests of ``version`` are routed; None when the keyspace is not known.
 
         After a restart an older version's may be missing: then the current one counts.
         """
-        image = self._by_version.get(version, self.image)
-        found = image.placement_of(keyspace)
-        return self.image.placement_of(keyspace) if found is None else found
+        current = self._follower.image
+        oldest = min(self._by_version)
+        image = self._by_version.get(max(version, oldest), current)
+        known = _placement(image, keyspace_id)
+        return _placement(current, keyspace_id) if known is None else known
+
+    def _on_epoch(self, image: Image, _: Delta) -> None:
+        self._follow(image)
 
     def _follow(self, image: Image) -> None:
-        topology = image.topology.topology
+        topology = image.topology
         self._by_version[topology.version] = image
         for version in [v for v in self._by_version if v < topology.fence_version]:
             del self._by_version[version]
+
+
+def _placement(image: Image, keyspace_id: str) -> Placement | None:
+    keyspace = image.schema.by_id.get(keyspace_id)
+    return None if keyspace is None else image.ring.placements.get(keyspace.placement)

@@ -95,7 +95,7 @@ class Cursor(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A range of one keyspace."""
+    """A range of one keyspace, which stands here by its id: a name used again is another keyspace."""
 
     keyspace: str
     start: int
@@ -189,15 +189,23 @@ class Store:
 
         return await self._in_scanner(work)
 
-    async def delete(self, span: Span, limit_rows: int) -> Size:
-        """Delete at most so many rows of the span for good; what was deleted."""
+    async def delete(
+        self, span: Span, limit_rows: int, permit: Callable[[], bool] = lambda: True
+    ) -> Size:
+        """Delete at most so many rows of the span for good; what was deleted.
+
+        ``permit`` is asked when the deletion's turn has come; nothing is deleted when it refuses.
+        """
+
+        def begin() -> Work[Size]:
+            return work if permit() else lambda _: Size(0, 0)
 
         def work(writer: sqlite3.Connection) -> Size:
             doomed = writer.execute(_DOOMED, (*_bounds(span), limit_rows)).fetchall()
             writer.executemany("delete from cells where rowid = ?", ((d[0],) for d in doomed))
             return Size(len(doomed), sum(d[1] for d in doomed))
 
-        return await self._commits.run(lambda: work, limit_rows * WAL_BYTES_PER_JOB)
+        return await self._commits.run(begin, limit_rows * WAL_BYTES_PER_JOB)
 
     async def size(self) -> Size:
         """Of everything: looks at every row, 1 us each."""

@@ -18,6 +18,7 @@ from stele.domain.messages import Order
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionRow, stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
+from stele.domain.topology.facts import Transition
 from stele.log.follower import LogFollower
 from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
@@ -66,15 +67,14 @@ class Source(Protocol):
 
 
 def portions_of(
-    image: Image, node_id: str, unavailable: Set[str], done: Set[Piece]
+    image: Image, transition: Transition, node_id: str, unavailable: Set[str], done: Set[Piece]
 ) -> list[Portion]:
-    """What the node gains in the image's operation and has not pulled yet.
+    """What the node gains in a transition and has not pulled yet.
 
     Raises StreamFailed where too few sources are left to be sure of every acknowledged write.
     """
-    operation = image.topology.operation
     found: dict[tuple[str, tuple[str, ...], int], list[Range]] = defaultdict(list)
-    for name, plan in sorted(operation.plans.items()) if operation is not None else ():
+    for name, plan in sorted(transition.plans.items()):
         for row in plan.rows:
             if not _gains(row, node_id) or (name, Range(row.start, row.end)) in done:
                 continue
@@ -118,22 +118,28 @@ class Streamer:
         self._clock = clock
         self._peers = peers
         self._on_bytes = on_bytes
-        self._session = ""
-        self._done = set[Piece]()
+        self._done: dict[str, set[Piece]] = {}
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises StreamFailed, SessionClosedError or StoreError; a second run goes on where it stopped."""
         with self._sessions.enter(order.session) as guard:
-            if order.session != self._session:
-                self._session, self._done = order.session, set()
             image, unavailable = self._follower.image, set[str]()
-            while portions := portions_of(image, self._node_id, unavailable, self._done):
-                reader = _Reader(order, image, guard, self._peers)
+            transition = image.topology.of_session(order.session)
+            assert transition is not None  # the session is open
+            done = self._done_of(order.session)
+            while portions := portions_of(image, transition, self._node_id, unavailable, done):
+                reader = _Reader(order, image, guard, self._peers, done)
                 sizes = [await _measure(reader, portion) for portion in portions]
                 progress.bytes_total = progress.bytes_done + sum(sizes)
                 await self._pull_all(portions, reader, progress)
                 unavailable |= reader.failed.keys()
             guard.check()
+
+    def _done_of(self, session: str) -> set[Piece]:
+        """What was pulled under a session; what was under sessions that have closed is forgotten."""
+        sessions = self._follower.image.topology.sessions()
+        self._done = {each: done for each, done in self._done.items() if each in sessions}
+        return self._done.setdefault(session, set())
 
     async def _pull_all(
         self, portions: list[Portion], reader: "_Reader", progress: OrderProgress
@@ -161,7 +167,7 @@ class Streamer:
             if missing and source not in reader.failed:
                 missing -= await self._pull_from(source, portion, reader, progress)
         if not missing:
-            self._done.update((portion.placement, range_) for range_ in portion.ranges)
+            reader.done.update((portion.placement, range_) for range_ in portion.ranges)
 
     async def _pull_from(
         self, source: str, portion: Portion, reader: "_Reader", progress: OrderProgress
@@ -186,8 +192,16 @@ class Streamer:
 class _Reader:
     """Asks sources for pages under one order. ``failed`` are those who gave none, and why."""
 
-    def __init__(self, order: Order, image: Image, guard: SessionGuard, peers: Source) -> None:
+    def __init__(
+        self,
+        order: Order,
+        image: Image,
+        guard: SessionGuard,
+        peers: Source,
+        done: set[Piece],
+    ) -> None:
         self.guard = guard
+        self.done = done
         self.failed: dict[str, str] = {}
         self._order = order
         self._image = image
@@ -200,7 +214,6 @@ class _Reader:
         node = self._image.node(source)
         assert node is not None  # a plan names members only
         scan = Scan(
-            version=self._order.version,
             epoch=self._order.epoch,
             session=self._order.session,
             spans=spans_of(portion.keyspaces, portion.ranges),
@@ -216,7 +229,7 @@ class _Reader:
             if page.code is Code.OK:
                 return page
             why = f"{source} answered {page.code}: {page.text}"
-            if page.code is Code.SESSION_CLOSED or page.code is Code.STALE_VERSION:
+            if page.code is Code.SESSION_CLOSED:
                 raise SessionClosedError(why)
         self.failed[source] = why
         log.warning("a source gave no data", source=source, why=why)
@@ -235,5 +248,6 @@ def _gains(row: TransitionRow, node_id: str) -> bool:
 
 
 def _keyspaces(image: Image, placement: str) -> tuple[str, ...]:
-    keyspaces = image.schema.keyspaces.values()
-    return tuple(sorted(k.name for k in keyspaces if k.placement == placement))
+    """Ids of those that stand; nobody reads what is being dropped."""
+    keyspaces = image.schema.using(placement)
+    return tuple(sorted(k.keyspace_id for k in keyspaces if not k.dropped_version))

@@ -35,7 +35,7 @@ class Code(StrEnum):
 class Op(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
     version: int
     epoch: int
-    keyspace: str
+    keyspace_id: str
     token: int
     key: bytes
     session: str = ""
@@ -81,7 +81,6 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 class Scan(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Rows of spans for a topology operation; ``limit_bytes`` of 0 only asks how much there is."""
 
-    version: int
     epoch: int
     session: str
     spans: list[Span]

@@ -1,0 +1,34 @@
+"""Whether work that was ordered is still wanted by what the log says now."""
+
+from stele.domain.image import Image
+from stele.domain.messages import Order
+from stele.domain.ring.ranges import Range, upper_bound
+
+
+def is_wanted(image: Image, order: Order) -> bool:
+    """A transition has the order's session open, or the node is to clean up under it."""
+    if image.topology.of_session(order.session) is not None:
+        return True
+    node = image.node(order.node_id)
+    return node is not None and bool(order.session) and node.cleanup_session() == order.session
+
+
+def is_foreign(image: Image, node_id: str, keyspace_id: str, range_: Range) -> bool:
+    """True when no placement, and no open plan, gives any of the range of this keyspace to the node.
+
+    All of a keyspace that is gone is foreign to everybody.
+    """
+    keyspace = image.schema.by_id.get(keyspace_id)
+    if keyspace is None:
+        return True
+    rows = image.ring.placements[keyspace.placement].overlapping(range_)
+    if any(node_id in row.reads or node_id in row.writes for row in rows):
+        return False
+    end = upper_bound(range_.end)
+    return not any(
+        node_id in row.old or node_id in row.new
+        for transition in image.topology.transitions.values()
+        if keyspace.placement in transition.plans
+        for row in transition.plans[keyspace.placement].rows
+        if row.start < end and range_.start < upper_bound(row.end)
+    )
