@@ -72,6 +72,7 @@ async def test_a_node_that_has_left_says_nothing(world: World) -> None:
     world.fence()
     world.apply(Rollback(1, "join-n4", "why"))
     world.advance()
+    world.advance()
     node = world.image.node("n4")
     assert node is not None and node.state is NodeState.LEFT
     await admit(identity("n4"), ADVERTISED, await world.follower(), Log(), Stop())

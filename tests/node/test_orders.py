@@ -39,8 +39,7 @@ class Desk:
             "node_id": "n1",
             "kind": OrderKind.STREAM,
             "epoch": self.world.image.epoch,
-            "version": self.world.version,
-            "session": self.world.image.topology.topology.session,
+            "session": self.world.session,
             **more,
         }
         return Order(term=term, index=index, **fields)  # type: ignore[arg-type]
@@ -75,7 +74,7 @@ async def test_work_is_reported_while_it_runs_and_when_it_is_done(desk: Desk) ->
     desk.go_on.set()
     report = await desk.reported(SUCCESS, 1)
     assert (report.bytes_done, report.bytes_total, report.keys_done) == (60, 100, 6)
-    assert (report.session, report.version) == (desk.order(1).session, desk.world.version)
+    assert report.work() == desk.order(1).work()
     assert desk.runs == 1
 
 
