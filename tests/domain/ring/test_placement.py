@@ -36,7 +36,7 @@ some_replicas = st.lists(st.sampled_from(NODES), unique=True, max_size=4).flatma
 
 @st.composite
 def placements(draw: st.DrawFn) -> tuple[RangeReplicas, ...]:
-    tokens = draw(st.lists(some_token, max_size=25))
+    tokens = draw(st.lists(some_token, max_size=12))
     return tuple(
         RangeReplicas(r.start, r.end, *draw(some_replicas), draw(st.integers(0, 9)))
         for r in ranges_of(tokens)

@@ -12,8 +12,14 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import CleanupStatus, RequestKind, RequestStatus, TransitionState
 from stele.domain.ring.allocation import allocate_tokens
+from stele.domain.ring.ranges import PlacementError
 from stele.domain.ring.strategy import NodeLocation
-from stele.domain.ring.transition import TransitionPlan, prepare
+from stele.domain.ring.transition import (
+    WHOLE_RING,
+    TransitionPlan,
+    equals_at_rest,
+    prepare_rings,
+)
 from stele.domain.stages import FIRST_STAGE, stage_of
 
 replace = msgspec.structs.replace
@@ -148,17 +154,15 @@ def _plans(
     else:
         new_tokens = {t: n for t, n in old_tokens.items() if n != node.node_id}
         del new_locations[node.node_id]
-    return {
-        name: prepare(
-            image.ring.placements[name],
-            old_tokens,
-            new_tokens,
-            old_locations,
-            new_locations,
-            replication,
-        )
-        for name, replication in image.schema.replications().items()
-    }
+    found: dict[str, TransitionPlan] = {}
+    for name, replication in image.schema.replications().items():
+        prepared = prepare_rings(old_tokens, new_tokens, old_locations, new_locations, replication)
+        if not equals_at_rest(image.ring.placements[name], prepared.before, [WHOLE_RING]):
+            raise PlacementError(
+                f"Placement '{name}' is not that of the ring's tokens: finish or undo what is under way."
+            )
+        found[name] = prepared.plan
+    return found
 
 
 def _check_term(image: Image, term: int) -> Rejection | None:

@@ -10,28 +10,36 @@ finish               new    new          joined where tokens went
 rollback             old    old          as they were before split_delta
 
 A step's delta is what differs between the placement given and the rows the step asks for. So a step may
-follow any other, repeating it changes nothing, and only rows that change are in a delta. A placement of
-None is a ring without tokens (``EMPTY_RING``).
+follow any other, repeating it changes nothing, and only rows that change are in a delta; these carry the
+step's topology ``version``. Elsewhere on the ring other operations may be under way: a step neither reads
+nor writes what its plan does not name. A placement of None is a ring without tokens (``EMPTY_RING``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from operator import attrgetter
 
 import msgspec
+import numpy as np
 
+from stele.domain.ring.columns import widened
+from stele.domain.ring.numbers import NO_NODES, NodeNumbers, lengths
 from stele.domain.ring.quorum import MAX_SHRINK, quorum_of
 from stele.domain.ring.ranges import (
-    EMPTY_RING,
     Placement,
     PlacementError,
     Range,
     RangeReplicas,
     range_of,
-    ranges_of,
     split_row,
+    upper_bound,
 )
 from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
+
+Interval = tuple[int, int]
+"""(start, end] of the ring, in tokens, as a range."""
+
+WHOLE_RING: Interval = (MIN_TOKEN, MIN_TOKEN)
 
 
 class TransitionRow(msgspec.Struct, frozen=True):
@@ -64,62 +72,90 @@ class PlacementDelta(msgspec.Struct, frozen=True):
     added: tuple[RangeReplicas, ...] = ()
 
 
-def prepare(
-    placement: Placement | None,
+class Prepared(msgspec.Struct, frozen=True):
+    """A plan, and the placements at rest that it leads from and to."""
+
+    before: Placement
+    after: Placement
+    plan: TransitionPlan
+
+
+def prepare_rings(
     old_tokens: Mapping[int, str],
     new_tokens: Mapping[int, str],
     old_locations: Mapping[str, NodeLocation],
     new_locations: Mapping[str, NodeLocation],
     rf: Mapping[str, int],
-) -> TransitionPlan:
+    nodes: NodeNumbers = NO_NODES,
+) -> Prepared:
     """Plan the way from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``.
 
-    Raises PlacementError when ``placement`` is not that of the old ring at rest, as while another
-    operation is under way, and when a range would lose more than ``MAX_SHRINK`` replicas.
+    Raises PlacementError as ``prepare`` does.
     """
-    before = placement_of(old_tokens, old_locations, rf)
-    after = placement_of(new_tokens, new_locations, rf)
-    if before != (EMPTY_RING if placement is None else placement):
-        raise PlacementError(
-            "The placement is not that of the ring's tokens: finish or undo what is under way first."
-        )
-    rows = tuple(_affected(before, after, ranges_of({*old_tokens, *new_tokens})))
-    split_at = tuple(sorted(new_tokens.keys() - old_tokens.keys() - {MIN_TOKEN}))
-    merge_at = tuple(sorted(old_tokens.keys() - new_tokens.keys() - {MIN_TOKEN}))
+    before = placement_of(old_tokens, old_locations, rf, nodes)
+    after = placement_of(new_tokens, new_locations, rf, before.nodes)
+    split_at = sorted(new_tokens.keys() - old_tokens.keys() - {MIN_TOKEN})
+    merge_at = sorted(old_tokens.keys() - new_tokens.keys() - {MIN_TOKEN})
+    return Prepared(before, after, prepare(before, after, split_at, merge_at))
+
+
+def prepare(
+    before: Placement, after: Placement, split_at: Sequence[int], merge_at: Sequence[int]
+) -> TransitionPlan:
+    """Plan the way between two placements at rest; tokens ``split_at`` come, ``merge_at`` go, sorted.
+
+    What stands in the live placement is no part of it: see ``equals_at_rest``. Raises PlacementError
+    when a range would lose more than ``MAX_SHRINK`` replicas.
+    """
     return TransitionPlan(
-        rows=rows,
+        rows=_affected(before, after),
         split=_rows_at(before, split_at),
-        split_at=split_at,
+        split_at=tuple(split_at),
         merge=_rows_at(after, merge_at),
-        merge_at=merge_at,
+        merge_at=tuple(merge_at),
     )
 
 
-def split_delta(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+def equals_at_rest(live: Placement, computed: Placement, spans: Iterable[Interval]) -> bool:
+    """True when over these spans ``live`` has the very rows of ``computed``, which is at rest.
+
+    Rows of one placement that the other cuts elsewhere are not the same. Versions do not matter.
+    """
+    computed = computed.renumbered(live.nodes)
+    return all(_same_over(live, computed, span) for span in spans)
+
+
+def split_delta(
+    placement: Placement | None, plan: TransitionPlan, version: int = 0
+) -> PlacementDelta:
     """Cut the ranges that new tokens fall into; owners unchanged (seed 001, step 1 of bootstrap)."""
-    return _delta(placement, [_row(row, row.old, row.old) for row in _pieces(plan)])
+    return _delta(placement, [_row(row, row.old, row.old) for row in _pieces(plan)], version)
 
 
-def write_both_read_old(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+def write_both_read_old(
+    placement: Placement | None, plan: TransitionPlan, version: int = 0
+) -> PlacementDelta:
     """The new replicas receive writes too. They stand behind the old ones."""
-    return _delta(placement, [_row(row, row.old, _union(row)) for row in _pieces(plan)])
+    return _delta(placement, [_row(row, row.old, _union(row)) for row in _pieces(plan)], version)
 
 
-def write_both_read_new(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+def write_both_read_new(
+    placement: Placement | None, plan: TransitionPlan, version: int = 0
+) -> PlacementDelta:
     """The new replicas serve the reads; the old ones still receive what late readers look for."""
-    return _delta(placement, [_row(row, row.new, _union(row)) for row in _pieces(plan)])
+    return _delta(placement, [_row(row, row.new, _union(row)) for row in _pieces(plan)], version)
 
 
-def finish(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
+def finish(placement: Placement | None, plan: TransitionPlan, version: int = 0) -> PlacementDelta:
     """The new replicas alone, in the ranges of the new tokens: what ``placement_of`` them gives."""
     rows = [_row(row, row.new, row.new) for row in _pieces(plan)]
-    return _delta(placement, _joined(rows, plan.merge, plan.merge_at))
+    return _delta(placement, _joined(rows, plan.merge, plan.merge_at), version)
 
 
-def rollback(placement: Placement | None, plan: TransitionPlan) -> PlacementDelta:
-    """From any step back to the very rows that ``prepare`` was given (I11)."""
+def rollback(placement: Placement | None, plan: TransitionPlan, version: int = 0) -> PlacementDelta:
+    """From any step back to the replicas of before, cut as they were (I11)."""
     rows = [_row(row, row.old, row.old) for row in _pieces(plan)]
-    return _delta(placement, _joined(rows, plan.split, plan.split_at))
+    return _delta(placement, _joined(rows, plan.split, plan.split_at), version)
 
 
 def gained(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
@@ -162,17 +198,47 @@ def stream_sources(
     return sources, quorum_of(len(row.old)) if row.old else 0
 
 
-def _affected(
-    before: Placement, after: Placement, ranges: Iterable[Range]
-) -> Iterable[TransitionRow]:
-    for range_ in ranges:
-        old, new = before.row_for(range_.end).reads, after.row_for(range_.end).reads
-        if len(old) - len(new) > MAX_SHRINK:
-            raise PlacementError(
-                f"({range_.start}, {range_.end}] would shrink from {old} to {new} at once."
-            )
-        if old != new:
-            yield TransitionRow(range_.start, range_.end, old, new)
+def _affected(before: Placement, after: Placement) -> tuple[TransitionRow, ...]:
+    """The ranges, cut by the tokens of both, whose replicas differ."""
+    after = after.renumbered(before.nodes)
+    old_starts, new_starts = before.table.all().keys, after.table.all().keys
+    starts = np.union1d(old_starts, new_starts)
+    old, new = before.reads(), after.reads()
+    width = max(old.shape[1], new.shape[1])
+    old = widened(old, width)[np.searchsorted(old_starts, starts, "right") - 1]
+    new = widened(new, width)[np.searchsorted(new_starts, starts, "right") - 1]
+    changing = np.flatnonzero((old != new).any(axis=1))
+    old, new = old[changing], new[changing]
+    ends = np.append(starts[1:], MIN_TOKEN)[changing]
+    names = max(before.nodes, after.nodes, key=lambda nodes: len(nodes.names))
+    columns = starts[changing].tolist(), ends.tolist(), names.decode(old), names.decode(new)
+    rows = tuple(map(TransitionRow, *columns))
+    shrinking = np.flatnonzero(lengths(old) - lengths(new) > MAX_SHRINK)
+    if len(shrinking):
+        row = rows[int(shrinking[0])]
+        raise PlacementError(
+            f"({row.start}, {row.end}] would shrink from {row.old} to {row.new} at once."
+        )
+    return rows
+
+
+def _same_over(live: Placement, computed: Placement, span: Interval) -> bool:
+    found = []
+    for placement in (live, computed):
+        at, place = placement.table.find(span[0])
+        start = placement.table.chunks[at].keys[place]
+        rows = placement.table.between(start, upper_bound(span[1]))
+        end = placement.end_of(*placement.table.find(int(rows.keys[-1])))
+        found.append((rows, end))
+    (one, one_end), (two, two_end) = found
+    if one_end != two_end or not np.array_equal(one.keys, two.keys):
+        return False
+    _, counts, writes, _ = one.values
+    _, rest_counts, rest_writes, _ = two.values
+    width = max(writes.shape[1], rest_writes.shape[1])
+    return np.array_equal(counts, rest_counts) and np.array_equal(
+        widened(writes, width), widened(rest_writes, width)
+    )
 
 
 def _rows_at(placement: Placement, tokens: Iterable[int]) -> tuple[RangeReplicas, ...]:
@@ -200,16 +266,29 @@ def _joined(
     return sorted((*kept, *whole), key=attrgetter("start"))
 
 
-def _delta(placement: Placement | None, wanted: Sequence[RangeReplicas]) -> PlacementDelta:
-    """What to change in the placement so that the ranges of ``wanted`` have exactly these rows."""
+def _delta(
+    placement: Placement | None, wanted: Sequence[RangeReplicas], version: int
+) -> PlacementDelta:
+    """What to change in the placement so that the ranges of ``wanted`` have exactly these replicas."""
     if placement is None:
-        return PlacementDelta((), tuple(wanted))
-    there = dict.fromkeys(found for row in wanted for found in placement.overlapping(range_of(row)))
-    staying = there.keys() & set(wanted)
+        return PlacementDelta((), tuple(_written(row, version) for row in wanted))
+    there = {
+        range_of(found): found for row in wanted for found in placement.overlapping(range_of(row))
+    }
+    staying = {
+        range_of(row)
+        for row in wanted
+        if (found := there.get(range_of(row))) is not None
+        and (found.reads, found.writes) == (row.reads, row.writes)
+    }
     return PlacementDelta(
-        tuple(range_of(row) for row in there if row not in staying),
-        tuple(row for row in wanted if row not in staying),
+        tuple(range_ for range_ in there if range_ not in staying),
+        tuple(_written(row, version) for row in wanted if range_of(row) not in staying),
     )
+
+
+def _written(row: RangeReplicas, version: int) -> RangeReplicas:
+    return RangeReplicas(row.start, row.end, row.reads, row.writes, version)
 
 
 def _row(row: TransitionRow, reads: tuple[str, ...], writes: tuple[str, ...]) -> RangeReplicas:
