@@ -195,7 +195,7 @@ def each(run: Callable[[int], object], tokens: list[int]) -> None:
 
 
 def best(run: Callable[[], object], runs: int = RUNS) -> float:
-    """Processor seconds of the fastest run. What is there before is frozen, as the services do with what they load."""
+    """Processor seconds of the fastest run. Like the services, it freezes what is there before."""
     seconds = list[float]()
     gc.collect()
     gc.freeze()

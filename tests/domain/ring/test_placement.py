@@ -5,7 +5,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers
@@ -125,6 +125,7 @@ def test_changes_all_over_a_large_ring_are_one_splice() -> None:
     assert changed == Placement.of(rows)
 
 
+@settings(deadline=None)
 @given(rows=placements(), order=st.permutations(NODES))
 def test_equal_rows_are_equal_by_any_numbers(
     rows: tuple[RangeReplicas, ...], order: list[str]
