@@ -14,7 +14,8 @@ from stele.domain.names import NodeState
 from stele.domain.ring.quorum import acks_needed
 from stele.node.cells import Cell, stamp_of
 from stele.node.clock import HybridClock
-from stele.node.coordinate import Coordination, OutcomeUnknown, Refused
+from stele.node.coordinate import Coordination
+from stele.node.refusals import OutcomeUnknown, Refused
 from stele.node.votes import Consistency
 from stele.node.wire import Answer, AnyOp, Code, Read, ReadMode, Write
 from tests.node.world import KEYSPACE, World, until

@@ -331,3 +331,20 @@ async def test_a_full_disk_refuses_writes_and_gives_what_it_has(world: World, no
     assert together == [Code.DISK_FULL, Code.OK], "what fits is not refused with what does not"
     node.store._writer.execute("pragma max_page_count = 1000000")
     assert await node.code(large) is Code.OK
+
+
+async def test_a_running_node_keeps_the_version_before_while_it_is_served(
+    world: World, node: Node
+) -> None:
+    """It was there before the operation began, and saw each version come."""
+    world.start_join()
+    world.advance()
+    world.advance()  # write_both_read_new
+    world.fence()
+    lost = world.key(lambda row: "n1" in row.writes and "n1" not in row.reads)
+    before = world.version
+    world.advance()
+    assert "n1" not in world.row(lost).writes
+    assert await node.code(write(world, lost, version=before)) is Code.OK
+    world.fence()
+    assert await node.code(write(world, lost, version=before)) is Code.STALE_VERSION

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -52,7 +54,7 @@ class Cluster:
         self.follower: LogFollower
         self.log_url = ""
         self._start = start
-        self._folder = folder
+        self.folder = folder
         self._http = http
 
     @property
@@ -65,7 +67,7 @@ class Cluster:
             node_id,
             node_id=node_id,
             rack=f"r{node_id[1:]}",
-            data_dir=self._folder / node_id,
+            data_dir=self.folder / node_id,
             num_tokens=4,
             **settings,
         )
@@ -93,6 +95,18 @@ class Cluster:
         url = self.nodes[node_id].url + BATCH_PATH
         async with self._http.post(url, data=encode(ops)) as answer:
             return decode_answers(await answer.read())
+
+    async def replica_statuses(self, node_id: str) -> set[int]:
+        """HTTP statuses of a node's replica until the process has ended; 0 is no connection."""
+        service, found = self.nodes[node_id], set[int]()
+        while service.process.poll() is None:
+            try:
+                async with self._http.post(service.url + BATCH_PATH, data=encode([])) as answer:
+                    found.add(answer.status)
+            except aiohttp.ClientError:
+                found.add(0)
+            await asyncio.sleep(0.01)
+        return found
 
     async def normal(self, node_id: str) -> None:
         def is_normal() -> bool:
@@ -198,6 +212,40 @@ async def test_values_survive_a_killed_node_and_are_read_through_any(live: Clust
     await until(lambda: _address(live, "n3") == url, "n3's new address in the log")
     live.nodes["n1"].kill()
     await clients.is_read(["n3", "n2"])
+
+
+async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Cluster) -> None:
+    """It would answer quorum reads with less than it had acknowledged."""
+    assert (await live.put("n1", "k", b"precious"))[0] == HTTP_OK
+    node, folder = live.nodes["n3"], live.folder / "n3"
+    host_id = (await node.get("/v1/node"))["host_id"]
+    row = live.image.node("n3")
+    assert row is not None and row.host_id == host_id != ""
+
+    node.kill()
+    kept = folder.rename(folder.with_name("n3-kept"))
+    with contextlib.suppress(AssertionError):  # it may have ended before its address was heard
+        await node.start()
+    served = await live.replica_statuses("n3")
+    assert HTTP_OK not in served, served
+    await until(lambda: node.process.poll() is not None, "the end of n3")
+    assert node.process.poll() == EXIT_BAD_CONFIGURATION
+    assert "host_id_mismatch" in node.process.tail()
+
+    shutil.rmtree(folder)
+    kept.rename(folder)
+    (folder / "store.sqlite").rename(folder / "elsewhere")
+    with pytest.raises(AssertionError, match=r"store.sqlite is missing; .* restore"):
+        await node.start()
+    assert node.process.poll() == EXIT_BAD_CONFIGURATION
+
+    (folder / "elsewhere").rename(folder / "store.sqlite")
+    await node.start()
+    live.nodes["n2"].kill()
+    await node.until("/healthz", lambda h: h["ok"], "n3 with its own disk to be well")
+    url = node.url
+    await until(lambda: _address(live, "n3") == url, "n3's new address in the log")
+    assert await live.get("n3", "k") == (HTTP_OK, b"precious")
 
 
 async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(

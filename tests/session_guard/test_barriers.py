@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from stele.domain.acks import AckTable
 from stele.domain.image import EMPTY
 from stele.session_guard.barriers import KEPT_TARGETS, Blocking, current_target, view
@@ -22,6 +24,19 @@ def test_a_blocker_keeps_its_time_until_it_passes() -> None:
     acks = acks.with_ack(world.nodes["b1"].ack(world.image), 105.0)
     found, blocking = view(world.image, acks, blocking, target, 106.0)
     assert found.quorum and not found.complete
+
+
+def test_acks_from_another_data_directory_do_not_count() -> None:
+    """A wiped node's new disk has not applied anything: what the node acknowledged was the old one's."""
+    world = three_nodes()
+    target = (world.image.epoch, world.version)
+    ack = world.nodes["a1"].ack(world.image)
+    strange = AckTable().with_ack(msgspec.structs.replace(ack, host_id="new disk"), 1.0)
+    found, _ = view(world.image, strange, Blocking(), target, 1.0)
+    why = {blocker.node_id: blocker.why for blocker in found.blockers}
+    assert why["a1"] == "is heard from another data directory, host new disk"
+    found, _ = view(world.image, AckTable().with_ack(ack, 1.0), Blocking(), target, 1.0)
+    assert "a1" not in {blocker.node_id for blocker in found.blockers}
 
 
 def test_each_barrier_has_its_own_times_and_their_number_is_bounded() -> None:

@@ -13,8 +13,9 @@ from stele.domain.names import NodeState
 from stele.node import metrics
 from stele.node.admission import Advertised
 from stele.node.agent import Agent
-from stele.node.coordinate import Coordination, Refused
+from stele.node.coordinate import Coordination
 from stele.node.gate import Gate
+from stele.node.refusals import Refused
 from stele.node.replica import Replica
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.node.store import Size, Store
