@@ -11,6 +11,7 @@ import contextlib
 import functools
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -33,6 +34,9 @@ LOOK_S: Final = 0.25
 STALLED_S: Final = 6.0
 """Without a confirmation for this long the guard is not healthy. Electing a leader takes less."""
 ASK_WHY_S: Final = 3.0
+RESTLESS_STARTS: Final = 4
+RESTLESS_S: Final = 30.0
+"""A start, and one rebalance or two, are nothing; as many starts as this within this time are."""
 LOOK_BACK: Final = 1_000
 """Records of each partition: several times the nodes that speak there, and read in a second."""
 SESSION_TIMEOUT_S: Final = 10.0
@@ -87,18 +91,23 @@ class TailConsumer(FaustConsumer):  # type: ignore[misc]  # Faust has no types
 
 
 class AckReader:
-    """The Faust application of one guard. ``trouble`` says why acks are not read; empty while they are."""
+    """The Faust application of one guard.
+
+    ``trouble`` says why acks are not read, empty while they are; ``restless`` why reading begins anew so often.
+    """
 
     def __init__(
         self, settings: ServiceSettings, datadir: str, on_ack: OnAck, on_read_until: OnReadUntil
     ) -> None:
         self.trouble = ""
+        self.restless = ""
         self._bootstrap = settings.kafka_bootstrap
         self._topic = flow_topic(settings.cluster, "acks")
         self._on_ack = on_ack
         self._on_read_until = on_read_until
         self._tail = Tail()
         self._read_until_s = time.monotonic()
+        self._starts_s = deque[float](maxlen=RESTLESS_STARTS)
         self.app = self._make_app(settings, datadir)
 
     async def watch(self) -> None:
@@ -108,6 +117,7 @@ class AckReader:
             await asyncio.sleep(LOOK_S)
             now_s = time.monotonic()
             self._look(now_s)
+            self._note_starts(now_s)
             stalled = now_s - self._read_until_s > STALLED_S
             if not stalled:
                 self.trouble = ""
@@ -126,6 +136,18 @@ class AckReader:
         if until_s is not None and until_s > self._read_until_s:
             self._read_until_s = until_s
             self._on_read_until(until_s, self._tail.began_s)
+
+    def _note_starts(self, now_s: float) -> None:
+        began_s = self._tail.began_s
+        if began_s > (self._starts_s[-1] if self._starts_s else 0.0):
+            self._starts_s.append(began_s)
+        lately = sum(now_s - start_s < RESTLESS_S for start_s in self._starts_s)
+        self.restless = (
+            f"reading of acks began {lately} times within {RESTLESS_S:g} s. If another process has the"
+            " same STELE_INSTANCE_ID, give each its own"
+            if lately >= RESTLESS_STARTS
+            else ""
+        )
 
     def _why_stalled(self) -> str:
         silent = f"The acks in {self._topic} are not read since {STALLED_S:g} s or more"

@@ -67,8 +67,9 @@ def health(
         reason = f"Nothing is permitted, because {proofs.trouble}."
     if reason:
         return msgspec.structs.replace(state, ok=False, reason=reason)
-    if writer.trouble:
-        return msgspec.structs.replace(state, reason=f"degraded: {writer.trouble}")
+    degraded = writer.trouble or acks.restless
+    if degraded:
+        return msgspec.structs.replace(state, reason=f"degraded: {degraded}")
     return state
 
 

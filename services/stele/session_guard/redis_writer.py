@@ -27,7 +27,7 @@ from stele.session_guard.redis_script import VACANCY_MS, WRITE, Written, parse_a
 from stele.session_guard.settings import SessionGuardSettings
 
 FIRST_PAUSE_S: Final = 0.1
-LAST_PAUSE_S: Final = 5.0
+LAST_PAUSE_S: Final = 2.0
 ANSWERS_A_WRITE: Final = 3
 """At most: Redis's time is learnt, a vacancy is met, the value is taken."""
 
