@@ -8,8 +8,8 @@ import pytest
 from tests.cli.conftest import Server, Stele, request, view
 
 LIVENESS = [
-    {"node_id": "n1", "up": True, "epoch": 7, "lag": 0, "version": 3, "silent_for_s": 0.2},
-    {"node_id": "n2", "up": False, "epoch": 5, "lag": 2, "version": 3, "silent_for_s": None},
+    {"node_id": "n1", "liveness": "up", "epoch": 7, "lag": 0, "version": 3, "silent_for_s": 0.2},
+    {"node_id": "n2", "liveness": "down", "epoch": 5, "lag": 2, "version": 3, "silent_for_s": None},
 ]
 OPERATION = {
     "operation": {"request_id": "join-n3-1", "kind": "join", "node_id": "n3"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stele.domain.entities import Coordinator, Keyspace, Node, Request, Topology
+from stele.runtime.answers import BlockerView
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -14,16 +15,6 @@ class Refusal(msgspec.Struct, frozen=True):
     message: str
     hint: str = ""
     facts: dict[str, object] = {}
-
-
-class Position(msgspec.Struct, frozen=True):
-    """Where a process stands: equal epochs must have equal hashes."""
-
-    service: str
-    instance: str
-    epoch: int
-    state_id: str
-    hash: str
 
 
 class NodeIdentity(msgspec.Struct, frozen=True):
@@ -40,25 +31,6 @@ class NodeIdentity(msgspec.Struct, frozen=True):
     version: int = 0
     keys: int = 0
     bytes: int = 0
-
-
-class BlockerRow(msgspec.Struct, frozen=True):
-    """A node that something waits for; times in seconds, None when it was never heard."""
-
-    node_id: str
-    why: str
-    silent_for_s: float | None = None
-    blocking_for_s: float | None = None
-
-
-class BarrierAnswer(msgspec.Struct, frozen=True):
-    """GET /v1/barrier of the session-guard."""
-
-    complete: bool
-    quorum: bool
-    blockers: tuple[BlockerRow, ...] = ()
-    epoch: int = 0
-    version: int = 0
 
 
 class NodeWork(msgspec.Struct, frozen=True):
@@ -78,24 +50,13 @@ class ProgressAnswer(msgspec.Struct, frozen=True):
     term: int = 0
     active: bool = False
     waiting_for: str | None = None
-    blockers: tuple[BlockerRow, ...] = ()
+    blockers: tuple[BlockerView, ...] = ()
     request_id: str | None = None
     transition_state: str | None = None
     nodes: dict[str, NodeWork] = {}
     bytes_done: int = 0
     bytes_total: int = 0
     eta_s: float | None = None
-
-
-class NodeLiveness(msgspec.Struct, frozen=True):
-    """One row of GET /v1/nodes of the session-guard."""
-
-    node_id: str
-    up: bool
-    epoch: int = 0
-    lag: int = 0
-    version: int = 0
-    silent_for_s: float | None = None
 
 
 class PlacementRow(msgspec.Struct, frozen=True):

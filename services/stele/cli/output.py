@@ -29,6 +29,7 @@ STATE_STYLE = {
     "left": "dim",
     "up": "green",
     "down": "red",
+    "unknown": "yellow",
     "backing_off": "yellow",
     "given_up": "red",
     "stopped": "dim",

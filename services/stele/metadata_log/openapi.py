@@ -12,8 +12,8 @@ from stele.metadata_log.api import (
     OutcomeAnswer,
     StateAnswer,
 )
+from stele.runtime.answers import Position
 from stele.runtime.http import Health
-from stele.runtime.position import Position
 
 Json = dict[str, Any]
 Schemas = dict[type, Json]

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+import stamina
 from confluent_kafka import KafkaException
 from starlette.routing import BaseRoute
 
@@ -26,7 +27,8 @@ from stele.runtime.settings import ServiceSettings, load_settings
 
 CATCH_UP_ATTEMPT_S: Final = 30.0
 """One look whether the end of the log has been reached; a long log takes several."""
-RETRY_S: Final = 1.0
+FIRST_PAUSE_S: Final = 0.2
+LAST_PAUSE_S: Final = 5.0
 
 log = get_logger(__name__)
 
@@ -50,14 +52,26 @@ class Followed:
 
     async def catch_up(self) -> None:
         """Wait for the end of the log as it is now, however long that takes."""
-        while not self.caught_up.is_set():
-            try:
+        async for attempt in stamina.retry_context(
+            on=_is_passing,
+            attempts=None,
+            timeout=None,
+            wait_initial=FIRST_PAUSE_S,
+            wait_max=LAST_PAUSE_S,
+            wait_jitter=FIRST_PAUSE_S,
+        ):
+            with attempt:
                 await self.follower.wait_for_end(CATCH_UP_ATTEMPT_S)
-                settle()
-                self.caught_up.set()
-            except (TimeoutError, KafkaException) as error:
-                log.warning("still reading the log", why=repr(error))
-                await asyncio.sleep(RETRY_S)
+        settle()
+        self.caught_up.set()
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether it is worth asking for the log's end again."""
+    if not isinstance(error, TimeoutError | KafkaException):
+        return False
+    log.warning("still reading the log", why=repr(error))
+    return True
 
 
 @asynccontextmanager

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from stele.cli.models import NodeLiveness, StateView
+from stele.cli.models import StateView
 from stele.cli.optional import ask
 from stele.cli.options import Read, Where
 from stele.cli.output import console, duration, percent, print_json, styled, table
+from stele.runtime.answers import NodeLiveness
 
 RING_SIZE = 1 << 64
 
@@ -42,7 +43,7 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
             node.rack,
             str(len(node.tokens)),
             percent(share.get(node.node_id, 0), RING_SIZE),
-            styled("" if row is None else "up" if row.up else "down"),
+            styled("" if row is None else row.liveness),
             "" if row is None else f"{duration(row.silent_for_s)} ago",
             node.cleanup,
             node.address,

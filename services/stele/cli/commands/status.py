@@ -5,11 +5,12 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from stele.cli.models import NodeLiveness, ProgressAnswer, StateView
+from stele.cli.models import ProgressAnswer, StateView
 from stele.cli.optional import ask
 from stele.cli.options import Read, Where
 from stele.cli.output import console, duration, joined, print_json, size, styled, table
 from stele.domain.names import UNFINISHED, NodeState
+from stele.runtime.answers import Liveness, NodeLiveness
 
 
 def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
@@ -26,7 +27,7 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
         liveness = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) if newest else None
         progress = ask(client, "coordinator", "/v1/progress", ProgressAnswer) if newest else None
     console().print(Group(*_lines(view, progress), members(view, liveness)))
-    return 1 if any(not row.up for row in liveness or []) else 0
+    return 1 if any(row.liveness is not Liveness.UP for row in liveness or []) else 0
 
 
 def _lines(view: StateView, progress: ProgressAnswer | None) -> list[RenderableType]:
@@ -78,7 +79,7 @@ def members(view: StateView, liveness: list[NodeLiveness] | None) -> RenderableT
         alive = by_id.get(node.node_id)
         found.add_row(
             node.node_id,
-            styled("" if alive is None else "up" if alive.up else "down"),
+            styled("" if alive is None else alive.liveness),
             styled(node.state),
             node.dc,
             node.rack,

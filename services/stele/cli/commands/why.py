@@ -8,11 +8,12 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from stele.cli.commands.requests import find
-from stele.cli.models import BarrierAnswer, BlockerRow, ProgressAnswer, StateView
+from stele.cli.models import ProgressAnswer, StateView
 from stele.cli.optional import ask
 from stele.cli.options import Json, Where
 from stele.cli.output import console, duration, print_value_as_json, size, styled, table
 from stele.domain.names import UNFINISHED
+from stele.runtime.answers import BarrierView, BlockerView
 
 
 def why(
@@ -28,7 +29,7 @@ def why(
     with where.client() as client:
         view = client.get("metadata-log", "/v1/state", StateView, level="barrier")
         progress = ask(client, "coordinator", "/v1/progress", ProgressAnswer)
-        barrier = ask(client, "session-guard", "/v1/barrier", BarrierAnswer)
+        barrier = ask(client, "session-guard", "/v1/barrier", BarrierView)
     if json.as_json:
         print_value_as_json({"progress": progress, "barrier": barrier, "epoch": view.epoch})
         return
@@ -91,7 +92,7 @@ def _coordinator(view: StateView, progress: ProgressAnswer | None) -> Iterable[R
         yield blockers("holds it up", progress.blockers)
 
 
-def _barrier(barrier: BarrierAnswer | None) -> Iterable[RenderableType]:
+def _barrier(barrier: BarrierView | None) -> Iterable[RenderableType]:
     if barrier is None:
         yield Text("session-guard does not answer: who has applied what is unknown.", style="red")
     elif barrier.complete:
@@ -102,7 +103,7 @@ def _barrier(barrier: BarrierAnswer | None) -> Iterable[RenderableType]:
         yield blockers("blocks the barrier", barrier.blockers)
 
 
-def blockers(title: str, rows: Iterable[BlockerRow]) -> RenderableType:
+def blockers(title: str, rows: Iterable[BlockerView]) -> RenderableType:
     """Who, why, since when, and how long it has been silent."""
     found = table("", title, "why", "for", "last heard")
     for row in rows:
