@@ -262,12 +262,13 @@ class Busy:
 async def test_a_write_that_waits_holds_its_version_until_it_is_done(
     world: World, node: Node
 ) -> None:
+    world.start_join()
+    key, version = world.key_that_changes(), world.version
     busy = Busy(node.store)
     await busy.begun()
-    version = world.version
-    writing = asyncio.create_task(node.code(write(world)))
+    writing = asyncio.create_task(node.code(write(world, key)))
     await until(node.sessions.versions.in_use, "the write to wait")
-    world.start_join()
+    world.advance()
     assert node.sessions.versions.oldest_in_use(world.version) == version < world.version
     await busy.end()
     assert await writing is Code.OK
@@ -277,16 +278,17 @@ async def test_a_write_that_waits_holds_its_version_until_it_is_done(
 async def test_a_write_whose_fence_comes_while_it_waits_writes_nothing(
     world: World, node: Node
 ) -> None:
+    world.start_join()
+    key = world.key_that_changes()
     busy = Busy(node.store)
     await busy.begun()
-    stale = write(world)
-    writing = asyncio.create_task(node.code(stale))
+    writing = asyncio.create_task(node.code(write(world, key)))
     await until(node.sessions.versions.in_use, "the write to wait")
-    world.start_join()
+    world.advance()
     world.fence()
     await busy.end()
     assert await writing is Code.STALE_VERSION
-    assert await node.stored(b"k") is None
+    assert await node.stored(key) is None
     assert node.sessions.versions.in_use() == {}
 
 
@@ -303,17 +305,19 @@ async def test_a_late_write_and_the_cleanup_leave_nothing_behind(world: World, n
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(store_module, "_write_row", slow)
-        writing = asyncio.create_task(node.code(write(world)))
-        await begun.wait()
         world.start_join()
+        key = world.key_that_changes()
+        writing = asyncio.create_task(node.code(write(world, key)))
+        await begun.wait()
+        world.advance()
         world.fence()
-        everything = Span(KEYSPACE, MIN_TOKEN, MIN_TOKEN)
+        everything = Span(world.keyspace_id, MIN_TOKEN, MIN_TOKEN)
         cleaning = asyncio.create_task(node.store.delete(everything, 10))
         await asyncio.sleep(0)
         go_on.set()
         assert await writing is Code.STALE_VERSION
     assert (await cleaning).keys == 1
-    assert await node.stored(b"k") is None
+    assert await node.stored(key) is None
 
 
 async def test_a_full_disk_refuses_writes_and_gives_what_it_has(world: World, node: Node) -> None:

@@ -36,7 +36,7 @@ class Blocking(msgspec.Struct, frozen=True):
 
 def current_target(image: Image) -> Target:
     """What the newest step waits for."""
-    topology = image.topology.topology
+    topology = image.topology
     return topology.since_epoch, topology.version
 
 

@@ -3,7 +3,7 @@
 import time
 
 from stele.domain.acks import AckTable
-from stele.domain.image import Image
+from stele.domain.image import NO_LOG, Image
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.follower import LogFollower
 from stele.runtime.answers import BarrierView, Liveness, NodeLiveness
@@ -31,7 +31,7 @@ class Guard:
 
     def permissions(self) -> Permissions:
         image = self.image
-        topology = image.topology.topology
+        topology = image.topology
         return Permissions(
             log_id=log_id(image),
             epoch=image.epoch,
@@ -86,10 +86,9 @@ class Guard:
 
 def log_id(image: Image) -> str:
     """Which incarnation of the log the image was read from; empty before the cluster is created."""
-    return image.cluster_id
+    return "" if image.log_id == NO_LOG else image.log_id.hex()
 
 
 def open_sessions(image: Image) -> tuple[str, ...]:
     """The sessions under which work may go on, in order of their ids."""
-    session = image.topology.topology.session
-    return (session,) if session else ()
+    return tuple(sorted(image.topology.sessions()))
