@@ -2,7 +2,7 @@
 
 import msgspec
 
-from stele.domain.acks import AckTable, Blocker
+from stele.domain.acks import AckTable, Blocker, StateIdOf, unknown
 from stele.domain.commands import Envelope
 from stele.domain.image import Image
 from stele.domain.messages import Order
@@ -34,6 +34,7 @@ class Observed(msgspec.Struct, frozen=True):
     reports: ReportTable
     term: int
     now_s: float
+    state_id_of: StateIdOf = unknown
 
 
 class Sent(msgspec.Struct, frozen=True):

@@ -86,7 +86,14 @@ def _next_request(image: Image) -> Request | None:
 
 def _barrier(memory: Memory, seen: Observed, limits: Limits, epoch: int) -> Barrier:
     """A barrier whose ``quorum`` counts only once everybody has had time to answer."""
-    found = barrier(seen.image, seen.acks, epoch, seen.image.topology.topology.version, seen.now_s)
+    found = barrier(
+        seen.image,
+        seen.acks,
+        epoch,
+        seen.image.topology.topology.version,
+        seen.now_s,
+        seen.state_id_of,
+    )
     patient = seen.now_s - memory.since_s < limits.barrier_patience_s
     return replace(found, quorum=found.complete or (found.quorum and not patient))
 

@@ -99,6 +99,7 @@ def _order(
         version=topology.version,
         session=topology.session,
         request_id=operation.request_id if operation is not None else "",
+        log_id=seen.image.log_id,
     )
     tries = 1 if sent is None else sent.tries + (1 if _has_failed(seen, sent, heard) else 0)
     first_at_s = seen.now_s if sent is None else sent.first_at_s

@@ -27,6 +27,7 @@ from stele.log.follower import LogFollower
 from stele.node.identity import Identity
 from stele.node.orders import OrderDesk, Work
 from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
 
 HEARTBEAT_S: Final = 0.5
 ACK_SPACING_S: Final = 0.005
@@ -114,6 +115,14 @@ class Agent:
     def sessions_in_use(self) -> tuple[str, ...]:
         return self._sessions.in_use()
 
+    def on_order(self, value: bytes) -> None:
+        """Raises DecodeError."""
+        order = decode_order(value)
+        if order.log_id == self.image.log_id:
+            self.orders.offer(order)
+        else:
+            foreign_messages.labels("orders").inc()
+
     def _on_epoch(self, image: Image, _: Epoch) -> None:
         self._sessions.follow(image.topology.topology)
         self._ack_soon()
@@ -146,6 +155,8 @@ class Agent:
                 oldest_version_in_use=self.oldest_version_in_use(),
                 sessions_in_use=self._sessions.in_use(),
                 at_ms=time.time_ns() // 1_000_000,
+                log_id=self.image.log_id,
+                state_id=self.image.state_id,
             )
         )
 
@@ -179,7 +190,7 @@ async def kafka_agent(
     orders = FlowReader(
         bootstrap,
         flow_topic(cluster, "orders"),
-        lambda value: agent.orders.offer(decode_order(value)),
+        agent.on_order,
         _unreadable_order,
     )
     try:

@@ -163,6 +163,7 @@ class OrderDesk:
                 keys_done=progress.keys_done,
                 error=job.error,
                 at_ms=time.time_ns() // 1_000_000,
+                log_id=order.log_id,
             )
         )
 

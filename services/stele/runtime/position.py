@@ -23,12 +23,13 @@ class HasImage(Protocol):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """``state_id`` is 32 hex digits, ``hash`` the 64 of ``domain.snapshot.state_hash``."""
+    """``state_id`` and ``log_id`` are 32 hex digits, ``hash`` the 64 of ``domain.snapshot.state_hash``."""
 
     service: str
     instance: str
     epoch: int
     state_id: str
+    log_id: str
     hash: str
 
 
@@ -42,7 +43,14 @@ def position_route(name: str, instance: str, follower: HasImage) -> Route:
             hashed.clear()
             hashed[image.state_id] = state_hash(image)
         return JsonResponse(
-            Position(name, instance, image.epoch, image.state_id.hex(), hashed[image.state_id])
+            Position(
+                service=name,
+                instance=instance,
+                epoch=image.epoch,
+                state_id=image.state_id.hex(),
+                log_id=image.log_id.hex(),
+                hash=hashed[image.state_id],
+            )
         )
 
     return Route("/v1/position", position, methods=["GET"])

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.domain.acks import AckTable, barrier
+from stele.domain.acks import AckTable, StateIdOf, barrier, unknown
 from stele.domain.image import Image
 
 Target = tuple[int, int]
@@ -57,11 +57,16 @@ def current_target(image: Image) -> Target:
 
 
 def view(
-    image: Image, acks: AckTable, blocking: Blocking, target: Target, now_s: float
+    image: Image,
+    acks: AckTable,
+    blocking: Blocking,
+    target: Target,
+    now_s: float,
+    state_id_of: StateIdOf = unknown,
 ) -> tuple[BarrierView, Blocking]:
     """How the barrier stands, and the memory of who has blocked it."""
     epoch, version = target
-    found = barrier(image, acks, epoch, version, now_s)
+    found = barrier(image, acks, epoch, version, now_s, state_id_of)
     blocking = blocking.since(target, frozenset(b.node_id for b in found.blockers), now_s)
     since_s = blocking.by_target[target]
     blockers = tuple(

@@ -7,6 +7,7 @@ from stele.domain.image import Image
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
 from stele.session_guard import metrics
 from stele.session_guard.barriers import (
     BarrierView,
@@ -41,6 +42,9 @@ class Guard:
             metrics.unreadable.inc()
             log.warning("left out a record", error=str(error))
             return
+        if ack.log_id != self.image.log_id:
+            foreign_messages.labels("acks").inc()
+            return
         metrics.acks.inc()
         now_s = time.monotonic()
         self._acks = self._acks.with_ack(ack, now_s)
@@ -54,6 +58,7 @@ class Guard:
             self._blocking,
             target or current_target(self.image),
             time.monotonic(),
+            self._follower.state_id_of,
         )
         return found
 
