@@ -167,6 +167,8 @@ class KafkaLog:
 
     def _look(self, offset: int | None) -> Look:
         """Raises TimeoutError, KafkaException."""
+        if self._stop.is_set():
+            raise TimeoutError(f"reading {self._topic} was ended")
         topic_id = self._ask_topic_id()
         end = self._prober.end(self._topic)
         if offset is None or offset >= end:

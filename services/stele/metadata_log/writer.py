@@ -164,6 +164,10 @@ class Writer:
 
         Raises BusyError, ReaderStoppedError: then nothing was done.
         """
+        self._reader.look_at_clocks()
+        self._decide(envelope, reply)
+
+    def _decide(self, envelope: Envelope, reply: Reply) -> None:
         self._check()
         began_s = time.perf_counter()
 
@@ -185,7 +189,7 @@ class Writer:
     async def commit(self, envelope: Envelope, timeout_s: float) -> Outcome:
         """The outcome. Raises as ``submit`` does, and TimeoutError: then the outcome is unknown."""
         await self._certain(timeout_s)
-        return await self._answered(lambda reply: self.submit(envelope, reply), timeout_s)
+        return await self._answered(lambda reply: self._decide(envelope, reply), timeout_s)
 
     async def linearizable(self, timeout_s: float) -> Image:
         """The image, no older than any commit before the call: a NOOP is appended and read back."""
@@ -273,7 +277,6 @@ class Writer:
 
     def _check(self) -> None:
         self._raise_failure()
-        self._reader.look_at_clocks()
         if self._reader.in_doubt:
             metrics.busy.inc()
             raise BusyError(self._reader.trouble or "the log is being looked at")
