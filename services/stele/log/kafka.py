@@ -102,6 +102,8 @@ class KafkaLog:
         return await self._loop.run_in_executor(self._asking, self._prober.end, self._topic)
 
     async def look(self, offset: int | None) -> Look:
+        if self._stop.is_set():
+            raise TimeoutError(f"reading {self._topic} was ended")
         return await self._loop.run_in_executor(self._asking, self._look, offset)
 
     def follow(
@@ -167,8 +169,6 @@ class KafkaLog:
 
     def _look(self, offset: int | None) -> Look:
         """Raises TimeoutError, KafkaException."""
-        if self._stop.is_set():
-            raise TimeoutError(f"reading {self._topic} was ended")
         topic_id = self._ask_topic_id()
         end = self._prober.end(self._topic)
         if offset is None or offset >= end:

@@ -134,6 +134,7 @@ class LogReader:
         """
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_next(), name="look")
+            self._next_look.add_done_callback(_retrieve)
         return await asyncio.shield(self._next_look)
 
     # -- records --
@@ -294,6 +295,12 @@ class LogReader:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _retrieve(look: "asyncio.Task[Look]") -> None:
+    """Those who waited may have run out of time; then nobody else asks how it ended."""
+    if not look.cancelled():
+        look.exception()
 
 
 def _text(verdict: Verdict, offset: int) -> str:
