@@ -33,6 +33,7 @@ class Service:
             "STELE_KAFKA_BOOTSTRAP": bootstrap,
             "STELE_INSTANCE_ID": instance,
             "STELE_HTTP_PORT": "0",
+            "STELE_FOUND": "auto",
             **env,
         }
         self._process: subprocess.Popen[bytes] | None = None

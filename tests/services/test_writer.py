@@ -34,7 +34,7 @@ class LossyLog(MemoryLog):
 
 async def test_a_lost_record_is_decided_again_even_while_no_leader_tells_the_end() -> None:
     log = LossyLog(MemoryPartition())
-    writer = Writer(log, MetadataLogSettings(cluster="demo", unknown_after_s=0.1))
+    writer = Writer(log, MetadataLogSettings(cluster="demo", unknown_after_s=0.1, found="auto"))
     await writer.start()
     log.lose, log.leaderless = LOST, True
     envelope = Envelope(request_id="once", command=SetSetting("colour", "red"))

@@ -201,6 +201,8 @@ class FakeNode:
             version=topology.version,
             fence_version=topology.fence_version,
             oldest_version_in_use=self.old_version or topology.version,
+            log_id=self._image.log_id,
+            state_id=self._image.state_id,
         )
         self._acks.send(self.node_id, encode_ack(ack))
 
@@ -227,6 +229,7 @@ class FakeNode:
             bytes_total=100,
             keys_done=bytes_done // 10,
             error=error,
+            log_id=order.log_id,
         )
         self._reports.send(self.node_id, encode_report(report))
 

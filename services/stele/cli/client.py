@@ -44,6 +44,7 @@ class OutcomeAnswer(msgspec.Struct, frozen=True):
     applied: bool
     epoch: int
     state_id: str = ""
+    log_id: str = ""
     rejection: Refusal | None = None
 
 

@@ -26,6 +26,7 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("epoch", "epochs:app", "One epoch: show."),
     ("diff", "epochs:diff", "What differs between two epochs."),
     ("watch", "watch:watch", "Epochs as they happen."),
+    ("found", "founding:found", "Make the cluster: the first epoch of an empty log."),
     ("join", "topology:join", "Ask for a node to become a member."),
     ("decommission", "topology:decommission", "Have a node hand over its data and leave."),
     ("cancel", "topology:cancel", "Undo a request before its point of no return."),

@@ -36,6 +36,7 @@ from stele.log.codec import (
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
 
 TICK_S: Final = 0.5
 """Time passes without events too: patience runs out, and what was lost is sent again."""
@@ -113,12 +114,20 @@ class Driver:
 
     def on_ack(self, value: bytes) -> None:
         """Raises DecodeError."""
-        self._acks = self._acks.with_ack(decode_ack(value), time.monotonic())
+        ack = decode_ack(value)
+        if ack.log_id != self.image.log_id:
+            foreign_messages.labels("acks").inc()
+            return
+        self._acks = self._acks.with_ack(ack, time.monotonic())
         self.wake()
 
     def on_report(self, value: bytes) -> None:
         """Raises DecodeError."""
-        self._reports = self._reports.with_report(decode_report(value), time.monotonic())
+        report = decode_report(value)
+        if report.log_id != self.image.log_id:
+            foreign_messages.labels("reports").inc()
+            return
+        self._reports = self._reports.with_report(report, time.monotonic())
         self.wake()
 
     def on_outcome(self, value: bytes) -> None:
@@ -170,7 +179,15 @@ class Driver:
         return "" if self.image.cluster else "the cluster to be created"
 
     def _act(self, now_s: float) -> None:
-        seen = Observed(self.image, self._acks, self._reports, self.term, now_s, self._refusals)
+        seen = Observed(
+            self.image,
+            self._acks,
+            self._reports,
+            self.term,
+            now_s,
+            self._refusals,
+            self._followed.follower.state_id_of,
+        )
         self._steps = next_steps(self._memory, seen, self._limits)
         self._memory = self._steps.memory
         self._forget_old_commands()
@@ -215,6 +232,7 @@ class Driver:
     def _send(self, envelope: Envelope) -> None:
         self._sent.add(envelope.request_id)
         name = command_name(envelope.command)
+        envelope = msgspec.structs.replace(envelope, log_id=self.image.log_id.hex())
         log.info("command", request_id=envelope.request_id, command=name)
         metrics.sent.labels(name).inc()
         self._commands.send(envelope.request_id, encode_envelope(envelope))

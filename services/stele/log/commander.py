@@ -33,12 +33,15 @@ class Commander:
     def __init__(self, bootstrap: str, cluster: str, resend_s: float = RESEND_S) -> None:
         self.unreadable = 0
         """Outcomes that could not be decoded."""
+        self.foreign = 0
+        """Outcomes of another log than the command was meant for; they are no answers."""
         self._resend_s = resend_s
         self._commands = FlowWriter(bootstrap, flow_topic(cluster, "commands"))
         self._outcomes = FlowReader(
             bootstrap, flow_topic(cluster, "outcomes"), self._on_outcome, self._on_unreadable
         )
         self._waiting: dict[str, list[asyncio.Future[Outcome]]] = {}
+        self._log_ids: dict[str, str] = {}
 
     async def start(self) -> None:
         """Returns once answers to what is sent from now on will be seen."""
@@ -58,6 +61,7 @@ class Commander:
         request_id, value = envelope.request_id, encode_envelope(envelope)
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(request_id, []).append(future)
+        self._log_ids[request_id] = envelope.log_id
         try:
             async with asyncio.timeout(timeout_s):
                 while not future.done():
@@ -77,6 +81,10 @@ class Commander:
         if not self._waiting:
             return
         outcome = decode_outcome(value)
+        wanted = self._log_ids.get(outcome.request_id, "")
+        if outcome.applied and wanted not in ("", outcome.log_id.hex()):
+            self.foreign += 1
+            return
         for future in self._waiting.pop(outcome.request_id, ()):
             if not future.done():
                 future.set_result(outcome)
@@ -87,6 +95,7 @@ class Commander:
             waiting.remove(future)
         if not waiting:
             self._waiting.pop(request_id, None)
+            self._log_ids.pop(request_id, None)
 
     def _on_unreadable(self, error: DecodeError) -> None:
         self.unreadable += 1

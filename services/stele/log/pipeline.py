@@ -34,6 +34,8 @@ MAX_RECORD_BYTES: Final = 8 * 1024 * 1024 - 4096
 
 Reply = Callable[[Outcome], None]
 OnBug = Callable[[Envelope, Exception], None]
+Fill = Callable[[FoundCluster], FoundCluster]
+"""Completes a founding with what its caller cannot know; the caller's own words stay what is digested."""
 
 
 class Ids(msgspec.Struct, frozen=True):
@@ -80,12 +82,14 @@ class CommitPipeline:
         append: Callable[[bytes], None],
         ids: Ids,
         on_bug: OnBug | None = None,
+        fill: Fill = lambda command: command,
     ) -> None:
         self.fold = fold
         self.redecided = 0
         """Records that lost to a foreign one, so that their commands were decided again."""
         self.bytes_in_flight = 0
         self._on_bug = on_bug
+        self._fill = fill
         self._append = append
         self._ids = ids
         self._in_flight: deque[InFlight] = deque()
@@ -221,12 +225,14 @@ class CommitPipeline:
         return encode_epoch(epoch), evolve(tip, epoch)
 
     def _with_log_id(self, envelope: Envelope) -> Envelope:
-        """A founding gets the log's id, time-ordered as state ids are."""
+        """A founding gets the log's id, time-ordered as state ids are, and what ``fill`` knows."""
         command = envelope.command
-        if not isinstance(command, FoundCluster) or command.log_id:
+        if not isinstance(command, FoundCluster):
             return envelope
-        log_id = self._ids.next_state_id(NO_LOG).hex()
-        command = msgspec.structs.replace(command, log_id=log_id)
+        command = self._fill(command)
+        if not command.log_id:
+            log_id = self._ids.next_state_id(NO_LOG).hex()
+            command = msgspec.structs.replace(command, log_id=log_id)
         return msgspec.structs.replace(envelope, command=command)
 
     def _won(self, offset: int) -> None:

@@ -249,6 +249,7 @@ class CommandsTopic:
             epoch=image.epoch,
             state_id=image.state_id,
             rejection=rejection,
+            log_id=image.log_id,
         )
         metrics.rejections.labels(code).inc()
         self._send(received.partition, received.offset, request_id, encode_outcome(outcome))

@@ -29,6 +29,7 @@ from stele.node.gate import Gate, noted
 from stele.node.identity import DataDirectory
 from stele.node.orders import OrderExecutor, OrderHandler
 from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
 
 HEARTBEAT_S: Final = 0.5
 ACK_SPACING_S: Final = 0.005
@@ -147,6 +148,14 @@ class Agent:
         drained.set()
         self._ack_soon()
 
+    def on_order(self, value: bytes) -> None:
+        """Raises DecodeError."""
+        order = decode_order(value)
+        if order.log_id == self.image.log_id:
+            self.offer(order)
+        else:
+            foreign_messages.labels("orders").inc()
+
     def _on_epoch(self, image: Image, _: Delta) -> None:
         self._versions.follow(image)
         self._sessions.follow(image.topology)
@@ -234,7 +243,7 @@ async def kafka_agent(
     orders = FlowReader(
         bootstrap,
         flow_topic(cluster, "orders"),
-        lambda value: agent.offer(decode_order(value)),
+        agent.on_order,
         _unreadable_order,
     )
     try:

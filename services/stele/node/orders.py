@@ -164,7 +164,7 @@ class OrderExecutor:
                 keys_done=progress.keys_done,
                 error=running.error,
                 at_ms=time.time_ns() // 1_000_000,
-                log_id=self._follower.image.log_id,
+                log_id=order.log_id,
             )
         )
 

@@ -9,12 +9,13 @@ import msgspec
 
 
 class Position(msgspec.Struct, frozen=True):
-    """``GET /v1/position``. ``state_id`` is 32 hex digits, ``hash`` the 64 of ``snapshot.state_hash``."""
+    """``GET /v1/position``. ``state_id`` and ``log_id`` are 32 hex digits, ``hash`` the 64 of ``snapshot.state_hash``."""
 
     service: str
     instance: str
     epoch: int
     state_id: str
+    log_id: str
     hash: str
 
 

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaException
 from starlette.routing import BaseRoute
 
 from stele.log.flows import flow_topic
-from stele.log.follower import LogFollower
+from stele.log.follower import Floor, LogFollower
 from stele.log.kafka import KafkaLog
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.kafka import ensure_topics
@@ -46,6 +46,9 @@ class Followed:
         reason = f"The log cannot be read any further: {failure}" if failure else ""
         if not reason and not self.caught_up.is_set():
             reason = "Reading the log; try again in a moment."
+            if self.follower.image.epoch:
+                reason = self.follower.trouble or reason
+        reason = reason or self.follower.trouble
         return Health(
             ok=not reason, epoch=image.epoch, state_id=image.state_id.hex(), reason=reason
         )
@@ -74,9 +77,18 @@ def _is_passing(error: Exception) -> bool:
     return True
 
 
+def _on_stray(offset: int, name: str) -> None:
+    log.warning("a record of another log was skipped", offset=offset, writer=name)
+
+
 @asynccontextmanager
-async def following(settings: ServiceSettings) -> AsyncIterator[Followed]:
-    """Follow the cluster's log inside the block. Raises TopicsUnavailable when Kafka is not there."""
+async def following(
+    settings: ServiceSettings, floor: Floor | None = None
+) -> AsyncIterator[Followed]:
+    """Follow the cluster's log inside the block. Raises TopicsUnavailable when Kafka is not there.
+
+    ``floor`` is what the process acknowledged in an earlier life: it is not caught up below it.
+    """
     await asyncio.to_thread(
         ensure_topics,
         settings.kafka_bootstrap,
@@ -84,7 +96,7 @@ async def following(settings: ServiceSettings) -> AsyncIterator[Followed]:
         settings.kafka_replication_factor,
     )
     kafka_log = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
-    followed = Followed(LogFollower(kafka_log))
+    followed = Followed(LogFollower(kafka_log, floor=floor, on_stray=_on_stray))
     followed.follower.start()
     catching_up = asyncio.create_task(followed.catch_up(), name="catch-up")
     try:
@@ -93,6 +105,7 @@ async def following(settings: ServiceSettings) -> AsyncIterator[Followed]:
         catching_up.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await catching_up
+        followed.follower.stop()
         await kafka_log.close()
 
 

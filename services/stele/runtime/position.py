@@ -32,7 +32,14 @@ def position_route(name: str, instance: str, follower: HasImage) -> Route:
             hashed.clear()
             hashed[image.state_id] = state_hash(image)
         return JsonResponse(
-            Position(name, instance, image.epoch, image.state_id.hex(), hashed[image.state_id])
+            Position(
+                service=name,
+                instance=instance,
+                epoch=image.epoch,
+                state_id=image.state_id.hex(),
+                log_id=image.log_id.hex(),
+                hash=hashed[image.state_id],
+            )
         )
 
     return Route("/v1/position", position, methods=["GET"])

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.domain.acks import AckTable, barrier
+from stele.domain.acks import AckTable, StateIdOf, barrier, unknown
 from stele.domain.image import Image
 from stele.runtime.answers import BarrierView, BlockerView
 
@@ -41,11 +41,16 @@ def current_target(image: Image) -> Target:
 
 
 def view(
-    image: Image, acks: AckTable, blocking: Blocking, target: Target, now_s: float
+    image: Image,
+    acks: AckTable,
+    blocking: Blocking,
+    target: Target,
+    now_s: float,
+    state_id_of: StateIdOf = unknown,
 ) -> tuple[BarrierView, Blocking]:
     """How the barrier stands, and the memory of who has blocked it."""
     epoch, version = target
-    standing = barrier(image, acks, epoch, version, now_s)
+    standing = barrier(image, acks, epoch, version, now_s, state_id_of)
     blocking = blocking.since(target, frozenset(b.node_id for b in standing.blockers), now_s)
     since_s = blocking.by_target[target]
     blockers = tuple(

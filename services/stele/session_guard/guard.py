@@ -8,6 +8,7 @@ from stele.log.codec import DecodeError, decode_ack
 from stele.log.follower import LogFollower
 from stele.runtime.answers import BarrierView, Liveness, NodeLiveness
 from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
 from stele.session_guard import metrics
 from stele.session_guard.barriers import Blocking, Target, current_target, view
 from stele.session_guard.liveness import LivenessTracker, liveness_of_all
@@ -52,6 +53,9 @@ class Guard:
             metrics.unreadable.inc()
             log.warning("left out a record", error=str(error))
             return
+        if ack.log_id != self.image.log_id:
+            foreign_messages.labels("acks").inc()
+            return
         metrics.acks.inc()
         now_s = time.monotonic()
         self._acks = self._acks.with_ack(ack, now_s - age_s)
@@ -70,6 +74,7 @@ class Guard:
             self._blocking,
             target or current_target(self.image),
             time.monotonic(),
+            self._follower.state_id_of,
         )
         return standing
 

@@ -92,8 +92,15 @@ def drained_is_not_asked(patch: Patch) -> None:
     """A node that has applied the epoch passes, whatever it still works on."""
     blocked = acks._blocked_by
 
-    def lenient(table: AckTable, node_id: str, epoch: int, version: int, session: str) -> str:
-        return blocked(table, node_id, epoch, 0, session)
+    def lenient(
+        table: AckTable,
+        node_id: str,
+        epoch: int,
+        version: int,
+        session: str,
+        state_id_of: acks.StateIdOf,
+    ) -> str:
+        return blocked(table, node_id, epoch, 0, session, state_id_of)
 
     patch.attribute(acks, "_blocked_by", lenient)
 

@@ -86,6 +86,8 @@ class Node(OrderWorker, Caller, Follower):
             oldest_version_in_use=self.oldest_version(),
             sessions_in_use=self.sessions.in_use(),
             at_ms=self.clock.wall_ms(),
+            log_id=self.image.log_id,
+            state_id=self.image.state_id,
         )
         for driver in self.world.drivers:
             self.world.network.send(self, driver, driver.on_ack, ack)

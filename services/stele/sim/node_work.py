@@ -89,6 +89,7 @@ class OrderWorker(Follower):
             status=status,
             error=error,
             at_ms=self.clock.wall_ms(),
+            log_id=order.log_id,
         )
         for driver in self.world.drivers:
             self.world.network.send(self, driver, driver.on_report, report)
