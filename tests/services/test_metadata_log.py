@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from stele.domain.commands import Envelope, Leave, Outcome, SetSetting
+from stele.domain.requests.ids import named
 from stele.log.codec import decode_outcome, encode_envelope
 from stele.log.commander import Commander, OutcomeUnknownError
 from stele.log.flows import flow_topic
@@ -108,7 +109,7 @@ def plain(kafka: str, cluster: str) -> Iterator[Kafka]:
 
 
 def setting(request_id: str, value: str = "v") -> Envelope:
-    return Envelope(request_id=request_id, command=SetSetting(request_id, value))
+    return Envelope(request_id=named(request_id), command=SetSetting(request_id, value))
 
 
 def test_the_cluster_is_made_at_the_first_start(shared: Service) -> None:
@@ -119,7 +120,7 @@ def test_the_cluster_is_made_at_the_first_start(shared: Service) -> None:
 
 def test_a_command_becomes_an_epoch_with_who_and_why(shared: Service) -> None:
     body = {
-        "request_id": "who",
+        "request_id": named("who"),
         "actor": "ada",
         "reason": "a test",
         "command": {"type": "set_setting", "name": "who", "value": "x"},
@@ -223,7 +224,7 @@ def test_any_past_state_is_exact_and_the_future_is_404(shared: Service) -> None:
     assert shared.get("/v1/state", epoch=0)["cluster"] == ""
     answer = shared.http.get("/v1/state", params={"epoch": 10**9})
     assert (answer.status_code, answer.json()["code"]) == (404, "epoch_not_found")
-    assert answer.json()["facts"]["newest"] == shared.get("/v1/state")["epoch"]
+    assert answer.json()["details"]["newest"] == shared.get("/v1/state")["epoch"]
 
 
 def test_diff_and_pages_of_epochs(shared: Service) -> None:
@@ -255,7 +256,7 @@ def test_diff_and_pages_of_epochs(shared: Service) -> None:
 def test_bad_questions_have_clear_answers(shared: Service, path: str, status: int) -> None:
     answer = shared.http.get(path)
     assert answer.status_code == status
-    assert set(answer.json()) == {"code", "message", "hint", "facts"}
+    assert set(answer.json()) == {"code", "message", "hint", "details"}
 
 
 def test_the_openapi_document_names_every_path(shared: Service) -> None:
@@ -287,7 +288,7 @@ def test_a_stream_is_gapless_live_and_resumable(shared: Service) -> None:
 def test_commands_through_kafka_are_answered_on_outcomes(start: Start, plain: Kafka) -> None:
     service = start()
     plain.send(encode_envelope(setting("a")), "a")
-    refused = Envelope(request_id="b", command=Leave("nobody"))
+    refused = Envelope(request_id=named("b"), command=Leave("nobody"))
     plain.send(encode_envelope(refused), "b")
     first, second = plain.wait_for("a", "b")
     assert first.applied

@@ -13,7 +13,7 @@ class Refusal(msgspec.Struct, frozen=True):
     code: str
     message: str
     hint: str = ""
-    facts: dict[str, object] = {}
+    details: dict[str, object] = {}
 
 
 class Position(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ Everything that matters is in the image, so a coordinator that starts anew goes 
 stopped: it claims the next term and asks this function. ``Memory`` only spaces repetitions out.
 """
 
-import uuid
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -32,11 +32,11 @@ from stele.domain.names import (
     RequestKind,
     RequestStatus,
 )
+from stele.domain.requests.ids import uuid8
 from stele.domain.stages import stage_of
 
 __all__ = ["Limits", "Memory", "Observed", "Steps", "next_steps"]
 
-_IDS: Final = uuid.UUID("0d0ac0de-7c3e-4a53-8f0e-53a0e41f4c55")
 _PRIORITY: Final = {RequestKind.JOIN: 0, RequestKind.LEAVE: 1}
 
 replace = msgspec.structs.replace
@@ -236,7 +236,10 @@ def _is_up(seen: Observed, limits: Limits, node_id: str) -> bool:
 
 
 def _submit(memory: Memory, seen: Observed, limits: Limits, command: AnyCommand) -> Steps:
-    """Send a command whose id follows from term and state, so that a repetition is the same command."""
+    """Send a command whose id follows from term and state, so that a repetition is the same command.
+
+    On another state it is another command: what was refused on this one may be right then.
+    """
     name = command_name(command)
     key = f"{seen.image.cluster_id}/{memory.step}/{command!r}"
     waiting_for = f"{name} to be applied"
@@ -244,10 +247,16 @@ def _submit(memory: Memory, seen: Observed, limits: Limits, command: AnyCommand)
     if last_s is not None and seen.now_s - last_s < limits.resend_s:
         return Steps(memory, waiting_for=waiting_for)
     envelope = Envelope(
-        request_id=str(uuid.uuid5(_IDS, key)),
+        request_id=_request_id(seen.image, key),
         command=command,
         actor="coordinator",
         reason=f"term {seen.term}",
     )
     memory = replace(memory, commands={**memory.commands, key: seen.now_s})
     return Steps(memory, commands=(envelope,), waiting_for=waiting_for)
+
+
+def _request_id(image: Image, key: str) -> str:
+    """The time of the state that was decided on, and a hash of that state and of what is sent."""
+    digest = blake2b(image.state_id + key.encode(), digest_size=16).digest()
+    return uuid8(int.from_bytes(image.state_id[:6], "big"), digest)

@@ -1,12 +1,16 @@
 """Commands: what a caller may ask the metadata log to make true, and how it answers.
 
-Every command comes in an ``Envelope`` with the caller's request id. The same id is never applied twice,
-so a caller that does not know what became of its command sends it again, unchanged.
+Every command comes in an ``Envelope`` with the caller's request id. One id has one outcome, applied or
+refused, so a caller that does not know what became of its command sends it again, unchanged.
 """
 
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
+
+DIGEST_BYTES: Final = 16
+_SORTED_JSON: Final = msgspec.json.Encoder(order="deterministic")
 
 
 class Command(msgspec.Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
@@ -148,7 +152,6 @@ AnyCommand = (
     | FinishCleanup
 )
 
-MAX_REQUEST_ID_CHARS: Final = 128
 MAX_TEXT_CHARS: Final = 4096
 """Longest actor, reason or origin."""
 MAX_SETTING_CHARS: Final = 65_536
@@ -165,22 +168,26 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """Why a command was not applied: a code, a sentence, what to do, and the facts behind it."""
+    """Why a command was not applied: a code, a sentence, what to do, and the details behind it."""
 
     code: str
     message: str
     hint: str = ""
-    facts: dict[str, str] = {}
+    details: dict[str, str] = {}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a command. ``epoch`` is the one that it became, or the one that refused it."""
+    """The answer to a command. ``epoch`` is the one that it became, or the one that refused it.
+
+    When it was not ``taken``, nothing was decided: ``rejection`` says why, ``epoch`` how far the log was read.
+    """
 
     request_id: str
     applied: bool
     epoch: int
     state_id: bytes
     rejection: Rejection | None = None
+    taken: bool = True
 
 
 def command_name(command: AnyCommand) -> str:
@@ -188,3 +195,8 @@ def command_name(command: AnyCommand) -> str:
     tag = command.__struct_config__.tag
     assert isinstance(tag, str)
     return tag
+
+
+def command_digest(command: AnyCommand) -> bytes:
+    """16 bytes that tell two commands apart: the hash of the command in JSON, fields in fixed order."""
+    return blake2b(_SORTED_JSON.encode(command), digest_size=DIGEST_BYTES).digest()

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
 from stele.domain import facts
 from stele.domain.entities import Request
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import (
     FINISHED_REQUESTS,
-    AppliedImage,
     FeaturesImage,
     Image,
     MembershipImage,
@@ -19,12 +19,11 @@ from stele.domain.image import (
     SchemaImage,
 )
 from stele.domain.names import UNFINISHED
+from stele.domain.requests.decisions import decided_ids
+from stele.domain.requests.memory import Generation, RequestMemory, limit_of, restored
 from stele.domain.ring.ranges import Placement, apply
 
 replace = msgspec.structs.replace
-
-NOOP: Final = "noop"
-"""Barriers change nothing, so it does not matter if one is applied twice: they are not remembered."""
 
 
 def evolve(image: Image, epoch: Epoch) -> Image:
@@ -33,10 +32,17 @@ def evolve(image: Image, epoch: Epoch) -> Image:
     assert epoch.epoch == image.epoch + 1
     for fact in epoch.facts:
         image = apply_fact(image, fact)
-    applied = image.applied
-    if epoch.command != NOOP:
-        applied = applied.with_request(epoch.request_id, epoch.epoch)
-    return replace(image, epoch=epoch.epoch, state_id=epoch.state_id, applied=applied)
+    decided = image.decided
+    if decided is not None:
+        decided = _remember(decided, epoch, limit_of(image.features.settings))
+    return replace(image, epoch=epoch.epoch, state_id=epoch.state_id, decided=decided)
+
+
+def _remember(decided: RequestMemory, epoch: Epoch, limit: int) -> RequestMemory:
+    request_ids = decided_ids(epoch)
+    if request_ids:
+        decided = decided.with_decisions(request_ids, epoch.epoch, limit)
+    return decided.limited(limit)
 
 
 def apply_fact(image: Image, fact: AnyFact) -> Image:
@@ -114,11 +120,20 @@ def _setting_changed(image: Image, fact: facts.SettingChanged) -> Image:
     return replace(image, features=FeaturesImage(image.features.enabled, settings))
 
 
-def _applied_requests(image: Image, fact: facts.AppliedRequests) -> Image:
-    known = image.applied
-    return replace(
-        image, applied=AppliedImage(known.young.update(fact.young), known.old.update(fact.old))
-    )
+def _command_refused(image: Image, _: facts.CommandRefused) -> Image:
+    """Nothing is true now that was not before; ``evolve`` remembers that it was refused."""
+    return image
+
+
+def _decided_generation(image: Image, fact: facts.DecidedGeneration) -> Image:
+    known = image.decided or RequestMemory()
+    entries = np.frombuffer(fact.entries, dtype="<u8").astype(np.uint64)
+    generation = Generation(fact.base, fact.last, fact.newest_ms)
+    return replace(image, decided=known.with_generation(generation, entries))
+
+
+def _decided_requests(image: Image, fact: facts.DecidedRequests) -> Image:
+    return replace(image, decided=restored(fact.young, fact.floor, fact.horizon_ms))
 
 
 _APPLY: Final[dict[type, Callable[[Image, Any], Image]]] = {
@@ -134,5 +149,7 @@ _APPLY: Final[dict[type, Callable[[Image, Any], Image]]] = {
     facts.CoordinatorChanged: _coordinator_changed,
     facts.FeaturesEnabled: _features_enabled,
     facts.SettingChanged: _setting_changed,
-    facts.AppliedRequests: _applied_requests,
+    facts.CommandRefused: _command_refused,
+    facts.DecidedGeneration: _decided_generation,
+    facts.DecidedRequests: _decided_requests,
 }

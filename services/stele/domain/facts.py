@@ -73,11 +73,36 @@ class SettingChanged(Fact, frozen=True):
     value: str
 
 
-class AppliedRequests(Fact, frozen=True):
-    """In snapshots only: the table of request ids that were applied, and their epochs."""
+class CommandRefused(Fact, frozen=True, kw_only=True):
+    """A command was decided: nothing changes, and its id stays refused (design, section 1, rule 4)."""
 
+    request_id: str
+    digest: bytes
+    command: str
+    code: str
+    message: str
+    hint: str
+    details: dict[str, str]
+    actor: str
+    reason: str
+    origin: str
+
+
+class DecidedGeneration(Fact, frozen=True):
+    """In snapshots only: a sealed generation of decided requests; entries of 8 bytes, little endian."""
+
+    base: int
+    last: int
+    newest_ms: int
+    entries: bytes
+
+
+class DecidedRequests(Fact, frozen=True):
+    """In snapshots only: the newest decided requests and their epochs, and what is forgotten."""
+
+    floor: int
+    horizon_ms: int
     young: dict[str, int]
-    old: dict[str, int]
 
 
 AnyFact = (
@@ -93,12 +118,17 @@ AnyFact = (
     | CoordinatorChanged
     | FeaturesEnabled
     | SettingChanged
-    | AppliedRequests
+    | CommandRefused
+    | DecidedGeneration
+    | DecidedRequests
 )
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
-    """One record of the log (design, section 1). Ids of states are 16 bytes, ordered by time."""
+    """One record of the log (design, section 1). Ids of states are 16 bytes, ordered by time.
+
+    A barrier has no request id: nobody asks for it again.
+    """
 
     prev_state_id: bytes
     state_id: bytes
@@ -111,3 +141,4 @@ class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     origin: str = ""
     at_ms: int = 0
     required_features: tuple[str, ...] = ()
+    command_digest: bytes = b""

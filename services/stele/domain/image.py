@@ -11,6 +11,7 @@ from immutables import Map
 
 from stele.domain.entities import Coordinator, Keyspace, Node, Operation, Request, Topology
 from stele.domain.names import OWNS_TOKENS, TAKES_PART, UNFINISHED, NodeState
+from stele.domain.requests.memory import RequestMemory
 from stele.domain.ring.ranges import Placement
 from stele.domain.ring.strategy import NodeLocation
 
@@ -18,10 +19,6 @@ V = TypeVar("V")
 
 ZERO_STATE: Final = bytes(16)
 """State id before the first epoch."""
-
-APPLIED_GENERATION: Final = 65_536
-"""Request ids kept a generation; a retry is recognised for at least so many epochs: eight seconds of the
-fastest commits measured, and weeks of the usual ones."""
 
 FINISHED_REQUESTS: Final = 1000
 """Finished topology requests kept in the image; older ones remain readable in the log."""
@@ -85,25 +82,6 @@ class FeaturesImage(msgspec.Struct, frozen=True):
     settings: Map[str, str] = Map()
 
 
-class AppliedImage(msgspec.Struct, frozen=True):
-    """Request id -> epoch in two generations, so that the table is bounded and one write cheap.
-
-    When the young generation is full it becomes the old one, and the old one is forgotten.
-    """
-
-    young: Map[str, int] = Map()
-    old: Map[str, int] = Map()
-
-    def epoch_of(self, request_id: str) -> int | None:
-        found = self.young.get(request_id)
-        return self.old.get(request_id) if found is None else found
-
-    def with_request(self, request_id: str, epoch: int) -> "AppliedImage":
-        if len(self.young) >= APPLIED_GENERATION:
-            return AppliedImage(Map({request_id: epoch}), self.young)
-        return AppliedImage(self.young.set(request_id, epoch), self.old)
-
-
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """All of the metadata at ``epoch``, whose state id is ``state_id`` (16 bytes)."""
 
@@ -118,7 +96,8 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     topology: TopologyImage = TopologyImage()
     requests: RequestsImage = RequestsImage()
     features: FeaturesImage = FeaturesImage()
-    applied: AppliedImage = AppliedImage()
+    decided: RequestMemory | None = RequestMemory()
+    """Which requests were decided. None in a process that never decides and does not keep it."""
 
     def node(self, node_id: str) -> Node | None:
         return self.membership.nodes.get(node_id)
@@ -133,6 +112,8 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EMPTY: Final = Image()
+EMPTY_FOR_FOLLOWERS: Final = Image(decided=None)
+"""For a process that never decides a command: it does not remember who was told what."""
 
 
 def sorted_values(mapping: Mapping[str, V]) -> Iterable[V]:

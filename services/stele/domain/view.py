@@ -51,6 +51,10 @@ def epoch_view(epoch: Epoch) -> Json:
     shown: Json = msgspec.to_builtins(epoch, builtin_types=(bytes,))
     shown["prev_state_id"] = epoch.prev_state_id.hex()
     shown["state_id"] = epoch.state_id.hex()
+    shown["command_digest"] = epoch.command_digest.hex()
+    for fact in shown["facts"]:
+        if "digest" in fact:
+            fact["digest"] = fact["digest"].hex()
     return shown
 
 

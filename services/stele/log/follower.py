@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.log.fold import Fold
 from stele.log.port import Log, Record
 
@@ -20,7 +20,7 @@ class LogFollower:
     A record that cannot be read stops it for good: ``failure`` then says why, and health turns bad.
     """
 
-    def __init__(self, log: Log, image: Image = EMPTY, next_offset: int = 0) -> None:
+    def __init__(self, log: Log, image: Image = EMPTY_FOR_FOLLOWERS, next_offset: int = 0) -> None:
         self.fold = Fold(image, next_offset)
         self.failure: Exception | None = None
         self._log = log

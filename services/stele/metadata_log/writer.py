@@ -16,13 +16,15 @@ from confluent_kafka import KafkaException
 from structlog.stdlib import BoundLogger
 
 from stele.domain.commands import CreateCluster, Envelope, Outcome
-from stele.domain.image import ZERO_STATE, Image
+from stele.domain.image import Image
+from stele.domain.requests.ids import named
 from stele.log.fold import Fold
 from stele.log.history import History
-from stele.log.pipeline import CommitPipeline, Ids, Reply
+from stele.log.pipeline import CommitPipeline, Decisions, Ids, Reply
 from stele.log.port import Log, Record
 from stele.log.state_ids import next_state_id
 from stele.metadata_log import metrics
+from stele.metadata_log.past import Past
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
 
@@ -53,7 +55,7 @@ def make_ids() -> Ids:
     def state_id(previous: bytes) -> bytes:
         return next_state_id(previous, now_ms(), chance.getrandbits(_ENTROPY_BITS))
 
-    return Ids(next_state_id=state_id, request_id=lambda: str(uuid.uuid4()), now_ms=now_ms)
+    return Ids(next_state_id=state_id, now_ms=now_ms)
 
 
 class Writer:
@@ -69,7 +71,10 @@ class Writer:
         self._log = kafka_log
         self._settings = settings
         self._fold = Fold()
-        self._pipeline = CommitPipeline(self._fold, self._append, make_ids(), self._on_bug)
+        self._past = Past(self.history)
+        self._pipeline = CommitPipeline(
+            self._fold, self._append, make_ids(), self._recall, self._on_bug
+        )
         self._loop = asyncio.get_running_loop()
         self._waiting: set[asyncio.Future[Outcome]] = set()
         self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
@@ -125,6 +130,7 @@ class Writer:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self._past.close()
         await self._log.close()
 
     def submit(self, envelope: Envelope, reply: Reply) -> None:
@@ -139,8 +145,6 @@ class Writer:
             metrics.commit_seconds.observe(time.perf_counter() - began_s)
             if outcome.rejection is not None:
                 metrics.rejections.labels(outcome.rejection.code).inc()
-            elif outcome.state_id == ZERO_STATE:
-                outcome = self._with_state_id(outcome)
             reply(outcome)
 
         self._pipeline.submit(envelope, answer)
@@ -203,7 +207,8 @@ class Writer:
 
     def _check(self) -> None:
         self._raise_failure()
-        full = self._pipeline.in_flight >= self._settings.max_in_flight
+        waiting = self._pipeline.in_flight + self._pipeline.recalling
+        full = waiting >= self._settings.max_in_flight
         if full or self._pipeline.bytes_in_flight >= self._settings.max_in_flight_bytes:
             metrics.busy.inc()
             raise BusyError(f"{self._pipeline.in_flight} records are in flight")
@@ -216,6 +221,14 @@ class Writer:
         if self._pipeline.in_flight <= 1:
             self._progress_s = time.monotonic()
         self._log.append(value)
+
+    def _recall(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
+        def answered(found: Decisions | None) -> None:
+            if self.failure is None:
+                answer(found)
+                self._flush_soon()
+
+        self._past.recall(epoch, answered)
 
     def _flush_soon(self) -> None:
         if not self._flush_is_due:
@@ -289,15 +302,6 @@ class Writer:
         metrics.bugs.inc()
         log.error("a command broke the core", request_id=envelope.request_id, exc_info=error)
 
-    def _with_state_id(self, outcome: Outcome) -> Outcome:
-        """A retry of what was applied long ago gets the state id of that time, as the first answer did."""
-        return Outcome(
-            request_id=outcome.request_id,
-            applied=True,
-            epoch=outcome.epoch,
-            state_id=self.history.state_id_of(outcome.epoch) or ZERO_STATE,
-        )
-
     async def _watch(self) -> None:
         """Force what is silent for too long to an outcome."""
         while self.failure is None:
@@ -324,9 +328,12 @@ class Writer:
 
 
 def _create_cluster(settings: MetadataLogSettings) -> Envelope:
-    """All instances use one request id: whichever is first, the cluster is made once."""
+    """All instances use one request id: whichever is first, the cluster is made once.
+
+    To the others the id is one of another command, since each would give the cluster another id.
+    """
     return Envelope(
-        request_id=f"create-cluster-{settings.cluster}",
+        request_id=named(f"create-cluster-{settings.cluster}"),
         command=CreateCluster(cluster_id=f"{settings.cluster}/{uuid.uuid4()}"),
         actor=settings.instance_id,
         reason="The log was empty.",

@@ -16,7 +16,7 @@ from stele.node.cleanup import Cleaner
 from stele.node.clock import HybridClock
 from stele.node.coordinate import Coordination
 from stele.node.http import NodeHttp, Place
-from stele.node.identity import Identity, boot
+from stele.node.identity import Identity, boot, join_again
 from stele.node.orders import Work
 from stele.node.peers import Peers
 from stele.node.replica import Replica
@@ -146,6 +146,8 @@ async def _admit(
             said = admission.Place(place.address, place.dc, place.rack, place.num_tokens)
             await admission.admit(identity, said, followed.follower, commander, stop)
     except BaseException as error:
+        if isinstance(error, admission.JoinRejected):
+            join_again(settings.data_dir, identity)
         stop.request(f"not admitted: {error!r}")
         raise
 

@@ -30,14 +30,14 @@ SCHEMA_WAIT_S: Final = 1.0
 
 
 class Refused(Exception):
-    """A request that was not served: an HTTP status, a code, a sentence, what to do, and facts."""
+    """A request that was not served: an HTTP status, a code, a sentence, what to do, and details."""
 
     def __init__(
-        self, status: int, code: str, message: str, hint: str, facts: dict[str, str] | None = None
+        self, status: int, code: str, message: str, hint: str, details: dict[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.hint = status, code, message, hint
-        self.facts = facts or {}
+        self.details = details or {}
 
 
 class Written(msgspec.Struct, frozen=True):

@@ -7,13 +7,14 @@ from typing import Final
 
 import msgspec
 
+from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import ConfigurationError
 
 FILE: Final = "node.json"
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """``boots`` counts starts; ``join_request_id`` is the id of the one request to join, ever."""
+    """``boots`` counts starts; ``join_request_id`` is the id of the request to join until that is refused."""
 
     node_id: str
     cluster: str
@@ -28,7 +29,7 @@ class Identity(msgspec.Struct, frozen=True):
 def boot(folder: Path, node_id: str, cluster: str) -> Identity:
     """Count one more start of this folder's node. Raises ConfigurationError when it is another's."""
     folder.mkdir(parents=True, exist_ok=True)
-    known = _read(folder / FILE) or Identity(node_id, cluster, 0, f"join-{node_id}-{uuid.uuid4()}")
+    known = _read(folder / FILE) or Identity(node_id, cluster, 0, new_request_id())
     if (known.node_id, known.cluster) != (node_id, cluster):
         raise ConfigurationError(
             f"STELE_DATA_DIR={folder} holds the data of node '{known.node_id}' of cluster"
@@ -37,6 +38,12 @@ def boot(folder: Path, node_id: str, cluster: str) -> Identity:
     booted = msgspec.structs.replace(known, boots=known.boots + 1)
     _write(folder / FILE, booted)
     return booted
+
+
+def join_again(folder: Path, identity: Identity) -> None:
+    """The next start asks to join under an id of its own, since the one so far stays refused."""
+    changed = msgspec.structs.replace(identity, join_request_id=new_request_id())
+    _write(folder / FILE, changed)
 
 
 def _read(path: Path) -> Identity | None:

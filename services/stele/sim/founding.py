@@ -1,16 +1,16 @@
 """The first epochs of a cluster, laid down by the production rules with nobody to wait for."""
 
-import uuid
 from collections.abc import Iterable
 from random import Random
 
 from stele.domain import commands
-from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
+from stele.domain.commands import AnyCommand, Envelope, Rejection, command_digest, command_name
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.names import CleanupStatus
+from stele.domain.requests.ids import uuid7
 from stele.log.codec import encode_epoch
 from stele.log.state_ids import next_state_id
 
@@ -49,6 +49,7 @@ class Founding:
             epoch=self.image.epoch + 1,
             request_id=envelope.request_id,
             command=command_name(command),
+            command_digest=command_digest(command),
             facts=decision,
             actor=FOUNDER,
         )
@@ -72,4 +73,4 @@ class Founding:
                 self.apply(commands.FinishCleanup(TERM, node_id, version))
 
     def _uuid(self) -> str:
-        return str(uuid.UUID(int=self._random.getrandbits(128)))
+        return uuid7(0, self._random.getrandbits(74))

@@ -9,8 +9,9 @@ import msgspec
 from stele.domain import snapshot
 from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.evolve import apply_fact
-from stele.domain.facts import Epoch
-from stele.domain.image import ZERO_STATE, AppliedImage
+from stele.domain.facts import AnyFact, DecidedRequests, Epoch
+from stele.domain.image import ZERO_STATE
+from stele.domain.requests.memory import RequestMemory
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.history import Checkpoint, History, Mark, Winner
@@ -32,9 +33,12 @@ def acknowledge_before_apply(patch: Patch) -> None:
 
     def eager(self: CommitPipeline, flight: InFlight) -> None:
         launch(self, flight)
-        for waiting in flight.waiting:
-            waiting.reply(_applied(waiting.envelope, flight.image.epoch, flight.image.state_id))
-        flight.waiting = []
+        for command in flight.commands:
+            if command.refused is None:
+                for waiting in command.callers:
+                    image = flight.image
+                    waiting.reply(_applied(waiting.envelope, image.epoch, image.state_id))
+                command.callers = []
 
     patch.attribute(CommitPipeline, "_launch", eager)
 
@@ -72,8 +76,8 @@ def replay_a_loser(patch: Patch) -> None:
 
 
 def forget_applied_requests(patch: Patch) -> None:
-    """The table of request ids forgets: a retry takes effect again."""
-    patch.attribute(AppliedImage, "epoch_of", lambda self, request_id: None)
+    """The memory of decided requests forgets: a retry takes effect again."""
+    patch.attribute(RequestMemory, "candidates", lambda self, request_id: ())
 
 
 def recognise_requests_by_payload(patch: Patch) -> None:
@@ -81,7 +85,9 @@ def recognise_requests_by_payload(patch: Patch) -> None:
     submit = CommitPipeline._submit
     seen: dict[str, int] = {}
 
-    def by_payload(self: CommitPipeline, waiting: Waiting) -> None:
+    def by_payload(
+        self: CommitPipeline, waiting: Waiting, unrelated: frozenset[int] = frozenset()
+    ) -> None:
         command = repr(waiting.envelope.command)
         if command in seen:
             waiting.reply(_applied(waiting.envelope, seen[command], ZERO_STATE))
@@ -93,7 +99,7 @@ def recognise_requests_by_payload(patch: Patch) -> None:
                 seen[command] = outcome.epoch
             reply(outcome)
 
-        submit(self, Waiting(waiting.envelope, remember))
+        submit(self, replace(waiting, reply=remember))
 
     patch.attribute(CommitPipeline, "_submit", by_payload)
 
@@ -128,23 +134,35 @@ def barrier_reads_locally(patch: Patch) -> None:
 
 def barrier_is_shared_for_ever(patch: Patch) -> None:
     """Late readers join a NOOP that was appended long before they asked."""
-    patch.attribute(CommitPipeline, "flush", lambda self: None)
+    read_barrier = CommitPipeline.read_barrier
+
+    def join(self: CommitPipeline, reply: Reply) -> None:
+        for flight in self._in_flight:
+            if flight.readers:
+                flight.readers.append(reply)
+                return
+        read_barrier(self, reply)
+
+    patch.attribute(CommitPipeline, "read_barrier", join)
 
 
 def loser_is_not_decided_again(patch: Patch) -> None:
     """A lost command's old facts are appended again on top of the new state."""
     encode = CommitPipeline._encode
-    decided: dict[str, tuple[object, ...]] = {}
+    decided: dict[str, tuple[AnyFact, ...]] = {}
 
     def once(
         self: CommitPipeline,
         tip: Any,
         envelope: Envelope,
-        decision: tuple[object, ...],
+        digest: bytes,
+        facts: tuple[AnyFact, ...],
         at_ms: int,
+        state_id: bytes = b"",
     ) -> Any:
-        first = decided.setdefault(envelope.request_id, decision)
-        return encode(self, tip, envelope, first, at_ms)
+        if envelope.request_id:
+            facts = decided.setdefault(envelope.request_id, facts)
+        return encode(self, tip, envelope, digest, facts, at_ms, state_id)
 
     patch.attribute(CommitPipeline, "_encode", once)
 
@@ -155,18 +173,18 @@ def timeout_is_failure(patch: Patch) -> None:
     def give_up(self: CommitPipeline) -> None:
         image, refused = self.fold.image, Rejection("timeout", "The log did not answer.")
         for flight in self._in_flight:
-            for waiting in flight.waiting:
-                request_id = waiting.envelope.request_id
-                waiting.reply(
-                    Outcome(
-                        request_id=request_id,
-                        applied=False,
-                        epoch=image.epoch,
-                        state_id=image.state_id,
-                        rejection=refused,
+            for command in flight.commands:
+                for waiting in command.callers:
+                    waiting.reply(
+                        Outcome(
+                            request_id=command.request_id,
+                            applied=False,
+                            epoch=image.epoch,
+                            state_id=image.state_id,
+                            rejection=refused,
+                        )
                     )
-                )
-            flight.waiting = []
+                command.callers = []
         resolve(self)
 
     resolve = CommitPipeline.resolve
@@ -200,8 +218,8 @@ def snapshot_is_one_record_off(patch: Patch) -> None:
 
 
 def snapshot_forgets_requests(patch: Patch) -> None:
-    """The table of applied request ids is not part of the snapshot."""
-    patch.attribute(snapshot, "_applied", lambda image: ())
+    """The memory of decided requests is not part of the snapshot."""
+    patch.attribute(snapshot, "_decided", lambda image: (DecidedRequests(0, -1, {}),))
 
 
 def snapshot_forgets_topology(patch: Patch) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from stele.domain import commands
 from stele.domain.commands import (
-    MAX_REQUEST_ID_CHARS,
     MAX_TEXT_CHARS,
     AnyCommand,
     Envelope,
@@ -51,12 +50,6 @@ def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
 
 
 def _check_envelope(image: Image, envelope: Envelope) -> Rejection | None:
-    if not 1 <= len(envelope.request_id) <= MAX_REQUEST_ID_CHARS:
-        return Rejection(
-            "bad_request_id",
-            f"A request id has 1 to {MAX_REQUEST_ID_CHARS} characters.",
-            "Send a fresh UUID, and the same one again when you retry.",
-        )
     for name in ("actor", "reason", "origin"):
         if len(getattr(envelope, name)) > MAX_TEXT_CHARS:
             return Rejection(

@@ -8,6 +8,7 @@ from stele.domain.commands import MAX_SETTING_CHARS, Rejection
 from stele.domain.decide.context import Context, Decision
 from stele.domain.entities import Coordinator
 from stele.domain.names import PARTITIONER, NodeState
+from stele.domain.requests import memory
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -80,6 +81,12 @@ def set_setting(context: Context, command: commands.SetSetting) -> Decision:
             "setting_too_large",
             f"The value has {len(command.value)} characters; at most {MAX_SETTING_CHARS} fit.",
             "Store it elsewhere and keep a reference here.",
+        )
+    if command.name == memory.SETTING and command.value and not memory.is_limit(command.value):
+        return Rejection(
+            "bad_setting",
+            f"'{memory.SETTING}' is '{command.value[:40]}'; it counts generations of decided requests.",
+            f"Send a whole number from 1 to {memory.MAX_GENERATIONS}; each takes half a MiB.",
         )
     return (facts.SettingChanged(command.name, command.value),)
 
