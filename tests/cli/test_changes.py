@@ -40,7 +40,7 @@ def test_join_asks_the_node_who_it_is(server: Server, stele: Stele) -> None:
     assert isinstance(command, dict)
     assert {key: command[key] for key in identity} == identity
     assert command["type"] == "join"
-    assert "stele request follow join-n3-" in ran.out
+    assert f"stele request follow {sent(server)['request_id']}" in ran.out
 
 
 def test_join_by_flags_does_not_ask_the_node(server: Server, stele: Stele) -> None:

@@ -136,7 +136,7 @@ class World:
         image = self.image
         if self.now_s < self.log_down_until_s:
             return None
-        if image.applied.epoch_of(envelope.request_id) is not None:
+        if image.decided is not None and image.decided.candidates(envelope.request_id):
             return None
         decision = decide(image, envelope, round(self.now_s * 1000))
         if isinstance(decision, Rejection):

@@ -9,17 +9,20 @@ from stele.domain.cluster.facts import FoundCluster
 from stele.domain.commands import (
     AnyCommand,
     Envelope,
+    Noop,
     Rejection,
     command_digest,
     command_name,
 )
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
-from stele.domain.facts import Epoch
+from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import NodeState, ReportStatus
 from stele.domain.reports import ReportTable
+from stele.domain.requests.decisions import refusal
+from stele.domain.requests.ids import named
 from stele.domain.schema.facts import CreateKeyspace
 from stele.domain.topology.commands import ClaimCoordinator
 from stele.domain.topology.operations.commands import Join
@@ -42,16 +45,25 @@ class History:
         return self.images[-1]
 
     def apply(self, command: AnyCommand, request_id: str = "") -> Rejection | None:
-        request_id = request_id or f"request-{next(self._ids)}"
+        request_id = request_id or named(f"request-{next(self._ids)}")
         return self.submit(
             Envelope(request_id=request_id, command=command, actor="ada", reason="why")
         )
 
     def submit(self, envelope: Envelope) -> Rejection | None:
-        image = self.image
-        decision = decide(image, envelope, 1_700_000_000_000)
+        decision = decide(self.image, envelope, 1_700_000_000_000)
         if isinstance(decision, Rejection):
             return decision
+        self._add(envelope, decision)
+        return None
+
+    def refuse(self, envelope: Envelope, rejection: Rejection) -> None:
+        """A barrier that records a refusal."""
+        fact = refusal(envelope, command_digest(envelope.command), rejection)
+        self._add(Envelope(request_id="", command=Noop(), actor="log", reason="why"), (fact,))
+
+    def _add(self, envelope: Envelope, facts: tuple[AnyFact, ...]) -> None:
+        image = self.image
         entropy = self._chance.getrandbits(74)
         epoch = Epoch(
             prev_state_id=image.state_id,
@@ -60,16 +72,15 @@ class History:
             witness_state_id=image.state_id,
             epoch=image.epoch + 1,
             witness_epoch=image.epoch,
-            command_digest=command_digest(envelope.command),
+            command_digest=command_digest(envelope.command) if envelope.request_id else bytes(16),
             request_id=envelope.request_id,
             command=command_name(envelope.command),
-            facts=decision,
+            facts=facts,
             actor=envelope.actor,
             reason=envelope.reason,
         )
         self.epochs.append(epoch)
         self.images.append(evolve(image, epoch))
-        return None
 
 
 class Driver:

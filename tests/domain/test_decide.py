@@ -22,6 +22,7 @@ from stele.domain.commands import (
     StartRequest,
 )
 from stele.domain.names import CleanupStatus, NodeState, RequestStatus, TransitionState
+from stele.domain.requests.ids import named
 from tests.domain.history import Driver, History, join, three_nodes
 
 
@@ -60,7 +61,7 @@ def _join_of(**changes: object) -> Join:
         (Leave("n9"), "unknown_node"),
         (Leave("n1"), "too_few_nodes"),
         (Cancel("none"), "unknown_request"),
-        (Cancel("request-3"), "already_finished"),
+        (Cancel(named("request-3")), "already_finished"),
         (CreateKeyspace("library", {"dc1": 3}), "keyspace_exists"),
         (CreateKeyspace("more", {"dc1": 4}), "too_few_nodes"),
         (CreateKeyspace("more", {}), "bad_replication"),
@@ -71,12 +72,12 @@ def _join_of(**changes: object) -> Join:
         (FoundCluster("other/2"), "cluster_exists"),
         (ClaimCoordinator("c2", 1), "stale_term"),
         (ClaimCoordinator("c2", 3), "stale_term"),
-        (StartRequest(0, "request-3"), "stale_term"),
-        (StartRequest(1, "request-3"), "not_pending"),
+        (StartRequest(0, named("request-3")), "stale_term"),
+        (StartRequest(1, named("request-3")), "not_pending"),
         (RejectRequest(1, "none", ""), "unknown_request"),
-        (Advance(1, "request-3", 1), "overtaken"),
+        (Advance(1, named("request-3"), 1), "overtaken"),
         (AdvanceFence(1, 1), "overtaken"),
-        (Rollback(1, "request-3", ""), "not_in_transition"),
+        (Rollback(1, named("request-3"), ""), "not_in_transition"),
         (FinishCleanup(1, "n1", 1), "overtaken"),
     ],
 )

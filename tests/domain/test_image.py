@@ -3,8 +3,9 @@
 import pytest
 
 from stele.domain.commands import EnableFeatures, Leave, Noop, SetSetting
-from stele.domain.image import APPLIED_GENERATION, EMPTY, AppliedImage, Image
-from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
+from stele.domain.evolve import evolve
+from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash, state_hash
 from stele.log.codec import decode_epoch, encode_epoch
 from tests.domain.history import History, join, three_nodes
 
@@ -38,8 +39,6 @@ def test_every_image_of_a_history_equals_its_snapshot_and_hash(history: History)
 
 
 def test_snapshot_and_tail_equal_full_replay_from_every_epoch(history: History) -> None:
-    from stele.domain.evolve import evolve
-
     for start in range(0, len(history.images), 7):
         image = _read_back(history.images[start])
         for epoch in history.epochs[start:]:
@@ -60,9 +59,21 @@ def test_a_history_says_who_asked_and_why(history: History) -> None:
     assert all(epoch.actor and epoch.reason for epoch in history.epochs)
 
 
-def test_applied_requests_are_remembered_for_a_generation_and_then_forgotten() -> None:
-    applied = AppliedImage()
-    for epoch in range(1, 2 * APPLIED_GENERATION + 2):
-        applied = applied.with_request(f"r{epoch}", epoch)
-        assert applied.epoch_of(f"r{max(1, epoch - APPLIED_GENERATION + 1)}") is not None
-    assert applied.epoch_of("r1") is None
+def test_a_process_that_only_follows_has_the_same_state_without_the_memory(
+    history: History,
+) -> None:
+    follower = EMPTY_FOR_FOLLOWERS
+    for epoch in history.epochs:
+        follower = evolve(follower, epoch)
+    assert follower.decided is None
+    assert state_hash(follower) == state_hash(history.image)
+    assert _read_back(follower) == follower
+    assert requests_hash(follower) != requests_hash(history.image)
+
+
+def test_what_was_decided_is_part_of_the_snapshot(history: History) -> None:
+    again = _read_back(history.image)
+    assert requests_hash(again) == requests_hash(history.image)
+    decided = again.decided
+    assert decided is not None
+    assert decided.candidates(history.epochs[3].request_id) == (4,)

@@ -14,6 +14,7 @@ from stele.domain.commands import (
     EnableFeatures,
     Envelope,
     Join,
+    Leave,
     Outcome,
     Rejection,
     SetSetting,
@@ -21,6 +22,7 @@ from stele.domain.commands import (
 from stele.domain.facts import Epoch, Fact
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.requests.decisions import refusal
 from stele.domain.snapshot import image_to_facts
 from stele.log import codec
 from stele.log.codec import DecodeError
@@ -64,6 +66,12 @@ def test_every_kind_of_fact_comes_back() -> None:
         facts.KeyspaceDropped("library"),
         facts.PlacementDropped("dc1:3"),
         facts.FeaturesEnabled(("a", "b")),
+        refusal(
+            Envelope(request_id="r", command=Leave("n1"), actor="ada"),
+            b"0" * 16,
+            Rejection("no", "No.", "Ask again.", {"why": "so"}),
+        ),
+        facts.DecidedGeneration(1, 2, 3, bytes(range(8))),
         facts.SettingChanged("key", ""),
         facts.SettingChanged("key", "x" * 65_536),
     ]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stele.domain.commands import AnnounceNode, Envelope, Join, Outcome, Rejection, Rollback
 from stele.domain.names import NodeState
+from stele.domain.requests.ids import parse
+from stele.log.commander import NotTakenError
 from stele.node.admission import Advertised, JoinRejected, admit
-from stele.node.identity import Identity
+from stele.node.identity import Identity, boot
 from stele.runtime.service import Stop
 from tests.node.world import World
 
@@ -45,11 +49,29 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
     monkeypatch.setattr("stele.node.admission.RETRY_S", 0.001)
     log = Log(TimeoutError(), Rejection("not_founded", "empty"), None)
     await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
-    assert {envelope.request_id for envelope in log.asked} == {"join-1"}
+    first, again, after_a_refusal = (envelope.request_id for envelope in log.asked)
+    assert first == again == "join-1"
+    assert parse(after_a_refusal) is not None
     command = log.asked[0].command
     assert isinstance(command, Join)
     assert (command.address, command.rack, command.num_tokens) == ("http://n9", "r9", 8)
     assert command.host_id == "host-1"
+
+
+async def test_a_request_that_was_not_taken_ends_it_with_the_reason(world: World) -> None:
+    log = Log(NotTakenError("join-1", Rejection("request_id_expired", "Too old.", "Ask anew.")))
+    with pytest.raises(JoinRejected, match=r"Too old. Ask anew. \(request_id_expired"):
+        await admit(identity("n9"), PLACE, await world.follower(), log, Stop())
+
+
+def test_a_node_that_was_refused_asks_under_another_id_when_it_starts_again(tmp_path: Path) -> None:
+    """What was refused stays refused under its id, though the operator has mended the reason."""
+    first = boot(tmp_path, "n9", "demo")
+    assert boot(tmp_path, "n9", "demo").join_request_id == first.join_request_id
+    join_again(tmp_path, first)
+    again = boot(tmp_path, "n9", "demo")
+    assert again.join_request_id != first.join_request_id
+    assert parse(again.join_request_id) is not None
 
 
 async def test_a_rejection_ends_it_with_the_reason(world: World) -> None:

@@ -132,7 +132,7 @@ async def test_one_dead_replica_is_no_obstacle_and_two_are(bench: Bench) -> None
         with pytest.raises(Refused) as refused:
             await request
         assert (refused.value.status, refused.value.code) == (503, "unavailable")
-        assert refused.value.facts["n2"] == "unreachable: refused"
+        assert refused.value.details["n2"] == "unreachable: refused"
     _, acks = await bench.write(b"one", ONE)
     assert acks == {"n1"}
 
@@ -147,7 +147,7 @@ async def test_replicas_that_do_not_answer_end_the_request_in_time(bench: Bench)
     bench.replicas.silent = {"n2", "n3"}
     with pytest.raises(Refused) as refused:
         await bench.write(b"v")
-    assert refused.value.facts["n2"] == "did not answer in time"
+    assert refused.value.details["n2"] == "did not answer in time"
 
 
 async def test_a_later_write_wins_although_its_clock_is_behind(bench: Bench) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from stele.domain.commands import Cancel, CreateKeyspace, Leave
 from stele.domain.names import NodeState, OrderKind, ReportStatus, RequestStatus, TransitionState
+from stele.domain.requests.ids import named
 from tests.services.processes import Service, Start, services
 from tests.services.world import (
     LogWriter,
@@ -68,7 +69,7 @@ async def test_a_node_joins_and_leaves_and_progress_is_told(
         )
         assert shown["active"] is True and shown["term"] == 1
         assert shown["transition_state"] == "write_both_read_old"
-        assert shown["request_id"] == "join-n2"
+        assert shown["request_id"] == named("join-n2")
         assert shown["bytes_done"] == 50 and shown["bytes_total"] == 100
         assert "n2" in shown["waiting_for"]
         assert [b["node_id"] for b in shown["blockers"]] == ["n2"]

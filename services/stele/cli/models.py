@@ -14,7 +14,7 @@ class Refusal(msgspec.Struct, frozen=True):
     code: str
     message: str
     hint: str = ""
-    facts: dict[str, object] = {}
+    details: dict[str, object] = {}
 
 
 class NodeIdentity(msgspec.Struct, frozen=True):

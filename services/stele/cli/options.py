@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from stele.cli.client import Client
 from stele.cli.models import StateView
 from stele.cli.places import DEFAULT_DIRECTORY, find_places
 from stele.domain.commands import AnyCommand, Envelope
+from stele.runtime.request_ids import new_request_id
 
 Level = Literal["local", "barrier", "linearizable"]
 
@@ -96,10 +96,10 @@ class Change:
     wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True
     """Follow the request until it is finished."""
 
-    def envelope(self, label: str, command: AnyCommand) -> Envelope:
-        """The command under this change's request id, or a new one that begins with ``label``."""
+    def envelope(self, command: AnyCommand) -> Envelope:
+        """The command under this change's request id, or a new one."""
         return Envelope(
-            request_id=self.request_id or f"{label}-{uuid.uuid4().hex[:12]}",
+            request_id=self.request_id or new_request_id(),
             command=command,
             actor=self.actor or getpass.getuser(),
             reason=self.reason,

@@ -7,7 +7,6 @@ asks the same function.
 import asyncio
 import contextlib
 import time
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -37,6 +36,7 @@ from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
+from stele.runtime.request_ids import new_request_id
 
 TICK_S: Final = 0.5
 """Time passes without events too: patience runs out, and what was lost is sent again."""
@@ -209,7 +209,7 @@ class Driver:
                 return
             self._claimed_at_s = now_s
             envelope = Envelope(
-                request_id=str(uuid.uuid4()),
+                request_id=new_request_id(),
                 command=ClaimCoordinator(self._instance_id, term),
                 actor="coordinator",
                 reason=f"elected: {self._instance_id}",

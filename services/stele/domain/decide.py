@@ -6,7 +6,7 @@ answer everywhere. ``at_ms`` is the writer's clock and goes only into fields tha
 
 from stele.domain.base import Rejection
 from stele.domain.cluster.facts import FoundCluster
-from stele.domain.commands import MAX_REQUEST_ID_CHARS, MAX_TEXT_CHARS, Envelope, command_name
+from stele.domain.commands import MAX_TEXT_CHARS, Envelope, command_name
 from stele.domain.context import Context, Decision
 from stele.domain.evolve import apply_facts
 from stele.domain.image import Image
@@ -25,12 +25,6 @@ def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
 
 
 def _check_envelope(image: Image, envelope: Envelope) -> Rejection | None:
-    if not 1 <= len(envelope.request_id) <= MAX_REQUEST_ID_CHARS:
-        return Rejection(
-            "bad_request_id",
-            f"A request id has 1 to {MAX_REQUEST_ID_CHARS} characters.",
-            "Send a fresh UUID, and the same one again when you retry.",
-        )
     for name in ("actor", "reason", "origin"):
         if len(getattr(envelope, name)) > MAX_TEXT_CHARS:
             return Rejection(

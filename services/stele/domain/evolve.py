@@ -8,6 +8,8 @@ import msgspec
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
 from stele.domain.registry import FACTS
+from stele.domain.requests.decided import remember
+from stele.domain.requests.memory import limit_of
 
 replace = msgspec.structs.replace
 
@@ -28,6 +30,10 @@ def evolve(image: Image, epoch: Epoch) -> Image:
     assert epoch.prev_state_id == image.state_id
     assert epoch.epoch == image.epoch + 1
     changed = _folded(image, epoch.facts)
+    decided = image.decided
+    if decided is not None:
+        settings = changed.get("features", image.features).settings
+        changed["decided"] = remember(decided, epoch, limit_of(settings))
     return replace(image, epoch=epoch.epoch, state_id=epoch.state_id, **changed)
 
 

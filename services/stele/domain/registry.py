@@ -7,6 +7,7 @@ from stele.domain.cluster.domain import DOMAIN as FOUNDING
 from stele.domain.features.domain import DOMAIN as FEATURES
 from stele.domain.membership.domain import DOMAIN as MEMBERSHIP
 from stele.domain.registry_entry import Domain
+from stele.domain.requests.decided import DOMAIN as DECIDED
 from stele.domain.requests.domain import DOMAIN as REQUESTS
 from stele.domain.ring.domain import DOMAIN as RING
 from stele.domain.schema.domain import DOMAIN as SCHEMA
@@ -20,6 +21,7 @@ DOMAINS: Final[tuple[Domain, ...]] = (
     RING,
     TOPOLOGY,
     FEATURES,
+    DECIDED,
 )
 
 FACTS: Final[dict[type, tuple[str, Any]]] = {

@@ -27,6 +27,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     view: Callable[[Any], dict[str, Any]]
     diff: Callable[[Any, Any], dict[str, Any]]
     hash: Callable[[Any], int] | None = None
+    shared: bool = True
+    """Every process keeps it, so that it is part of the state's hash."""
 
     def hash_of(self, image: Any) -> int:
         """The hash of the domain's image, a number below 2**128."""

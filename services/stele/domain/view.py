@@ -30,6 +30,9 @@ def epoch_view(epoch: Epoch) -> Json:
     shown: Json = msgspec.to_builtins(epoch, builtin_types=(bytes,))
     for name in ("prev_state_id", "state_id", "log_id", "witness_state_id", "command_digest"):
         shown[name] = shown[name].hex()
+    for fact in shown["facts"]:
+        if "digest" in fact:
+            fact["digest"] = fact["digest"].hex()
     return shown
 
 

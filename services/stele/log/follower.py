@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.log.chain import Anchor
 from stele.log.errors import OtherHistoryError
 from stele.log.fold import Fold
@@ -35,7 +35,7 @@ class LogFollower:
     def __init__(
         self,
         log: Log,
-        image: Image = EMPTY,
+        image: Image = EMPTY_FOR_FOLLOWERS,
         next_offset: int = 0,
         anchor: Anchor | None = None,
         floor: Floor | None = None,

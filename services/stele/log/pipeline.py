@@ -4,10 +4,14 @@ The writer decides each command on the image as it will be once all its records 
 chains their state ids. A record answers its callers when the writer's own reader meets it. When a
 foreign record wins an epoch, the whole chain has lost: prev_state_ids never come back, so those records
 are losers wherever they land, and their commands are decided again under the same request ids.
+
+A request id is looked up first: on its way here, then among all that was decided. What was decided is
+answered from its epoch's own record, so whoever asks again is told exactly what the first was told. Refusals
+are records too: the barrier that they wait for carries them.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -24,25 +28,38 @@ from stele.domain.commands import (
 )
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
-from stele.domain.facts import Epoch
+from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import NO_LOG, Image
-from stele.log.codec import encode_epoch
+from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
+from stele.domain.requests.facts import CommandRefused
+from stele.domain.requests.ids import time_ms
+from stele.domain.requests.not_taken import check_id, expired, reused, unreadable
+from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.fold import Fold
 
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024 - 4096
 """The topic takes 8 MiB with the batch's own header."""
+NO_DIGEST: Final = bytes(16)
+"""Of a barrier, which is nobody's command."""
+MAX_REFUSALS_BYTES: Final = 1024 * 1024
+"""Of the refusals that share a barrier: a caller of one does not wait for megabytes of others."""
+
+replace = msgspec.structs.replace
 
 Reply = Callable[[Outcome], None]
 OnBug = Callable[[Envelope, Exception], None]
 Fill = Callable[[FoundCluster], FoundCluster]
 """Completes a founding with what its caller cannot know; the caller's own words stay what is digested."""
+Decisions = Mapping[str, Decision]
+Recall = Callable[[int, Callable[[Decisions | None], None]], None]
+"""Called with an epoch of the past; calls back, at once or later, with what it decided, or None when that
+cannot be read now."""
 
 
 class Ids(msgspec.Struct, frozen=True):
-    """Where a writer gets what it may not invent: state ids, request ids of barriers, its clock."""
+    """Where a writer gets what it may not invent: state ids, its clock."""
 
     next_state_id: Callable[[bytes], bytes]
-    request_id: Callable[[], str]
     now_ms: Callable[[], int]
 
 
@@ -50,30 +67,50 @@ class Waiting(msgspec.Struct, frozen=True):
     """A caller: its command, and how to answer it."""
 
     envelope: Envelope
+    digest: bytes
     reply: Reply
+
+
+class Command(msgspec.Struct):
+    """A command on its way, all who wait for it, and its refusal if it is refused."""
+
+    request_id: str
+    digest: bytes
+    callers: list[Waiting]
+    refused: CommandRefused | None = None
 
 
 class InFlight(msgspec.Struct):
     """A record on its way: the image if it wins, and who waits for it.
 
-    ``refused`` are commands whose rejection rests on ``image`` still being the newest: they are
-    answered when this record wins, and decided again when it loses. ``readers`` wait for a barrier.
+    A barrier carries refusals, which rest on the state before it: they are answered when it wins, and decided
+    again when it loses. ``readers`` wait for it too, and ``expired`` for it to be certain that they are.
     """
 
-    request_id: str
     value: bytes
     image: Image
-    waiting: list[Waiting]
-    refused: list[tuple[Waiting, Rejection]]
+    commands: list[Command]
     readers: list[Reply]
+    expired: list[Waiting]
+
+
+class Barrier(msgspec.Struct):
+    """A barrier that is not encoded yet. ``image`` is what it leads to, but for what it refuses."""
+
+    image: Image
+    at_ms: int
+    size_bytes: int = 0
+    commands: list[Command] = []
+    readers: list[Reply] = []
+    expired: list[Waiting] = []
 
 
 class CommitPipeline:
     """One writer of one log. Feed it commands and records; take ``appends`` out and append them.
 
     ``append`` is called with each record in order. It may lose, double or delay them: that is what the
-    protocol is for. A command that breaks the core is refused as ``internal`` and told to ``on_bug``,
-    so that it cannot take the commands of others down; without ``on_bug`` it raises.
+    protocol is for. ``recall`` reads the past. A command that breaks the core is refused as ``internal`` and
+    told to ``on_bug``, so that it cannot take the commands of others down; without ``on_bug`` it raises.
     """
 
     def __init__(
@@ -81,6 +118,7 @@ class CommitPipeline:
         fold: Fold,
         append: Callable[[bytes], None],
         ids: Ids,
+        recall: Recall,
         on_bug: OnBug | None = None,
         fill: Fill = lambda command: command,
     ) -> None:
@@ -88,27 +126,39 @@ class CommitPipeline:
         self.redecided = 0
         """Records that lost to a foreign one, so that their commands were decided again."""
         self.bytes_in_flight = 0
+        self.recalling = 0
+        """Callers who wait for what the past says of their request id."""
         self._on_bug = on_bug
-        self._fill = fill
         self._append = append
         self._ids = ids
+        self._recall = recall
+        self._fill = fill
+        self._newest: tuple[int, bytes] = (0, b"")
+        """The last winner, which ``recall`` may not know yet."""
         self._in_flight: deque[InFlight] = deque()
-        self._by_request: dict[str, InFlight] = {}
-        self._open_barrier: InFlight | None = None
+        self._by_request: dict[str, Command] = {}
+        self._open: Barrier | None = None
 
     @property
     def in_flight(self) -> int:
-        """Records that were appended and not met yet."""
-        return len(self._in_flight)
+        """Records that were appended, or are about to be, and not met yet."""
+        return len(self._in_flight) + (self._open is not None)
 
     @property
     def tip(self) -> Image:
         """The image once everything in flight has won."""
-        return self._in_flight[-1].image if self._in_flight else self.fold.image
+        if self._open is not None:
+            return self._open.image
+        return self._appended_tip()
 
     def submit(self, envelope: Envelope, reply: Reply) -> None:
         """Decide and append; ``reply`` is called once, when the outcome is certain."""
-        self._submit(Waiting(envelope, reply))
+        newest = self.tip.state_id
+        problem = check_id(envelope.request_id, newest, self._ids.now_ms())
+        if problem is not None:
+            reply(self._not_taken(envelope, problem))
+            return
+        self._submit(Waiting(envelope, command_digest(envelope.command), reply))
 
     def read_barrier(self, reply: Reply) -> None:
         """Answer when everything that was committed before this call is applied here.
@@ -118,8 +168,18 @@ class CommitPipeline:
         self._barrier().readers.append(reply)
 
     def flush(self) -> None:
-        """The records so far are on their way: a later reader needs a barrier of its own."""
-        self._open_barrier = None
+        """Append the barrier with all who wait for it; a later reader needs one of its own."""
+        if self._open is None:
+            return
+        opened, self._open = self._open, None
+        facts = tuple(c.refused for c in opened.commands if c.refused is not None)
+        noop = Envelope(request_id="", command=Noop())
+        tip = self._appended_tip()
+        value, epoch = self._encode(
+            tip, noop, NO_DIGEST, facts, opened.at_ms, opened.image.state_id
+        )
+        image = evolve(tip, epoch)
+        self._launch(InFlight(value, image, opened.commands, opened.readers, opened.expired))
 
     def on_record(self, offset: int, value: bytes) -> Epoch | None:
         """Meet the next record of the log and answer whom it concerns.
@@ -132,8 +192,10 @@ class CommitPipeline:
             self._won(offset)
             return None
         epoch = self.fold.offer(offset, value)
-        if epoch is not None and self._in_flight:
-            self._start_again()
+        if epoch is not None:
+            self._newest = (epoch.epoch, value)
+            if self._in_flight or self._open is not None:
+                self._start_again()
         return epoch
 
     def resolve(self) -> None:
@@ -145,84 +207,139 @@ class CommitPipeline:
             if self._in_flight:
                 self._append(self._in_flight[0].value)
             return
-        noop = Envelope(request_id=self._ids.request_id(), command=Noop())
-        value, _ = self._encode(self.fold.image, noop, (), self._ids.now_ms())
+        noop = Envelope(request_id="", command=Noop())
+        value, _ = self._encode(self.fold.image, noop, NO_DIGEST, (), self._ids.now_ms())
         self._append(value)
 
-    def _submit(self, waiting: Waiting) -> None:
-        envelope = waiting.envelope
-        flying = self._by_request.get(envelope.request_id)
-        if flying is not None:
-            flying.waiting.append(waiting)
+    def _submit(self, waiting: Waiting, unrelated: frozenset[int] = frozenset()) -> None:
+        """``unrelated`` are epochs of the past that turned out not to have decided this id."""
+        request_id = waiting.envelope.request_id
+        on_its_way = self._by_request.get(request_id)
+        if on_its_way is not None:
+            on_its_way.callers.append(waiting)
             return
-        tip = self.tip
+        decided = self.fold.image.decided
+        assert decided is not None, "a writer keeps the memory of decided requests"
+        for epoch in decided.candidates(request_id):
+            if epoch not in unrelated:
+                self._ask_the_past(waiting, unrelated, epoch)
+                return
+        id_ms, tip = time_ms(request_id), self.tip
+        if id_ms <= decided.horizon_ms:
+            waiting.reply(self._not_taken(waiting.envelope, expired(decided.horizon_ms)))
+        elif tip.decided is not None and id_ms <= tip.decided.horizon_ms:
+            self._barrier().expired.append(waiting)
+        else:
+            self._decide(waiting, tip)
+
+    def _ask_the_past(self, waiting: Waiting, unrelated: frozenset[int], epoch: int) -> None:
+        self.recalling += 1
+
+        def answered(decisions: Decisions | None) -> None:
+            self.recalling -= 1
+            if decisions is None:
+                waiting.reply(self._not_taken(waiting.envelope, unreadable(epoch)))
+                return
+            found = decisions.get(waiting.envelope.request_id)
+            if found is None:
+                self._submit(waiting, unrelated | {epoch})
+            else:
+                self._answer(waiting, found.digest, found.outcome)
+
+        newest, value = self._newest
+        if epoch == newest:
+            answered(decisions_of(decode_epoch(value)))
+        else:
+            self._recall(epoch, answered)
+
+    def _decide(self, waiting: Waiting, tip: Image) -> None:
+        envelope = waiting.envelope
         try:
             at_ms = self._ids.now_ms()
             decision = decide(tip, self._with_log_id(envelope), at_ms)
             if isinstance(decision, Rejection):
                 self._refuse(waiting, decision)
                 return
-            value, image = self._encode(tip, envelope, decision, at_ms)
+            value, epoch = self._encode(tip, envelope, waiting.digest, tuple(decision), at_ms)
+            image = evolve(tip, epoch)
         except Exception as error:
             if self._on_bug is None:
                 raise
             self._on_bug(envelope, error)
-            waiting.reply(_rejected(envelope, tip, _internal(error)))
+            self._refuse(waiting, _internal(error))
             return
         if len(value) > MAX_RECORD_BYTES:
-            waiting.reply(_rejected(envelope, tip, _too_large(len(value))))
+            self._refuse(waiting, _too_large(len(value)))
             return
-        self._launch(InFlight(envelope.request_id, value, image, [waiting], [], []))
+        if self._open is not None:
+            self.flush()
+            image = evolve(self._appended_tip(), epoch)
+        command = Command(envelope.request_id, waiting.digest, [waiting])
+        self._launch(InFlight(value, image, [command], [], []))
 
     def _refuse(self, waiting: Waiting, rejection: Rejection) -> None:
-        """A refusal too must rest on the newest state, so it waits behind a barrier.
+        """A refusal too must rest on the newest state, so it waits behind a barrier, which records it.
 
-        A log that is not founded takes no barrier: there is nothing to decide on.
+        A log that is not founded takes no barrier: there is nothing to decide on, and nothing was decided.
         """
         if self.tip.log_id == NO_LOG:
-            waiting.reply(_rejected(waiting.envelope, self.tip, rejection))
+            waiting.reply(self._not_taken(waiting.envelope, rejection))
             return
-        self._barrier().refused.append((waiting, rejection))
+        envelope, barrier = waiting.envelope, self._barrier()
+        fact = refusal(envelope, waiting.digest, rejection)
+        command = Command(envelope.request_id, waiting.digest, [waiting], fact)
+        barrier.commands.append(command)
+        self._by_request[command.request_id] = command
+        barrier.size_bytes += _size_of(fact)
+        if barrier.size_bytes > MAX_REFUSALS_BYTES:
+            self.flush()
 
-    def _barrier(self) -> InFlight:
-        if self._open_barrier is None or self._open_barrier is not self._tail():
-            noop = Envelope(request_id=self._ids.request_id(), command=Noop())
-            value, image = self._encode(self.tip, noop, (), self._ids.now_ms())
-            self._open_barrier = InFlight(noop.request_id, value, image, [], [], [])
-            self._launch(self._open_barrier)
-        return self._open_barrier
+    def _barrier(self) -> Barrier:
+        if self._open is None:
+            tip = self._appended_tip()
+            state_id = self._ids.next_state_id(tip.state_id)
+            after = replace(tip, epoch=tip.epoch + 1, state_id=state_id)
+            self._open = Barrier(after, self._ids.now_ms())
+        return self._open
 
-    def _tail(self) -> InFlight | None:
-        return self._in_flight[-1] if self._in_flight else None
+    def _appended_tip(self) -> Image:
+        return self._in_flight[-1].image if self._in_flight else self.fold.image
 
     def _launch(self, flight: InFlight) -> None:
         self._in_flight.append(flight)
         self.bytes_in_flight += len(flight.value)
-        self._by_request[flight.request_id] = flight
+        for command in flight.commands:
+            self._by_request[command.request_id] = command
         self._append(flight.value)
 
     def _encode(
-        self, tip: Image, envelope: Envelope, decision: tuple[object, ...], at_ms: int
-    ) -> tuple[bytes, Image]:
+        self,
+        tip: Image,
+        envelope: Envelope,
+        digest: bytes,
+        facts: tuple[AnyFact, ...],
+        at_ms: int,
+        state_id: bytes = b"",
+    ) -> tuple[bytes, Epoch]:
         """``at_ms`` is the time that was decided by, so that any reader can decide again and compare."""
         read = self.fold.image
         epoch = Epoch(
             prev_state_id=tip.state_id,
-            state_id=self._ids.next_state_id(tip.state_id),
-            log_id=tip.log_id if tip.log_id != NO_LOG else _founded(decision),
+            state_id=state_id or self._ids.next_state_id(tip.state_id),
+            log_id=tip.log_id if tip.log_id != NO_LOG else _founded(facts),
             witness_state_id=read.state_id,
             epoch=tip.epoch + 1,
             witness_epoch=read.epoch,
-            command_digest=command_digest(envelope.command),
             request_id=envelope.request_id,
             command=command_name(envelope.command),
-            facts=decision,  # type: ignore[arg-type]
+            command_digest=digest,
+            facts=facts,
             actor=envelope.actor,
             reason=envelope.reason,
             origin=envelope.origin,
             at_ms=at_ms,
         )
-        return encode_epoch(epoch), evolve(tip, epoch)
+        return encode_epoch(epoch), epoch
 
     def _with_log_id(self, envelope: Envelope) -> Envelope:
         """A founding gets the log's id, time-ordered as state ids are, and what ``fill`` knows."""
@@ -231,57 +348,63 @@ class CommitPipeline:
             return envelope
         command = self._fill(command)
         if not command.log_id:
-            log_id = self._ids.next_state_id(NO_LOG).hex()
-            command = msgspec.structs.replace(command, log_id=log_id)
-        return msgspec.structs.replace(envelope, command=command)
+            command = replace(command, log_id=self._ids.next_state_id(NO_LOG).hex())
+        return replace(envelope, command=command)
 
     def _won(self, offset: int) -> None:
         flight = self._in_flight.popleft()
         self.bytes_in_flight -= len(flight.value)
-        if flight is self._open_barrier:
-            self._open_barrier = None
-        del self._by_request[flight.request_id]
-        self.fold.adopt(offset, flight.value, flight.image)
-        met = Outcome(
-            request_id=flight.request_id,
-            applied=True,
-            epoch=flight.image.epoch,
-            state_id=flight.image.state_id,
-            log_id=flight.image.log_id,
-        )
+        for command in flight.commands:
+            del self._by_request[command.request_id]
         image = flight.image
+        self.fold.adopt(offset, flight.value, image)
+        self._newest = (image.epoch, flight.value)
         for reply in flight.readers:
-            reply(met)
-        for waiting in flight.waiting:
-            waiting.reply(_applied(waiting.envelope, image.epoch, image.state_id, image.log_id))
-        for waiting, rejection in flight.refused:
-            waiting.reply(_rejected(waiting.envelope, flight.image, rejection))
+            reply(_outcome("", image, None))
+        for command in flight.commands:
+            fact = command.refused
+            rejection = None if fact is None else rejection_of(fact)
+            outcome = _outcome(command.request_id, image, rejection)
+            for waiting in command.callers:
+                self._answer(waiting, command.digest, outcome)
+        for waiting in flight.expired:
+            self._submit(waiting)
+
+    def _answer(self, waiting: Waiting, digest: bytes, outcome: Outcome) -> None:
+        if waiting.digest == digest:
+            waiting.reply(outcome)
+        else:
+            waiting.reply(self._not_taken(waiting.envelope, reused(outcome.epoch)))
+
+    def _not_taken(self, envelope: Envelope, rejection: Rejection) -> Outcome:
+        outcome = _outcome(envelope.request_id, self.fold.image, rejection)
+        return replace(outcome, taken=False)
 
     def _start_again(self) -> None:
-        lost, self._in_flight = self._in_flight, deque()
+        """Decide the commands of a lost chain again, in their order."""
+        lost, opened = self._in_flight, self._open
+        self._in_flight, self._open = deque(), None
         self._by_request = {}
         self.bytes_in_flight = 0
-        self._open_barrier = None
         self.redecided += len(lost)
-        for flight in lost:
-            for waiting in flight.waiting:
+        flights: list[InFlight | Barrier] = [*lost]
+        if opened is not None:
+            flights.append(opened)
+        for flight in flights:
+            for command in flight.commands:
+                for waiting in command.callers:
+                    self._submit(waiting)
+            for waiting in flight.expired:
                 self._submit(waiting)
-            for waiting, _ in flight.refused:
-                self._submit(waiting)
-            if flight.readers:
-                self._barrier().readers.extend(flight.readers)
+        readers = [reply for flight in flights for reply in flight.readers]
+        if readers:
+            self._barrier().readers.extend(readers)
 
 
-def _applied(envelope: Envelope, epoch: int, state_id: bytes, log_id: bytes) -> Outcome:
+def _outcome(request_id: str, image: Image, rejection: Rejection | None) -> Outcome:
     return Outcome(
-        request_id=envelope.request_id, applied=True, epoch=epoch, state_id=state_id, log_id=log_id
-    )
-
-
-def _rejected(envelope: Envelope, image: Image, rejection: Rejection) -> Outcome:
-    return Outcome(
-        request_id=envelope.request_id,
-        applied=False,
+        request_id=request_id,
+        applied=rejection is None,
         epoch=image.epoch,
         state_id=image.state_id,
         rejection=rejection,
@@ -289,10 +412,17 @@ def _rejected(envelope: Envelope, image: Image, rejection: Rejection) -> Outcome
     )
 
 
-def _founded(decision: tuple[object, ...]) -> bytes:
-    (fact,) = decision
+def _founded(facts: tuple[AnyFact, ...]) -> bytes:
+    (fact,) = facts
     assert isinstance(fact, ClusterCreated)
     return bytes.fromhex(fact.log_id)
+
+
+def _size_of(fact: CommandRefused) -> int:
+    """About what a refusal takes in a record, in bytes; a character may take four."""
+    texts = (fact.message, fact.hint, fact.actor, fact.reason, fact.origin)
+    details = (text for item in fact.details.items() for text in item)
+    return 200 + 4 * sum(map(len, (*texts, *details)))
 
 
 def _internal(error: Exception) -> Rejection:

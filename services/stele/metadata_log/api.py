@@ -4,7 +4,6 @@ The answers are built by ``domain.view``; these types say the same as schemas, f
 test holds the two together.
 """
 
-import uuid
 from typing import Any
 
 import msgspec
@@ -16,12 +15,14 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.facts import Keyspace
 from stele.domain.topology.facts import Coordinator, Transition, Versions
+from stele.runtime.request_ids import new_request_id
 
 
 class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command, and who asks for it and why. Without ``request_id`` the service draws one.
 
-    To be able to ask again after a time-out, send a request id of your own: it takes effect once.
+    To be able to ask again after a time-out, send a request id of your own, a UUID of version 7: it takes
+    effect once. A retry without one is another request.
     """
 
     command: AnyCommand
@@ -33,7 +34,7 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     def envelope(self) -> Envelope:
         return Envelope(
-            request_id=self.request_id or str(uuid.uuid4()),
+            request_id=self.request_id or new_request_id(),
             command=self.command,
             actor=self.actor,
             reason=self.reason,
@@ -54,7 +55,7 @@ class OutcomeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """One epoch of the log; state ids in hex."""
+    """One epoch of the log; state ids and digests in hex."""
 
     prev_state_id: str
     state_id: str
@@ -116,7 +117,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
     code: str
     message: str
     hint: str
-    facts: dict[str, Any]
+    details: dict[str, Any]
 
 
 def outcome_answer(outcome: Outcome) -> OutcomeAnswer:

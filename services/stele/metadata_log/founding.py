@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from stele.domain.commands import Envelope, FoundCluster, Outcome, Rejection
 from stele.domain.image import ZERO_STATE, Image
+from stele.domain.requests.ids import named
 from stele.metadata_log.settings import MetadataLogSettings
 
 OlderCluster = Callable[[MetadataLogSettings], Awaitable[str]]
@@ -17,7 +18,7 @@ async def nothing_older(_: MetadataLogSettings) -> str:
 def founding(settings: MetadataLogSettings) -> Envelope:
     """All instances use one request id: whichever is first, the cluster is made once."""
     return Envelope(
-        request_id=f"found-{settings.cluster}",
+        request_id=named(f"found-{settings.cluster}"),
         command=FoundCluster(),
         actor=settings.instance_id,
         reason="The log was empty, and STELE_FOUND is auto.",
@@ -39,6 +40,7 @@ def refused_for(envelope: Envelope, older: str) -> Outcome:
         epoch=0,
         state_id=ZERO_STATE,
         rejection=rejection,
+        taken=False,
     )
 
 
@@ -55,5 +57,6 @@ def meant_for_another(envelope: Envelope, image: Image) -> Outcome:
         epoch=image.epoch,
         state_id=image.state_id,
         rejection=rejection,
+        taken=False,
         log_id=image.log_id,
     )

@@ -11,8 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stele.domain.commands import Outcome
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.domain.requests import not_taken
 from stele.domain.view import diff, epoch_view, view
 from stele.log.errors import OffsetGoneError
 from stele.log.history import EpochNotFoundError
@@ -32,6 +34,15 @@ STREAM_EPOCHS: Final = 100
 PING_S: Final = 10
 RETRY_AFTER_S: Final = 1
 LEVELS: Final = ("local", "barrier", "linearizable")
+
+NOT_TAKEN: Final = {
+    not_taken.BUSY: 503,
+    not_taken.BAD_ID: 400,
+    not_taken.FROM_THE_FUTURE: 400,
+    not_taken.REUSED: 422,
+    not_taken.EXPIRED: 410,
+}
+"""HTTP status of a command that was not taken."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -70,12 +81,14 @@ class Api:
                 "outcome_unknown",
                 f"No outcome within {self._timeout_s:g} s; whether the command is applied is unknown.",
                 hint="Ask again with the same request_id: it takes effect at most once.",
-                facts={"request_id": envelope.request_id},
+                details={"request_id": envelope.request_id},
             ) from error
         except ReaderStoppedError as error:
             raise _stopped(error, {"request_id": envelope.request_id}) from error
         except BusyError as error:
             return _busy(error)
+        if not outcome.taken:
+            return _not_taken(outcome)
         return JsonResponse(outcome_answer(outcome), status_code=200 if outcome.applied else 409)
 
     async def get_state(self, request: Request) -> Response:
@@ -133,7 +146,7 @@ class Api:
                     "epoch_not_found",
                     str(error),
                     hint="Ask for an epoch in that span, or wait until it has come.",
-                    facts={"epoch": error.epoch, "oldest": error.oldest, "newest": error.newest},
+                    details={"epoch": error.epoch, "oldest": error.oldest, "newest": error.newest},
                 ) from error
             except OffsetGoneError as error:
                 raise HttpError(
@@ -221,19 +234,30 @@ def _json_list(epochs: list[Epoch]) -> bytes:
     return b"[" + b",".join(parts) + b"]"
 
 
+def _not_taken(outcome: Outcome) -> Response:
+    """The command was not decided; the error says why and what to do."""
+    why = outcome.rejection
+    assert why is not None
+    body = ErrorBody(
+        why.code, why.message, why.hint, {**why.details, "request_id": outcome.request_id}
+    )
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if why.code == not_taken.BUSY else None
+    return JsonResponse(body, status_code=NOT_TAKEN.get(why.code, 400), headers=headers)
+
+
 def _busy(error: BusyError) -> Response:
     """503: nothing was done, so the caller may try again with any request id."""
     body = ErrorBody("busy", f"The service is busy: {error}.", "Try again in a moment.", {})
     return JsonResponse(body, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
-def _stopped(error: ReaderStoppedError, facts: dict[str, str]) -> HttpError:
+def _stopped(error: ReaderStoppedError, details: dict[str, str]) -> HttpError:
     return HttpError(
         503,
         "reader_stopped",
         f"This process cannot read the log any further: {error}",
         hint="Ask another instance. A command that was under way keeps its request id.",
-        facts=facts,
+        details=details,
     )
 
 

@@ -100,8 +100,11 @@ def _post_command(schema: Schemas, error: Json) -> Json:
             "200": _answer("Applied", schema[OutcomeAnswer]),
             "409": _answer("Rejected: nothing was changed", schema[OutcomeAnswer]),
             "400": error,
+            "410": _answer(
+                "Too old to be remembered, and never decided again", schema[ErrorAnswer]
+            ),
             "413": error,
-            "422": error,
+            "422": _answer("No command, or an id that stands for another one", schema[ErrorAnswer]),
             "503": error,
             "504": _answer("Unknown: ask again with the same request id", schema[ErrorAnswer]),
         },

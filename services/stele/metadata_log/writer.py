@@ -16,11 +16,11 @@ from confluent_kafka import KafkaException
 from structlog.stdlib import BoundLogger
 
 from stele.domain.commands import Envelope, FoundCluster, Outcome
-from stele.domain.image import ZERO_STATE, Image
+from stele.domain.image import Image
 from stele.log.errors import LogError
 from stele.log.fold import Fold
 from stele.log.history import History
-from stele.log.pipeline import CommitPipeline, Ids, Reply
+from stele.log.pipeline import CommitPipeline, Decisions, Ids, Reply
 from stele.log.port import Log
 from stele.log.reader import LogReader
 from stele.log.state_ids import next_state_id
@@ -32,6 +32,7 @@ from stele.metadata_log.founding import (
     nothing_older,
     refused_for,
 )
+from stele.metadata_log.past import Past
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
@@ -62,7 +63,7 @@ def make_ids() -> Ids:
     def state_id(previous: bytes) -> bytes:
         return next_state_id(previous, now_ms(), chance.getrandbits(_ENTROPY_BITS))
 
-    return Ids(next_state_id=state_id, request_id=lambda: str(uuid.uuid4()), now_ms=now_ms)
+    return Ids(next_state_id=state_id, now_ms=now_ms)
 
 
 class Writer:
@@ -85,8 +86,9 @@ class Writer:
             kafka_log, self._fold, self._take, self._after_records, self._fail, _on_stray
         )
         self._older_cluster = older_cluster
+        self._past = Past(self.history)
         self._pipeline = CommitPipeline(
-            self._fold, self._append, make_ids(), self._on_bug, self._fill
+            self._fold, self._append, make_ids(), self._recall, self._on_bug, self._fill
         )
         self._loop = asyncio.get_running_loop()
         self._waiting: set[asyncio.Future[Outcome]] = set()
@@ -157,6 +159,7 @@ class Writer:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self._past.close()
         await self._log.close()
 
     def submit(self, envelope: Envelope, reply: Reply) -> None:
@@ -175,8 +178,6 @@ class Writer:
             metrics.commit_seconds.observe(time.perf_counter() - began_s)
             if outcome.rejection is not None:
                 metrics.rejections.labels(outcome.rejection.code).inc()
-            elif outcome.state_id == ZERO_STATE:
-                outcome = self._with_state_id(outcome)
             reply(outcome)
 
         if isinstance(envelope.command, FoundCluster) and not self.image.cluster:
@@ -280,7 +281,8 @@ class Writer:
         if self._reader.in_doubt:
             metrics.busy.inc()
             raise BusyError(self._reader.trouble or "the log is being looked at")
-        full = self._pipeline.in_flight >= self._settings.max_in_flight
+        waiting = self._pipeline.in_flight + self._pipeline.recalling
+        full = waiting >= self._settings.max_in_flight
         if full or self._pipeline.bytes_in_flight >= self._settings.max_in_flight_bytes:
             metrics.busy.inc()
             raise BusyError(f"{self._pipeline.in_flight} records are in flight")
@@ -293,6 +295,14 @@ class Writer:
         if self._pipeline.in_flight <= 1:
             self._progress_s = time.monotonic()
         self._log.append(value)
+
+    def _recall(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
+        def answered(found: Decisions | None) -> None:
+            if self.failure is None:
+                answer(found)
+                self._flush_soon()
+
+        self._past.recall(epoch, answered)
 
     def _flush_soon(self) -> None:
         if not self._flush_is_due:
@@ -355,16 +365,6 @@ class Writer:
     def _on_bug(self, envelope: Envelope, error: Exception) -> None:
         metrics.bugs.inc()
         log.error("a command broke the core", request_id=envelope.request_id, exc_info=error)
-
-    def _with_state_id(self, outcome: Outcome) -> Outcome:
-        """A retry of what was applied long ago gets the state id of that time, as the first answer did."""
-        return Outcome(
-            request_id=outcome.request_id,
-            applied=True,
-            epoch=outcome.epoch,
-            state_id=self.history.state_id_of(outcome.epoch) or ZERO_STATE,
-            log_id=outcome.log_id,
-        )
 
     async def _watch(self) -> None:
         """Force what is silent for too long to an outcome."""

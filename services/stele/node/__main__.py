@@ -12,7 +12,7 @@ from stele.domain.image import Image
 from stele.domain.names import OrderKind
 from stele.log.commander import Commander
 from stele.node import metrics
-from stele.node.admission import Advertised, admit
+from stele.node.admission import Advertised, JoinRejected, admit
 from stele.node.agent import Agent, kafka_agent
 from stele.node.binding import bind_store
 from stele.node.cleanup import Cleaner
@@ -194,6 +194,8 @@ async def _admit(
                 await admit(identity, advertised, follower, commander, stop)
         await gate.recognise(stop)
     except BaseException as error:
+        if isinstance(error, JoinRejected):
+            directory.join_again()
         stop.request(f"not admitted: {error!r}")
         raise
 

@@ -91,7 +91,7 @@ class NodeHttp:
                 ErrorCode.BODY_TOO_LARGE,
                 f"The value has {len(value)} bytes; the limit is {MAX_VALUE_BYTES}.",
                 hint="Split it over several keys.",
-                facts={"size_bytes": len(value), "limit_bytes": MAX_VALUE_BYTES},
+                details={"size_bytes": len(value), "limit_bytes": MAX_VALUE_BYTES},
             )
         return await self._write(request, "put", value)
 
@@ -113,7 +113,7 @@ class NodeHttp:
                 ErrorCode.NOT_FOUND,
                 f"There is no such key in '{keyspace}'.",
                 hint="Check the key; a deleted one is gone.",
-                facts={"answered": found.answered, "version": found.version},
+                details={"answered": found.answered, "version": found.version},
             )
         headers["x-stele-timestamp"] = str(found.cell.timestamp)
         return Response(found.cell.value, headers=headers, media_type="application/octet-stream")
@@ -171,7 +171,7 @@ class NodeHttp:
                 "bad_key",
                 f"A key has 1 to {MAX_KEY_BYTES} bytes; this one has {len(key)}.",
                 hint="Choose a shorter key, for example a hash of it.",
-                facts={"size_bytes": len(key), "limit_bytes": MAX_KEY_BYTES},
+                details={"size_bytes": len(key), "limit_bytes": MAX_KEY_BYTES},
             )
         asked = request.query_params.get("consistency", Consistency.QUORUM)
         try:
@@ -220,7 +220,7 @@ async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:
             refused.code,
             refused.message,
             hint=refused.hint,
-            facts=refused.facts,
+            details=refused.details,
         ) from refused
     finally:
         metrics.requests.labels(kind, outcome).inc()

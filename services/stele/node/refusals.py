@@ -8,11 +8,11 @@ class Refused(Exception):
     """
 
     def __init__(
-        self, status: int, code: str, message: str, hint: str, facts: dict[str, str] | None = None
+        self, status: int, code: str, message: str, hint: str, details: dict[str, str] | None = None
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.message, self.hint = status, code, message, hint
-        self.facts = facts or {}
+        self.details = details or {}
 
 
 class OutcomeUnknown(Refused):
@@ -24,5 +24,5 @@ class OutcomeUnknown(Refused):
             "outcome_unknown",
             f"The write may have taken effect, or may yet: {why.message}",
             "Read the key to learn it, or write again; nobody else can tell.",
-            why.facts,
+            why.details,
         )

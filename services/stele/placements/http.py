@@ -140,5 +140,5 @@ def _epoch(request: Request, newest: int) -> int:
         ErrorCode.INVALID_REQUEST,
         f"epoch={text} is not a number from 0 to {newest}, the newest that is materialized.",
         hint="Wait until GET /v1/position shows it, or ask for an older one.",
-        facts={"newest_epoch": newest},
+        details={"newest_epoch": newest},
     )

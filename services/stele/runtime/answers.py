@@ -9,7 +9,7 @@ import msgspec
 
 
 class Position(msgspec.Struct, frozen=True):
-    """``GET /v1/position``. ``state_id`` and ``log_id`` are 32 hex digits, ``hash`` the 64 of ``snapshot.state_hash``."""
+    """``GET /v1/position``: ``state_id`` and ``log_id`` in 32 hex digits, ``snapshot.state_hash`` in 64."""
 
     service: str
     instance: str

@@ -133,6 +133,6 @@ def _number(request: Request, name: str, default: int) -> int:
             ErrorCode.INVALID_REQUEST,
             f"'{name}' is no whole number of at least 0.",
             hint=f"Send ?{name}= followed by digits.",
-            facts={name: text[:80]},
+            details={name: text[:80]},
         )
     return int(text)

@@ -4,7 +4,6 @@ The rules are the production ones: routing by the image's placement, the fence, 
 until they end, quorums. The storage is a dictionary; a write is durable once its short flush is over.
 """
 
-import uuid
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +11,7 @@ from stele.domain.commands import Envelope, Join
 from stele.domain.facts import Epoch
 from stele.domain.fencing import VersionTracker, check_fence
 from stele.domain.messages import Ack
+from stele.domain.requests.ids import named
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.sessions import SessionManager
@@ -26,7 +26,6 @@ REPLICA_TIMEOUT_S: Final = 1.5
 FLUSH_S: Final = 0.004
 SNAPSHOT_EVERY: Final = 25
 """Epochs between the node's own snapshots."""
-_JOINS: Final = uuid.UUID("5f0a2f1e-9d55-4d0e-8a55-8f3a0c9be002")
 
 
 class Node(OrderWorker, Caller, Follower):
@@ -67,7 +66,7 @@ class Node(OrderWorker, Caller, Follower):
         await self.catch_up()
         self.serving = True
         if self.join_command is not None and self.image.node(self.name) is None:
-            request_id = str(uuid.uuid5(_JOINS, f"{self.name}"))
+            request_id = named(f"join {self.name}")
             await self.submit(
                 Envelope(request_id=request_id, command=self.join_command, actor=self.name)
             )

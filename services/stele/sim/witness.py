@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
@@ -267,7 +269,7 @@ class Witness:
         """The past that a process tells is what was."""
         self.checks += 1
         require(
-            image == self.images[epoch],
+            replace(image, decided=None) == replace(self.images[epoch], decided=None),
             "I8",
             f"{name} gives the state at epoch {epoch} as it was",
             "it gives another",

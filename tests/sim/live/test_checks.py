@@ -70,14 +70,15 @@ class Run:
     def ask(self, command: AnyCommand) -> None:
         number = len(self.records)
         envelope = Envelope(request_id=f"q{number}", command=command, actor="ada", reason="why")
-        before = self.history.image
         rejection = self.history.submit(envelope)
+        if rejection is not None:
+            self.history.refuse(envelope, rejection)
         image = self.history.image
         outcome = Outcome(
             request_id=envelope.request_id,
             applied=rejection is None,
             epoch=image.epoch,
-            state_id=image.state_id if rejection is None else before.state_id,
+            state_id=image.state_id,
             rejection=rejection,
         )
         self.add(Question(**self.moment(), envelope=envelope, through="http", outcome=outcome))
@@ -207,8 +208,8 @@ PLANTED: list[tuple[Callable[[Run], None], str, str]] = [
     (_other_state, "I9", "has state id"),
     (_lagging_watch, "I9", "has come to epoch"),
     (_wrong_epoch, "I2", "as its caller was told"),
-    (_refused_yet_applied, "I2", "was applied at epoch"),
-    (_refused_for_no_reason, "I2", "is rejected on epoch"),
+    (_refused_yet_applied, "I2", "the log decided it at epoch"),
+    (_refused_for_no_reason, "I2", "a rejection lies after epoch"),
     (_stale_read, "I2", "shows that epoch"),
     (_invented_read, "I1", "shows a state of the log"),
     (_invented_read_at_barrier, "I1", "shows a state of the log"),

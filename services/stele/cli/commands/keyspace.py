@@ -29,7 +29,7 @@ def create(
         replication: DC=COPIES; may be repeated or separated by commas.
     """
     command = CreateKeyspace(name, parse_replication(replication))
-    envelope = change.envelope(f"keyspace-{name}", command)
+    envelope = change.envelope(command)
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
         outcome = client.submit(envelope)
@@ -43,7 +43,7 @@ def drop(
     where: Where = Where(),  # noqa: B008
 ) -> None:
     """Drop a keyspace from the metadata."""
-    envelope = change.envelope(f"drop-{name}", DropKeyspace(name))
+    envelope = change.envelope(DropKeyspace(name))
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
         outcome = client.submit(envelope)

@@ -51,7 +51,7 @@ def join(
             rack=rack or (known.rack if known else ""),
             num_tokens=num_tokens or (known.num_tokens if known else 16),
         )
-        return submit_and_follow(client, change, f"join-{command.node_id}", command)
+        return submit_and_follow(client, change, command)
 
 
 def decommission(
@@ -61,7 +61,7 @@ def decommission(
 ) -> int:
     """Have a node stream its data to those who take over, then leave for good."""
     with where.client() as client:
-        return submit_and_follow(client, change, f"leave-{node_id}", Leave(node_id))
+        return submit_and_follow(client, change, Leave(node_id))
 
 
 def cancel(
@@ -71,7 +71,7 @@ def cancel(
 ) -> int:
     """Undo a request that is pending, or running before its point of no return."""
     with where.client() as client:
-        outcome = client.submit(change.envelope("cancel", Cancel(request_id)))
+        outcome = client.submit(change.envelope(Cancel(request_id)))
         console().print(
             f"cancelled at epoch {outcome.epoch}; request {request_id} is being undone",
             soft_wrap=True,
@@ -81,9 +81,9 @@ def cancel(
         return Exit.OK
 
 
-def submit_and_follow(client: Client, change: Change, label: str, command: AnyCommand) -> int:
+def submit_and_follow(client: Client, change: Change, command: AnyCommand) -> int:
     """Submit a topology request, say its id before anything else, and follow it if asked to."""
-    envelope = change.envelope(label, command)
+    envelope = change.envelope(command)
     out = console()
     out.print(f"request [bold]{envelope.request_id}[/bold]", soft_wrap=True)
     outcome = client.submit(envelope)

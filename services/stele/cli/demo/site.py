@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +18,7 @@ from stele.cli.errors import CliError, UnreachableError
 from stele.cli.models import StateView
 from stele.cli.places import Service, StackFile, find_places, read_stack_file
 from stele.domain.commands import AnyCommand, Envelope
+from stele.runtime.request_ids import new_request_id
 
 T = TypeVar("T")
 
@@ -77,10 +77,10 @@ class Site:
         except (*Answers, CliError):
             return None
 
-    async def submit(self, label: str, command: AnyCommand, reason: str) -> OutcomeAnswer:
+    async def submit(self, command: AnyCommand, reason: str) -> OutcomeAnswer:
         """Send a command under a new request id. Raises CliError; RefusedError for a rejection."""
         envelope = Envelope(
-            request_id=f"{label}-{uuid.uuid4().hex[:12]}",
+            request_id=new_request_id(),
             command=command,
             actor="demo",
             reason=reason,
