@@ -201,10 +201,9 @@ class Deriver:
                 work, self._for_tables = self._for_tables, {}
             began = time.perf_counter()
             epochs = {cluster: todo.last.epoch for cluster, todo in work.items()}
-            past = {cluster: todo.past for cluster, todo in work.items() if todo.past}
             rows = {c: todo.rows for c, todo in work.items() if todo.rows is not None}
-            if past:
-                self._derived.write_past(past, epochs)
+            if rows:
+                self._derived.write_past({cluster: work[cluster].past for cluster in rows}, epochs)
             if rows or not version:
                 version = self._derived.write_current(rows, epochs)
             self.reached = self.reached | {

@@ -221,22 +221,26 @@ class Derived:
             open_table(folder, name)
 
     def load(self, cluster: str) -> tuple[int, dict[str, HeldRows]]:
-        """The epoch of ``placements``, and its rows."""
+        """The epoch of ``placements``, and its rows; from nothing when ``placements_past`` is behind."""
         table = DeltaTable(str(self.folder / CURRENT))
+        epoch = table.transaction_version(head_of_cluster(cluster)) or 0
+        past = DeltaTable(str(self.folder / PAST))
+        if (past.transaction_version(head_of_cluster(cluster)) or 0) < epoch:
+            return 0, {}
         found: dict[str, HeldRows] = {}
         rows = table.to_pyarrow_dataset().to_table(filter=pc.field("cluster") == cluster)
         for row in rows.to_pylist():
             held = Held(range_of_row(row), row["from_epoch"])
             found.setdefault(row["placement"], {})[held.row.start] = held
-        return table.transaction_version(head_of_cluster(cluster)) or 0, found
+        return epoch, found
 
     def write_past(self, rows: Mapping[str, Iterable[PastRow]], epochs: Mapping[str, int]) -> None:
         """Append the rows that went, of epochs above the table's own."""
         for table in self._attempts(PAST):
             heads = {name: table.transaction_version(head_of_cluster(name)) or 0 for name in rows}
-            new = {c: [r for r in rows[c] if r.to_epoch > heads[c]] for c in rows}
-            new = {cluster: found for cluster, found in new.items() if found}
-            if not new or self._commit(table, _past(new), {c: epochs[c] for c in new}, "append"):
+            behind = {c: epochs[c] for c in rows if epochs[c] > heads[c]}
+            new = {c: [row for row in rows[c] if row.to_epoch > heads[c]] for c in behind}
+            if not behind or self._commit(table, _past(new), behind, "append"):
                 return
 
     def write_current(
