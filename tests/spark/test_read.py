@@ -100,3 +100,19 @@ def test_a_commit_of_another_process_in_between_is_met_with_another_attempt(
     assert came
     other.write_past({"a": []}, {"a": 9})
     assert other.load("a") == (9, rows(9))
+
+
+def test_events_that_lost_a_file_or_have_one_twice_are_not_gone_on_with(folder: Path) -> None:
+    from deltalake import write_deltalake
+
+    from stele.placements.tables import EVENTS, Events, TableLost, open_table
+    from tests.spark.histories import random_log
+    from tests.spark.test_chain import arrow, rows_of
+
+    log = random_log(1)
+    rows = rows_of({}, arrow(log[:30]))
+    write_deltalake(open_table(folder, EVENTS), rows, mode="append")
+    assert Events(folder).heads["c"].next_offset == 30
+    write_deltalake(open_table(folder, EVENTS), rows.slice(0, 1), mode="append")
+    with pytest.raises(TableLost, match="each epoch of c once"):
+        Events(folder)

@@ -32,14 +32,10 @@ Took = Callable[[str, float], None]
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """What is materialized of a cluster: ``state_id`` is hex.
-
-    ``version`` is that of the Delta table ``placements`` that holds the rows of this epoch.
-    """
+    """What is in the tables of a cluster; ``state_id`` is hex."""
 
     epoch: int
     state_id: str
-    version: int
 
 
 class _ForTables(msgspec.Struct):
@@ -191,7 +187,6 @@ class Deriver:
             self._lock.notify_all()
 
     def _run_tables(self) -> None:
-        version = 0
         while True:
             with self._lock:
                 while not self._for_tables and not self._over():
@@ -204,10 +199,9 @@ class Deriver:
             rows = {c: todo.rows for c, todo in work.items() if todo.rows is not None}
             if rows:
                 self._derived.write_past({cluster: work[cluster].past for cluster in rows}, epochs)
-            if rows or not version:
-                version = self._derived.write_current(rows, epochs)
+                self._derived.write_current(rows, epochs)
             self.reached = self.reached | {
-                cluster: Reached(todo.last.epoch, todo.last.state_id.hex(), version)
+                cluster: Reached(todo.last.epoch, todo.last.state_id.hex())
                 for cluster, todo in work.items()
             }
             self._on_took("tables", time.perf_counter() - began)

@@ -56,6 +56,7 @@ class ClusterFold:
 
     def apply(self, epoch: EpochChanges) -> tuple[list[PastRow], set[Key]]:
         """The rows that went, and the keys that differ. Raises PlacementError; the fold is lost then."""
+        assert epoch.epoch == self.last.epoch + 1
         went: list[PastRow] = []
         touched: set[Key] = set()
         for fact in epoch.facts:

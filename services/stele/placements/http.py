@@ -13,12 +13,12 @@ from stele.domain.placement_hash import placement_hash
 from stele.domain.ring.ranges import RangeReplicas
 from stele.placements.derive import Reached
 from stele.placements.job import JobOptions
-from stele.placements.read import TableMissing, current_placements, placements_at
+from stele.placements.read import TableMissing, placements_at
 from stele.placements.runner import Phase, Runner
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 
 NAME: Final = "placements"
-_NOTHING: Final = Reached(0, ZERO_STATE.hex(), 0)
+_NOTHING: Final = Reached(0, ZERO_STATE.hex())
 
 
 class FleetHealth(Health, frozen=True):
@@ -151,7 +151,7 @@ class Api:
         return ClusterPosition(found.epoch, found.state_id, known[1])
 
     def _hash(self, cluster: str, found: Reached) -> str:
-        return placement_hash(current_placements(self._delta_dir, cluster, found.version))
+        return placement_hash(placements_at(self._delta_dir, cluster, found.epoch))
 
 
 def _epoch(request: Request, newest: int) -> int:

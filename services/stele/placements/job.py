@@ -19,7 +19,7 @@ from stele.log.flows import flow_topic
 from stele.placements.chain import FRESH
 from stele.placements.derive import Deriver, Reached
 from stele.placements.tables import Events, upkeep
-from stele.placements.watch import TopicState, TopicWatch, epochs_pattern, flaw
+from stele.placements.watch import ANOTHER, TopicState, TopicWatch, epochs_pattern, flaw
 from stele.runtime.logs import get_logger
 
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
@@ -96,7 +96,7 @@ class Job:
         self._topics = self._watch.look()
         self._meet(self._topics)
         for cluster in sorted({*self._topics, *self._mine()}):
-            self._check(cluster, None, anchored=True)
+            self._check(cluster)
         self._deriver.start()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self.query = (
@@ -130,27 +130,37 @@ class Job:
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
-            before, self._topics = self._topics, self._watch.look()
-            for cluster in sorted({*before, *self._mine()} - set(self.stopped)):
-                self._check(cluster, before.get(cluster), anchored=False)
+            self._look()
         if now_s - self._kept_s >= UPKEEP_S:
             self._kept_s = now_s
             began = time.perf_counter()
             upkeep(self.options.delta_dir)
             self._on_took("upkeep", time.perf_counter() - began)
 
+    def _look(self) -> None:
+        """The query reads on meanwhile: only what is wrong by the heads of before and after is wrong."""
+        earlier, before = self._events.heads, self._topics
+        self._topics = self._watch.look()
+        heads = self._events.heads
+        for cluster in sorted({*before, *self._mine()} - set(self.stopped)):
+            topics = self._topics.get(cluster), before.get(cluster)
+            why = flaw(heads.get(cluster, FRESH), *topics)
+            if why and flaw(earlier.get(cluster, FRESH), *topics):
+                self._stop_cluster(cluster, why)
+
     def _mine(self) -> list[str]:
         """The clusters in the tables that this job reads."""
         pattern = re.compile(epochs_pattern(self.options.cluster, self.options.pattern))
         return [c for c in self._events.heads if pattern.fullmatch(flow_topic(c, "epochs"))]
 
-    def _check(self, cluster: str, before: TopicState | None, *, anchored: bool) -> None:
+    def _check(self, cluster: str) -> None:
+        """Before the query: does the topic go on from the head, and from the same record?"""
         head, now = self._events.heads.get(cluster, FRESH), self._topics.get(cluster)
-        why = flaw(head, now, before)
-        if not why and anchored and now is not None:
+        why = flaw(head, now, None)
+        if not why and now is not None:
             anchor = self._events.offset_of(cluster, head.epoch)
             if not self._watch.continues(cluster, head, now, anchor):
-                why = flaw(head, msgspec.structs.replace(now, end=-1), None)
+                why = ANOTHER
         if why:
             self._stop_cluster(cluster, why)
 

@@ -57,13 +57,10 @@ def placements_at(delta_dir: Path, cluster: str, epoch: int) -> dict[str, list[R
     """
     table = _open(delta_dir / "placements", None)
     head = table.transaction_version(head_of_cluster(cluster)) or 0
-    past = [
-        row
-        for row in read_table(delta_dir / "placements_past", cluster)
-        if row["from_epoch"] <= epoch < row["to_epoch"] <= head
-    ]
-    current = [row for row in _read(table, cluster) if row["from_epoch"] <= epoch]
-    return _by_placement([*past, *current])
+    came = pc.field("from_epoch") <= epoch
+    went = (pc.field("to_epoch") > epoch) & (pc.field("to_epoch") <= head)
+    past = _read(_open(delta_dir / "placements_past", None), cluster, came & went)
+    return _by_placement([*past, *_read(table, cluster, came)])
 
 
 def head_of_cluster(cluster: str) -> str:
@@ -93,8 +90,8 @@ def _open(folder: Path, version: int | None) -> DeltaTable:
         ) from error
 
 
-def _read(table: DeltaTable, cluster: str) -> list[Row]:
-    found: list[Row] = (
-        table.to_pyarrow_dataset().to_table(filter=pc.field("cluster") == cluster).to_pylist()
-    )
+def _read(table: DeltaTable, cluster: str, wanted: pc.Expression | None = None) -> list[Row]:
+    mine = pc.field("cluster") == cluster
+    wanted = mine if wanted is None else mine & wanted
+    found: list[Row] = table.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
     return found

@@ -100,10 +100,31 @@ class Events:
         self._table = open_table(folder, EVENTS)
         self._path = folder / EVENTS
         self.version = self._table.version()
+        self._id = str(self._table.metadata().id)
         found = events.new_rows(
             self._read(pc.field("row_kind") == events.HEAD, [*_NEEDED, *_NEEDED_OF_FACTS])
         )
         self.heads: dict[str, Head] = {c: rows.head for c, rows in found.items() if rows.head}
+        self._check_whole()
+
+    def _check_whole(self) -> None:
+        """Each cluster's epochs are there from 1 to its head, each once. Raises TableLost."""
+        rows = self._read(pc.field("row_kind") == events.EPOCH, ["cluster", "epoch"])
+        counted = rows.group_by("cluster").aggregate(
+            [("epoch", "count"), ("epoch", "count_distinct"), ("epoch", "max")]
+        )
+        found = {row["cluster"]: row for row in counted.to_pylist()}
+        for cluster, head in self.heads.items():
+            row = found.pop(cluster, {})
+            if {row.get(f"epoch_{what}", 0) for what in ("count", "count_distinct", "max")} != {
+                head.epoch
+            }:
+                found[cluster] = row
+        if found:
+            raise TableLost(
+                f"{self._path} does not hold each epoch of {', '.join(sorted(found))} once: rows were lost or "
+                "changed. Remove the folder; the table is made again from the log."
+            )
 
     def append(self, records: DataFrame, stopped: frozenset[str]) -> dict[str, events.NewRows]:
         """Judge (cluster, offset, value) and commit what is above the heads, in one commit.
@@ -168,14 +189,13 @@ class Events:
     def _refresh(self) -> tuple[dict[str, events.NewRows], set[str]]:
         """Read the commits that are new: what they bring, and their marks. Raises TableLost."""
         try:
-            self._table.update_incremental()
-            newest = DeltaTable(str(self._path)).version()
+            newest, now = self._newest()
         except (DeltaError, OSError) as error:
             raise TableLost(f"{self._path} cannot be read any more: {error}") from error
         found: dict[str, events.NewRows] = {}
         marks: set[str] = set()
-        if newest < self.version:
-            raise TableLost(f"{self._path} has become older: it was made anew or restored.")
+        if now != self._id or newest < self.version:
+            raise TableLost(f"{self._path} was made anew or restored.")
         for version in range(self.version + 1, newest + 1):
             files, mark = self._commit_of(version)
             if mark:
@@ -190,10 +210,13 @@ class Events:
                 _merge(found, events.new_rows(rows))
         self._table.load_as_version(newest)
         self.version = newest
-        for cluster, rows in found.items():
-            if rows.head is not None:
-                self.heads[cluster] = rows.head
+        self.heads = self.heads | {c: rows.head for c, rows in found.items() if rows.head}
         return found, marks
+
+    def _newest(self) -> tuple[int, str]:
+        """The table's version and id as they are on disk now."""
+        table = DeltaTable(str(self._path))
+        return table.version(), str(table.metadata().id)
 
     def _commit_of(self, version: int) -> tuple[list[Path], str]:
         """The files that a commit adds with new rows, and its mark."""
@@ -245,16 +268,14 @@ class Derived:
 
     def write_current(
         self, rows: Mapping[str, Mapping[str, HeldRows]], epochs: Mapping[str, int]
-    ) -> int:
-        """Replace the clusters' rows where theirs are older; the version that holds them."""
+    ) -> None:
+        """Replace the clusters' rows where theirs are older."""
         for table in self._attempts(CURRENT):
             heads = {name: table.transaction_version(head_of_cluster(name)) or 0 for name in rows}
             new = {name: rows[name] for name in rows if epochs[name] > heads[name]}
-            if not new or self._commit(
-                table, _current(new), {c: epochs[c] for c in new}, "overwrite"
-            ):
-                return table.version()
-        raise AssertionError("the attempts either return or raise")
+            behind = {cluster: epochs[cluster] for cluster in new}
+            if not new or self._commit(table, _current(new), behind, "overwrite"):
+                return
 
     def _attempts(self, name: str) -> Iterator[DeltaTable]:
         for _ in range(ATTEMPTS):

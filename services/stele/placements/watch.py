@@ -126,3 +126,7 @@ _RECREATED: Final = (
     "If the cluster is a new one, delete its rows from the tables events, placements and placements_past, "
     "and the records of its topic placements, then start again."
 )
+
+ANOTHER: Final = (
+    f"the record of its newest epoch is another one now: its topic was made anew. {_RECREATED}"
+)
