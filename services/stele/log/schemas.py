@@ -6,6 +6,7 @@ that were written with them stay in the log.
 
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -67,24 +68,84 @@ def history_file(folder: Path, name: str, header: bytes) -> Path:
 
 
 def _release(folder: Path) -> int:
-    """Keep the newest schemas for ever."""
+    """Keep the newest schemas for ever; a file that is there stays as it is."""
     (folder / "history").mkdir(exist_ok=True)
     for path in sorted(folder.glob("*.avsc")):
         schema = load_schema(path)
-        history_file(folder, _name(schema), header_of(schema)).write_text(path.read_text())
-    return 0
+        kept = history_file(folder, _name(schema), header_of(schema))
+        if not kept.exists():
+            kept.write_text(path.read_text())
+    return _check(folder)
 
 
 def _check(folder: Path) -> int:
-    """Every newest schema must stand in the history, so that no released one is ever lost."""
-    missing = [
-        name
-        for name, header in load_schemas(folder).headers.items()
-        if not history_file(folder, name, header).exists()
+    """Every newest schema must stand in the history as it is, and read all that stand there."""
+    schemas = load_schemas(folder)
+    flaws = [
+        flaw
+        for name, schema in schemas.newest.items()
+        for flaw in (
+            *_flaws_of_history(history_file(folder, name, schemas.headers[name]), schema),
+            *_flaws_of_reading(folder, name, schema),
+        )
     ]
-    for name in missing:
-        print(f"schema {name} changed: run `python -m stele.log.schemas release` and commit it")
-    return 1 if missing else 0
+    for flaw in flaws:
+        print(flaw)
+    return 1 if flaws else 0
+
+
+def _flaws_of_history(kept: Path, schema: Schema) -> list[str]:
+    name = _name(schema)
+    if not kept.exists():
+        return [f"schema {name} changed: run `python -m stele.log.schemas release` and commit it"]
+    if _meaning(load_schema(kept)) != _meaning(schema):
+        return [
+            f"schema {name} differs from {kept.name} in what a fingerprint does not show, such as a logical "
+            "type: readers cannot tell which one wrote a record. Add a field with another name instead"
+        ]
+    return []
+
+
+def _flaws_of_reading(folder: Path, name: str, schema: Schema) -> list[str]:
+    """Fields that a record of an older schema has no value for."""
+    new = dict(_records(schema))
+    flaws = []
+    for path in sorted((folder / "history").glob(f"{name.lower()}-*.avsc")):
+        for record, old in _records(load_schema(path)):
+            before = {field["name"] for field in old}
+            flaws += [
+                f"{record}.{field['name']} has no default, and records of {path.name} do not have it: "
+                "give it one"
+                for field in new.get(record, ())
+                if field["name"] not in before and "default" not in field
+            ]
+    return flaws
+
+
+def _records(schema: Schema) -> Iterator[tuple[str, list[Schema]]]:
+    """Name and fields of every record in a schema."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from _records(branch)
+    elif isinstance(schema, dict):
+        if schema["type"] == "record":
+            yield str(schema["name"]), schema["fields"]
+            for field in schema["fields"]:
+                yield from _records(field["type"])
+        else:
+            for part in ("type", "items", "values"):
+                yield from _records(schema.get(part))
+
+
+def _meaning(schema: Schema) -> Schema:
+    """A schema without its documentation, its defaults and what fastavro adds for itself."""
+    if isinstance(schema, dict):
+        return {
+            key: _meaning(value)
+            for key, value in schema.items()
+            if key not in {"doc", "default"} and not key.startswith("__")
+        }
+    return [_meaning(part) for part in schema] if isinstance(schema, list) else schema
 
 
 if __name__ == "__main__":
