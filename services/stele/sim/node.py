@@ -68,6 +68,11 @@ class Node(OrderWorker, Caller, Follower):
     def oldest_version(self) -> int:
         return self.versions.oldest_in_use(self.image.topology.version)
 
+    @property
+    def coordinates(self) -> bool:
+        """Serves clients: as far as it knows it is one of those whom every barrier waits for."""
+        return self.serving and self.name in self.image.membership.taking_part()
+
     async def _enter_service(self) -> None:
         """A node serves nobody before it knows every fence that it may have acknowledged in a former life."""
         await self.catch_up()
@@ -162,7 +167,7 @@ class Node(OrderWorker, Caller, Follower):
         self, keyspace: str, key: str, token: int, cell: Cell, reply: Reply
     ) -> None:
         """Answers with the id of the keyspace that was written to, or None."""
-        if not self.serving:
+        if not self.coordinates:
             reply(None)
         else:
             self.spawn(self._write(keyspace, key, token, cell, reply))
@@ -196,7 +201,7 @@ class Node(OrderWorker, Caller, Follower):
         self.versions.release(hold)
 
     def serve_client_read(self, keyspace: str, key: str, token: int, reply: Reply) -> None:
-        if not self.serving:
+        if not self.coordinates:
             reply(None)
         else:
             self.spawn(self._read(keyspace, key, token, reply))

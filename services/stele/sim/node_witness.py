@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stele.sim.process import Follower, Process
 
 
-class Held(msgspec.Struct):
+class Held(msgspec.Struct, eq=False):
     """A client's request at its coordinating node: the row that it goes by, and the newest version up to
     which that row has stayed the same.
     """
@@ -110,7 +110,9 @@ class NodeWitness:
         )
 
     def gives(self, name: str, image: Image, pull: PullRange) -> None:
-        """I6: a source is behind the fence of the step, or it could accept older writes afterwards."""
+        """I6: a source knows the fence of the step, or every member has drained what is older: else it could
+        accept older writes afterwards.
+        """
         self.checks += 1
         transition = image.topology.of_session(pull.session)
         require(
@@ -120,12 +122,14 @@ class NodeWitness:
             f"{pull.session} is not open there",
         )
         assert transition is not None
-        fence = image.topology.fence_version
+        fence, version = image.topology.fence_version, transition.entered_version
+        members = image.membership.taking_part()
+        late = sorted(n for n in members if self._drained.get(n, 0) < version)
         require(
-            fence >= transition.entered_version,
+            fence >= version or not late,
             "I6",
-            f"{name} gives data of version {transition.entered_version} once older writes are fenced",
-            f"its fence is {fence}",
+            f"{name} gives data of version {version} once older writes are fenced out or drained by all",
+            f"its fence is {fence}, and {late} have not drained them",
         )
 
     def accepts(self, node: "Node", write: WriteCell) -> None:
@@ -200,7 +204,7 @@ class NodeWitness:
         previous = self.by_version.get(version - 1, EMPTY)
         for change in in_use.changes(previous, image):
             earlier = self._row_before(change.keyspace_id, change.token, version - 1)
-            if change.after is not None and in_use.goes_back(earlier, change.before, change.after):
+            if in_use.goes_back(earlier, change) or in_use.will_go_back(image, change):
                 continue
             for replicas in change.replica_sets():
                 require(
@@ -257,7 +261,7 @@ class NodeWitness:
         """Rows that a node's present request, or its next one, would go by, and that are neither of two."""
         known = (change.before, change.after)
         for node in self._nodes():
-            if not node.alive or not node.serving:
+            if not node.alive or not node.coordinates:
                 continue
             own = in_use.row_of(node.image, change.keyspace_id, change.token)
             if own is not None and own not in known:

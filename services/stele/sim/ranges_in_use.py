@@ -11,7 +11,7 @@ import msgspec
 
 from stele.domain.image import Image
 from stele.domain.ring import quorum
-from stele.domain.ring.ranges import Placement, Range, RangeReplicas, range_of
+from stele.domain.ring.ranges import Placement, Range, RangeReplicas, contains, range_of
 from stele.sim.quorum_sets import quorums_meet
 
 __all__ = ["Change", "Range", "Sides", "range_of"]
@@ -86,9 +86,22 @@ def shared(before: Image, after: Image) -> dict[str, tuple[Placement, Placement]
     return found
 
 
-def goes_back(earlier: Sides | None, now: Sides, after: Sides) -> bool:
+def goes_back(earlier: Sides | None, change: Change) -> bool:
     """A step back to the row at rest that was there before, from one that was read from the same nodes."""
-    return after == earlier and after[0] == after[1] and now[0] == after[0]
+    after = change.after
+    if after is None or after != earlier:
+        return False
+    return after[0] == after[1] and change.before[0] == after[0]
+
+
+def will_go_back(image: Image, change: Change) -> bool:
+    """A range whose reads have not moved, of a transition that is marked: its old readers have every write."""
+    if change.after is None or change.before[0] != change.after[0]:
+        return False
+    name = image.schema.by_id[change.keyspace_id].placement
+    plans = [t.plans[name] for t in image.topology.open() if t.mark and name in t.plans]
+    ranges = [Range(row.start, row.end) for plan in plans for row in plan.rows]
+    return any(contains(range_, change.token) for range_ in ranges)
 
 
 def meet(one: Sides, two: Sides) -> bool:
