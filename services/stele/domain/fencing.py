@@ -4,8 +4,11 @@ Each request that a node coordinates holds the topology version by which it chos
 the choice until its last answer. A row of a placement keeps the version that gave it its replicas; a
 request whose row did not change since is promoted to the newest version, so a steady stream of rounds
 elsewhere neither waits for it nor kills it. A replica refuses a request of version v on a row of version c
-exactly when v < c <= fence: before it does anything, and again before it answers, since a request that
+exactly when v < min(c, fence): before it does anything, and again before it answers, since a request that
 began early and ended late has failed.
+
+It is the minimum because a row says only when it changed last. When that is the version which is not fenced
+yet, the change before it is fenced and not known, so whatever is older than the fence may be older than it.
 """
 
 from collections.abc import Callable
@@ -13,6 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from stele.domain.image import Image
+from stele.domain.names import TAKES_PART
 
 
 class StaleVersion(msgspec.Struct, frozen=True):
@@ -33,7 +37,7 @@ def check_fence(row_version: int, fence_version: int, version: int) -> StaleVers
     """None when a request of ``version`` is still served on a row that has been as it is since
     ``row_version``.
     """
-    if version < row_version <= fence_version:
+    if version < min(row_version, fence_version):
         return StaleVersion(version, row_version, fence_version)
     return None
 
@@ -50,6 +54,17 @@ def check_token(image: Image, keyspace_id: str, token: int, version: int) -> Sta
     row = image.ring.placements[keyspace.placement].row_for(token)
     changed = max(row.version, keyspace.dropped_version)
     return check_fence(changed, topology.fence_version, version)
+
+
+def takes_part(image: Image, coordinating: str) -> bool:
+    """Whether a replica may serve the node that coordinates a request.
+
+    Barriers that everybody has answered were answered by those who take part. A node that has left, or whose
+    join was undone, and does not know it yet, may still route by a row of long ago, whose change nobody has
+    fenced out: so it is refused by what the replica knows of it.
+    """
+    node = image.node(coordinating)
+    return node is not None and node.state in TAKES_PART
 
 
 class Hold:

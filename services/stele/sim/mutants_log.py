@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain import snapshot
 from stele.domain.commands import Envelope, Outcome, Rejection
-from stele.domain.evolve import apply_fact
+from stele.domain.evolve import apply_facts
 from stele.domain.facts import Epoch
-from stele.domain.image import ZERO_STATE, AppliedImage
+from stele.domain.image import ZERO_STATE, Image
+from stele.domain.snapshot import image_to_facts
 from stele.log.chain import PREV_STATE_ID
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
@@ -19,6 +19,8 @@ from stele.log.pipeline import CommitPipeline, InFlight, Reply, Waiting
 from stele.log.state_ids import STATE_ID_BYTES, next_state_id
 from stele.sim.patching import Patch
 from stele.sim.process import Follower
+from stele.sim.remembering import RememberingPipeline
+from stele.sim.writer import Writer
 
 replace = msgspec.structs.replace
 
@@ -50,9 +52,7 @@ def compare_and_swap_by_epoch_number(patch: Patch) -> None:
             return offer(self, offset, value)
         self.chain.jump(offset)
         self.chain.win(offset, value)
-        image = self.image
-        for fact in epoch.facts:
-            image = apply_fact(image, fact)
+        image = apply_facts(self.image, epoch.facts)
         self.image = replace(image, epoch=epoch.epoch, state_id=epoch.state_id)
         return epoch
 
@@ -66,8 +66,7 @@ def replay_a_loser(patch: Patch) -> None:
     def forgiving(self: Fold, offset: int, value: bytes) -> Epoch | None:
         found = offer(self, offset, value)
         if found is None:
-            for fact in decode_epoch(value).facts:
-                self.image = apply_fact(self.image, fact)
+            self.image = apply_facts(self.image, decode_epoch(value).facts)
         return found
 
     patch.attribute(Fold, "offer", forgiving)
@@ -75,7 +74,7 @@ def replay_a_loser(patch: Patch) -> None:
 
 def forget_applied_requests(patch: Patch) -> None:
     """The table of request ids forgets: a retry takes effect again."""
-    patch.attribute(AppliedImage, "epoch_of", lambda self, request_id: None)
+    patch.attribute(RememberingPipeline, "known_epoch", lambda self, request_id: None)
 
 
 def recognise_requests_by_payload(patch: Patch) -> None:
@@ -203,12 +202,23 @@ def snapshot_is_one_record_off(patch: Patch) -> None:
 
 def snapshot_forgets_requests(patch: Patch) -> None:
     """The table of applied request ids is not part of the snapshot."""
-    patch.attribute(snapshot, "_applied", lambda image: ())
+    save = Writer.save_snapshot
+
+    def forgetful(self: Writer) -> None:
+        save(self)
+        self.disk["requests"] = {}
+
+    patch.attribute(Writer, "save_snapshot", forgetful)
 
 
 def snapshot_forgets_topology(patch: Patch) -> None:
-    """Version, fence and operation are not part of the snapshot."""
-    patch.attribute(snapshot, "_topology", lambda image: ())
+    """Version, fence and transitions are not part of the snapshot."""
+    plain = image_to_facts
+
+    def without(image: Image) -> list[Any]:
+        return plain(replace(image, topology=type(image.topology)()))
+
+    patch.function(image_to_facts, without)
 
 
 def writer_trusts_its_own_image(patch: Patch) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from stele.domain.commands import Envelope, Join
 from stele.domain.facts import Epoch
-from stele.domain.fencing import VersionTracker, check_token
+from stele.domain.fencing import VersionTracker, check_token, takes_part
 from stele.domain.messages import Ack
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
@@ -143,7 +143,12 @@ class Node(OrderWorker, Caller, Follower):
         return self.serving
 
     def _passes(self, request: WriteCell | ReadCell) -> bool:
+        if not self.knows_as_member(request.sender):
+            return False
         return check_token(self.image, request.key[0], request.token, request.version) is None
+
+    def knows_as_member(self, sender: str) -> bool:
+        return takes_part(self.image, sender)
 
     def _passes_again(self, write: WriteCell) -> bool:
         return self._passes(write)
@@ -181,7 +186,8 @@ class Node(OrderWorker, Caller, Follower):
         version = self.image.topology.version
         hold = self.versions.hold(version, known.keyspace_id, token)
         held = self.world.witness.nodes.coordinates(self, known.keyspace_id, token, row)
-        write = WriteCell((known.keyspace_id, key), token, cell, version, self.image.epoch)
+        epoch = self.image.epoch
+        write = WriteCell((known.keyspace_id, key), token, cell, version, epoch, self.name)
         self.world.witness.data.routes(cell, known.keyspace_id)
         answers, settled = self._ask_replicas(row.writes, lambda node: node.serve_write, write)
         accepted = set[str]()
@@ -215,7 +221,8 @@ class Node(OrderWorker, Caller, Follower):
         version = self.image.topology.version
         hold = self.versions.hold(version, known.keyspace_id, token)
         held = self.world.witness.nodes.coordinates(self, known.keyspace_id, token, row)
-        read = ReadCell((known.keyspace_id, key), token, version, self.image.epoch)
+        epoch = self.image.epoch
+        read = ReadCell((known.keyspace_id, key), token, version, epoch, self.name)
         answers, settled = self._ask_replicas(row.reads, lambda node: node.serve_read, read)
         found = dict[str, Cell | None]()
         while not settled.done and not read_satisfied(found.keys(), row):
@@ -240,7 +247,7 @@ class Node(OrderWorker, Caller, Follower):
         """Put the cell where it lacks, so that no later read can find less than this one did."""
         if write_satisfied(have, row):
             return True
-        write = WriteCell(read.key, read.token, cell, read.version, read.epoch)
+        write = WriteCell(read.key, read.token, cell, read.version, read.epoch, self.name)
         lacking = tuple(node_id for node_id in row.writes if node_id not in have)
         answers, settled = self._ask_replicas(lacking, lambda node: node.serve_write, write)
         accepted = set(have)

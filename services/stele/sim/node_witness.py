@@ -188,12 +188,14 @@ class NodeWitness:
         self._require_gate(before, passed, f"{what} (epoch {after.epoch})")
 
     def _check_fence_known(self, before: Image, after: Image) -> None:
-        """I5: a fence that not all have answered is known to enough before anything moves."""
+        """I5: unless all have drained what is older, its fence is known to enough before anything moves."""
         topology = before.topology
         if not topology.settled():
             return
         self.checks += 1
         members = set(before.membership.taking_part())
+        if all(self._drained.get(n, 0) >= topology.version for n in members):
+            return
         passed = {n for n in members if self._seen_epoch.get(n, 0) >= topology.fence_epoch}
         what = f"enough nodes know the fence of epoch {topology.fence_epoch}"
         self._require_gate(before, passed, f"{what} before epoch {after.epoch}")
@@ -247,7 +249,7 @@ class NodeWitness:
                 continue
             for name, row, version in self._stale_rows(change):
                 self.checks += 1
-                willing = self._willing(change, row, version)
+                willing = self._willing(name, change, row, version)
                 if in_use.can_be_acknowledged(row, willing):
                     require(
                         row[0] == change.after[0] and in_use.meet(row, change.after),
@@ -271,11 +273,13 @@ class NodeWitness:
                 if same and held.row not in known:
                     yield node.name, held.row, held.version
 
-    def _willing(self, change: in_use.Change, row: Sides, version: int) -> set[str]:
-        """Replicas of a row that would serve a request of this version, by the fences that they know."""
+    def _willing(self, asking: str, change: in_use.Change, row: Sides, version: int) -> set[str]:
+        """Replicas of a row that would serve this node's request, by the fences and members that they know."""
         found = set[str]()
         for node in self._nodes():
             if node.name not in row[1] or not node.alive or not node.serving:
+                continue
+            if not node.knows_as_member(asking):
                 continue
             fence = node.image.topology.fence_version
             if self._changed_in(change.keyspace_id, change.token, version, fence) is None:

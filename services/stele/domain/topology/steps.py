@@ -98,7 +98,9 @@ def _end_request(draft: Draft, transition: Transition, request_id: str, *, undon
     if node is not None and operation.undone is not None:
         waits_anew = NodeState.NORMAL if node.tokens else NodeState.NONE
         state = operation.undone if blamed else waits_anew
-        draft.add(NodeChanged(replace(node, state=state)))
+        # What it has streamed may be nobody's concern by the time it has joined after all.
+        since = draft.context.epoch if state is NodeState.NONE else node.cleanup_since
+        draft.add(NodeChanged(replace(node, state=state, cleanup_since=since)))
 
 
 def _mark_cleanup(draft: Draft, transition: Transition, touched: set[str]) -> list[AnyFact]:
