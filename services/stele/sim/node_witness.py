@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import RangeReplicas
 from stele.sim import ranges_in_use as in_use
+from stele.sim.gates import Gates
 from stele.sim.messages import PullRange, WriteCell
-from stele.sim.ranges_in_use import Sides, majority, sides
+from stele.sim.ranges_in_use import Sides, sides
 from stele.sim.violation import require
 
 if TYPE_CHECKING:
@@ -40,12 +41,9 @@ class NodeWitness:
 
     def __init__(self, nodes: Callable[[], Iterable["Node"]]) -> None:
         self.checks = 0
-        self.by_version: dict[int, Image] = {EMPTY.topology.version: EMPTY}
-        """The newest image of each topology version."""
+        self.gates = Gates()
         self._nodes = nodes
         self._held: dict[str, list[Held]] = defaultdict(list)
-        self._seen_epoch: dict[str, int] = {}
-        self._drained: dict[str, int] = {}
         self._fences: dict[str, int] = {}
         self._streamed = set[tuple[str, str]]()
 
@@ -76,15 +74,16 @@ class NodeWitness:
                 (self._same_until(held, image) for held in self._held[node.name]),
                 default=image.topology.version,
             )
-            self._seen_epoch[node.name] = max(self._seen_epoch.get(node.name, 0), image.epoch)
-            self._drained[node.name] = max(self._drained.get(node.name, 0), oldest)
+            self.gates.passes(node.name, image.epoch, oldest)
 
     def _same_until(self, held: Held, image: Image) -> int:
         """The newest version, as far as this image knows, in which the request's row is still the same."""
         version = image.topology.version
         while held.same_until < version:
             after = (
-                image if held.same_until + 1 == version else self.by_version[held.same_until + 1]
+                image
+                if held.same_until + 1 == version
+                else self.gates.by_version[held.same_until + 1]
             )
             if in_use.row_of(after, held.keyspace_id, held.token) != held.row:
                 break
@@ -124,7 +123,7 @@ class NodeWitness:
         assert transition is not None
         fence, version = image.topology.fence_version, transition.entered_version
         members = image.membership.taking_part()
-        late = sorted(n for n in members if self._drained.get(n, 0) < version)
+        late = sorted(n for n in members if self.gates.drained.get(n, 0) < version)
         require(
             fence >= version or not late,
             "I6",
@@ -147,9 +146,9 @@ class NodeWitness:
 
     def _changed_in(self, keyspace_id: str, token: int, version: int, fence: int) -> int | None:
         """The newest version after ``version`` and up to ``fence`` that changed the row, or dropped it."""
-        for later in range(min(fence, max(self.by_version)), version, -1):
-            one = in_use.row_of(self.by_version[later - 1], keyspace_id, token)
-            two = in_use.row_of(self.by_version[later], keyspace_id, token)
+        for later in range(min(fence, max(self.gates.by_version)), version, -1):
+            one = in_use.row_of(self.gates.by_version[later - 1], keyspace_id, token)
+            two = in_use.row_of(self.gates.by_version[later], keyspace_id, token)
             if one != two and one is not None:
                 return later
         return None
@@ -159,71 +158,11 @@ class NodeWitness:
     def durable(self, before: Image, after: Image, founding: bool) -> None:
         """The topology has changed: were the nodes ready for it? Then it counts."""
         if not founding:
-            self._check_fence(before, after)
+            self.gates.check(before, after)
             if after.topology.version > before.topology.version:
-                self._check_fence_known(before, after)
                 self._check_streamed(before, after)
                 self._check_in_use(before, after)
-        self.note(after)
-
-    def note(self, image: Image) -> None:
-        self.by_version[image.topology.version] = image
-
-    def _check_fence(self, before: Image, after: Image) -> None:
-        """I5: a version is fenced when enough nodes have drained what is older; in passing, when all have."""
-        old, new = before.topology, after.topology
-        if new.fence_version == old.fence_version:
-            return
-        self.checks += 1
-        members = set(before.membership.taking_part())
-        passed = {n for n in members if self._drained.get(n, 0) >= new.fence_version}
-        what = f"version {new.fence_version} is fenced when enough have drained the older"
-        if new.version > old.version:
-            require(
-                passed == members,
-                "I5",
-                f"epoch {after.epoch} takes the fence along when everybody has drained the older",
-                f"{sorted(members - passed)} have not",
-            )
-        self._require_gate(before, passed, f"{what} (epoch {after.epoch})")
-
-    def _check_fence_known(self, before: Image, after: Image) -> None:
-        """I5: unless all have drained what is older, its fence is known to enough before anything moves."""
-        topology = before.topology
-        if not topology.settled():
-            return
-        self.checks += 1
-        members = set(before.membership.taking_part())
-        if all(self._drained.get(n, 0) >= topology.version for n in members):
-            return
-        passed = {n for n in members if self._seen_epoch.get(n, 0) >= topology.fence_epoch}
-        what = f"enough nodes know the fence of epoch {topology.fence_epoch}"
-        self._require_gate(before, passed, f"{what} before epoch {after.epoch}")
-
-    def _require_gate(self, image: Image, passed: set[str], expected: str) -> None:
-        """Majorities of the readers and of the writers, before and after, of each range of this version."""
-        version = image.topology.version
-        previous = self.by_version.get(version - 1, EMPTY)
-        for change in in_use.changes(previous, image):
-            earlier = self._row_before(change.keyspace_id, change.token, version - 1)
-            if in_use.goes_back(earlier, change) or in_use.will_go_back(image, change):
-                continue
-            for replicas in change.replica_sets():
-                require(
-                    len(replicas & passed) >= majority(len(replicas)),
-                    "I5",
-                    f"{expected}: of {sorted(replicas)}, at token {change.token}",
-                    f"only {sorted(passed)} have",
-                )
-
-    def _row_before(self, keyspace_id: str, token: int, version: int) -> Sides | None:
-        """The row that this version's row has replaced."""
-        row = in_use.row_of(self.by_version.get(version, EMPTY), keyspace_id, token)
-        for older in range(version - 1, 0, -1):
-            found = in_use.row_of(self.by_version.get(older, EMPTY), keyspace_id, token)
-            if found != row:
-                return found
-        return None
+        self.gates.note(after)
 
     def _check_streamed(self, before: Image, after: Image) -> None:
         """I5: reads move only to those who have all the data of the session before."""

@@ -257,7 +257,7 @@ def lost_for_good(world: World) -> list[str]:
     named = {b.node_id for wait in world.told_by_coordinator() for b in wait.blockers} & gone
     if not named:
         return []
-    previous = world.witness.nodes.by_version.get(image.topology.version - 1)
+    previous = world.witness.nodes.gates.by_version.get(image.topology.version - 1)
     moved = [] if previous is None else [*changes(previous, image)]
     return [
         f"token {change.token} misses {sorted(gone)}"
