@@ -46,6 +46,7 @@ class NodeWitness:
         self._held: dict[str, list[Held]] = defaultdict(list)
         self._fences: dict[str, int] = {}
         self._streamed = set[tuple[str, str]]()
+        self._receivers: dict[str, list[str]] = {}
 
     # --- what nodes do
 
@@ -162,7 +163,16 @@ class NodeWitness:
             if after.topology.version > before.topology.version:
                 self._check_streamed(before, after)
                 self._check_in_use(before, after)
+        self._note_receivers(after)
         self.gates.note(after)
+
+    def _note_receivers(self, image: Image) -> None:
+        """Who gains data when a session opens. What is created later is written to them from the beginning."""
+        for transition in image.topology.open():
+            if transition.session and transition.session not in self._receivers:
+                rows = [row for plan in transition.plans.values() for row in plan.rows]
+                gaining = {n for row in rows for n in row.new if n not in row.old}
+                self._receivers[transition.session] = sorted(gaining)
 
     def _check_streamed(self, before: Image, after: Image) -> None:
         """I5: reads move only to those who have all the data of the session before."""
@@ -171,8 +181,7 @@ class NodeWitness:
             moved = now is None or now.state != transition.state
             if not transition.session or transition.mark or not moved:
                 continue
-            rows = [row for plan in transition.plans.values() for row in plan.rows]
-            for node_id in sorted({n for row in rows for n in row.new if n not in row.old}):
+            for node_id in self._receivers[transition.session]:
                 self.checks += 1
                 require(
                     (node_id, transition.session) in self._streamed,

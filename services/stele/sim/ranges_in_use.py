@@ -37,9 +37,12 @@ class Change(msgspec.Struct, frozen=True):
     after: Sides | None
 
     def replica_sets(self) -> list[set[str]]:
-        """Readers before, readers after, and all who are written to."""
-        after = self.after or ((), ())
-        found = [set(self.before[0]), set(after[0]), {*self.before[1], *after[1]}]
+        """Readers before, readers after, and all who are written to. Without its readers a dropped row does
+        nothing.
+        """
+        if self.after is None:
+            return [set(self.before[0])] if self.before[0] else []
+        found = [set(self.before[0]), set(self.after[0]), {*self.before[1], *self.after[1]}]
         return [replicas for replicas in found if replicas]
 
 

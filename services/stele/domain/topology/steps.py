@@ -104,14 +104,13 @@ def _end_request(draft: Draft, transition: Transition, request_id: str, *, undon
 
 
 def _mark_cleanup(draft: Draft, transition: Transition, touched: set[str]) -> list[AnyFact]:
-    """Members that hold data of ranges which are not, or not any more, theirs."""
-    nodes, epoch = draft.image.membership.nodes, draft.context.epoch
-    members = [nodes[n] for n in sorted(touched - {*transition.nodes()})]
-    return [
-        NodeChanged(replace(node, cleanup_since=epoch))
-        for node in members
-        if node.state is NodeState.NORMAL
-    ]
+    """Members that hold data of ranges which are not, or not any more, theirs.
+
+    Those that come or go by another transition clean up too, once they are normal.
+    """
+    members, epoch = draft.image.membership.taking_part(), draft.context.epoch
+    marked = sorted(touched & {*members} - {*transition.nodes()})
+    return [NodeChanged(replace(members[n], cleanup_since=epoch)) for n in marked]
 
 
 def _losers(transition: Transition) -> set[str]:
