@@ -112,8 +112,10 @@ STATES: Final = (
     "join_group0",
     *("write_both_read_old",) * 4,
     *("write_both_read_new",) * 2,
+    "finishing",
     "left_token_ring",
     "rollback_to_normal",
+    "drop_keyspace",
     "idle",
 )
 POINTS: Final = (

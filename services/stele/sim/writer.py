@@ -6,10 +6,11 @@ from typing import Final
 from stele.domain.commands import Envelope, Outcome
 from stele.domain.facts import Epoch
 from stele.log.history import Bounds, History
-from stele.log.pipeline import CommitPipeline, Ids
+from stele.log.pipeline import Ids
 from stele.log.state_ids import next_state_id
 from stele.sim.kernel import Future
 from stele.sim.process import Follower, Process, Reply
+from stele.sim.remembering import RememberingFold, RememberingPipeline
 from stele.sim.watcher import TooOld
 
 RESOLVE_AFTER_S: Final = 0.6
@@ -25,16 +26,26 @@ SMALL_HISTORY: Final = Bounds(mark_every=4, marks=6, images=4, recent_records=12
 class Writer(Follower):
     """Any number of these write at once; the order of the log decides."""
 
-    pipeline: CommitPipeline
+    fold: RememberingFold
+    pipeline: RememberingPipeline
 
     def start(self) -> None:
         self.follow_log()
         self._looks = 0
         ids = Ids(self._state_id, self._request_id, self._now_ms)
-        self.pipeline = CommitPipeline(self.fold, self._append, ids)
+        self.pipeline = RememberingPipeline(self.fold, self._append, ids)
         self.history = History(self, self.fold.image, self.fold.next_offset, SMALL_HISTORY)
         self._head: tuple[int, int] = (0, 0)
         self.after(RESOLVE_AFTER_S, self._resolve)
+
+    def _resume(self) -> RememberingFold:
+        fold = super()._resume()
+        known = self.disk.get("requests", {})
+        return RememberingFold(fold.image, fold.next_offset, fold.chain.anchor, known)
+
+    def save_snapshot(self) -> None:
+        super().save_snapshot()
+        self.disk["requests"] = dict(self.fold.epoch_of)
 
     def offer(self, offset: int, value: bytes) -> Epoch | None:
         before = self.fold.image
