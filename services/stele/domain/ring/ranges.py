@@ -32,7 +32,8 @@ class RangeReplicas(msgspec.Struct, frozen=True):
 
     Order matters: the first replica is the primary. Whoever serves reads also receives writes. ``version``
     is the topology version that gave the range these replicas: requests of older versions are refused once
-    it is fenced, those of unchanged ranges go on (design, I3).
+    it is fenced, those of unchanged ranges go on (design, I3). ``version_before`` gave it those before them,
+    0 when it had none: until ``version`` is fenced it says which requests are stale.
     """
 
     start: int

@@ -226,8 +226,8 @@ def _joined(
 def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> PlacementDelta:
     """What to change in the placement so that the ranges of ``wanted`` have exactly these replicas.
 
-    A row that is as wanted stays. A range whose replicas stay, and only its bounds move, keeps the version
-    that gave it them; the others get ``version``.
+    A row that is as wanted stays. A range whose replicas stay, and only its bounds move, keeps the versions
+    that gave it them; the others get ``version``, and the newest that they had becomes ``version_before``.
     """
     removed: dict[Range, None] = {}
     added: list[RangeReplicas] = []
@@ -236,9 +236,10 @@ def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> Plac
         same = all((row.reads, row.writes) == (reads, writes) for row in there)
         if same and [(row.start, row.end) for row in there] == [(range_.start, range_.end)]:
             continue
-        kept = max(row.version for row in there) if same else version
+        had = max((row.version, row.version_before) for row in there)
+        versions = had if same else (version, had[0])
         removed.update(dict.fromkeys(range_of(row) for row in there))
-        added.append(RangeReplicas(range_.start, range_.end, reads, writes, kept))
+        added.append(RangeReplicas(range_.start, range_.end, reads, writes, *versions))
     return PlacementDelta(tuple(removed), tuple(added))
 
 
