@@ -6,6 +6,7 @@ enumerate all of these moments and let somebody crash there.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
@@ -97,10 +98,10 @@ class Brain:
         self.steps = next_steps(self.memory, seen, world.limits)
         self.memory = self.steps.memory
         for order in self.steps.orders:
-            world.event(f"order {order.kind}", lambda order=order: world.deliver(order))
+            world.event(f"order {order.kind}", partial(world.deliver, order))
         for envelope in self.steps.commands:
             name = command_name(envelope.command)
-            world.event(f"append {name}", lambda envelope=envelope: self._submit(envelope))
+            world.event(f"append {name}", partial(self._submit, envelope))
         return self.steps
 
     def _submit(self, envelope: Envelope) -> None:
@@ -210,7 +211,7 @@ class World:
         waiting, self._waiting_reports = self._waiting_reports, []
         try:
             for report in waiting:
-                self.event("report", lambda report=report: self._hear(report))
+                self.event("report", partial(self._hear, report))
             for zombie in self.zombies:
                 self._look_as_zombie(zombie)
             return self.brain.look()
@@ -249,6 +250,9 @@ class World:
             assert self.now_s - began_s < limit_s, f"not in {limit_s} s: {what}; {self.brain.steps}"
             self.tick()
         return self.now_s - began_s
+
+    def fenced(self) -> bool:
+        return self.image.topology.settled()
 
     def at_rest(self) -> bool:
         """Nothing is open, asked for, unfenced or to be cleaned up."""

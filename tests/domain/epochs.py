@@ -22,8 +22,10 @@ LOG_ID = next_state_id(bytes(16), AT_MS, 7)
 
 
 class History:
-    """Every epoch and every image since the beginning. ``judge`` sees each epoch before it is taken, ``on_image``
-    what it made."""
+    """Every epoch and every image since the beginning.
+
+    ``judge`` sees each epoch before it is taken, ``on_image`` the image that it made.
+    """
 
     def __init__(self, judge: Callable[[Image, Image, Epoch], None] | None = None) -> None:
         self.epochs: list[Epoch] = []

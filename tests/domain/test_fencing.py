@@ -54,7 +54,7 @@ def test_each_change_of_a_row_remembers_the_one_before() -> None:
     world.add("a2")
     reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD, fenced=None)
     token, _ = tokens_by_change(world)
-    seen = []
+    seen: list[tuple[int, int]] = []
     while world.image.topology.transitions:
         row = row_of(world.image, token)
         if not seen or seen[-1] != (row.version, row.version_before):
@@ -161,7 +161,7 @@ def test_a_dropped_keyspace_is_served_by_nobody_who_knew_it() -> None:
     assert world.apply(DropKeyspace("library")) is None
     world.until(lambda: world.version > began, "the drop to open")
     assert check_token(world.image, keyspace_id, 5, began) is None
-    world.until(lambda: world.image.topology.settled(), "its fence")
+    world.until(world.fenced, "its fence")
     assert check_token(world.image, keyspace_id, 5, began) is not None
     world.run()
     assert check_token(world.image, keyspace_id, 5, world.version - 1) is not None
