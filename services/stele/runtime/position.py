@@ -3,6 +3,7 @@
 Two processes at the same epoch must show the same hash; a difference is a bug (design, I1).
 """
 
+import asyncio
 from typing import Protocol
 
 import msgspec
@@ -39,10 +40,11 @@ def position_route(name: str, instance: str, follower: HasImage) -> Route:
     async def position(_: Request) -> Response:
         image = follower.image
         if image.state_id not in hashed:
+            found = await asyncio.to_thread(state_hash, image)
             hashed.clear()
-            hashed[image.state_id] = state_hash(image)
-        return JsonResponse(
-            Position(name, instance, image.epoch, image.state_id.hex(), hashed[image.state_id])
-        )
+            hashed[image.state_id] = found
+        else:
+            found = hashed[image.state_id]
+        return JsonResponse(Position(name, instance, image.epoch, image.state_id.hex(), found))
 
     return Route("/v1/position", position, methods=["GET"])

@@ -7,29 +7,13 @@ from immutables import Map
 
 from stele.domain.acks import AckTable, barrier
 from stele.domain.image import Image
+from stele.runtime.answers.session_guard import BarrierView, BlockerView
 
 Target = tuple[int, int]
 """Epoch and version that a barrier waits for."""
 
 KEPT_TARGETS: Final = 32
 """Barriers remembered: the present one, those just before, and what people ask about."""
-
-
-class BlockerView(msgspec.Struct, frozen=True):
-    """Times in seconds; ``silent_for_s`` is None when the node was never heard."""
-
-    node_id: str
-    why: str
-    silent_for_s: float | None
-    blocking_for_s: float
-
-
-class BarrierView(msgspec.Struct, frozen=True):
-    complete: bool
-    quorum: bool
-    blockers: tuple[BlockerView, ...]
-    epoch: int
-    version: int
 
 
 class Blocking(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from immutables import Map
 from stele.domain.acks import AckTable
 from stele.domain.image import Image
 from stele.domain.names import NodeState
+from stele.runtime.answers.session_guard import NodeLiveness
 
 STEADY_PART: Final = 0.5
 """A node that was down is up again once it was heard, without a gap, for this part of the time-out."""
@@ -50,17 +51,6 @@ class Pulses(msgspec.Struct, frozen=True):
 
     def _set(self, node_id: str, pulse: Pulse) -> "Pulses":
         return Pulses(self.timeout_s, self.by_node.set(node_id, pulse))
-
-
-class NodeLiveness(msgspec.Struct, frozen=True):
-    """One node as people and Redis see it; ``lag`` in epochs; None where it was never heard."""
-
-    node_id: str
-    up: bool
-    epoch: int
-    lag: int | None
-    version: int
-    silent_for_s: float | None
 
 
 def liveness(image: Image, acks: AckTable, pulses: Pulses, now_s: float) -> list[NodeLiveness]:
