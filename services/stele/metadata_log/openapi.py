@@ -9,8 +9,8 @@ from stele.metadata_log.api import CommandRequest, OutcomeAnswer
 from stele.metadata_log.questions import LEVELS, MAX_PAGE_ROWS, PAGE_ROWS
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.position import Position
 from stele.runtime.http import Health
-from stele.runtime.position import Position
 
 Json = dict[str, Any]
 Schemas = dict[type, Json]

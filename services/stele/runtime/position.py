@@ -6,13 +6,13 @@ Two processes at the same epoch must show the same hash; a difference is a bug (
 import asyncio
 from typing import Protocol
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.domain.image import Image
 from stele.domain.snapshot import state_hash
+from stele.runtime.answers.position import Position
 from stele.runtime.http import JsonResponse
 
 
@@ -21,16 +21,6 @@ class HasImage(Protocol):
 
     @property
     def image(self) -> Image: ...
-
-
-class Position(msgspec.Struct, frozen=True):
-    """``state_id`` is 32 hex digits, ``hash`` the 64 of ``domain.snapshot.state_hash``."""
-
-    service: str
-    instance: str
-    epoch: int
-    state_id: str
-    hash: str
 
 
 def position_route(name: str, instance: str, follower: HasImage) -> Route:
