@@ -47,14 +47,15 @@ def requests(
             {"epoch": reading.epoch, "state_id": reading.state_id, "requests": found}
         )
         return
-    columns = ("request", "what", "status", "asked", "took", "by", "why")
-    shown = id_table(f"requests at epoch {reading.epoch}", *columns, right=("took",))
+    columns = ("request", "what", "status", "epoch", "took", "by", "why")
+    shown = id_table(f"requests at epoch {reading.epoch}", *columns, right=("epoch", "took"))
+    shown.columns[0].min_width = max((len(r.request_id) for r in found), default=0)
     for request in found:
         shown.add_row(
             request.request_id,
             what(request, keyspaces),
             styled(request.status),
-            f"epoch {request.submitted_epoch}",
+            str(request.submitted_epoch),
             _took(request),
             request.actor,
             "; ".join(text for text in (request.reason, request.error) if text),
