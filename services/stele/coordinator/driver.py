@@ -16,7 +16,7 @@ import msgspec
 from stele.coordinator import metrics
 from stele.coordinator.election import Election
 from stele.coordinator.knowledge import Memory, Observed, Steps, Wait
-from stele.coordinator.progress import Progress, Rates, progress_of
+from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps
 from stele.domain.acks import AckTable
@@ -33,6 +33,7 @@ from stele.log.codec import (
     encode_order,
 )
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.runtime.answers.coordinator import Progress
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
