@@ -6,7 +6,6 @@ Images come from random histories, in which nodes and keyspaces come and go and 
 import json
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from stele.domain.registry_entry import Domain
 from stele.domain.snapshot import domain_hashes, facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, epoch_view, view
 from stele.log.codec import decode_epoch, encode_epoch
-from stele.log.schemas import schema_folder
 from tests.coordinator.random_runs import RandomRun
 from tests.coordinator.world import World
 
@@ -180,25 +178,3 @@ def test_every_command_is_decided_by_exactly_one_domain() -> None:
     deciders = [command for domain in DOMAINS for command in domain.decide]
     assert len({*deciders}) == len(deciders)
     assert {*deciders} == {*DECISIONS}
-
-
-def _names_of_schema(node: Any) -> set[str]:
-    """Full and plain names of every record of a schema file."""
-    if isinstance(node, list):
-        return {name for each in node for name in _names_of_schema(each)}
-    if not isinstance(node, dict):
-        return set()
-    found = {str(node["name"])} if node.get("type") == "record" else set()
-    return found | {name for value in node.values() for name in _names_of_schema(value)}
-
-
-@pytest.mark.parametrize(
-    ("file", "types"),
-    [("epoch.avsc", [*FACTS]), ("command.avsc", [*DECISIONS])],
-)
-def test_the_schema_knows_every_type(file: str, types: list[type]) -> None:
-    schema = json.loads((Path(schema_folder()) / file).read_text())
-    names = _names_of_schema(schema)
-    for each in types:
-        tag = each.__struct_config__.tag  # type: ignore[attr-defined]
-        assert tag in names, f"{tag} is missing in {file}"
