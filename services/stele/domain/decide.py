@@ -9,8 +9,9 @@ from stele.domain.cluster.facts import FoundCluster
 from stele.domain.commands import MAX_TEXT_CHARS, Envelope, command_name
 from stele.domain.context import Context, Decision
 from stele.domain.evolve import apply_facts
+from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.registry import DECISIONS
+from stele.domain.registry import DECISIONS, required_features
 
 
 def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
@@ -21,7 +22,22 @@ def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
     decision: Decision = DECISIONS[type(envelope.command)](
         Context(image, envelope, at_ms, apply_facts), envelope.command
     )
-    return decision
+    if isinstance(decision, Rejection):
+        return decision
+    return _check_features(image, decision) or decision
+
+
+def _check_features(image: Image, facts: tuple[AnyFact, ...]) -> Rejection | None:
+    """What needs a feature that is off would stop every reader that does not know it."""
+    lacking = sorted({*required_features(facts)} - {*image.features.enabled})
+    if not lacking:
+        return None
+    return Rejection(
+        "feature_not_enabled",
+        f"This needs {', '.join(lacking)}, which the cluster has not enabled.",
+        "Upgrade every node and service, then enable it: `stele features enable`.",
+        {"features": ",".join(lacking)},
+    )
 
 
 def _check_envelope(image: Image, envelope: Envelope) -> Rejection | None:

@@ -1,8 +1,10 @@
 """All domains, in the order in which a snapshot writes them. Adding a domain is its folder and a line here."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from stele.domain import commands
+from stele.domain.base import Fact
 from stele.domain.cluster.domain import DOMAIN as FOUNDING
 from stele.domain.features.domain import DOMAIN as FEATURES
 from stele.domain.membership.domain import DOMAIN as MEMBERSHIP
@@ -28,6 +30,20 @@ FACTS: Final[dict[type, tuple[str, Any]]] = {
     fact: (domain.name, apply) for domain in DOMAINS for fact, apply in domain.apply.items()
 }
 """Fact -> the domain's name and how it folds the fact."""
+
+FEATURES_OF_FACTS: Final[dict[type, str]] = {
+    fact: feature for domain in DOMAINS for fact, feature in domain.features.items()
+}
+
+KNOWN_FEATURES: Final = frozenset(FEATURES_OF_FACTS.values())
+"""Semantics, beyond the first, that this build can fold."""
+
+
+def required_features(facts: Iterable[Fact]) -> tuple[str, ...]:
+    """What a reader needs to fold these facts, sorted: derived, never set by hand."""
+    needed = {FEATURES_OF_FACTS[type(f)] for f in facts if type(f) in FEATURES_OF_FACTS}
+    return tuple(sorted(needed))
+
 
 DECISIONS: Final[dict[type, Any]] = {
     command: decide for domain in DOMAINS for command, decide in domain.decide.items()

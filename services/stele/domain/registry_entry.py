@@ -27,6 +27,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     view: Callable[[Any], dict[str, Any]]
     diff: Callable[[Any, Any], dict[str, Any]]
     hash: Callable[[Any], int] | None = None
+    features: Mapping[type, str] = {}
+    """Facts that a reader can only fold with a feature: nobody writes them before it is enabled."""
     shared: bool = True
     """Every process keeps it, so that it is part of the state's hash."""
 

@@ -13,6 +13,7 @@ from stele.domain.facts import Epoch
 from stele.domain.messages import Ack, Order, Report
 from stele.log.chain import FROZEN, FROZEN_BYTES, STATE_BYTES
 from stele.log.schemas import HEADER_BYTES, Schema, load_schemas
+from stele.log.sufficient import oldest_sufficient
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -41,9 +42,13 @@ class DecodeError(ValueError):
 
 
 def encode_epoch(epoch: Epoch) -> bytes:
-    """The frozen part is laid down by hand: it is the same in every schema, and that is faster."""
-    schemas, tail = load_schemas(), _tails()
-    header = schemas.headers["Epoch"]
+    """By the oldest schema that can say it. The frozen part is laid down by hand: it is the same in every
+    schema, and that is faster.
+    """
+    record = {name: getattr(epoch, name) for name in _TAIL_FIELDS}
+    facts = msgspec.to_builtins(epoch.facts, builtin_types=_BYTES)
+    record["facts"] = [_named(fact) for fact in facts]
+    header = oldest_sufficient("Epoch", record)
     out = BytesIO()
     out.write(header)
     for part in (epoch.prev_state_id, epoch.state_id, epoch.log_id, epoch.witness_state_id):
@@ -51,10 +56,7 @@ def encode_epoch(epoch: Epoch) -> bytes:
         out.write(part)
     out.write(epoch.epoch.to_bytes(_NUMBER_BYTES))
     out.write(epoch.witness_epoch.to_bytes(_NUMBER_BYTES))
-    record = {name: getattr(epoch, name) for name in _TAIL_FIELDS}
-    facts = msgspec.to_builtins(epoch.facts, builtin_types=_BYTES)
-    record["facts"] = [_named(fact) for fact in facts]
-    schemaless_writer(out, tail[header], record)
+    schemaless_writer(out, _tails()[header], record)
     return out.getvalue()
 
 

@@ -30,6 +30,7 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import NO_LOG, Image
+from stele.domain.registry import required_features
 from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
 from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import time_ms
@@ -338,6 +339,7 @@ class CommitPipeline:
             reason=envelope.reason,
             origin=envelope.origin,
             at_ms=at_ms,
+            required_features=required_features(facts),
         )
         return encode_epoch(epoch), epoch
 

@@ -17,6 +17,8 @@ from fastavro.schema import fingerprint, load_schema, to_parsing_canonical_form
 from stele.log.chain import MAGIC
 
 HEADER_BYTES: Final = 10
+ORDER_FILE: Final = "order.txt"
+"""In the history: its files, the oldest release first."""
 """``chain.MAGIC`` and eight bytes of fingerprint: Avro's single-object encoding."""
 
 Schema = Any
@@ -29,6 +31,8 @@ class SchemaSet(msgspec.Struct, frozen=True):
     newest: dict[str, Schema]
     headers: dict[str, bytes]
     by_header: dict[bytes, tuple[str, Schema]]
+    releases: dict[str, tuple[bytes, ...]]
+    """Headers by record name, the oldest release first and the newest schema last."""
 
 
 def schema_folder() -> Path:
@@ -55,7 +59,25 @@ def load_schemas(folder: Path | None = None) -> SchemaSet:
     past = [load_schema(path) for path in sorted((folder / "history").glob("*.avsc"))]
     by_header = {header_of(schema): (_name(schema), schema) for schema in past}
     by_header.update({headers[name]: (name, schema) for name, schema in newest.items()})
-    return SchemaSet(newest, headers, by_header)
+    return SchemaSet(newest, headers, by_header, _releases(folder, headers))
+
+
+def _releases(folder: Path, headers: dict[str, bytes]) -> dict[str, tuple[bytes, ...]]:
+    """The order of the history, which its file ``order.txt`` keeps: a line for each file, the oldest first."""
+    order = folder / "history" / ORDER_FILE
+    files = order.read_text().split() if order.exists() else []
+    return {
+        name: (
+            *(
+                header
+                for file in files
+                if file.startswith(f"{name.lower()}-")
+                and (header := MAGIC + bytes.fromhex(file.removesuffix(".avsc")[-16:])) != newest
+            ),
+            newest,
+        )
+        for name, newest in headers.items()
+    }
 
 
 def _name(schema: Schema) -> str:
@@ -75,6 +97,8 @@ def _release(folder: Path) -> int:
         kept = history_file(folder, _name(schema), header_of(schema))
         if not kept.exists():
             kept.write_text(path.read_text())
+            with (folder / "history" / ORDER_FILE).open("a") as order:
+                order.write(f"{kept.name}\n")
     return _check(folder)
 
 
@@ -108,10 +132,10 @@ def _flaws_of_history(kept: Path, schema: Schema) -> list[str]:
 
 def _flaws_of_reading(folder: Path, name: str, schema: Schema) -> list[str]:
     """Fields that a record of an older schema has no value for."""
-    new = dict(_records(schema))
+    new = dict(records_of(schema))
     flaws = []
     for path in sorted((folder / "history").glob(f"{name.lower()}-*.avsc")):
-        for record, old in _records(load_schema(path)):
+        for record, old in records_of(load_schema(path)):
             before = {field["name"] for field in old}
             flaws += [
                 f"{record}.{field['name']} has no default, and records of {path.name} do not have it: "
@@ -122,19 +146,19 @@ def _flaws_of_reading(folder: Path, name: str, schema: Schema) -> list[str]:
     return flaws
 
 
-def _records(schema: Schema) -> Iterator[tuple[str, list[Schema]]]:
+def records_of(schema: Schema) -> Iterator[tuple[str, list[Schema]]]:
     """Name and fields of every record in a schema."""
     if isinstance(schema, list):
         for branch in schema:
-            yield from _records(branch)
+            yield from records_of(branch)
     elif isinstance(schema, dict):
         if schema["type"] == "record":
             yield str(schema["name"]), schema["fields"]
             for field in schema["fields"]:
-                yield from _records(field["type"])
+                yield from records_of(field["type"])
         else:
             for part in ("type", "items", "values"):
-                yield from _records(schema.get(part))
+                yield from records_of(schema.get(part))
 
 
 def _meaning(schema: Schema) -> Schema:

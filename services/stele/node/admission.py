@@ -8,9 +8,9 @@ import msgspec
 from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
+from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.requests.not_taken import NOT_FOUNDED
 from stele.log.commander import NotTakenError
-from stele.log.fold import KNOWN_FEATURES
 from stele.log.follower import LogFollower
 from stele.node.identity import Identity
 from stele.runtime.logs import get_logger

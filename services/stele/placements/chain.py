@@ -6,9 +6,9 @@ import msgspec
 
 from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.codec import DecodeError, decode_epoch
 from stele.log.errors import CorruptRecordError, LogError, UnknownFeatureError, UnknownSchemaError
-from stele.log.fold import KNOWN_FEATURES
 from stele.log.schemas import HEADER_BYTES
 from stele.log.state_ids import STATE_ID_BYTES
 
