@@ -6,6 +6,7 @@ import pytest
 from fastavro.schema import load_schema
 
 from stele.domain import commands, facts
+from stele.domain.base import Fact
 from stele.domain.commands import (
     Advance,
     AnnounceNode,
@@ -22,16 +23,19 @@ from stele.domain.commands import (
     Rollback,
     SetSetting,
 )
-from stele.domain.base import Fact
 from stele.domain.facts import Epoch
 from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind, ReportStatus, TransitionState
 from stele.domain.requests.decisions import refusal
-from stele.domain.requests.facts import DecidedGeneration
+from stele.domain.requests.facts import DecidedGeneration, RequestForgotten
 from stele.domain.ring.facts import PlacementDropped
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import KeyspaceDropped
 from stele.domain.snapshot import image_to_facts
+from stele.domain.staging.facts import Part, PartsCommitted
+from stele.domain.topology.facts import TransitionMarked, TransitionPlanned, TransitionUnplanned
 from stele.log import codec
 from stele.log.codec import DecodeError
 from stele.log.schemas import HEADER_BYTES, MAGIC, header_of, load_schemas, schema_folder
@@ -68,12 +72,19 @@ def test_every_kind_of_fact_comes_back() -> None:
     history, driver = three_nodes()
     history.apply(join(4, "r1"))
     driver.run()
+    plan = TransitionPlan((TransitionRow(-5, 5, ("n1",), ("n2",)),), locks=(Range(-5, 5),))
     every = [
         *(fact for epoch in history.epochs for fact in epoch.facts),
         *(fact for image in history.images for fact in image_to_facts(image)),
         KeyspaceDropped("library"),
         PlacementDropped("dc1:3"),
         FeaturesEnabled(("a", "b")),
+        RequestForgotten("r"),
+        TransitionPlanned("t", "dc1:3", plan),
+        TransitionUnplanned("t", "dc1:3"),
+        TransitionMarked("t", "why", ("r",)),
+        Part("id", 2, (SettingChanged("key", "x"), TransitionPlanned("t", "dc1:3", plan))),
+        PartsCommitted("id", 3),
         refusal(
             Envelope(request_id="r", command=Leave("n1"), actor="ada"),
             b"0" * 16,

@@ -17,9 +17,9 @@ from stele.domain.commands import (
     Outcome,
     SetSetting,
 )
-from stele.domain.requests.facts import CommandRefused
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.requests import memory
+from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, uuid7
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold

@@ -103,7 +103,9 @@ def _post_command(schema: Schemas, error: Json) -> Json:
             "410": _answer(
                 "Too old to be remembered, and never decided again", schema[ErrorAnswer]
             ),
-            "412": _answer("Nothing was decided: the log is another one, or none", schema[ErrorAnswer]),
+            "412": _answer(
+                "Nothing was decided: the log is another one, or none", schema[ErrorAnswer]
+            ),
             "413": error,
             "422": _answer("No command, or an id that stands for another one", schema[ErrorAnswer]),
             "503": error,

@@ -18,9 +18,10 @@ from structlog.stdlib import BoundLogger
 from stele.domain.commands import Envelope, FoundCluster, Outcome
 from stele.domain.image import Image
 from stele.log.errors import LogError
+from stele.log.flight import Reply
 from stele.log.fold import Fold
 from stele.log.history import History
-from stele.log.pipeline import CommitPipeline, Decisions, Ids, Reply
+from stele.log.pipeline import CommitPipeline, Decisions, Ids
 from stele.log.port import Log
 from stele.log.reader import LogReader
 from stele.log.state_ids import next_state_id
