@@ -119,7 +119,13 @@ def check_locks(image: Image) -> None:
 
 
 def _locked(transition: Transition, name: str, ring: set[int], cuts: list[int]) -> Segments:
-    """What a transition changes, and both pieces beside its nodes' tokens, as pieces between all tokens."""
+    """What a transition changes, and both pieces beside its nodes' tokens, as pieces between all tokens.
+
+    Nothing of a placement that was made after its tokens had come or gone for good: there it has an empty plan.
+    """
+    plan = transition.plans[name]
+    if not (plan.rows or plan.split or plan.merge):
+        return set()
     bounds = [*cuts, *(r.end for r in transition.plans[name].rows if r.end != MIN_TOKEN)]
     pieces = list(
         zip([MIN_TOKEN, *sorted({*bounds})], [*sorted({*bounds}), MAX_TOKEN + 1], strict=True)

@@ -96,19 +96,16 @@ def _end_request(draft: Draft, transition: Transition, request_id: str, *, undon
     if node is not None and operation.undone is not None:
         waits_anew = NodeState.NORMAL if node.tokens else NodeState.NONE
         state = operation.undone if blamed else waits_anew
-        # What it has streamed may be nobody's concern by the time it has joined after all.
-        since = draft.context.epoch if state is NodeState.NONE else node.cleanup_since
-        draft.add(NodeChanged(replace(node, state=state, cleanup_since=since)))
+        draft.add(NodeChanged(replace(node, state=state)))
 
 
 def _mark_cleanup(draft: Draft, transition: Transition, touched: set[str]) -> list[AnyFact]:
-    """Members that hold data of ranges which are not, or not any more, theirs.
-
-    Those that come or go by another transition clean up too, once they are normal.
+    """Nodes that hold data of ranges which are not, or not any more, theirs. They are ordered to clean up while
+    they are normal: those that leave, or wait to join, once they are that.
     """
-    members, epoch = draft.image.membership.taking_part(), draft.context.epoch
-    marked = sorted(touched & {*members} - {*transition.nodes()})
-    return [NodeChanged(replace(members[n], cleanup_since=epoch)) for n in marked]
+    nodes, epoch = draft.image.membership.nodes, draft.context.epoch
+    stay = [nodes[n] for n in sorted(touched) if nodes[n].state is not NodeState.LEFT]
+    return [NodeChanged(replace(node, cleanup_since=epoch)) for node in stay]
 
 
 def _losers(transition: Transition) -> set[str]:
