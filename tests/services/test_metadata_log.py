@@ -177,14 +177,14 @@ def test_a_bad_body_is_told_what_is_wrong(
     "command",
     [
         {"type": "claim_coordinator", "holder": "x", "term": 10**30},
-        {"type": "advance", "term": -(10**30), "target": "x", "version": 10**30},
+        {"type": "advance", "term": -(10**30), "version": 10**30, "open": [["x"]]},
         {"type": "create_keyspace", "name": "k", "replication": {"dc1": 10**12}},
         {"type": "create_keyspace", "name": "k", "replication": {}},
         {"type": "join", "node_id": "n", "cluster": "c", "address": "a", "dc": "d", "rack": "r",
          "num_tokens": 10**20, "initial_tokens": [10**40]},
         {"type": "set_setting", "name": "x" * 10_000, "value": ""},
         {"type": "set_setting", "name": "x", "value": "v" * 70_000},
-        {"type": "finish_cleanup", "term": 2**63, "node_id": "", "version": 2**64},
+        {"type": "finish_cleanup", "term": 2**63, "node_id": "", "session": "s" * 9999},
     ],
 )  # fmt: skip
 def test_values_beyond_all_bounds_are_rejected_and_harm_nothing(

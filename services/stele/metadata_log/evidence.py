@@ -17,7 +17,7 @@ from stele.runtime.logs import get_logger
 
 log: BoundLogger = get_logger(__name__)
 
-GUARD_KEY: Final = "stele:{cluster}:guard"
+GUARD_KEY: Final = "stele:{{{cluster}}}:guard"
 """Written by the session guard, for clusters alone; see its ``check.guard_key``."""
 REDIS_TIMEOUT_S: Final = 2.0
 TELLING_FLOWS: Final = ("orders", "placements")

@@ -43,6 +43,9 @@ NOT_TAKEN: Final = {
     not_taken.FROM_THE_FUTURE: 400,
     not_taken.REUSED: 422,
     not_taken.EXPIRED: 410,
+    not_taken.NOT_FOUNDED: 412,
+    not_taken.OLDER_CLUSTER: 412,
+    not_taken.OTHER_LOG: 412,
 }
 """HTTP status of a command that was not taken."""
 

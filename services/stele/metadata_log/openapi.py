@@ -154,6 +154,9 @@ def _post_command(schema: Schemas, error: Json) -> Json:
             "409": _answer("Rejected: nothing was changed", schema[OutcomeAnswer]),
             "400": error,
             "410": _answer("Too old to be remembered, and never decided again", schema[ErrorBody]),
+            "412": _answer(
+                "Nothing was decided: the log is another one, or none", schema[ErrorBody]
+            ),
             "413": error,
             "422": _answer("No command, or an id that stands for another one", schema[ErrorBody]),
             "503": error,

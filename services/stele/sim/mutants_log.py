@@ -14,9 +14,10 @@ from stele.domain.requests.memory import RequestMemory
 from stele.domain.snapshot import image_to_facts
 from stele.log.chain import PREV_STATE_ID
 from stele.log.codec import decode_epoch
+from stele.log.flight import InFlight, Reply, Waiting
 from stele.log.fold import Fold
 from stele.log.history import Checkpoint, History, Mark, Winner
-from stele.log.pipeline import CommitPipeline, InFlight, Reply, Waiting
+from stele.log.pipeline import CommitPipeline
 from stele.log.state_ids import STATE_ID_BYTES, next_state_id
 from stele.sim.patching import Patch
 from stele.sim.process import Follower

@@ -30,6 +30,7 @@ from stele.domain.topology.facts import (
 )
 from stele.domain.topology.image import TopologyImage
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.pieces import joined, opening
 
 replace = msgspec.structs.replace
 
@@ -72,8 +73,9 @@ def transition_marked(image: TopologyImage, fact: TransitionMarked) -> TopologyI
 
 
 def transition_planned(image: TopologyImage, fact: TransitionPlanned) -> TopologyImage:
-    plans = {**image.transitions[fact.transition_id].plans, fact.placement: fact.plan}
-    return _changed(image, fact.transition_id, plans=plans)
+    before = image.transitions[fact.transition_id].plans
+    plan = joined(before.get(fact.placement), fact.plan)
+    return _changed(image, fact.transition_id, plans={**before, fact.placement: plan})
 
 
 def transition_unplanned(image: TopologyImage, fact: TransitionUnplanned) -> TopologyImage:
@@ -95,7 +97,7 @@ def to_facts(image: TopologyImage) -> Iterable[TopologyFact]:
     yield VersionsChanged(versions_of(image))
     yield CoordinatorChanged(image.coordinator)
     for transition in image.open():
-        yield TransitionOpened(transition)
+        yield from opening(transition)
 
 
 def versions_of(image: TopologyImage) -> Versions:

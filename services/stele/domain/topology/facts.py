@@ -96,6 +96,8 @@ class CoordinatorChanged(Fact, frozen=True):
 
 
 class TransitionOpened(Fact, frozen=True):
+    """Without its plans, which are facts of their own."""
+
     transition: Transition
 
 
@@ -118,7 +120,7 @@ class TransitionMarked(Fact, frozen=True):
 
 
 class TransitionPlanned(Fact, frozen=True):
-    """Its plan for a placement that came while it was open."""
+    """Its plan for a placement, or one more piece of it, to be put behind those that came before."""
 
     transition_id: str
     placement: str
