@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from stele.domain.commands import AdvanceFence, ClaimCoordinator, StartRequest
+from stele.domain.commands import Advance, AdvanceFence, ClaimCoordinator
+from stele.domain.requests.ids import named
 from stele.session_guard.check import (
     GuardUnavailable,
     Refused,
@@ -47,7 +48,8 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 async def start_joining(writer: LogWriter) -> None:
     """A term, and the operation of the first join in its first step."""
     await writer.submit(ClaimCoordinator("test", 1))
-    assert (await writer.submit(StartRequest(1, "join-n1"))).applied
+    opening = Advance(term=1, version=1, open=((named("join-n1"),),))
+    assert (await writer.submit(opening)).applied
 
 
 async def test_a_barrier_is_complete_once_all_have_applied_and_drained(
