@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -33,6 +32,7 @@ from stele.node.wire import (
     decode_answers,
     encode,
 )
+from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
 from tests.services.processes import Service, Start, services
 from tests.services.world import settle, until
@@ -74,7 +74,7 @@ class Cluster:
         return self.nodes[node_id]
 
     async def command(self, **command: object) -> dict[str, Any]:
-        body = {"request_id": str(uuid.uuid4()), "command": command}
+        body = {"request_id": new_request_id(), "command": command}
         async with self._http.post(f"{self.log_url}/v1/commands", json=body) as answer:
             outcome: dict[str, Any] = await answer.json()
         assert outcome["applied"], outcome
@@ -89,6 +89,11 @@ class Cluster:
         url = f"{self.nodes[node_id].url}/v1/data/{KEYSPACE}/{key}"
         async with self._http.get(url) as answer:
             return answer.status, await answer.read()
+
+    def keyspace_id(self, name: str = KEYSPACE) -> str:
+        keyspace = self.image.schema.named(name)
+        assert keyspace is not None
+        return keyspace.keyspace_id
 
     async def replica(self, node_id: str, *ops: AnyOp) -> list[Answer]:
         """What a node answers to other nodes."""
@@ -259,7 +264,7 @@ async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
     fields: dict[str, Any] = {
         "version": stale,
         "epoch": written["epoch"],
-        "keyspace": KEYSPACE,
+        "keyspace_id": live.keyspace_id(),
         "token": token_of(b"k"),
         "key": b"k",
     }
