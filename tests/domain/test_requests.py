@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from stele.domain.commands import CreateKeyspace, SetSetting, command_digest
 from stele.domain.evolve import evolve
-from stele.domain.facts import CommandRefused, Epoch, SettingChanged
+from stele.domain.facts import Epoch
+from stele.domain.features.facts import SettingChanged
+from stele.domain.requests.facts import CommandRefused
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests import memory
 from stele.domain.requests.ids import named, parse, time_ms, uuid7, uuid8

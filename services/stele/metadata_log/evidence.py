@@ -1,4 +1,4 @@
-"""Whether an empty log had a cluster before: then it is not founded anew (docs/decisions/004).
+"""Whether an empty log had a cluster before: then it is not founded anew (docs/decisions/006).
 
 Cheap and sound, not complete: what is found proves an older cluster; finding nothing proves nothing.
 """

@@ -75,12 +75,7 @@ async def until(true: Callable[[], bool], limit_s: float, what: str) -> None:
 
 def _is_at_rest(image: Image) -> bool:
     unfinished = any(r.status in UNFINISHED for r in image.requests.requests.values())
-    topology = image.topology.topology
-    return (
-        image.topology.operation is None
-        and not unfinished
-        and topology.fence_version == topology.version
-    )
+    return not image.topology.transitions and not unfinished and image.topology.settled()
 
 
 def _least_told(history: History) -> int:

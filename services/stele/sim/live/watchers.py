@@ -116,7 +116,7 @@ async def probe(
     chance = random.Random(seed)
     while True:
         await asyncio.sleep(chance.expovariate(1 / PROBE_PAUSE_S))
-        version = image().topology.topology.fence_version - 1
+        version = image().topology.fence_version - 1
         nodes = members()
         if version < 1 or not nodes:
             continue
