@@ -3,7 +3,7 @@
 import pytest
 from immutables import Map
 
-from stele.domain.fencing import check_fence, takes_part
+from stele.domain.fencing import newest_fenced, takes_part
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.membership.image import MembershipImage
@@ -11,27 +11,27 @@ from stele.domain.names import NodeState
 
 
 @pytest.mark.parametrize(
-    ("row", "fence", "version", "refused"),
+    ("row", "before", "fence", "version", "refused"),
     [
-        (5, 9, 4, True),
-        (5, 9, 5, False),
-        (5, 9, 8, False),
-        (10, 9, 9, False),
-        (10, 9, 8, True),
-        (10, 10, 9, True),
+        (5, 0, 9, 4, True),
+        (5, 0, 9, 5, False),
+        (5, 0, 9, 8, False),
+        (10, 5, 9, 5, False),
+        (10, 5, 9, 4, True),
+        (10, 5, 10, 9, True),
     ],
 )
 def test_a_request_is_served_on_a_row_that_has_not_changed_behind_the_fence(
-    row: int, fence: int, version: int, refused: bool
+    row: int, before: int, fence: int, version: int, refused: bool
 ) -> None:
-    assert (check_fence(row, fence, version) is not None) is refused
+    assert (version < newest_fenced(row, before, fence)) is refused
 
 
 def test_a_row_that_changes_again_still_refuses_what_its_last_change_fenced_out() -> None:
     """Changed by version 27, which is fenced, and now by 28: version 26 must not come back."""
-    assert check_fence(27, 27, 26) is not None
-    assert check_fence(28, 27, 26) is not None
-    assert check_fence(28, 28, 26) is not None
+    assert newest_fenced(27, 20, 27) == 27
+    assert newest_fenced(28, 27, 27) == 27
+    assert newest_fenced(28, 27, 28) == 28
 
 
 @pytest.mark.parametrize("state", [*NodeState])
