@@ -34,7 +34,8 @@ LOG_ID = next_state_id(bytes(16), 1_700_000_000_000, 7)
 class History:
     """Every epoch and every image since the beginning."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_id: bytes = LOG_ID) -> None:
+        self.log_id = log_id
         self.epochs: list[Epoch] = []
         self.images: list[Image] = [EMPTY]
         self._chance = random.Random(7)
@@ -68,7 +69,7 @@ class History:
         epoch = Epoch(
             prev_state_id=image.state_id,
             state_id=next_state_id(image.state_id, 1_700_000_000_000, entropy),
-            log_id=LOG_ID,
+            log_id=self.log_id,
             witness_state_id=image.state_id,
             epoch=image.epoch + 1,
             witness_epoch=image.epoch,
