@@ -39,6 +39,15 @@ MOVED: WeakKeyDictionary[Job, threading.Event] = WeakKeyDictionary()
 EVERYWHERE = {"c": 10**6}
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks at the brokers come often, so that what they find need not be waited for."""
+    from stele.placements import job
+
+    monkeypatch.setattr(job, "LOOK_S", 0.5)
+    monkeypatch.setattr(job, "METADATA_AGE_MS", 500)
+
+
 def make_options(
     kafka: str, cluster: str, folder: Path, pattern: str = "", max_offsets: int = 5000
 ) -> JobOptions:
@@ -166,7 +175,7 @@ def test_two_jobs_at_once_write_everything_once(
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     log = random_log(2)
-    options = make_options(kafka, topics, folder, max_offsets=25)
+    options = make_options(kafka, topics, folder, max_offsets=40)
     jobs = [make_job(spark, options, folder, f"scratch-{number}") for number in range(2)]
     try:
         for job in jobs:
@@ -311,8 +320,8 @@ def test_a_killed_worker_is_met_with_a_restart_that_loses_nothing(
 ) -> None:
     from stele.placements.runner import Phase, Runner
 
-    log = random_log(3)
-    options = make_options(kafka, topics, folder, max_offsets=25)
+    log = random_log(3)[:90]
+    options = make_options(kafka, topics, folder, max_offsets=35)
     append(topics, log[:20])
     reasons: list[str] = []
     runner = Runner(
