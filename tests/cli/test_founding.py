@@ -18,9 +18,13 @@ def test_found_says_which_log_holds_the_cluster(server: Server, stele: Stele) ->
 
 
 def test_found_says_why_it_is_refused(server: Server, stele: Stele) -> None:
-    rejection = {"code": "older_cluster", "message": "Orders are there.", "hint": "Recover."}
-    outcome = {"request_id": "r", "applied": False, "epoch": 0, "rejection": rejection}
-    server.answer("POST", "/v1/commands", outcome, 409)
+    why = {
+        "code": "older_cluster",
+        "message": "Orders are there.",
+        "hint": "Recover.",
+        "details": {},
+    }
+    server.answer("POST", "/v1/commands", why, 412)
     ran = stele("found")
     assert ran.exit_code != 0
     assert "Orders are there." in ran.err

@@ -1,115 +1,99 @@
-"""Invariants of the design as checks of images, computed anew and naively (design, section 5)."""
+"""What every epoch of a test's world must hold: the simulator's invariants, and what only this world sees.
 
-from __future__ import annotations
+Nodes' true states are known here, so the gates of steps (I5) are judged by what nodes have applied, not by
+what they said.
+"""
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from itertools import combinations
+from collections.abc import Mapping
 
-from stele.domain.entities import Operation
+from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.names import NodeState, RequestKind, RequestStatus
-from stele.domain.ring.ranges import Placement, RangeReplicas
+from stele.sim import invariants as shared
+from stele.sim import ranges_in_use as in_use
 
 Applied = Mapping[str, tuple[Image, int | None]]
 """What each node has applied, and the oldest version that a request of it still holds."""
 
-MEMBERS = (NodeState.NORMAL, NodeState.BOOTSTRAPPING, NodeState.DECOMMISSIONING)
+
+class Invariants:
+    """Judges each epoch as it is written; remembers what the judgement of later ones needs."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, Image] = {}
+        self._sessions: set[str] = set()
+        self._changed: list[in_use.Change] = []
+
+    def check_step(self, before: Image, after: Image, epoch: Epoch, applied: Applied) -> None:
+        shared.check_versions(before, after)
+        shared.check_row_versions(before, after)
+        shared.check_quorums_meet(before, after)
+        shared.check_placements(after)
+        shared.check_at_rest(after)
+        shared.check_locks(after)
+        shared.check_no_way_back(before, after)
+        for name in {*after.topology.transitions} - {*before.topology.transitions}:
+            self._opened[name] = before
+        shared.check_undone(self._opened, before, after)
+        shared.check_fresh_sessions(before, after, self._sessions)
+        shared.check_sessions(after, self._sessions)
+        check_versions_before(before, after)
+        check_others_stay(before, after, epoch)
+        fences = before.topology.fence_version < after.topology.fence_version
+        if fences or before.topology.version < after.topology.version:
+            check_gate(before, self._changed, applied, fences=fences)
+        if before.topology.version < after.topology.version:
+            self._changed = list(in_use.changes(before, after))
 
 
-def check_step(images: Sequence[Image], after: Image, command: str, applied: Applied) -> None:
-    before = images[-1]
-    check_versions(before, after)
-    check_quorums_meet(before, after)
-    check_replicas(after)
-    if command in ("advance_fence", "advance", "start_request"):
-        check_gate(before, after, command, applied)
-    check_undone(images, after)
+def check_versions_before(before: Image, after: Image) -> None:
+    """I3: a row that gets other replicas says since when it had those before."""
+    for name, (one, two) in in_use.shared(before, after).items():
+        for row in two.rows:
+            there = one.overlapping(in_use.range_of(row))
+            if any(in_use.sides(old) != in_use.sides(row) for old in there):
+                newest = max(old.version for old in there)
+                assert row.version_before == newest, (name, row, there)
+            assert row.version_before <= row.version <= after.topology.version
 
 
-def check_versions(before: Image, after: Image) -> None:
-    """I3: at most two versions in use; neither number goes back."""
-    old, new = before.topology.topology, after.topology.topology
-    assert new.version - 1 <= new.fence_version <= new.version
-    assert old.version <= new.version <= old.version + 1
-    assert old.fence_version <= new.fence_version
-
-
-def check_quorums_meet(before: Image, after: Image) -> None:
-    """I4: what one of two adjacent views acknowledges, every quorum read of the other meets."""
-    for name, placement in after.ring.placements.items():
-        other = before.ring.placements.get(name)
-        if other is None or other is placement:
+def check_others_stay(before: Image, after: Image, epoch: Epoch) -> None:
+    """Only a transition's own move changes its state or session, and only to a new version."""
+    moved = {getattr(fact, "transition_id", "") for fact in epoch.facts}
+    for transition in before.topology.open():
+        now = after.topology.transitions.get(transition.transition_id)
+        if now is None or transition.transition_id in moved:
             continue
-        for one, two in _pairs(other, placement):
-            assert _meets(one.reads, one.writes, two.reads), (one, two)
-            assert _meets(two.reads, two.writes, one.reads), (one, two)
+        assert (now.state, now.session, now.entered_version) == (
+            transition.state,
+            transition.session,
+            transition.entered_version,
+        )
 
 
-def _pairs(one: Placement, two: Placement) -> set[tuple[RangeReplicas, RangeReplicas]]:
-    ends = {row.end for row in (*one.rows, *two.rows)}
-    return {(one.row_for(end), two.row_for(end)) for end in ends}
+def check_gate(
+    before: Image, changed: list[in_use.Change], applied: Applied, *, fences: bool
+) -> None:
+    """I5: a fence moves, or a step starts, only once quorums of all that changed know what was before.
 
-
-@cache
-def _meets(reads: tuple[str, ...], writes: tuple[str, ...], read_by: tuple[str, ...]) -> bool:
-    """Acks that satisfy a write: a majority of the reads and one for each replica that is pending."""
-    needed = len(reads) // 2 + 1 + len(writes) - len(reads)
-    return all(
-        len(set(read_by) - set(acks)) < len(read_by) // 2 + 1
-        for acks in combinations(writes, needed)
-    )
-
-
-def check_replicas(image: Image) -> None:
-    """I7: no node twice, never fewer replicas than the factor, in different racks while there are any."""
-    nodes = image.membership.nodes
-    racks = {node.rack for node in nodes.values() if node.tokens}
-    for name, replication in image.schema.replications().items():
-        for row in image.ring.placements[name].rows:
-            for replicas in (row.reads, row.writes):
-                assert len(set(replicas)) == len(replicas)
-            assert set(row.reads) <= set(row.writes)
-            assert len(row.reads) >= sum(replication.values())
-            if image.topology.operation is None:
-                found = {nodes[n].rack for n in row.reads}
-                assert len(found) >= min(len(racks), len(row.reads))
-
-
-def check_gate(before: Image, after: Image, command: str, applied: Applied) -> None:
-    """I5: a fence moves, or a step starts, only once quorums of all that it touches know what was before."""
-    topology, operation = before.topology.topology, before.topology.operation
-    epoch = topology.since_epoch if command == "advance_fence" else topology.fence_epoch
+    Ranges on their way back are read from the same replicas before and after; they hold up nothing.
+    """
+    topology = before.topology
+    epoch = topology.since_epoch if fences else topology.fence_epoch
     passed = {
         n
         for n, (image, holds) in applied.items()
         if image.epoch >= epoch and (holds is None or holds >= topology.version)
     }
-    undone = bool(topology.rollback)
-    members = {n for n, node in before.membership.nodes.items() if node.state in MEMBERS}
-    if undone and operation is not None and operation.kind is RequestKind.JOIN:
-        members.discard(operation.node_id)
-    assert 2 * len(members & passed) > len(members) or not members, (members, passed)
-    for replicas in _touched(operation, undone=undone):
-        assert 2 * len(replicas & passed) > len(replicas), (replicas, passed)
-
-
-def _touched(operation: Operation | None, *, undone: bool) -> Iterable[set[str]]:
-    """Before, after and both; before alone when undone, as nobody ever reads from the others then."""
-    for plan in operation.plans.values() if operation is not None else ():
-        for row in plan.rows:
-            sets = (row.old,) if undone else (row.old, row.new, (*row.old, *row.new))
-            yield from (set(replicas) for replicas in sets if replicas)
-
-
-def check_undone(images: Sequence[Image], after: Image) -> None:
-    """I11: what was rolled back left the placements and the ring as they were."""
-    operation = images[-1].topology.operation
-    if operation is None or after.topology.operation is not None:
-        return
-    request = after.requests.requests[operation.request_id]
-    if request.status is RequestStatus.DONE:
-        return
-    start = images[request.started_epoch - 1]
-    assert start.ring == after.ring
-    assert start.membership.ring_tokens() == after.membership.ring_tokens()
+    going_back = [t for t in topology.open() if t.mark]
+    for change in changed:
+        keyspace = before.schema.by_id.get(change.keyspace_id)
+        undone = keyspace is not None and any(
+            row.start < change.token <= row.end or row.end < row.start
+            for transition in going_back
+            if keyspace.placement in transition.plans
+            for row in transition.plans[keyspace.placement].rows
+        )
+        if undone and change.after is not None and change.before[0] == change.after[0]:
+            continue
+        for replicas in change.replica_sets():
+            assert 2 * len(replicas & passed) > len(replicas), (change, passed)

@@ -1,7 +1,5 @@
 """Where the stories of these tests begin: an operation that has come to a certain state."""
 
-from __future__ import annotations
-
 from stele.domain.names import RequestStatus, TransitionState
 from tests.coordinator.world import World, three_nodes
 
@@ -10,19 +8,29 @@ def status_of(world: World, request_id: str) -> RequestStatus:
     return world.image.requests.requests[request_id].status
 
 
-def reach(world: World, state: TransitionState, *, fenced: bool = True) -> None:
+def error_of(world: World, request_id: str) -> str:
+    return world.image.requests.requests[request_id].error
+
+
+def reach(
+    world: World, request_id: str, state: TransitionState, *, fenced: bool | None = True
+) -> None:
+    """Until the request's transition is in a state, its version fenced or just not yet; None: either."""
+
     def there() -> bool:
-        topology = world.image.topology.topology
-        is_fenced = topology.fence_version == topology.version
-        return topology.transition_state is state and is_fenced >= fenced
+        topology = world.image.topology
+        transition = topology.of_request(request_id)
+        if transition is None or transition.state is not state:
+            return False
+        return fenced is None or fenced == (topology.fence_version >= transition.entered_version)
 
-    world.until(there, f"state {state}")
+    world.until(there, f"{request_id} to be in {state}")
 
 
-def joining(state: TransitionState, *, fenced: bool = True, rf: int = 2) -> World:
+def joining(state: TransitionState, *, fenced: bool | None = None, rf: int = 2) -> World:
     """Three nodes and a2, which is joining and has come to ``state``; it does no work yet."""
     world = three_nodes(rf)
     world.add("a2")
     world.nodes["a2"].mute = True
-    reach(world, state, fenced=fenced)
+    reach(world, "join-a2", state, fenced=fenced)
     return world

@@ -4,10 +4,10 @@ Every command, order and report passes ``World.event`` before and after it takes
 enumerate all of these moments and let somebody crash there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 
 from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
@@ -21,16 +21,15 @@ from stele.domain.commands import (
     Rejection,
     command_name,
 )
-from stele.domain.decide import decide
-from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import NodeState, OrderKind, ReportStatus
 from stele.domain.reports import ReportTable
-from tests.coordinator import invariants
+from stele.domain.topology.facts import Transition
+from tests.coordinator.invariants import Applied, Invariants
+from tests.domain.epochs import LOG_ID, History
 
-LOG_ID = bytes(15) + b"\x07"
 TICK_S = 0.25
 HEARTBEAT_S = 0.5
 RESTART_S = 3.0
@@ -60,7 +59,7 @@ class SimNode:
     def ack(self, newest: Image) -> Ack:
         if self.applies:
             self.image = newest
-        topology = self.image.topology.topology
+        topology = self.image.topology
         self.sequence += 1
         return Ack(
             node_id=self.node_id,
@@ -76,12 +75,13 @@ class SimNode:
 class Brain:
     """A coordinator process: all that it knows is lost with it."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: "World", name: str) -> None:
         self.name = name
         self.world = world
         self.memory = Memory()
         self.acks = AckTable()
         self.reports = ReportTable()
+        self.refusals: dict[str, Rejection] = {}
         self.term = 0
         self.steps = Steps(self.memory)
 
@@ -93,70 +93,74 @@ class Brain:
         world = self.world
         if world.image.topology.coordinator.term < self.term:
             self.claim()
-        seen = Observed(world.image, self.acks, self.reports, self.term, world.now_s)
+        seen = Observed(
+            world.image, self.acks, self.reports, self.term, world.now_s, {**self.refusals}
+        )
         self.steps = next_steps(self.memory, seen, world.limits)
         self.memory = self.steps.memory
         for order in self.steps.orders:
-            world.event(f"order {order.kind}", lambda order=order: world.deliver(order))
+            world.event(f"order {order.kind}", partial(world.deliver, order))
         for envelope in self.steps.commands:
             name = command_name(envelope.command)
-            world.event(f"append {name}", lambda envelope=envelope: world.submit(envelope))
+            world.event(f"append {name}", partial(self._submit, envelope))
         return self.steps
+
+    def _submit(self, envelope: Envelope) -> None:
+        refusal = self.world.submit(envelope)
+        if refusal is not None:
+            self.refusals[envelope.request_id] = refusal
 
 
 class World:
+    """Nodes, one coordinator that acts, others that believe to act, and the log between them.
+
+    ``refuse`` may answer a command in place of the metadata log.
+    """
+
     def __init__(self) -> None:
         self.limits = Limits()
         self.now_s = 0.0
-        self.images = [EMPTY]
-        self.epochs: list[Epoch] = []
-        self.rejections: list[Rejection] = []
+        self.invariants = Invariants()
+        self.history = History(self._judge)
         self.nodes: dict[str, SimNode] = {}
         self.brain = Brain(self, "c1")
         self.zombies: list[Brain] = []
         self.log_down_until_s = 0.0
+        self.refuse: Callable[[Envelope], Rejection | None] = lambda _envelope: None
         self.on_event: Callable[[str, str], None] = lambda _what, _when: None
         self.events: list[str] = []
         self._waiting_reports: list[Report] = []
+        self._ids = count(1)
 
     @property
     def image(self) -> Image:
-        return self.images[-1]
+        return self.history.image
+
+    @property
+    def images(self) -> list[Image]:
+        return self.history.images
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        return self.history.epochs
 
     @property
     def version(self) -> int:
-        return self.image.topology.topology.version
+        return self.image.topology.version
+
+    def _judge(self, before: Image, after: Image, epoch: Epoch) -> None:
+        applied: Applied = {n: (node.image, node.holds) for n, node in self.nodes.items()}
+        self.invariants.check_step(before, after, epoch, applied)
 
     def apply(self, command: AnyCommand, request_id: str = "") -> Rejection | None:
-        request_id = request_id or f"request-{len(self.epochs)}-{command_name(command)}"
+        request_id = request_id or f"{command_name(command)}-{next(self._ids)}"
         return self.submit(Envelope(request_id=request_id, command=command, actor="ada"))
 
     def submit(self, envelope: Envelope) -> Rejection | None:
-        """As the metadata log does: once for each request id, nothing while it is down."""
-        image = self.image
+        """As the metadata log does: one outcome for each request id, nothing while it is down."""
         if self.now_s < self.log_down_until_s:
             return None
-        if image.decided is not None and image.decided.candidates(envelope.request_id):
-            return None
-        decision = decide(image, envelope, round(self.now_s * 1000))
-        if isinstance(decision, Rejection):
-            self.rejections.append(decision)
-            return decision
-        epoch = Epoch(
-            prev_state_id=image.state_id,
-            state_id=(image.epoch + 1).to_bytes(16, "big"),
-            log_id=LOG_ID,
-            epoch=image.epoch + 1,
-            request_id=envelope.request_id,
-            command=command_name(envelope.command),
-            facts=decision,
-        )
-        after = evolve(image, epoch)
-        applied = {n: (node.image, node.holds) for n, node in self.nodes.items()}
-        invariants.check_step(self.images, after, epoch.command, applied)
-        self.epochs.append(epoch)
-        self.images.append(after)
-        return None
+        return self.refuse(envelope) or self.history.submit(envelope)
 
     def event(self, what: str, take_effect: Callable[[], object]) -> None:
         """Something happens that may be lost: ``on_event`` may raise Crash before or after it."""
@@ -182,16 +186,16 @@ class World:
         """A report of success that was long on its way."""
         self._waiting_reports.append(report_of(order, ReportStatus.SUCCESS))
 
-    def add(self, names: str) -> None:
-        """Start nodes, which ask to join; the rack of ``a1`` is ``a``."""
+    def add(self, names: str, dc: str = "dc1", rack: str = "") -> None:
+        """Start nodes, which ask to join; the rack of ``a1`` is ``a`` unless it is given."""
         for name in names.split():
             self.nodes[name] = SimNode(name)
             joining = Join(
                 node_id=name,
                 cluster="demo",
                 address=f"http://{name}",
-                dc="dc1",
-                rack=name[0],
+                dc=dc,
+                rack=rack or name[0],
                 num_tokens=2,
             )
             assert self.apply(joining, f"join-{name}") is None
@@ -199,6 +203,7 @@ class World:
     def tick(self) -> Steps:
         """A quarter of a second: heartbeats, reports, one look of each coordinator."""
         self.now_s += TICK_S
+        self._start_nodes()
         for node in self.nodes.values():
             if node.alive and self.now_s >= node.beat_at_s:
                 node.beat_at_s = self.now_s + HEARTBEAT_S
@@ -208,12 +213,18 @@ class World:
         waiting, self._waiting_reports = self._waiting_reports, []
         try:
             for report in waiting:
-                self.event("report", lambda report=report: self._hear(report))
+                self.event("report", partial(self._hear, report))
             for zombie in self.zombies:
                 self._look_as_zombie(zombie)
             return self.brain.look()
         except Crash:
-            return Steps(self.brain.memory, waiting_for="a restart")
+            return Steps(self.brain.memory)
+
+    def _start_nodes(self) -> None:
+        """Nodes that asked to join without ``add``."""
+        for node_id, node in self.image.membership.nodes.items():
+            if node_id not in self.nodes and node.state is not NodeState.LEFT:
+                self.nodes[node_id] = SimNode(node_id)
 
     def _look_as_zombie(self, zombie: Brain) -> None:
         hook, self.on_event = self.on_event, lambda _what, _when: None
@@ -226,7 +237,8 @@ class World:
         for brain in (self.brain, *self.zombies):
             brain.reports = brain.reports.with_report(report, self.now_s)
 
-    def run(self, seconds: float) -> Steps:
+    def pass_s(self, seconds: float) -> Steps:
+        """Let so much time pass; gives the last look's steps."""
         steps = self.tick()
         end = self.now_s + seconds - TICK_S
         while self.now_s < end:
@@ -241,17 +253,22 @@ class World:
             self.tick()
         return self.now_s - began_s
 
-    def settled(self) -> bool:
-        topology = self.image.topology
+    def fenced(self) -> bool:
+        return self.image.topology.settled()
+
+    def at_rest(self) -> bool:
+        """Nothing is open, asked for, unfenced or to be cleaned up."""
+        image = self.image
         return (
-            topology.operation is None
-            and not self.image.requests.unfinished()
-            and topology.topology.fence_version == topology.topology.version
-            and all(n.cleanup == "clean" for n in self.image.membership.nodes.values())
+            not image.topology.transitions
+            and not image.requests.unfinished()
+            and image.topology.settled()
+            and not any(node.cleanup_since for node in image.membership.normal().values())
         )
 
-    def settle(self, limit_s: float = 300) -> float:
-        return self.until(self.settled, "everything done", limit_s)
+    def run(self, limit_s: float = 300) -> float:
+        """Until everything is done; virtual seconds that it took."""
+        return self.until(self.at_rest, "everything done", limit_s)
 
     def replace_brain(self, name: str = "", *, zombie: bool = False) -> None:
         """The coordinator is gone, or believes itself to act still; another claims the next term."""
@@ -265,6 +282,12 @@ class World:
         assert node is not None
         return node.state
 
+    def transition(self, request_id: str) -> Transition:
+        """The open transition that carries a request out."""
+        found = self.image.topology.of_request(request_id)
+        assert found is not None, f"{request_id} is not under way"
+        return found
+
     def orders(self, node_id: str, kind: OrderKind = OrderKind.STREAM) -> list[Order]:
         return [order for order in self.nodes[node_id].orders if order.kind is kind]
 
@@ -275,7 +298,6 @@ def report_of(order: Order, status: ReportStatus, bytes_done: int = 0) -> Report
         term=order.term,
         index=order.index,
         kind=order.kind,
-        version=order.version,
         session=order.session,
         request_id=order.request_id,
         status=status,
@@ -287,7 +309,7 @@ def report_of(order: Order, status: ReportStatus, bytes_done: int = 0) -> Report
 
 def empty_cluster() -> World:
     world = World()
-    world.apply(FoundCluster("demo/1", LOG_ID.hex()))
+    assert world.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
     world.brain.claim()
     return world
 
@@ -296,6 +318,6 @@ def three_nodes(rf: int = RF) -> World:
     """Nodes in three racks, all normal, with the keyspace ``library``."""
     world = empty_cluster()
     world.add("a1 b1 c1")
-    world.settle()
+    world.run()
     assert world.apply(CreateKeyspace("library", {"dc1": rf})) is None
     return world

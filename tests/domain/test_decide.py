@@ -16,24 +16,26 @@ from stele.domain.commands import (
     FoundCluster,
     Join,
     Leave,
+    Move,
     RejectRequest,
     Rollback,
     SetSetting,
-    StartRequest,
 )
-from stele.domain.names import CleanupStatus, NodeState, RequestStatus, TransitionState
-from stele.domain.requests.ids import named
-from tests.domain.history import Driver, History, join, three_nodes
+from stele.domain.names import NodeState, RequestStatus, TransitionState
+from tests.coordinator.stories import error_of, reach, status_of
+from tests.domain.history import History, World, join, three_nodes
+
+STATE = TransitionState
 
 
-def _joining(history: History, driver: Driver, state: TransitionState) -> str:
-    """Bring the join of n4 into ``state``; gives its request id."""
+def _joining(state: TransitionState) -> tuple[History, World]:
+    """The join of n4, request ``join-n4``, has come into ``state``; it does no work yet."""
+    history, world = three_nodes()
     assert history.apply(join(4, "r1"), "join-n4") is None
-    for _ in range(200):
-        if history.image.topology.topology.transition_state is state:
-            return "join-n4"
-        driver.step()
-    raise AssertionError(f"the join never reached {state}")
+    world.tick()
+    world.nodes["n4"].mute = state is STATE.WRITE_BOTH_READ_OLD
+    reach(world, "join-n4", state, fenced=None)
+    return history, world
 
 
 def _join_of(**changes: object) -> Join:
@@ -56,12 +58,13 @@ def _join_of(**changes: object) -> Join:
         (_join_of(num_tokens=0), "bad_num_tokens"),
         (_join_of(initial_tokens=(1, 1)), "bad_tokens"),
         (_join_of(initial_tokens=(2**63,)), "bad_tokens"),
+        (_join_of(initial_tokens=tuple(range(2000))), "bad_num_tokens"),
         (AnnounceNode(node_id="n9", address="x"), "unknown_node"),
         (AnnounceNode(node_id="n1", address="http://n2"), "address_in_use"),
         (Leave("n9"), "unknown_node"),
         (Leave("n1"), "too_few_nodes"),
         (Cancel("none"), "unknown_request"),
-        (Cancel(named("request-3")), "already_finished"),
+        (Cancel("request-3"), "already_finished"),
         (CreateKeyspace("library", {"dc1": 3}), "keyspace_exists"),
         (CreateKeyspace("more", {"dc1": 4}), "too_few_nodes"),
         (CreateKeyspace("more", {}), "bad_replication"),
@@ -72,13 +75,13 @@ def _join_of(**changes: object) -> Join:
         (FoundCluster("other/2"), "cluster_exists"),
         (ClaimCoordinator("c2", 1), "stale_term"),
         (ClaimCoordinator("c2", 3), "stale_term"),
-        (StartRequest(0, named("request-3")), "stale_term"),
-        (StartRequest(1, named("request-3")), "not_pending"),
         (RejectRequest(1, "none", ""), "unknown_request"),
-        (Advance(1, named("request-3"), 1), "overtaken"),
-        (AdvanceFence(1, 1), "overtaken"),
-        (Rollback(1, named("request-3"), ""), "not_in_transition"),
-        (FinishCleanup(1, "n1", 1), "overtaken"),
+        (RejectRequest(0, "request-3", ""), "stale_term"),
+        (RejectRequest(1, "request-3", ""), "not_pending"),
+        (Rollback(1, "request-3", ""), "overtaken"),
+        (FinishCleanup(1, "n9", "cleanup"), "unknown_node"),
+        (FinishCleanup(1, "n1", ""), "overtaken"),
+        (FinishCleanup(1, "n1", "cleanup-n1-1"), "overtaken"),
     ],
 )
 def test_what_must_be_refused_is_refused_with_a_hint(command: AnyCommand, code: str) -> None:
@@ -99,13 +102,20 @@ def test_an_empty_log_takes_nothing_but_a_cluster() -> None:
     assert rejection.code == "not_founded"
 
 
+@pytest.mark.parametrize("log_id", ["no hex", "ab", "0" * 31 + "g", "0" * 64])
+def test_a_log_id_that_no_reader_could_fold_is_refused(log_id: str) -> None:
+    rejection = History().apply(FoundCluster("demo/1", log_id))
+    assert rejection is not None
+    assert rejection.code == "bad_log_id"
+
+
 def test_a_node_that_left_cannot_come_back_under_its_id() -> None:
-    history, driver = three_nodes()
+    history, world = three_nodes()
     history.apply(join(4, "r1"))
     history.apply(join(5, "r2"))
-    driver.run()
+    world.run()
     history.apply(Leave("n1"))
-    driver.run()
+    world.run()
     for command in (join(1), Leave("n1"), AnnounceNode(node_id="n1", address="x")):
         rejection = history.apply(command)
         assert rejection is not None
@@ -143,105 +153,228 @@ def test_a_data_directory_is_never_another_nodes_also_when_its_node_has_left() -
     assert node is not None and node.state is NodeState.LEFT
     rejection = history.apply(stolen)
     assert rejection is not None
-    assert (rejection.code, rejection.facts) == ("host_id_used", {"node": "n9"})
+    assert (rejection.code, rejection.details) == ("host_id_used", {"node": "n9"})
 
 
 def test_leaves_that_wait_count_as_gone() -> None:
-    history, driver = three_nodes()
+    history, world = three_nodes()
     history.apply(join(4, "r1"))
-    driver.run()
+    world.run()
     assert history.apply(Leave("n1")) is None
     rejection = history.apply(Leave("n2"))
     assert rejection is not None
     assert rejection.code == "too_few_nodes"
 
 
-def test_no_placement_is_added_while_ranges_move() -> None:
-    history, driver = three_nodes()
-    _joining(history, driver, TransitionState.WRITE_BOTH_READ_OLD)
-    rejection = history.apply(CreateKeyspace("more", {"dc1": 2}))
-    assert rejection is not None
-    assert rejection.code == "ranges_locked"
-    assert history.apply(CreateKeyspace("same", {"dc1": 3})) is None
+def test_tokens_that_a_waiting_node_chose_are_given_to_nobody_else() -> None:
+    """Two owners of a token would fold to another ring in every process."""
+    history, world = three_nodes()
+    assert history.apply(join(4, "r1")) is None
+    world.run()
+    token = history.image.membership.nodes["n4"].tokens[0]
+
+    history, world = three_nodes()
+    chosen = _join_of(rack="r2", initial_tokens=(token,))
+    assert history.apply(join(4, "r1"), "join-n4") is None
+    assert history.apply(chosen, "join-n9") is None
+    world.run()
+    nodes = history.image.membership.nodes
+    assert status_of(world, "join-n4") is status_of(world, "join-n9") is RequestStatus.DONE
+    assert nodes["n9"].tokens == (token,)
+    assert token not in nodes["n4"].tokens and len(nodes["n4"].tokens) == 16
+
+
+# The coordinator's commands: guarded, total, and only for what they name.
 
 
 def test_a_step_waits_for_its_fence() -> None:
-    history, driver = three_nodes()
-    request_id = _joining(history, driver, TransitionState.JOIN_GROUP0)
-    version = history.image.topology.topology.version
-    rejection = history.apply(Advance(1, request_id, version))
+    history, world = _joining(STATE.JOIN_GROUP0)
+    transition = world.transition("join-n4")
+    move = Move("join-n4", transition.state, transition.session)
+    topology = history.image.topology
+    assert not topology.settled()
+    rejection = history.apply(Advance(term=1, version=topology.version, moves=(move,)))
     assert rejection is not None
     assert rejection.code == "not_fenced"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        Advance(term=1, version=1),
+        AdvanceFence(1, 1),
+        Rollback(1, "another", "why"),
+        Advance(term=1, version=0, moves=(Move("join-n4", STATE.WRITE_BOTH_READ_OLD),)),
+    ],
+)
+def test_commands_of_a_round_that_is_over_are_overtaken(command: AnyCommand) -> None:
+    history, _ = _joining(STATE.WRITE_BOTH_READ_OLD)
+    rejection = history.apply(command)
+    assert rejection is not None
+    assert rejection.code == "overtaken"
+
+
+def test_a_move_is_only_for_the_state_and_the_session_that_the_coordinator_saw() -> None:
+    history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(world.fenced, "the fence")
+    version = history.image.topology.version
+    for move in (
+        Move("join-n4", STATE.JOIN_GROUP0),
+        Move("join-n4", STATE.WRITE_BOTH_READ_OLD),
+        Move("join-n4", STATE.WRITE_BOTH_READ_OLD, "of another time"),
+        Move("join-n5", STATE.WRITE_BOTH_READ_OLD),
+    ):
+        rejection = history.apply(Advance(term=1, version=version, moves=(move,), open=((),)))
+        assert rejection is not None and rejection.code == "overtaken"
+
+
+def test_a_round_that_names_things_twice_does_them_once() -> None:
+    history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(world.fenced, "the fence")
+    world.pass_s(1)
+    assert history.apply(join(5, "r5"), "join-n5") is None
+    transition = world.transition("join-n4")
+    move = Move("join-n4", transition.state, transition.session)
+    twice = Advance(
+        term=1,
+        version=history.image.topology.version,
+        moves=(move, move),
+        open=(("join-n5", "join-n5", "unknown"), ("join-n5",)),
+    )
+    assert history.apply(twice) is None
+    assert world.transition("join-n4").state is STATE.WRITE_BOTH_READ_NEW
+    world.nodes["n4"].mute = False
+    world.run()
+    assert status_of(world, "join-n5") is RequestStatus.DONE
+
+
+def test_a_rollback_blames_only_requests_of_its_own_transition() -> None:
+    history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
+    before = history.image.requests.requests["request-3"]
+    assert history.apply(Rollback(1, "join-n4", "for this", ("unknown", "request-3"))) is None
+    assert history.image.requests.requests["request-3"] == before
+    assert world.transition("join-n4").blamed == ("join-n4",)
+
+
+# The ways back.
+
+
 def test_cancelling_before_the_point_of_no_return_restores_the_placements() -> None:
-    history, driver = three_nodes()
-    before = history.image.ring
-    request_id = _joining(history, driver, TransitionState.WRITE_BOTH_READ_OLD)
-    assert history.image.ring != before
-    assert history.apply(Cancel(request_id)) is None
-    driver.run()
-    assert history.image.ring == before
-    request = history.image.requests.requests[request_id]
-    assert request.status is RequestStatus.CANCELLED
-    assert "cancelled by ada: why" in request.error
+    history, world = three_nodes()
+    before = history.image.placement_of("library")
+    history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
+    assert history.image.placement_of("library") != before
+    assert history.apply(Cancel("join-n4")) is None
+    world.run()
+    after = history.image.placement_of("library")
+    assert before is not None and after is not None
+    assert [(r.start, r.end, r.reads, r.writes) for r in after.rows] == [
+        (r.start, r.end, r.reads, r.writes) for r in before.rows
+    ]
+    assert status_of(world, "join-n4") is RequestStatus.CANCELLED
+    assert "cancelled by ada: why" in error_of(world, "join-n4")
     assert history.image.membership.nodes["n4"].state is NodeState.LEFT
-    assert history.image.topology.operation is None
+    assert not history.image.topology.transitions
 
 
 def test_cancelling_after_the_point_of_no_return_is_refused() -> None:
-    history, driver = three_nodes()
-    request_id = _joining(history, driver, TransitionState.WRITE_BOTH_READ_NEW)
-    rejection = history.apply(Cancel(request_id))
+    history, _ = _joining(STATE.WRITE_BOTH_READ_NEW)
+    rejection = history.apply(Cancel("join-n4"))
     assert rejection is not None
     assert rejection.code == "past_point_of_no_return"
 
 
 def test_cancelling_a_pending_leave_forgets_it() -> None:
-    history, driver = three_nodes()
+    history, world = three_nodes()
     history.apply(join(4, "r1"))
-    driver.run()
+    world.run()
     assert history.apply(Leave("n1"), "leave-n1") is None
     assert history.apply(Cancel("leave-n1")) is None
-    driver.run()
-    assert history.image.requests.requests["leave-n1"].status is RequestStatus.CANCELLED
+    world.run()
+    assert status_of(world, "leave-n1") is RequestStatus.CANCELLED
     assert history.image.membership.nodes["n1"].state is NodeState.NORMAL
 
 
 def test_a_leave_that_fails_ends_where_it_began() -> None:
-    history, driver = three_nodes()
+    history, world = three_nodes()
     history.apply(join(4, "r1"))
-    driver.run()
-    before = history.image.ring
-    driver.failing = {"n4"}
+    world.run()
+    world.nodes["n4"].fails = 3
     history.apply(Leave("n1"), "leave-n1")
-    driver.run()
-    request = history.image.requests.requests["leave-n1"]
-    assert request.status is RequestStatus.FAILED
-    assert "disk full" in request.error
-    assert history.image.ring == before
+    world.run()
+    assert status_of(world, "leave-n1") is RequestStatus.FAILED
+    assert "disk full" in error_of(world, "leave-n1")
     assert history.image.membership.nodes["n1"].state is NodeState.NORMAL
 
 
 def test_nodes_that_lost_ranges_clean_up_and_end_clean() -> None:
-    history, driver = three_nodes()
+    history, world = three_nodes()
     history.apply(join(4, "r1"))
-    driver.run()
-    marked = [
+    world.run()
+    marked = {
         node.node_id
         for image in history.images
         for node in image.membership.nodes.values()
-        if node.cleanup is CleanupStatus.NEEDED
-    ]
-    assert set(marked) == {"n1"}
-    assert history.image.membership.nodes["n1"].cleanup is CleanupStatus.CLEAN
+        if node.cleanup_since
+    }
+    assert marked == {"n1"}
+    assert history.image.membership.nodes["n1"].cleanup_since == 0
 
 
 def test_a_left_node_owns_no_tokens() -> None:
-    history, driver = three_nodes()
+    history, world = three_nodes()
     history.apply(join(4, "r1"))
-    driver.run()
+    world.run()
     history.apply(Leave("n1"))
-    driver.run()
+    world.run()
     assert history.image.membership.nodes["n1"].tokens == ()
     assert set(history.image.membership.ring_tokens().values()) == {"n2", "n3", "n4"}
+
+
+# Joins that opened together.
+
+
+def _two_joining() -> World:
+    """n4 and n5 stream in one transition, and neither has answered."""
+    history, world = three_nodes()
+    history.apply(join(4, "r1"), "join-n4")
+    history.apply(join(5, "r2"), "join-n5")
+    world.tick()
+    world.nodes["n4"].mute = world.nodes["n5"].mute = True
+    reach(world, "join-n4", STATE.WRITE_BOTH_READ_OLD)
+    assert world.transition("join-n4") == world.transition("join-n5")
+    return world
+
+
+def test_who_shares_a_transition_with_a_cancelled_join_waits_anew_and_then_joins() -> None:
+    world = _two_joining()
+    assert world.apply(Cancel("join-n4")) is None
+    world.nodes["n5"].mute = False
+    world.run()
+    assert status_of(world, "join-n4") is RequestStatus.CANCELLED
+    assert status_of(world, "join-n5") is RequestStatus.DONE
+    assert error_of(world, "join-n5") == ""
+    assert world.state("n5") is NodeState.NORMAL
+
+
+def test_who_waits_anew_cleans_up_what_it_had_received() -> None:
+    world = _two_joining()
+    assert world.apply(Cancel("join-n4")) is None
+    world.nodes["n5"].mute = False
+    since = len(world.images)
+    world.run()
+    marked = [i.membership.nodes["n5"].cleanup_since for i in world.images[since:]]
+    assert any(marked) and not marked[-1]
+
+
+def test_both_joins_of_a_transition_can_be_cancelled() -> None:
+    """Also while it goes back already: a cancel never has to be sent again."""
+    world = _two_joining()
+    assert world.apply(Cancel("join-n4")) is None
+    assert world.apply(Cancel("join-n5")) is None
+    again = world.apply(Cancel("join-n5"), "again")
+    assert again is not None and again.code == "past_point_of_no_return"
+    world.run()
+    for request_id in ("join-n4", "join-n5"):
+        assert status_of(world, request_id) is RequestStatus.CANCELLED
+    assert world.state("n5") is NodeState.LEFT

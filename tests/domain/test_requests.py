@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.commands import CreateKeyspace, SetSetting, command_digest
+from stele.domain.commands import AnyCommand, CreateKeyspace, SetSetting, command_digest
 from stele.domain.evolve import evolve
-from stele.domain.facts import CommandRefused, Epoch, SettingChanged
+from stele.domain.facts import Epoch
+from stele.domain.features.facts import SettingChanged
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests import memory
+from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, parse, time_ms, uuid7, uuid8
 from stele.domain.requests.memory import RequestMemory, is_limit, limit_of
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
@@ -60,7 +62,11 @@ def test_a_digest_tells_commands_apart_and_not_the_order_of_their_maps() -> None
     one = CreateKeyspace("k", {"dc1": 1, "dc2": 2})
     assert command_digest(one) == command_digest(CreateKeyspace("k", {"dc2": 2, "dc1": 1}))
     assert len(command_digest(one)) == 16
-    others = [CreateKeyspace("k", {"dc1": 1}), SetSetting("k", "1"), SetSetting("k", "2")]
+    others: list[AnyCommand] = [
+        CreateKeyspace("k", {"dc1": 1}),
+        SetSetting("k", "1"),
+        SetSetting("k", "2"),
+    ]
     assert len({command_digest(command) for command in (one, *others)}) == 4
 
 

@@ -17,9 +17,9 @@ from stele.domain.commands import (
     Outcome,
     SetSetting,
 )
-from stele.domain.facts import CommandRefused
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.requests import memory
+from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, uuid7
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
@@ -161,7 +161,7 @@ def test_an_internal_error_is_remembered_too(monkeypatch: pytest.MonkeyPatch) ->
     writer = create(partition)
     writer.pipeline._on_bug = lambda envelope, error: None
     with monkeypatch.context() as patch:
-        patch.setitem(decisions._DECIDE, Noop, broken)
+        patch.setitem(decisions.DECISIONS, Noop, broken)
         first = ask(writer, "bad", Noop())
         assert first == []
         writer.settle()

@@ -306,7 +306,7 @@ def test_a_command_that_breaks_the_core_harms_no_other(monkeypatch: pytest.Monke
     writer = create(partition)
     found = list[Envelope]()
     writer.pipeline._on_bug = lambda envelope, _: found.append(envelope)
-    monkeypatch.setitem(decisions._DECIDE, Noop, broken)
+    monkeypatch.setitem(decisions.DECISIONS, Noop, broken)
     bad = Envelope(request_id=named("bad"), command=Noop())
     writer.submit(setting("before"))
     writer.submit(bad)
@@ -419,9 +419,8 @@ def check(partition: MemoryPartition, writers: list[Writer]) -> None:
 def test_a_log_that_is_not_founded_decides_nothing() -> None:
     writer = Writer("first", MemoryPartition())
     writer.submit(setting("early"))
-    rejection = writer.answers["early"][0].rejection
-    assert rejection is not None
-    assert rejection.code == "not_founded"
+    early = writer.answers[named("early")][0]
+    assert (code_of(early), early.taken) == ("not_founded", False)
     assert writer.pipeline.in_flight == 0
     writer.pipeline.resolve()
     assert not writer.sent
@@ -431,7 +430,7 @@ def test_of_two_founders_the_loser_adopts_the_winner() -> None:
     partition = MemoryPartition()
     one, two = Writer("first", partition), Writer("second", partition)
     for name, writer in (("one", one), ("two", two)):
-        found = Envelope(request_id=name, command=FoundCluster(f"blue/{name}"))
+        found = Envelope(request_id=named(name), command=FoundCluster(f"blue/{name}"))
         writer.submit(found)
         writer.submit(setting(f"{name}-next"))
     one.settle()
@@ -439,19 +438,61 @@ def test_of_two_founders_the_loser_adopts_the_winner() -> None:
     one.settle()
     assert one.pipeline.fold.image == two.pipeline.fold.image
     assert two.pipeline.fold.image.cluster_id == "blue/one"
-    assert two.answers["two"][0].applied
+    assert two.answers[named("two")][0].applied
     assert two.pipeline.fold.chain.strays > 0
     assert {o.log_id for w in (one, two) for a in w.answers.values() for o in a} == {
         one.pipeline.fold.image.log_id
     }
 
 
+def test_what_an_unfounded_log_refused_is_decided_once_there_is_a_cluster() -> None:
+    writer = Writer("first", MemoryPartition())
+    writer.submit(setting("a"))
+    writer.submit(Envelope(request_id=named("create"), command=FoundCluster("blue/1")))
+    writer.settle()
+    writer.submit(setting("a"))
+    writer.settle()
+    refused, done = writer.answers[named("a")]
+    assert (refused.taken, done.applied, done.epoch) == (False, True, 2)
+
+
+def test_a_founding_that_is_retried_elsewhere_is_answered_the_same() -> None:
+    """Each writer fills in what its caller left out; the caller's own words are what is compared."""
+    partition = MemoryPartition()
+    one, two = Writer("first", partition), Writer("second", partition)
+    for name, writer in (("one", one), ("two", two)):
+        writer.pipeline._fill = lambda _, name=name: FoundCluster(f"blue/{name}")
+        writer.submit(Envelope(request_id=named("found"), command=FoundCluster()))
+    two.land()
+    for writer in (two, one):
+        writer.settle()
+    one.submit(Envelope(request_id=named("found"), command=FoundCluster()))
+    answers = [*one.answers[named("found")], *two.answers[named("found")]]
+    assert len(answers) == 3
+    assert {(a.applied, a.epoch, a.log_id) for a in answers} == {
+        (True, 1, one.pipeline.fold.image.log_id)
+    }
+
+
+def test_a_barrier_is_nobodys_command_and_tells_what_its_writer_had_read() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(setting("a"))
+    writer.submit(Envelope(request_id=named("refused"), command=Leave("n1")))
+    writer.settle()
+    barrier = decode_epoch(partition.records[-1].value)
+    read = decode_epoch(partition.records[0].value)
+    assert (barrier.request_id, barrier.command_digest) == ("", bytes(16))
+    assert (barrier.epoch, barrier.witness_epoch) == (3, 1)
+    assert barrier.witness_state_id == read.state_id
+
+
 def test_a_founding_record_that_was_lost_is_sent_again() -> None:
     writer = Writer("first", MemoryPartition())
-    writer.submit(Envelope(request_id="create", command=FoundCluster("blue/1")))
+    writer.submit(Envelope(request_id=named("create"), command=FoundCluster("blue/1")))
     writer.drop()
     writer.settle()
-    assert writer.answers["create"][0].epoch == 1
+    assert writer.answers[named("create")][0].epoch == 1
 
 
 def test_own_records_carry_the_caller_into_the_history() -> None:

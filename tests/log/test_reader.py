@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from stele.domain.cluster.facts import ClusterImage
+from stele.domain.image import Image
 from stele.log import reader as rules
 from stele.log.codec import encode_epoch
 from stele.log.errors import AnchorLostError, LostWinnersError, OtherHistoryError
@@ -267,7 +269,7 @@ async def test_a_process_stops_where_the_log_differs_from_what_it_acknowledged()
 async def test_a_log_in_another_topic_than_it_was_founded_in_is_not_read() -> None:
     here = Following(held=3)
     follower = await here.begin()
-    follower.fold.image = type(follower.image)(topic_id="the first", epoch=3)
+    follower.fold.image = Image(founding=ClusterImage(topic_id="the first"), epoch=3)
     with pytest.raises(AnchorLostError, match="not the first"):
         follower._reader.topic_id = ""
         await follower.wait_for_end(TIMEOUT_S)

@@ -30,7 +30,7 @@ def write(folder: Path, schema: dict[str, Any]) -> None:
 
 
 def history(folder: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in (folder / "history").iterdir()}
+    return {path.name: path.read_text() for path in (folder / "history").glob("*.avsc")}
 
 
 def test_a_changed_schema_must_be_released(

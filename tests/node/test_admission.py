@@ -47,11 +47,10 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.admission.RETRY_S", 0.001)
-    log = Log(TimeoutError(), Rejection("not_founded", "empty"), None)
+    not_founded = NotTakenError("join-1", Rejection("not_founded", "There is no cluster."))
+    log = Log(TimeoutError(), not_founded, None)
     await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
-    first, again, after_a_refusal = (envelope.request_id for envelope in log.asked)
-    assert first == again == "join-1"
-    assert parse(after_a_refusal) is not None
+    assert [envelope.request_id for envelope in log.asked] == ["join-1"] * 3
     command = log.asked[0].command
     assert isinstance(command, Join)
     assert (command.address, command.rack, command.num_tokens) == ("http://n9", "r9", 8)
@@ -61,16 +60,17 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
 async def test_a_request_that_was_not_taken_ends_it_with_the_reason(world: World) -> None:
     log = Log(NotTakenError("join-1", Rejection("request_id_expired", "Too old.", "Ask anew.")))
     with pytest.raises(JoinRejected, match=r"Too old. Ask anew. \(request_id_expired"):
-        await admit(identity("n9"), PLACE, await world.follower(), log, Stop())
+        await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
 def test_a_node_that_was_refused_asks_under_another_id_when_it_starts_again(tmp_path: Path) -> None:
     """What was refused stays refused under its id, though the operator has mended the reason."""
     first = boot(tmp_path, "n9", "demo")
-    assert boot(tmp_path, "n9", "demo").join_request_id == first.join_request_id
-    join_again(tmp_path, first)
-    again = boot(tmp_path, "n9", "demo")
-    assert again.join_request_id != first.join_request_id
+    before = first.identity.join_request_id
+    assert boot(tmp_path, "n9", "demo").identity.join_request_id == before
+    first.join_again()
+    again = boot(tmp_path, "n9", "demo").identity
+    assert again.join_request_id != before
     assert parse(again.join_request_id) is not None
 
 

@@ -55,6 +55,7 @@ def about(world: World, key: bytes = b"k", version: int = 0, **more: object) -> 
     return {
         "version": version or world.version,
         "epoch": world.image.epoch,
+        "coordinating": "n2",
         "keyspace_id": world.keyspace_id,
         "token": token_of(key),
         "key": key,
@@ -119,6 +120,16 @@ async def test_a_version_below_both_changes_of_its_range_is_refused_before_the_s
     assert world.image.topology.fence_version < world.version
     assert await node.code(write(world, key, version=slept)) is Code.STALE_VERSION
     assert await node.code(write(world, key, version=world.version - 1)) is Code.OK
+
+
+async def test_a_node_that_has_left_or_is_no_member_yet_coordinates_nothing(
+    world: World, node: Node
+) -> None:
+    """It answers no barrier, so nobody knows which versions it still routes by."""
+    for stranger in ("n9", ""):
+        refused = await node.code(write(world, coordinating=stranger))
+        assert refused is Code.STALE_VERSION
+    assert await node.stored(b"k") is None
 
 
 async def test_a_fence_that_moves_during_the_work_refuses_it_afterwards(
@@ -236,7 +247,10 @@ def next_keyspace_id(world: World, name: str) -> str:
 
 
 def _fields(op: Op) -> dict[str, object]:
-    return {name: getattr(op, name) for name in ("version", "epoch", "keyspace_id", "token", "key")}
+    return {
+        name: getattr(op, name)
+        for name in ("version", "epoch", "coordinating", "keyspace_id", "token", "key")
+    }
 
 
 class Busy:

@@ -177,14 +177,14 @@ def test_a_bad_body_is_told_what_is_wrong(
     "command",
     [
         {"type": "claim_coordinator", "holder": "x", "term": 10**30},
-        {"type": "advance", "term": -(10**30), "target": "x", "version": 10**30},
+        {"type": "advance", "term": -(10**30), "version": 10**30, "open": [["x"]]},
         {"type": "create_keyspace", "name": "k", "replication": {"dc1": 10**12}},
         {"type": "create_keyspace", "name": "k", "replication": {}},
         {"type": "join", "node_id": "n", "cluster": "c", "address": "a", "dc": "d", "rack": "r",
          "num_tokens": 10**20, "initial_tokens": [10**40]},
         {"type": "set_setting", "name": "x" * 10_000, "value": ""},
         {"type": "set_setting", "name": "x", "value": "v" * 70_000},
-        {"type": "finish_cleanup", "term": 2**63, "node_id": "", "version": 2**64},
+        {"type": "finish_cleanup", "term": 2**63, "node_id": "", "session": "s" * 9999},
     ],
 )  # fmt: skip
 def test_values_beyond_all_bounds_are_rejected_and_harm_nothing(
@@ -249,6 +249,15 @@ def test_diff_and_pages_of_epochs(shared: Service) -> None:
         ("/v1/epochs/zero", 400),
         ("/v1/epochs/0", 404),
         ("/v1/diff", 400),
+        ("/v1/nodes?limit=10001", 400),
+        ("/v1/nodes?cursor=zz", 400),
+        ("/v1/nodes?colour=red", 400),
+        ("/v1/state?colour=red", 400),
+        ("/v1/placements", 400),
+        ("/v1/placements?keyspace=cellar", 404),
+        ("/v1/requests/nothing", 404),
+        ("/v1/transitions/nothing", 404),
+        ("/v1/changes?from=999999", 404),
         ("/v1/diff?from=1&to=999999", 404),
         ("/v1/nothing", 404),
         ("/v1/commands", 405),
@@ -267,8 +276,24 @@ def test_the_openapi_document_names_every_path(shared: Service) -> None:
     assert references > 20
     for name in document["components"]["schemas"]:
         assert "/" not in name
-    for path in ("/v1/commands", "/v1/state", "/v1/epochs", "/v1/diff", "/v1/position"):
-        assert path in document["paths"]
+    assert {*document["paths"]} == {
+        "/healthz",
+        "/v1/changes",
+        "/v1/commands",
+        "/v1/diff",
+        "/v1/epochs",
+        "/v1/epochs/{epoch}",
+        "/v1/keyspaces",
+        "/v1/nodes",
+        "/v1/placements",
+        "/v1/position",
+        "/v1/requests",
+        "/v1/requests/{request_id}",
+        "/v1/settings",
+        "/v1/state",
+        "/v1/topology",
+        "/v1/transitions/{transition_id}",
+    }
 
 
 def test_a_stream_is_gapless_live_and_resumable(shared: Service) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import count
 
-from stele.domain.cluster.facts import FoundCluster
+import msgspec
+
 from stele.domain.commands import CreateKeyspace, DropKeyspace, Envelope, Leave, Noop
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests.ids import named
@@ -13,7 +14,7 @@ from stele.log.codec import encode_epoch
 from stele.log.fold import Fold
 from stele.log.pipeline import CommitPipeline, Ids
 from stele.log.state_ids import next_state_id
-from tests.domain.history import History, join, three_nodes
+from tests.domain.history import join, three_nodes
 
 NOW_MS = 1_700_000_000_000
 KEYSPACES = {"a": {"dc1": 1}, "b": {"dc1": 2}, "c": {"dc1": 3}}
@@ -42,9 +43,9 @@ def random_log(seed: int, contended: int = 30) -> tuple[bytes, ...]:
 @cache
 def stray() -> bytes:
     """The founding of another log, which its writer sent to the wrong topic."""
-    history = History(OTHER_LOG)
-    history.apply(FoundCluster("demo/2", OTHER_LOG.hex()))
-    return encode_epoch(history.epochs[0])
+    history, _ = three_nodes()
+    founding = msgspec.structs.replace(history.epochs[0], log_id=OTHER_LOG, state_id=OTHER_LOG)
+    return encode_epoch(founding)
 
 
 @cache

@@ -41,6 +41,10 @@ class Desk:
         sent = self.memory.commands.get(repr(command))
         return 0 if sent is None else sent.refused + (sent.request_id in self.seen.refusals)
 
+    def why_refused(self, command: AnyCommand) -> str:
+        """The log's refusal of this command in this round, to end a sentence; empty when there is none."""
+        return _why(self.memory.commands.get(repr(command)), self.seen)
+
     def submit(self, command: AnyCommand, requests: tuple[str, ...] = ()) -> None:
         """Send a command, again with the same id until the log shows its effect or its refusal.
 

@@ -6,11 +6,11 @@ stopped: it claims the next term and asks this function. ``Memory`` only spaces 
 
 from immutables import Map
 
-from stele.coordinator.desk import Desk
+from stele.coordinator.desk import Desk, replace
 from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
 from stele.coordinator.openings import openings
 from stele.coordinator.rounds import Settled, settle
-from stele.coordinator.work import failure_of, is_done, order_work
+from stele.coordinator.work import failure_of, forget_in_time, is_done, order_work
 from stele.domain.membership.facts import Node
 from stele.domain.names import OrderKind
 from stele.domain.topology.commands import (
@@ -76,15 +76,26 @@ def _advance(desk: Desk, moves: tuple[Move, ...], settled: Settled) -> None:
     term, version = desk.seen.term, desk.seen.image.topology.version
     fence = settled is Settled.BY_ALL
     open_ = openings(desk)
-    command = Advance(term=term, version=version, moves=moves, open=open_, fence=fence)
-    if moves and open_ and desk.refused(command):
-        # An opening that breaks the round must not hold up what is under way.
-        command = Advance(term=term, version=version, moves=moves, fence=fence)
     if moves or open_:
+        whole = Advance(term=term, version=version, moves=moves, open=open_, fence=fence)
+        command = _what_is_taken(desk, whole)
+        left_out = tuple(i for group in open_ if group not in command.open for i in group)
+        if left_out:
+            desk.wait(f"another try to open{desk.why_refused(whole)}", requests=left_out)
         ids = [t.request_ids() for t in _moved(desk, moves)]
-        desk.submit(command, tuple(i for group in (*ids, *open_) for i in group))
+        desk.submit(command, tuple(i for group in (*ids, *command.open) for i in group))
     elif fence:
         desk.submit(AdvanceFence(term, version))
+
+
+def _what_is_taken(desk: Desk, whole: Advance) -> Advance:
+    """The round, or less when the log refused it: an opening that breaks it, as one may that an older build
+    decides, holds up neither the other openings nor what is under way.
+    """
+    if not whole.open or not desk.refused(whole):
+        return whole
+    single = min((replace(whole, open=(group,)) for group in whole.open), key=desk.refused)
+    return replace(whole, open=()) if whole.moves and desk.refused(single) else single
 
 
 def _moved(desk: Desk, moves: tuple[Move, ...]) -> list[Transition]:
@@ -104,7 +115,7 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
     receivers = OPERATIONS[transition.kind].receivers(transition)
     work = order_work(desk, OrderKind.STREAM, transition.session, requests[0], receivers)
     if work.failure:
-        _undo(desk, transition, work.failure, work.failed_nodes)
+        _undo(desk, transition, work.failure + _who_is_down(desk), work.failed_nodes)
         return False
     if work.unfinished:
         what = f"stream by {', '.join(b.node_id for b in work.unfinished)}"
@@ -119,6 +130,12 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
             return _undo_if_dead(desk, transition)
     desk.waits_no_more(transition.transition_id)
     return True
+
+
+def _who_is_down(desk: Desk) -> str:
+    """Members that are down, for a reason: they may be why others could not work."""
+    down = desk.down([*desk.seen.image.membership.taking_part()])
+    return f"; down: {', '.join(b.node_id for b in down)}" if down else ""
 
 
 def _undo_if_dead(desk: Desk, transition: Transition) -> bool:
@@ -159,7 +176,12 @@ def _clean_up_node(desk: Desk, node: Node) -> None:
     work = (node.node_id, OrderKind.CLEANUP, node.cleanup_session())
     if is_done(desk, work):
         desk.submit(FinishCleanup(desk.seen.term, node.node_id, node.cleanup_session()))
-    elif not failure_of(desk, work):
+        return
+    failure = failure_of(desk, work)
+    if failure:
+        forget_in_time(desk, work)
+        desk.wait(f"the next try to clean up: {failure}")
+    else:
         state = order_work(
             desk, OrderKind.CLEANUP, node.cleanup_session(), node.request_id, [node.node_id]
         )

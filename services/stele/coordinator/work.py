@@ -61,6 +61,13 @@ def failure_of(desk: Desk, work: WorkKey) -> str:
     return ""
 
 
+def forget_in_time(desk: Desk, work: WorkKey) -> None:
+    """Work that failed and that nobody waits for is tried anew after a while: its orders are forgotten then."""
+    sent = desk.memory.orders.get(work)
+    if sent is not None and desk.seen.now_s - sent.at_s > desk.limits.silence_s:
+        desk.remember(orders=desk.memory.orders.delete(work))
+
+
 def _progress(kind: OrderKind, received: ReceivedReport | None) -> str:
     if received is None:
         return f"has not answered the order to {kind}"

@@ -7,23 +7,10 @@ that folding needs no decision: a snapshot of an image is the same facts, writte
 import msgspec
 
 from stele.domain.cluster.facts import ClusterCreated
-from stele.domain.features.facts import FeaturesFact
-from stele.domain.membership.facts import MembershipFact
-from stele.domain.requests.facts import DecidedFact, RequestsFact
-from stele.domain.ring.facts import RingFact
-from stele.domain.schema.facts import SchemaFact
-from stele.domain.topology.facts import TopologyFact
+from stele.domain.requests.facts import DecidedFact
+from stele.domain.staging.facts import StagedFact, StagingFact
 
-AnyFact = (
-    ClusterCreated
-    | MembershipFact
-    | RequestsFact
-    | RingFact
-    | SchemaFact
-    | TopologyFact
-    | FeaturesFact
-    | DecidedFact
-)
+AnyFact = ClusterCreated | StagedFact | DecidedFact | StagingFact
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):

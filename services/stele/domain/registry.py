@@ -13,6 +13,8 @@ from stele.domain.requests.decided import DOMAIN as DECIDED
 from stele.domain.requests.domain import DOMAIN as REQUESTS
 from stele.domain.ring.domain import DOMAIN as RING
 from stele.domain.schema.domain import DOMAIN as SCHEMA
+from stele.domain.staging.domain import DOMAIN as STAGING
+from stele.domain.staging.facts import Part
 from stele.domain.topology.domain import DOMAIN as TOPOLOGY
 
 DOMAINS: Final[tuple[Domain, ...]] = (
@@ -23,6 +25,7 @@ DOMAINS: Final[tuple[Domain, ...]] = (
     RING,
     TOPOLOGY,
     FEATURES,
+    STAGING,
     DECIDED,
 )
 
@@ -40,8 +43,16 @@ KNOWN_FEATURES: Final = frozenset(FEATURES_OF_FACTS.values())
 
 
 def required_features(facts: Iterable[Fact]) -> tuple[str, ...]:
-    """What a reader needs to fold these facts, sorted: derived, never set by hand."""
-    needed = {FEATURES_OF_FACTS[type(f)] for f in facts if type(f) in FEATURES_OF_FACTS}
+    """What a reader needs to fold these facts, sorted: derived, never set by hand.
+
+    A part tells what its facts need, so that nobody goes past it who could not fold its commit.
+    """
+    needed = set[str]()
+    for fact in facts:
+        if isinstance(fact, Part):
+            needed.update(required_features(fact.facts))
+        elif type(fact) in FEATURES_OF_FACTS:
+            needed.add(FEATURES_OF_FACTS[type(fact)])
     return tuple(sorted(needed))
 
 

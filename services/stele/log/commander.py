@@ -120,7 +120,7 @@ class Commander:
             return
         outcome = decode_outcome(value)
         wanted = self._log_ids.get(outcome.request_id, "")
-        if outcome.applied and wanted not in ("", outcome.log_id.hex()):
+        if outcome.taken and wanted not in ("", outcome.log_id.hex()):
             self.foreign += 1
             return
         for future in self._waiting.pop(outcome.request_id, ()):

@@ -7,7 +7,8 @@ are losers wherever they land, and their commands are decided again under the sa
 
 A request id is looked up first: on its way here, then among all that was decided. What was decided is
 answered from its epoch's own record, so whoever asks again is told exactly what the first was told. Refusals
-are records too: the barrier that they wait for carries them.
+are records too: the barrier that they wait for carries them. What is too large for a record goes in parts,
+which nobody waits for, chained in flight with the record that commits them.
 """
 
 from collections import deque
@@ -16,7 +17,6 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.cluster.facts import ClusterCreated
 from stele.domain.commands import (
     Envelope,
     FoundCluster,
@@ -26,20 +26,34 @@ from stele.domain.commands import (
     command_digest,
     command_name,
 )
+from stele.domain.context import Decision as Decided
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import NO_LOG, Image
 from stele.domain.registry import required_features
 from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
-from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import time_ms
 from stele.domain.requests.not_taken import check_id, expired, reused, unreadable
 from stele.log.codec import decode_epoch, encode_epoch
+from stele.log.flight import (
+    MAX_RECORD_BYTES,
+    Barrier,
+    Command,
+    InFlight,
+    Records,
+    Reply,
+    Waiting,
+    images_after,
+    internal,
+    log_id_of_founding,
+    outcome_of,
+    size_of_refusal,
+    too_large,
+)
 from stele.log.fold import Fold
+from stele.log.parts import PART_BYTES, in_parts
 
-MAX_RECORD_BYTES: Final = 8 * 1024 * 1024 - 4096
-"""The topic takes 8 MiB with the batch's own header."""
 NO_DIGEST: Final = bytes(16)
 """Of a barrier, which is nobody's command."""
 MAX_REFUSALS_BYTES: Final = 1024 * 1024
@@ -47,7 +61,6 @@ MAX_REFUSALS_BYTES: Final = 1024 * 1024
 
 replace = msgspec.structs.replace
 
-Reply = Callable[[Outcome], None]
 OnBug = Callable[[Envelope, Exception], None]
 Fill = Callable[[FoundCluster], FoundCluster]
 """Completes a founding with what its caller cannot know; the caller's own words stay what is digested."""
@@ -62,48 +75,6 @@ class Ids(msgspec.Struct, frozen=True):
 
     next_state_id: Callable[[bytes], bytes]
     now_ms: Callable[[], int]
-
-
-class Waiting(msgspec.Struct, frozen=True):
-    """A caller: its command, and how to answer it."""
-
-    envelope: Envelope
-    digest: bytes
-    reply: Reply
-
-
-class Command(msgspec.Struct):
-    """A command on its way, all who wait for it, and its refusal if it is refused."""
-
-    request_id: str
-    digest: bytes
-    callers: list[Waiting]
-    refused: CommandRefused | None = None
-
-
-class InFlight(msgspec.Struct):
-    """A record on its way: the image if it wins, and who waits for it.
-
-    A barrier carries refusals, which rest on the state before it: they are answered when it wins, and decided
-    again when it loses. ``readers`` wait for it too, and ``expired`` for it to be certain that they are.
-    """
-
-    value: bytes
-    image: Image
-    commands: list[Command]
-    readers: list[Reply]
-    expired: list[Waiting]
-
-
-class Barrier(msgspec.Struct):
-    """A barrier that is not encoded yet. ``image`` is what it leads to, but for what it refuses."""
-
-    image: Image
-    at_ms: int
-    size_bytes: int = 0
-    commands: list[Command] = []
-    readers: list[Reply] = []
-    expired: list[Waiting] = []
 
 
 class CommitPipeline:
@@ -256,27 +227,50 @@ class CommitPipeline:
     def _decide(self, waiting: Waiting, tip: Image) -> None:
         envelope = waiting.envelope
         try:
-            at_ms = self._ids.now_ms()
-            decision = decide(tip, self._with_log_id(envelope), at_ms)
-            if isinstance(decision, Rejection):
-                self._refuse(waiting, decision)
+            records = self._records(waiting, tip)
+            if isinstance(records, Rejection):
+                self._refuse(waiting, records)
                 return
-            value, epoch = self._encode(tip, envelope, waiting.digest, tuple(decision), at_ms)
-            image = evolve(tip, epoch)
+            images = list(images_after(tip, records))
         except Exception as error:
             if self._on_bug is None:
                 raise
             self._on_bug(envelope, error)
-            self._refuse(waiting, _internal(error))
-            return
-        if len(value) > MAX_RECORD_BYTES:
-            self._refuse(waiting, _too_large(len(value)))
+            self._refuse(waiting, internal(error))
             return
         if self._open is not None:
             self.flush()
-            image = evolve(self._appended_tip(), epoch)
-        command = Command(envelope.request_id, waiting.digest, [waiting])
-        self._launch(InFlight(value, image, [command], [], []))
+            images = list(images_after(self._appended_tip(), records))
+        *parts, commit = map(InFlight, (value for value, _ in records), images)
+        commit.commands.append(Command(envelope.request_id, waiting.digest, [waiting]))
+        for flight in (*parts, commit):
+            self._launch(flight)
+
+    def _records(self, waiting: Waiting, tip: Image) -> Records | Rejection:
+        """What a command becomes: one record, or parts and the record that commits them."""
+        at_ms, envelope = self._ids.now_ms(), self._with_log_id(waiting.envelope)
+
+        def decide_after(epochs: int) -> Decided:
+            return decide(replace(tip, epoch=tip.epoch + epochs), envelope, at_ms)
+
+        facts = decide_after(0)
+        if isinstance(facts, Rejection):
+            return facts
+        record = self._encode(tip, envelope, waiting.digest, tuple(facts), at_ms)
+        if len(record[0]) <= PART_BYTES:
+            return [record]
+        split = in_parts(facts, record[1].state_id.hex(), decide_after, PART_BYTES)
+        if isinstance(split, Rejection):
+            return split
+        parts, commit = split
+        records, nobodys = Records(), replace(envelope, request_id="")
+        for part in parts:
+            value, epoch = self._encode(tip, nobodys, NO_DIGEST, (part,), at_ms)
+            records.append((value, epoch))
+            tip = replace(tip, epoch=epoch.epoch, state_id=epoch.state_id)
+        records.append(self._encode(tip, envelope, waiting.digest, commit, at_ms))
+        largest = max(len(value) for value, _ in records)
+        return records if largest <= MAX_RECORD_BYTES else too_large(largest)
 
     def _refuse(self, waiting: Waiting, rejection: Rejection) -> None:
         """A refusal too must rest on the newest state, so it waits behind a barrier, which records it.
@@ -291,7 +285,7 @@ class CommitPipeline:
         command = Command(envelope.request_id, waiting.digest, [waiting], fact)
         barrier.commands.append(command)
         self._by_request[command.request_id] = command
-        barrier.size_bytes += _size_of(fact)
+        barrier.size_bytes += size_of_refusal(fact)
         if barrier.size_bytes > MAX_REFUSALS_BYTES:
             self.flush()
 
@@ -327,7 +321,7 @@ class CommitPipeline:
         epoch = Epoch(
             prev_state_id=tip.state_id,
             state_id=state_id or self._ids.next_state_id(tip.state_id),
-            log_id=tip.log_id if tip.log_id != NO_LOG else _founded(facts),
+            log_id=tip.log_id if tip.log_id != NO_LOG else log_id_of_founding(facts),
             witness_state_id=read.state_id,
             epoch=tip.epoch + 1,
             witness_epoch=read.epoch,
@@ -362,11 +356,11 @@ class CommitPipeline:
         self.fold.adopt(offset, flight.value, image)
         self._newest = (image.epoch, flight.value)
         for reply in flight.readers:
-            reply(_outcome("", image, None))
+            reply(outcome_of("", image, None))
         for command in flight.commands:
             fact = command.refused
             rejection = None if fact is None else rejection_of(fact)
-            outcome = _outcome(command.request_id, image, rejection)
+            outcome = outcome_of(command.request_id, image, rejection)
             for waiting in command.callers:
                 self._answer(waiting, command.digest, outcome)
         for waiting in flight.expired:
@@ -379,7 +373,7 @@ class CommitPipeline:
             waiting.reply(self._not_taken(waiting.envelope, reused(outcome.epoch)))
 
     def _not_taken(self, envelope: Envelope, rejection: Rejection) -> Outcome:
-        outcome = _outcome(envelope.request_id, self.fold.image, rejection)
+        outcome = outcome_of(envelope.request_id, self.fold.image, rejection)
         return replace(outcome, taken=False)
 
     def _start_again(self) -> None:
@@ -401,45 +395,3 @@ class CommitPipeline:
         readers = [reply for flight in flights for reply in flight.readers]
         if readers:
             self._barrier().readers.extend(readers)
-
-
-def _outcome(request_id: str, image: Image, rejection: Rejection | None) -> Outcome:
-    return Outcome(
-        request_id=request_id,
-        applied=rejection is None,
-        epoch=image.epoch,
-        state_id=image.state_id,
-        rejection=rejection,
-        log_id=image.log_id,
-    )
-
-
-def _founded(facts: tuple[AnyFact, ...]) -> bytes:
-    (fact,) = facts
-    assert isinstance(fact, ClusterCreated)
-    return bytes.fromhex(fact.log_id)
-
-
-def _size_of(fact: CommandRefused) -> int:
-    """About what a refusal takes in a record, in bytes; a character may take four."""
-    texts = (fact.message, fact.hint, fact.actor, fact.reason, fact.origin)
-    details = (text for item in fact.details.items() for text in item)
-    return 200 + 4 * sum(map(len, (*texts, *details)))
-
-
-def _internal(error: Exception) -> Rejection:
-    return Rejection(
-        "internal",
-        "The command breaks the metadata log's own rules, so nothing was changed.",
-        "Report it with the service's log.",
-        {"error": repr(error)[:500]},
-    )
-
-
-def _too_large(size_bytes: int) -> Rejection:
-    return Rejection(
-        "record_too_large",
-        f"The change needs a record of {size_bytes} bytes; the log takes {MAX_RECORD_BYTES}.",
-        "Split it into smaller commands.",
-        {"size_bytes": str(size_bytes)},
-    )

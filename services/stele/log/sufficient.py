@@ -36,10 +36,7 @@ def oldest_sufficient(name: str, record: dict[str, Any]) -> bytes:
 
 
 def _suffices(name: str, record: dict[str, Any], known: Fields, newest: Fields) -> bool:
-    full = f"stele.{name}"
-    return _holds(full, record, known, newest) and all(
-        fact in known and _holds(fact, body, known, newest) for fact, body in record["facts"]
-    )
+    return _holds(f"stele.{name}", record, known, newest)
 
 
 def _holds(name: str, value: dict[str, Any], known: Fields, newest: Fields) -> bool:
@@ -68,15 +65,17 @@ def _holds_inside(schema: Schema, value: Any, known: Fields, newest: Fields) -> 
         )
     match schema["type"]:
         case "record":
-            return _holds(schema["name"], value, known, newest)
-        case "array" if not isinstance(schema["items"], list):
-            return all(_holds_inside(schema["items"], each, known, newest) for each in value)
+            held = [_holds(schema["name"], value, known, newest)]
+        case "array" if isinstance(schema["items"], list):
+            held = [_holds(each, body, known, newest) for each, body in value]
+        case "array":
+            held = [_holds_inside(schema["items"], each, known, newest) for each in value]
         case "map":
-            return all(
-                _holds_inside(schema["values"], each, known, newest) for each in value.values()
-            )
+            values = value.values()
+            held = [_holds_inside(schema["values"], each, known, newest) for each in values]
         case _:
-            return True
+            held = []
+    return all(held)
 
 
 def _fields(schema: Schema) -> Fields:

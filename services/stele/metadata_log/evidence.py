@@ -1,4 +1,4 @@
-"""Whether an empty log had a cluster before: then it is not founded anew (docs/decisions/004).
+"""Whether an empty log had a cluster before: then it is not founded anew (docs/decisions/006).
 
 Cheap and sound, not complete: what is found proves an older cluster; finding nothing proves nothing.
 """
@@ -17,7 +17,7 @@ from stele.runtime.logs import get_logger
 
 log: BoundLogger = get_logger(__name__)
 
-GUARD_KEY: Final = "stele:{cluster}:guard"
+GUARD_KEY: Final = "stele:{{{cluster}}}:guard"
 """Written by the session guard, for clusters alone; see its ``check.guard_key``."""
 REDIS_TIMEOUT_S: Final = 2.0
 TELLING_FLOWS: Final = ("orders", "placements")

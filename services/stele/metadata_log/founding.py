@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from stele.domain.commands import Envelope, FoundCluster, Outcome, Rejection
 from stele.domain.image import ZERO_STATE, Image
 from stele.domain.requests.ids import named
+from stele.domain.requests.not_taken import OLDER_CLUSTER, OTHER_LOG
 from stele.metadata_log.settings import MetadataLogSettings
 
 OlderCluster = Callable[[MetadataLogSettings], Awaitable[str]]
@@ -28,7 +29,7 @@ def founding(settings: MetadataLogSettings) -> Envelope:
 
 def refused_for(envelope: Envelope, older: str) -> Outcome:
     rejection = Rejection(
-        "older_cluster",
+        OLDER_CLUSTER,
         f"The log is empty, but {older}: this may be a lost log and no new cluster. Nothing was decided.",
         "Look for the right topic, or run `stele recover`. For a new cluster take another name, or delete"
         " what is left of the old one.",
@@ -46,7 +47,7 @@ def refused_for(envelope: Envelope, older: str) -> Outcome:
 
 def meant_for_another(envelope: Envelope, image: Image) -> Outcome:
     rejection = Rejection(
-        "other_log",
+        OTHER_LOG,
         f"The command is meant for log {envelope.log_id[:64]}; this is {image.log_id.hex()}."
         " Nothing was decided.",
         "Look at the cluster's state, and send a new command if it is still wanted.",

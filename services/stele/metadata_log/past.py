@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException
 from structlog.stdlib import BoundLogger
 
 from stele.domain.requests.decisions import decisions_of
-from stele.log.errors import OffsetGoneError
+from stele.log.errors import LogError
 from stele.log.history import EpochNotFoundError, History
 from stele.log.pipeline import Decisions
 from stele.runtime.logs import get_logger
@@ -67,7 +67,7 @@ class Past:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 epochs = await self._history.epochs(first, (block + 1) * BLOCK + 1 - first)
             found = {epoch.epoch: decisions_of(epoch) for epoch in epochs}
-        except (KafkaException, TimeoutError, EpochNotFoundError, OffsetGoneError) as error:
+        except (KafkaException, TimeoutError, EpochNotFoundError, LogError) as error:
             log.warning("what was decided cannot be read", first_epoch=first, why=str(error))
         if len(found) == BLOCK:
             self._blocks[block] = found

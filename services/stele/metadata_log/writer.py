@@ -18,9 +18,10 @@ from structlog.stdlib import BoundLogger
 from stele.domain.commands import Envelope, FoundCluster, Outcome
 from stele.domain.image import Image
 from stele.log.errors import LogError
+from stele.log.flight import Reply
 from stele.log.fold import Fold
 from stele.log.history import History
-from stele.log.pipeline import CommitPipeline, Decisions, Ids, Reply
+from stele.log.pipeline import CommitPipeline, Decisions, Ids
 from stele.log.port import Log
 from stele.log.reader import LogReader
 from stele.log.state_ids import next_state_id
@@ -235,8 +236,8 @@ class Writer:
             self._refused_founding = f"It is not founded, because of an older cluster: {older}."
             log.error("not founded", why=older)
             reply(refused_for(envelope, older))
-            return
-        self._submit(envelope, reply)
+        elif self.failure is None:
+            self._submit(envelope, reply)
 
     def _fill(self, command: FoundCluster) -> FoundCluster:
         cluster_id = command.cluster_id or f"{self._settings.cluster}/{uuid.uuid4()}"
@@ -299,7 +300,7 @@ class Writer:
     def _recall(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
         def answered(found: Decisions | None) -> None:
             if self.failure is None:
-                answer(found)
+                answer(None if self._reader.in_doubt else found)
                 self._flush_soon()
 
         self._past.recall(epoch, answered)

@@ -9,6 +9,7 @@ from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outc
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
 from stele.domain.registry import KNOWN_FEATURES
+from stele.domain.requests.not_taken import NOT_FOUNDED
 from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
 from stele.node.identity import Identity
@@ -19,8 +20,8 @@ from stele.runtime.settings import ConfigurationError
 
 SUBMIT_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.5
-NOT_YET: Final = frozenset({"not_founded"})
-"""Rejections that pass: the metadata log creates the cluster when it starts."""
+NOT_YET: Final = frozenset({NOT_FOUNDED})
+"""Reasons why nothing was decided that pass: somebody will found the cluster."""
 
 log = get_logger(__name__)
 
@@ -70,15 +71,16 @@ async def admit(
             log.warning("the metadata log has not answered yet", why=str(error))
             continue
         except NotTakenError as error:
-            raise JoinRejected(str(error)) from error
+            if error.rejection.code not in NOT_YET:
+                raise JoinRejected(str(error)) from error
+            log.warning("there is nothing to join yet", why=str(error))
+            await stop.sleep(RETRY_S)
+            continue
         rejection = outcome.rejection
-        if rejection is None:
-            log.info("known to the cluster", epoch=outcome.epoch)
-            return
-        if rejection.code not in NOT_YET:
+        if rejection is not None:
             raise JoinRejected(f"{rejection.message} {rejection.hint} ({rejection.code})")
-        envelope = msgspec.structs.replace(envelope, request_id=new_request_id())
-        await stop.sleep(RETRY_S)
+        log.info("known to the cluster", epoch=outcome.epoch)
+        return
 
 
 def _command(identity: Identity, advertised: Advertised, known: Node | None) -> AnyCommand | None:

@@ -218,6 +218,7 @@ class Coordination:
         op = Write(
             version=attempt.version,
             epoch=attempt.image.epoch,
+            coordinating=self._node_id,
             keyspace_id=attempt.keyspace_id,
             token=attempt.token,
             key=attempt.key,
@@ -322,6 +323,7 @@ class Coordination:
         return Read(
             version=attempt.version,
             epoch=attempt.image.epoch,
+            coordinating=self._node_id,
             keyspace_id=attempt.keyspace_id,
             token=attempt.token,
             key=attempt.key,

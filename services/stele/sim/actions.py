@@ -5,7 +5,6 @@ from typing import Final
 
 from stele.domain import commands
 from stele.domain.image import Image
-from stele.domain.names import OWNS_TOKENS
 from stele.sim.kernel import us
 from stele.sim.process import Process
 from stele.sim.scenario import Action
@@ -13,9 +12,6 @@ from stele.sim.world import DC, World, join_command
 
 MAX_GONE: Final = 1
 """Nodes that may lose their disk in one run: with two, quorums of three would be gone for good."""
-
-SURVIVES_LOSS_RF: Final = 3
-"""Smallest replication factor whose quorums survive a node; with less, its ranges wait for it for ever."""
 
 NOTHING_FROM_LOG: Final = 3
 BARRIER_GAP_S: Final = 0.02
@@ -86,14 +82,7 @@ def _jump(world: World, action: Action, index: int) -> None:
 
 def _wipe(world: World, action: Action, index: int) -> None:
     """The disk of ``target`` is gone, and with it the node: such a node comes back under a new id only."""
-    image, node = world.witness.image, world.nodes.get(action.target)
-    state = image.node(action.target)
-    # Who has streamed may be read from as soon as its report arrives: there is no way back for others then.
-    owner = state is not None and (
-        state.state in OWNS_TOKENS or world.witness.has_streamed(action.target)
-    )
-    if owner and world.smallest_rf < SURVIVES_LOSS_RF:
-        return
+    node = world.nodes.get(action.target)
     if node is not None and len(world.gone) < MAX_GONE:
         world.faults += 1
         world.trace(f"wipe {action.target}")
@@ -108,8 +97,8 @@ def _crash_at(world: World, action: Action, index: int) -> None:
 
 
 def _on_state(world: World, action: Action, index: int) -> None:
-    """Crash, pause or cut off somebody when the topology enters the state ``text`` (idle: any end), or
-    ``number`` steps of ``STRIKE_STEP_S`` later."""
+    """Crash, pause, wipe or cut off somebody when a transition enters the state ``text`` (idle: the
+    last end), or ``number`` steps of ``STRIKE_STEP_S`` later."""
 
     def strike() -> None:
         later = world.kernel.now_us + us(STRIKE_STEP_S * action.number)
@@ -122,7 +111,9 @@ def _strike(world: World, action: Action, index: int) -> None:
     victim = find_victim(world, action.target, action.number)
     if victim is None or not victim.alive:
         return
-    if action.kind == "crash_on":
+    if action.kind == "wipe_on":
+        _wipe(world, Action(0, "wipe", victim.name), index)
+    elif action.kind == "crash_on":
         world.crash(victim, action.seconds)
     elif action.kind == "cut_on":
         _cut(world, Action(0, "cut", victim.name, action.seconds, NOTHING_FROM_LOG), index)
@@ -135,11 +126,11 @@ def _strike(world: World, action: Action, index: int) -> None:
 def find_victim(world: World, role: str, number: int) -> Process | None:
     """Who plays a role just now; ``number`` chooses among several."""
     image: Image = world.witness.image
-    operation = image.topology.operation
     if role == "coordinator":
         return _process(world, image.topology.coordinator.holder)
     if role == "operation_node":
-        return None if operation is None else world.nodes.get(operation.node_id)
+        working = [n for transition in image.topology.open() for n in transition.nodes()]
+        return world.nodes.get(working[number % len(working)]) if working else None
     if role == "writer":
         return world.writers[number % len(world.writers)]
     members = sorted(image.membership.taking_part())
@@ -172,10 +163,8 @@ def _cancel(world: World, action: Action, index: int) -> None:
 
 
 def _keyspace(world: World, action: Action, index: int) -> None:
-    """Keyspace ``target`` with replication factor ``number``; one that a lost node cannot stop."""
-    rf = max(action.number, SURVIVES_LOSS_RF) if world.gone else action.number
-    world.smallest_rf = min(world.smallest_rf, rf)
-    world.request(commands.CreateKeyspace(action.target, {DC: rf}))
+    """Keyspace ``target`` with replication factor ``number``."""
+    world.request(commands.CreateKeyspace(action.target, {DC: action.number}))
 
 
 def _drop(world: World, action: Action, index: int) -> None:
@@ -191,7 +180,7 @@ def _bad(world: World, action: Action, index: int) -> None:
     wrong: tuple[commands.AnyCommand, ...] = (
         commands.Leave("nobody"),
         commands.Cancel("nothing"),
-        commands.Advance(10_000, "nothing", 1),
+        commands.Advance(term=10_000, version=1),
         commands.CreateKeyspace("bad name", {DC: 1}),
     )
     world.request(wrong[action.number % len(wrong)])
@@ -216,6 +205,7 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "crash_on": _on_state,
     "pause_on": _on_state,
     "cut_on": _on_state,
+    "wipe_on": _on_state,
     "join": _join,
     "leave": _leave,
     "cancel": _cancel,

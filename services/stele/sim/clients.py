@@ -7,13 +7,18 @@ from msgspec.structs import replace
 
 from stele.domain.commands import Envelope, Outcome
 from stele.sim.kernel import Future
-from stele.sim.messages import Cell, Key, KvOp, ReadResult, token_of_key
+from stele.sim.messages import Cell, KvOp, ReadResult, token_of_key
 from stele.sim.process import Process
 from stele.sim.writer import Caller
 
 REQUEST_TIMEOUT_S: Final = 2.5
 THINK_S: Final = 0.25
 KEYSPACE: Final = "data"
+OTHERS: Final = ("k1", "k2", "k3")
+"""Keyspaces that come and go."""
+OTHERS_SHARE: Final = 0.25
+OTHER_KEYS: Final = 5
+WRITE_SHARE: Final = 0.5
 
 
 class KvClient(Process):
@@ -23,54 +28,63 @@ class KvClient(Process):
         self.spawn(self._work())
 
     async def _work(self) -> None:
-        keys: list[Key] = [(KEYSPACE, f"key{i}") for i in range(self.world.scenario.keys)]
         while self.world.clients_work:
             await self.sleep(THINK_S * 2 * self.random())
-            key = keys[int(self.random() * len(keys))]
-            if self.random() < 0.5:
-                await self._write(key)
+            keyspace, keys = KEYSPACE, self.world.scenario.keys
+            if self.random() < OTHERS_SHARE:
+                keyspace, keys = OTHERS[int(self.random() * len(OTHERS))], OTHER_KEYS
+            key = f"key{int(self.random() * keys)}"
+            if self.random() < WRITE_SHARE:
+                await self._write(keyspace, key)
             else:
-                await self.read(key)
+                await self.read(keyspace, key)
 
     def _node(self) -> str:
         names = sorted(self.world.nodes)
         return names[int(self.random() * len(names))]
 
-    async def _write(self, key: Key) -> None:
-        timestamp = self.world.next_timestamp()
+    async def _write(self, keyspace: str, key: str) -> None:
+        timestamp, data = self.world.next_timestamp(), self.world.witness.data
         cell = Cell(timestamp, f"{self.name}:{timestamp}")
-        self.world.witness.data.issues(key, cell)
+        data.issues(cell)
         node = self.world.nodes[self._node()]
-        pending = self._begun(node.name, key, write=True, value=cell.value)
-        number = self.world.witness.data.begins(pending)
-        args = (key, token_of_key(key), cell)
+        pending = self._begun(node.name, "", write=True, value=cell.value)
+        number = data.begins(pending, cell, key)
+        args = (keyspace, key, token_of_key((keyspace, key)), cell)
         answer = self.call(node, node.serve_client_write, *args, timeout_s=REQUEST_TIMEOUT_S)
-        if await answer.wait():
-            ended = self.world.kernel.now_s
-            self.world.witness.data.ends(number, replace(pending, ended=ended, done=True))
+        keyspace_id: str | None = await answer.wait()
+        if keyspace_id:
+            data.answers(keyspace_id, key, pending.began)
+            ended, name = self.world.kernel.now_s, f"{keyspace_id}/{key}"
+            data.ends(number, replace(pending, key=name, ended=ended, done=True))
 
-    async def read(self, key: Key) -> bool:
+    async def read(self, keyspace: str, key: str) -> bool:
         """True when a quorum answered; the witness has then checked the answer."""
-        floor = self.world.witness.data.acked.get(key, 0)
+        data = self.world.witness.data
+        floors = data.floors(keyspace, key)
         node = self.world.nodes[self._node()]
-        pending = self._begun(node.name, key, write=False, value=None)
-        args = (key, token_of_key(key))
+        pending = self._begun(node.name, "", write=False, value=None)
+        args = (keyspace, key, token_of_key((keyspace, key)))
         answer = self.call(node, node.serve_client_read, *args, timeout_s=REQUEST_TIMEOUT_S)
         result: ReadResult | None = await answer.wait()
         if result is not None:
-            self.world.witness.data.read(key, floor, result.cell)
+            data.answers(result.keyspace_id, key, pending.began)
+            found = (result.keyspace_id, key)
+            data.read(found, floors.get(result.keyspace_id, 0), result.cell)
             ended, value = self.world.kernel.now_s, result.cell and result.cell.value
-            done = replace(pending, ended=ended, value=value, done=True, known=True)
-            self.world.witness.data.begins(done)
+            done = replace(
+                pending, key="/".join(found), ended=ended, value=value, done=True, known=True
+            )
+            data.begins(done)
         return result is not None
 
-    def _begun(self, node: str, key: Key, *, write: bool, value: str | None) -> KvOp:
+    def _begun(self, node: str, key: str, *, write: bool, value: str | None) -> KvOp:
         return KvOp(
             began=self.world.kernel.now_s,
             ended=inf,
             node=node,
             write=write,
-            key="/".join(key),
+            key=key,
             value=value,
             done=False,
             known=False,

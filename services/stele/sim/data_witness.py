@@ -1,10 +1,15 @@
 """The data under the metadata: no acknowledged write may be lost, at any step, to any quorum that reads."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
+from stele.domain.image import Image
 from stele.domain.ring.quorum import quorum_of
 from stele.sim.messages import Cell, Key, KvOp, WriteCell, token_of_key
+from stele.sim.ranges_in_use import placement_of
 from stele.sim.registers import check_registers
 from stele.sim.violation import require
 
@@ -17,32 +22,78 @@ Cells = Mapping[Key, Cell]
 class DataWitness:
     """Newest acknowledged timestamp of each key, and who has it."""
 
-    def __init__(self, witness: "Witness", is_gone: Callable[[str], bool]) -> None:
+    def __init__(
+        self, witness: "Witness", is_gone: Callable[[str], bool], now_s: Callable[[], float]
+    ) -> None:
         self.acked: dict[Key, int] = {}
-        self.written: dict[tuple[Key, int], str] = {}
+        self.written: dict[int, str] = {}
         self.writes = 0
         self.reads = 0
         self.checks = 0
         self.operations: list[KvOp] = []
         """Of all clients, in the order of their begins or, for reads, of their ends."""
+        self._written: dict[int, tuple[Cell, str]] = {}
+        """By the number of the operation: what was written, and the key without its keyspace."""
         self.stores: dict[str, Callable[[], Cells]] = {}
         self._witness = witness
         self._is_gone = is_gone
+        self._now_s = now_s
+        self._free_since: dict[str, float] = {}
+        """When the name of a dropped keyspace, by its id, was free again."""
+        self._routed: dict[Cell, list[str]] = {}
 
-    def begins(self, operation: KvOp) -> int:
+    def schema_changed(self, before: Image, after: Image) -> None:
+        for keyspace_id in {*before.schema.by_id} - {*after.schema.by_id}:
+            self._free_since[keyspace_id] = self._now_s()
+
+    def routes(self, cell: Cell, keyspace_id: str) -> None:
+        """What a node that was asked for a write took the keyspace's name for; a request may come twice."""
+        known = self._routed.setdefault(cell, [])
+        if keyspace_id not in known:
+            known.append(keyspace_id)
+
+    def answers(self, keyspace_id: str, key: str, began_s: float) -> None:
+        """A name that is free, or used again, is never answered for by the keyspace that had it before."""
+        self.checks += 1
+        free_s = self._free_since.get(keyspace_id, math.inf)
+        require(
+            began_s < free_s,
+            "a dropped keyspace never answers",
+            f"its name was free at {free_s:.3f} s",
+            f"a request for {key} that began at {began_s:.3f} s was answered by {keyspace_id}",
+        )
+
+    def floors(self, keyspace: str, key: str) -> dict[str, int]:
+        """Newest acknowledged timestamp of a key, by the ids of the keyspaces that have this name."""
+        ids = [
+            k.keyspace_id for k in self._witness.image.schema.by_id.values() if k.name == keyspace
+        ]
+        return {i: self.acked.get((i, key), 0) for i in ids}
+
+    def begins(self, operation: KvOp, cell: Cell | None = None, key: str = "") -> int:
         """The operation's number, by which ``ends`` says how it ended."""
         self.operations.append(operation)
-        return len(self.operations) - 1
+        number = len(self.operations) - 1
+        if cell is not None:
+            self._written[number] = (cell, key)
+        return number
 
     def ends(self, number: int, operation: KvOp) -> None:
         self.operations[number] = operation
 
     def check_registers(self) -> None:
         """What clients saw of each key is possible for a register with one moment in each request."""
-        self.checks += check_registers(self.operations)
+        found = [op for op in self.operations if op.key]
+        for number, (cell, key) in self._written.items():
+            told = self.operations[number]
+            names = {f"{keyspace_id}/{key}" for keyspace_id in self._routed.get(cell, [])}
+            # Where nobody was told of it, it may have happened too, or may yet.
+            open_ = replace(told, ended=math.inf, done=False)
+            found += [replace(open_, key=name) for name in sorted(names - {told.key})]
+        self.checks += check_registers(found)
 
-    def issues(self, key: Key, cell: Cell) -> None:
-        self.written[key, cell.timestamp] = cell.value
+    def issues(self, cell: Cell) -> None:
+        self.written[cell.timestamp] = cell.value
 
     def acknowledges(self, write: WriteCell) -> None:
         """From now on every quorum read must meet this write or a newer one."""
@@ -50,13 +101,18 @@ class DataWitness:
         self.acked[write.key] = max(self.acked.get(write.key, 0), write.cell.timestamp)
         self._check(write.key, "an acknowledged write", f"written by version {write.version}")
 
+    def readable(self) -> list[tuple[str, str]]:
+        """Name of the keyspace and key of all that was acknowledged and not dropped since."""
+        schema = self._witness.image.schema
+        return sorted((schema.by_id[i].name, key) for i, key in self.acked if i in schema.by_id)
+
     def check_all(self, invariant: str, when: str) -> None:
         for key in self.acked:
             self._check(key, invariant, when)
 
     def _check(self, key: Key, invariant: str, when: str) -> None:
         """Too few of the readers lack it to make a quorum. Nodes gone for good answer nobody."""
-        placement = self._witness.image.placement_of(key[0])
+        placement = placement_of(self._witness.image, key[0])
         if placement is None:
             return
         self.checks += 1
@@ -90,8 +146,8 @@ class DataWitness:
             f"it gave {found}",
         )
         require(
-            cell is None or self.written.get((key, found)) == cell.value,
+            cell is None or self.written.get(found) == cell.value,
             "reads give what was written",
-            f"{key} at {found} is {self.written.get((key, found))}",
+            f"{key} at {found} is {self.written.get(found)}",
             f"a read gave {cell.value if cell else None}",
         )

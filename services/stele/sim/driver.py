@@ -6,9 +6,9 @@ term; the log lets one win. Nothing rests on this election: two that both believ
 
 from typing import Final
 
-from stele.coordinator.steps import Memory, Observed, next_steps
+from stele.coordinator.steps import Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
-from stele.domain.commands import ClaimCoordinator, Envelope, Outcome
+from stele.domain.commands import ClaimCoordinator, Envelope, Outcome, Rejection
 from stele.domain.facts import Epoch
 from stele.domain.messages import Ack, Report
 from stele.domain.names import OrderKind
@@ -30,6 +30,8 @@ class Driver(Caller, Follower):
     def start(self) -> None:
         self.follow_log()
         self.memory = Memory()
+        self.steps = Steps(self.memory)
+        self.refusals: dict[str, Rejection] = {}
         self.acks = AckTable()
         self.reports = ReportTable()
         self.term = -1
@@ -93,10 +95,12 @@ class Driver(Caller, Follower):
         self._woken = False
         if not self.holds_term:
             return
-        steps = next_steps(self.memory, self.observed(), self.world.limits)
+        steps = self.steps = next_steps(self.memory, self.observed(), self.world.limits)
         self.memory = steps.memory
+        present = {sent.request_id for sent in self.memory.commands.values()}
+        self.refusals = {i: why for i, why in self.refusals.items() if i in present}
         for envelope in steps.commands:
-            self.submit_once(envelope)
+            self.submit_once(envelope).then(self._note_refusal)
             self.world.failpoint(self, "after_command")
         for order in steps.orders:
             node = self.world.nodes.get(order.node_id)
@@ -104,12 +108,19 @@ class Driver(Caller, Follower):
                 self.world.network.send(self, node, node.on_order, order)
             self.world.failpoint(self, f"after_{OrderKind(order.kind)}")
 
+    def _note_refusal(self, outcome: Outcome | None) -> None:
+        """A refusal of its own command is what the coordinator plans anew from."""
+        if outcome is not None and outcome.rejection is not None:
+            self.refusals[outcome.request_id] = outcome.rejection
+
     def observed(self) -> Observed:
-        self.reports = self.reports.without_older(self.image.topology.topology.version)
+        cleanups = (n.cleanup_session() for n in self.image.membership.nodes.values())
+        self.reports = self.reports.only(self.image.topology.sessions() | {*cleanups})
         return Observed(
             image=self.image,
             acks=self.acks,
             reports=self.reports,
             term=self.term,
             now_s=self.clock.monotonic_s(),
+            refusals=self.refusals,
         )

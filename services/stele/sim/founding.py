@@ -9,7 +9,6 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
-from stele.domain.names import CleanupStatus
 from stele.domain.requests.ids import uuid7
 from stele.log.codec import encode_epoch
 from stele.log.state_ids import next_state_id
@@ -35,8 +34,9 @@ class Founding:
         """Nodes that are there from the beginning."""
         for join in joins:
             request_id = self.apply(join)
-            self.apply(commands.StartRequest(TERM, request_id))
-            self._finish(request_id)
+            version = self.image.topology.version
+            self.apply(commands.Advance(term=TERM, version=version, open=((request_id,),)))
+            self._finish()
 
     def apply(self, command: AnyCommand) -> str:
         """One more epoch; returns its request id. Raises ValueError when the command is refused."""
@@ -64,19 +64,21 @@ class Founding:
         self.envelopes[envelope.request_id] = envelope
         return envelope.request_id
 
-    def _finish(self, request_id: str) -> None:
-        while True:
-            topology = self.image.topology.topology
-            if topology.fence_version < topology.version:
-                self.apply(commands.AdvanceFence(TERM, topology.version))
-            elif self.image.topology.operation is None:
-                break
-            else:
-                self.apply(commands.Advance(TERM, request_id, topology.version))
+    def _finish(self) -> None:
+        """Rounds until nothing is open; nobody lives yet who would have to acknowledge them."""
+        while self.image.topology.transitions:
+            topology = self.image.topology
+            moves = tuple(
+                commands.Move(t.transition_id, t.state, t.session) for t in topology.open()
+            )
+            self.apply(
+                commands.Advance(term=TERM, version=topology.version, moves=moves, fence=True)
+            )
+        if not self.image.topology.settled():
+            self.apply(commands.AdvanceFence(TERM, self.image.topology.version))
         for node_id, node in self.image.membership.normal().items():
-            if node.cleanup is CleanupStatus.NEEDED:
-                version = self.image.topology.topology.version
-                self.apply(commands.FinishCleanup(TERM, node_id, version))
+            if node.cleanup_since:
+                self.apply(commands.FinishCleanup(TERM, node_id, node.cleanup_session()))
 
     def _uuid(self) -> str:
         return uuid7(0, self._random.getrandbits(74))

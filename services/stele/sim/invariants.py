@@ -1,26 +1,26 @@
-"""The invariants of the design as pure functions of images (design, section 5). No production rule is
-called where the rule itself is what is being checked: replicas, quorums of gates and winners are computed
-here anew, naively.
+"""The invariants of the design as pure functions of images (design, section 6). No production rule is
+called where the rule itself is what is being checked: replicas, locks and winners are computed here anew,
+naively. What the nodes did is judged by ``node_witness``.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set
-from functools import cache
+from collections.abc import Mapping
 from itertools import combinations
 
 from stele.domain.image import Image
-from stele.domain.names import RequestKind, RequestStatus, TransitionState
-from stele.domain.ring import quorum
-from stele.domain.ring.ranges import Placement, RangeReplicas
+from stele.domain.names import RequestStatus
+from stele.domain.ring.ranges import Placement
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.topology.facts import Transition
+from stele.sim import ranges_in_use as in_use
 from stele.sim.violation import require
 
-
-def majority(count: int) -> int:
-    return count // 2 + 1
+Segments = set[tuple[int, int]]
+"""Pieces of the ring between neighbouring tokens, as (token before, last token)."""
 
 
 def check_versions(before: Image, after: Image) -> None:
     """I3: the fence follows the version, one behind at most; neither ever goes back."""
-    old, new = before.topology.topology, after.topology.topology
+    old, new = before.topology, after.topology
     require(
         new.fence_version <= new.version <= new.fence_version + 1,
         "I3",
@@ -34,77 +34,112 @@ def check_versions(before: Image, after: Image) -> None:
         f"epoch {after.epoch} goes from {old.version}/{old.fence_version}"
         f" to {new.version}/{new.fence_version}",
     )
+    if old.version == new.version:
+        for change in in_use.changes(before, after):
+            require(
+                False,
+                "I3",
+                "replicas change by a new version only",
+                f"epoch {after.epoch} changes token {change.token} from {change.before} to"
+                f" {change.after}",
+            )
+
+
+def check_row_versions(before: Image, after: Image) -> None:
+    """I3: a row keeps the version that gave it its replicas, and takes the new one when these change."""
+    version = after.topology.version
+    for name, (one, two) in in_use.shared(before, after).items():
+        if one is two:
+            continue
+        for row in two.rows:
+            there = one.overlapping(in_use.range_of(row))
+            same = all(in_use.sides(old) == in_use.sides(row) for old in there)
+            wanted = max(old.version for old in there) if same else version
+            require(
+                row.version == wanted,
+                "I3",
+                f"({row.start}, {row.end}] of {name} has its replicas since version {wanted}",
+                f"epoch {after.epoch} says version {row.version}",
+            )
 
 
 def check_quorums_meet(older: Image, newer: Image) -> None:
     """I4: whatever one of the two views acknowledges, every quorum read of either view meets."""
-    for name, placement in newer.ring.placements.items():
-        other = older.ring.placements.get(name)
-        if other is None or other is placement:
+    for name, (one, two) in in_use.shared(older, newer).items():
+        if one is two:
             continue
-        for one, two in _pairs(other, placement):
-            met = _quorums_meet(_sides(one), _sides(two)) and _quorums_meet(
-                _sides(two), _sides(one)
-            )
+        ends = sorted({row.end for row in (*one.rows, *two.rows)})
+        pairs = {(in_use.sides(one.row_for(e)), in_use.sides(two.row_for(e))): e for e in ends}
+        for (first, second), end in pairs.items():
             require(
-                met,
+                in_use.meet(first, second),
                 "I4",
-                f"writes and reads of versions {older.topology.topology.version} and "
-                f"{newer.topology.topology.version} meet in ({two.start}, {two.end}] of {name}",
-                f"{one.reads}/{one.writes} and {two.reads}/{two.writes} have quorums that do not",
+                f"writes and reads of versions {older.topology.version} and"
+                f" {newer.topology.version} meet at token {end} of {name}",
+                f"{first} and {second} have quorums that do not",
             )
 
 
-def _pairs(one: Placement, two: Placement) -> Iterable[tuple[RangeReplicas, RangeReplicas]]:
-    """Rows of both placements that hold a common range, once each."""
-    ends = sorted({row.end for row in (*one.rows, *two.rows)})
-    return dict.fromkeys((one.row_for(end), two.row_for(end)) for end in ends)
-
-
-def _sides(row: RangeReplicas) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return row.reads, row.writes
-
-
-Sides = tuple[tuple[str, ...], tuple[str, ...]]
-Rule = Callable[[Set[str], RangeReplicas], bool]
-
-
-def _quorums_meet(written: Sides, read: Sides) -> bool:
-    return _meet(written, read, quorum.write_satisfied, quorum.read_satisfied)
-
-
-@cache
-def _meet(written: Sides, read: Sides, write_rule: Rule, read_rule: Rule) -> bool:
-    """Every set of acks that satisfies a write leaves too few other replicas to satisfy a read."""
-    writer, reader = RangeReplicas(0, 1, *written), RangeReplicas(0, 1, *read)
-    for size in range(len(writer.writes) + 1):
-        for acks in combinations(writer.writes, size):
-            rest = set(reader.reads) - set(acks)
-            if write_rule(set(acks), writer) and read_rule(rest, reader):
-                return False
-    return True
-
-
-def gate_covers(image: Image, passed: Set[str]) -> bool:
-    """I5: a majority of members, and of the replicas before, after and of both in every touched range.
-
-    In a rollback all live versions read the replicas of before, so only these count, and a node whose
-    join is being undone is no member any more.
-    """
-    operation, undone = image.topology.operation, bool(image.topology.topology.rollback)
-    members = set(image.membership.taking_part())
-    if operation is not None and undone and operation.kind is RequestKind.JOIN:
-        members.discard(operation.node_id)
-    if members and len(members & passed) < majority(len(members)):
-        return False
-    rows = [] if operation is None else [r for p in operation.plans.values() for r in p.rows]
-    sets = [(row.old,) if undone else (row.old, row.new, (*row.old, *row.new)) for row in rows]
-    return all(
-        len({*replicas} & passed) >= majority(len({*replicas}))
-        for each in sets
-        for replicas in each
-        if replicas
+def check_sessions(after: Image, ever: set[str]) -> None:
+    """I6: a session is of one transition and one state, and is opened once. Adds what is new to ``ever``."""
+    open_ = [t.session for t in after.topology.open() if t.session]
+    require(
+        len({*open_}) == len(open_),
+        "I6",
+        "two transitions never share a session",
+        f"epoch {after.epoch} has {open_}",
     )
+    ever |= {*open_}
+
+
+def check_fresh_sessions(before: Image, after: Image, ever: set[str]) -> None:
+    """I6: entering a state that works opens a session that never was; see ``check_sessions``."""
+    for transition in after.topology.open():
+        was = before.topology.transitions.get(transition.transition_id)
+        if transition.session and (was is None or was.entered_epoch != transition.entered_epoch):
+            fresh = transition.session not in ever
+            opened = f"{transition.session} is opened again at epoch {after.epoch}"
+            require(fresh, "I6", "a session is opened once", opened)
+
+
+def check_locks(image: Image) -> None:
+    """Open transitions never meet: neither in ranges that change nor beside a token that comes or goes."""
+    open_ = image.topology.open()
+    tokens = {*image.membership.ring_tokens()}
+    cuts = sorted({*tokens, *(t for o in open_ for s in o.subjects for t in s.tokens)})
+    for one, two in combinations(open_, 2):
+        for name in sorted(one.plans.keys() & two.plans.keys()):
+            both = _locked(one, name, tokens, cuts) & _locked(two, name, tokens, cuts)
+            require(
+                not both,
+                "the locks of open transitions never meet",
+                f"{one.kind} {one.transition_id} has {name} to itself where it changes",
+                f"{two.kind} {two.transition_id} has {sorted(both)[:2]} too at epoch {image.epoch}",
+            )
+
+
+def _locked(transition: Transition, name: str, ring: set[int], cuts: list[int]) -> Segments:
+    """What a transition changes, and both pieces beside its nodes' tokens, as pieces between all tokens.
+
+    Nothing of a placement that was made after its tokens had come or gone for good: there it has an empty plan.
+    """
+    plan = transition.plans[name]
+    if not (plan.rows or plan.split or plan.merge):
+        return set()
+    bounds = [*cuts, *(r.end for r in transition.plans[name].rows if r.end != MIN_TOKEN)]
+    pieces = list(
+        zip([MIN_TOKEN, *sorted({*bounds})], [*sorted({*bounds}), MAX_TOKEN + 1], strict=True)
+    )
+    intervals = [
+        (row.start, MAX_TOKEN + 1 if row.end == MIN_TOKEN else row.end)
+        for row in transition.plans[name].rows
+    ]
+    own = {token for subject in transition.subjects for token in subject.tokens}
+    with_own = [MIN_TOKEN, *sorted(ring | own), MAX_TOKEN + 1]
+    for at, token in enumerate(with_own):
+        if token in own:
+            intervals += [(with_own[at - 1], token), (token, with_own[at + 1])]
+    return {p for p in pieces if any(start <= p[0] and p[1] <= end for start, end in intervals)}
 
 
 def check_placements(image: Image) -> None:
@@ -138,7 +173,7 @@ def check_placements(image: Image) -> None:
 
 def check_at_rest(image: Image) -> None:
     """I7 at rest: the replicas are those that a plain walk of the ring finds, rack by rack."""
-    if image.topology.operation is not None:
+    if image.topology.transitions:
         return
     tokens = sorted(image.membership.ring_tokens().items())
     racks = {n: (node.dc, node.rack) for n, node in image.membership.nodes.items()}
@@ -185,38 +220,68 @@ def _walk_dc(nodes: list[str], racks: Mapping[str, tuple[str, str]], rf: int) ->
     return chosen
 
 
-def check_undone(history: list[Image], after: Image) -> None:
-    """I11: an operation that was rolled back leaves the placements and tokens of before it."""
-    before = history[-1]
-    operation = before.topology.operation
-    if operation is None or after.topology.operation is not None:
-        return
-    request = after.request(operation.request_id)
-    if request is None or request.status is RequestStatus.DONE:
-        return
-    start = history[request.started_epoch - 1]
-    require(
-        start.ring.placements == after.ring.placements,
-        "I11",
-        f"request {request.request_id} ({request.kind}) leaves the placements of epoch {start.epoch}",
-        f"epoch {after.epoch} has others",
-    )
-    rest = (start.membership.ring_tokens(), after.membership.ring_tokens())
-    require(rest[0] == rest[1], "I11", f"the tokens of epoch {start.epoch}", f"{rest[1]}")
+def check_undone(opened: Mapping[str, Image], before: Image, after: Image) -> None:
+    """I11: what was undone leaves the replicas and tokens of before it opened, on all that it had locked.
+
+    ``opened`` has the image before each open transition. Undone is what ended without its request being done.
+    """
+    for transition in before.topology.open():
+        if transition.transition_id in after.topology.transitions:
+            continue
+        requests = [after.request(request_id) for request_id in transition.request_ids()]
+        if any(request is None or request.status is RequestStatus.DONE for request in requests):
+            continue
+        start = opened[transition.transition_id]
+        for name, (one, two) in in_use.shared(start, after).items():
+            plan = transition.plans.get(name)
+            if plan is None:
+                continue
+            ranges = [(row.start, row.end) for row in plan.rows]
+            ranges += [(row.start, row.end) for row in (*plan.split, *plan.merge)]
+            for low, high in ranges:
+                wanted, found = _between(one, low, high), _between(two, low, high)
+                require(
+                    wanted == found,
+                    "I11",
+                    f"{transition.kind} {transition.transition_id} leaves ({low}, {high}] of"
+                    f" {name} as at epoch {start.epoch}: {wanted}",
+                    f"at epoch {after.epoch} it is {found}",
+                )
+        for node_id in transition.nodes():
+            tokens = [_tokens_of(image, node_id) for image in (start, after)]
+            require(
+                tokens[0] == tokens[1],
+                "I11",
+                f"{node_id} has the tokens of epoch {start.epoch}: {tokens[0]}",
+                f"at epoch {after.epoch} it has {tokens[1]}",
+            )
+
+
+def _between(placement: Placement, start: int, end: int) -> list[tuple[int, in_use.Sides]]:
+    """Rows over (start, end], each with its own end."""
+    rows = placement.overlapping(in_use.Range(start, end))
+    return [(row.end, in_use.sides(row)) for row in rows]
+
+
+def _tokens_of(image: Image, node_id: str) -> list[int]:
+    return sorted(t for t, owner in image.membership.ring_tokens().items() if owner == node_id)
 
 
 def check_no_way_back(before: Image, after: Image) -> None:
-    """Nobody turns round once reads have moved: the old replicas lack what was written since."""
-    operation, old = before.topology.operation, before.topology.topology
-    new = after.topology.topology
-    if operation is None or not new.rollback or old.rollback:
-        return
-    forward_only = {TransitionState.WRITE_BOTH_READ_NEW}
-    if operation.kind is RequestKind.LEAVE:
-        forward_only.add(TransitionState.LEFT_TOKEN_RING)
-    require(
-        old.transition_state not in forward_only,
-        "I11",
-        f"no rollback after the point of no return ({old.transition_state})",
-        f"epoch {after.epoch} goes to {new.transition_state}",
-    )
+    """I11: nobody turns round once reads have moved: the old replicas lack what was written since."""
+    for transition in before.topology.open():
+        now = after.topology.transitions.get(transition.transition_id)
+        turns = now is not None and bool(now.mark) and not transition.mark
+        for name, plan in transition.plans.items():
+            for row in plan.rows:
+                reads = before.ring.placements[name].row_for(row.end).reads
+                moved = reads == row.new and {*row.new} != {*row.old}
+                two = after.ring.placements.get(name)
+                back = two is not None and two.row_for(row.end).reads == row.old and now is not None
+                require(
+                    not (moved and (turns or back)),
+                    "I11",
+                    f"no way back for {transition.kind} {transition.transition_id} once"
+                    f" ({row.start}, {row.end}] of {name} is read from {row.new}",
+                    f"epoch {after.epoch} {'marks it' if turns else 'goes back'}",
+                )

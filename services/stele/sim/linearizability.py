@@ -11,8 +11,9 @@ import msgspec
 
 from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.decide import decide
-from stele.domain.facts import CommandRefused, Epoch
+from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE, Image
+from stele.domain.requests.facts import CommandRefused
 from stele.sim.violation import require
 
 

@@ -11,7 +11,7 @@ ONE_PAGE: Final = 2
 """Entries streamed between two looks at the session."""
 
 Key = tuple[str, str]
-"""Keyspace and key."""
+"""Keyspace id and key: a name used again is another keyspace."""
 
 
 @cache
@@ -27,27 +27,32 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class WriteCell(msgspec.Struct, frozen=True):
-    """A replica's part of a write, routed by ``version``."""
+    """A replica's part of a write, routed by ``version`` at the node ``sender``."""
 
     key: Key
     token: int
     cell: Cell
     version: int
+    epoch: int
+    sender: str
 
 
 class ReadCell(msgspec.Struct, frozen=True):
     key: Key
     token: int
     version: int
+    epoch: int
+    sender: str
 
 
 class PullRange(msgspec.Struct, frozen=True):
-    """A gaining node asks for (start, end], as of ``epoch``, under ``session``."""
+    """A gaining node asks for (start, end] of a placement, as of ``epoch``, under ``session``."""
 
     start: int
     end: int
     placement: str
-    version: int
+    keyspaces: tuple[str, ...]
+    """Ids of those that the asking node knows: later ones have had it as a replica from the beginning."""
     session: str
     epoch: int
 
@@ -66,5 +71,8 @@ class KvOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadResult(msgspec.Struct, frozen=True):
+    """``keyspace_id`` is what the coordinating node took the keyspace's name for."""
+
     ok: bool
     cell: Cell | None = None
+    keyspace_id: str = ""

@@ -1,7 +1,8 @@
 """A data node: replica, coordinator of clients' requests, and a member that acknowledges what it applied.
 
-The rules are the production ones: routing by the image's placement, the fence, versions held by requests
-until they end, quorums. The storage is a dictionary; a write is durable once its short flush is over.
+The rules are the production ones: routing by the image's placement, the fence of each range, versions that
+requests hold until they end or are promoted, quorums. The storage is a dictionary; a write is durable once
+its short flush is over.
 """
 
 from collections.abc import Callable
@@ -9,11 +10,11 @@ from typing import Final
 
 from stele.domain.commands import Envelope, Join
 from stele.domain.facts import Epoch
-from stele.domain.fencing import VersionTracker, check_fence
+from stele.domain.fencing import VersionTracker, check_token, takes_part
 from stele.domain.messages import Ack
 from stele.domain.requests.ids import named
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.sessions import SessionManager
 from stele.sim.kernel import Future
 from stele.sim.messages import Cell, Key, ReadCell, ReadResult, WriteCell
@@ -24,6 +25,8 @@ from stele.sim.writer import Caller
 HEARTBEAT_S: Final = 0.5
 REPLICA_TIMEOUT_S: Final = 1.5
 FLUSH_S: Final = 0.004
+EPOCH_WAIT_S: Final = 1.0
+"""A replica that is asked by a newer image reads the log for so long before it refuses."""
 SNAPSHOT_EVERY: Final = 25
 """Epochs between the node's own snapshots."""
 
@@ -40,9 +43,11 @@ class Node(OrderWorker, Caller, Follower):
         self.versions = VersionTracker()
         self.serving = False
         self._sequence = 0
+        self._flushing: list[WriteCell] = []
         self.forget_orders()
         self.follow_log()
-        self.sessions.follow(self.image.topology.topology)
+        self.sessions.follow(self.image.topology)
+        self.versions.follow(self.image)
         self.spawn(self._enter_service())
         self._heartbeat()
 
@@ -52,19 +57,26 @@ class Node(OrderWorker, Caller, Follower):
         return cells
 
     def on_epoch(self, epoch: Epoch | None) -> None:
-        self.sessions.follow(self.image.topology.topology)
-        self.world.witness.uses(self)
+        self.sessions.follow(self.image.topology)
+        self.versions.follow(self.image)
+        self.world.witness.nodes.uses(self)
         if self.image.epoch % SNAPSHOT_EVERY == 0:
             self.save_snapshot()
         self.wake_orders()
 
     def oldest_version(self) -> int:
-        return self.versions.oldest_in_use(self.image.topology.topology.version)
+        return self.versions.oldest_in_use(self.image.topology.version)
+
+    @property
+    def coordinates(self) -> bool:
+        """Serves clients: as far as it knows it is one of those whom every barrier waits for."""
+        return self.serving and self.name in self.image.membership.taking_part()
 
     async def _enter_service(self) -> None:
         """A node serves nobody before it knows every fence that it may have acknowledged in a former life."""
         await self.catch_up()
         self.serving = True
+        self.wake_orders()
         if self.join_command is not None and self.image.node(self.name) is None:
             request_id = named(f"join {self.name}")
             await self.submit(
@@ -72,8 +84,8 @@ class Node(OrderWorker, Caller, Follower):
             )
 
     def _heartbeat(self) -> None:
-        self.world.witness.uses(self)
-        topology = self.image.topology.topology
+        self.world.witness.nodes.uses(self)
+        topology = self.image.topology
         self._sequence += 1
         ack = Ack(
             node_id=self.name,
@@ -95,36 +107,58 @@ class Node(OrderWorker, Caller, Follower):
     # --- replica
 
     def serve_write(self, write: WriteCell, reply: Reply) -> None:
-        if self.serving and self._passes(write.version):
-            self.after(FLUSH_S, self._write_flushed, write, reply)
-        else:
-            reply(False)
+        self.spawn(self._serve_write(write, reply))
 
-    def _write_flushed(self, write: WriteCell, reply: Reply) -> None:
-        """The fence may have moved while the disk worked: look again before the write counts."""
-        if not self._passes_again(write.version):
+    async def _serve_write(self, write: WriteCell, reply: Reply) -> None:
+        if not await self._knows(write) or not self._passes(write):
             reply(False)
             return
-        self.world.witness.accepts(self, write)
+        self._flushing.append(write)
+        await self.sleep(FLUSH_S)
+        self._flushing.remove(write)
+        if not self._passes_again(write):  # the fence may have moved while the disk worked
+            reply(False)
+            return
+        self.world.witness.nodes.accepts(self, write)
         self.store(write.key, write.cell)
         self.world.failpoint(self, "after_store")
         reply(True)
 
     def serve_read(self, read: ReadCell, reply: Reply) -> None:
-        if self.serving and self._passes(read.version):
+        self.spawn(self._serve_read(read, reply))
+
+    async def _serve_read(self, read: ReadCell, reply: Reply) -> None:
+        if await self._knows(read) and self._passes(read):
             reply(ReadResult(True, self.cells.get(read.key)))
         else:
             reply(ReadResult(False))
 
-    def _passes(self, version: int) -> bool:
-        return check_fence(self.image.topology.topology, version) is None
+    async def _knows(self, request: WriteCell | ReadCell) -> bool:
+        """Whoever asks by a newer version, or for a keyspace that is news here, is judged once it is read."""
+        image = self.image
+        newer = request.version > image.topology.version
+        if newer or (request.key[0] not in image.schema.by_id and request.epoch > image.epoch):
+            return await self.epoch_reached(request.epoch, EPOCH_WAIT_S)
+        return self.serving
 
-    def _passes_again(self, version: int) -> bool:
-        return self._passes(version)
+    def _passes(self, request: WriteCell | ReadCell) -> bool:
+        if not self.knows_as_member(request.sender):
+            return False
+        return check_token(self.image, request.key[0], request.token, request.version) is None
+
+    def knows_as_member(self, sender: str) -> bool:
+        return takes_part(self.image, sender)
+
+    def _passes_again(self, write: WriteCell) -> bool:
+        return self._passes(write)
+
+    def flushes_older(self, range_: Range, version: int) -> bool:
+        """Does a write of a range, routed by an older version, still wait for the disk?"""
+        return any(w.version < version and contains(range_, w.token) for w in self._flushing)
 
     def is_foreign(self, key: Key) -> bool:
-        """True for data of a keyspace that lives, in a range that is not this node's."""
-        return self.image.placement_of(key[0]) is not None and not owns(self.image, self.name, key)
+        """True for data of a keyspace that is gone, or of a range that is not this node's."""
+        return not owns(self.image, self.name, key)
 
     def store(self, key: Key, cell: Cell) -> None:
         known = self.cells.get(key)
@@ -133,21 +167,27 @@ class Node(OrderWorker, Caller, Follower):
 
     # --- coordinator of clients' requests
 
-    def serve_client_write(self, key: Key, token: int, cell: Cell, reply: Reply) -> None:
-        if not self.serving:
+    def serve_client_write(
+        self, keyspace: str, key: str, token: int, cell: Cell, reply: Reply
+    ) -> None:
+        """Answers with the id of the keyspace that was written to, or None."""
+        if not self.coordinates:
             reply(None)
         else:
-            self.spawn(self._write(key, token, cell, reply))
+            self.spawn(self._write(keyspace, key, token, cell, reply))
 
-    async def _write(self, key: Key, token: int, cell: Cell, reply: Reply) -> None:
-        row = self._row(key[0], token)
-        if row is None:
+    async def _write(self, keyspace: str, key: str, token: int, cell: Cell, reply: Reply) -> None:
+        known = self.image.schema.serving(keyspace)
+        if known is None:
             reply(None)
             return
-        version = self.image.topology.topology.version
-        self.versions.hold(version)
-        self.world.witness.coordinates(self, version, 1)
-        write = WriteCell(key, token, cell, version)
+        row = self.image.ring.placements[known.placement].row_for(token)
+        version = self.image.topology.version
+        hold = self.versions.hold(version, known.keyspace_id, token)
+        held = self.world.witness.nodes.coordinates(self, known.keyspace_id, token, row)
+        epoch = self.image.epoch
+        write = WriteCell((known.keyspace_id, key), token, cell, version, epoch, self.name)
+        self.world.witness.data.routes(cell, known.keyspace_id)
         answers, settled = self._ask_replicas(row.writes, lambda node: node.serve_write, write)
         accepted = set[str]()
         while not settled.done:
@@ -158,28 +198,30 @@ class Node(OrderWorker, Caller, Follower):
                 break
         if write_satisfied(accepted, row):
             self.world.witness.data.acknowledges(write)
-            reply(True)
+            reply(known.keyspace_id)
         else:
             reply(None)
         await settled.wait()
-        self.world.witness.coordinates(self, version, -1)
-        self.versions.release(version)
+        self.world.witness.nodes.has_ended(self, held)
+        self.versions.release(hold)
 
-    def serve_client_read(self, key: Key, token: int, reply: Reply) -> None:
-        if not self.serving:
+    def serve_client_read(self, keyspace: str, key: str, token: int, reply: Reply) -> None:
+        if not self.coordinates:
             reply(None)
         else:
-            self.spawn(self._read(key, token, reply))
+            self.spawn(self._read(keyspace, key, token, reply))
 
-    async def _read(self, key: Key, token: int, reply: Reply) -> None:
-        row = self._row(key[0], token)
-        if row is None:
+    async def _read(self, keyspace: str, key: str, token: int, reply: Reply) -> None:
+        known = self.image.schema.serving(keyspace)
+        if known is None:
             reply(None)
             return
-        version = self.image.topology.topology.version
-        self.versions.hold(version)
-        self.world.witness.coordinates(self, version, 1)
-        read = ReadCell(key, token, version)
+        row = self.image.ring.placements[known.placement].row_for(token)
+        version = self.image.topology.version
+        hold = self.versions.hold(version, known.keyspace_id, token)
+        held = self.world.witness.nodes.coordinates(self, known.keyspace_id, token, row)
+        epoch = self.image.epoch
+        read = ReadCell((known.keyspace_id, key), token, version, epoch, self.name)
         answers, settled = self._ask_replicas(row.reads, lambda node: node.serve_read, read)
         found = dict[str, Cell | None]()
         while not settled.done and not read_satisfied(found.keys(), row):
@@ -191,20 +233,20 @@ class Node(OrderWorker, Caller, Follower):
             newest = max(cells, key=lambda cell: cell.timestamp, default=None)
             have = {node_id for node_id, cell in found.items() if cell == newest}
             if newest is None or await self._settle(read, row, newest, have):
-                reply(ReadResult(True, newest))
+                reply(ReadResult(True, newest, known.keyspace_id))
             else:
                 reply(None)
         else:
             reply(None)
         await settled.wait()
-        self.world.witness.coordinates(self, version, -1)
-        self.versions.release(version)
+        self.world.witness.nodes.has_ended(self, held)
+        self.versions.release(hold)
 
     async def _settle(self, read: ReadCell, row: RangeReplicas, cell: Cell, have: set[str]) -> bool:
         """Put the cell where it lacks, so that no later read can find less than this one did."""
         if write_satisfied(have, row):
             return True
-        write = WriteCell(read.key, read.token, cell, read.version)
+        write = WriteCell(read.key, read.token, cell, read.version, read.epoch, self.name)
         lacking = tuple(node_id for node_id in row.writes if node_id not in have)
         answers, settled = self._ask_replicas(lacking, lambda node: node.serve_write, write)
         accepted = set(have)
@@ -213,10 +255,6 @@ class Node(OrderWorker, Caller, Follower):
             if answer:
                 accepted.add(node_id)
         return write_satisfied(accepted, row)
-
-    def _row(self, keyspace: str, token: int) -> RangeReplicas | None:
-        placement = self.image.placement_of(keyspace)
-        return None if placement is None else placement.row_for(token)
 
     def _ask_replicas(
         self,

@@ -2,13 +2,14 @@
 
 from typing import Any, Final
 
-from stele.domain.entities import Operation
 from stele.domain.image import Image
-from stele.domain.messages import Order, Report
+from stele.domain.messages import Order, Report, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.ring.locks import overlaps
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.ring.transition import TransitionRow, gained, stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
+from stele.domain.topology.facts import Transition
 from stele.sim.kernel import Future
 from stele.sim.messages import ONE_PAGE, Cell, Key, PullRange, token_of_key
 from stele.sim.process import Follower, Reply
@@ -16,13 +17,16 @@ from stele.sim.process import Follower, Reply
 PULL_TIMEOUT_S: Final = 3.0
 EPOCH_TIMEOUT_S: Final = 10.0
 """How long an order waits for the log to bring its epoch; the coordinator repeats it anyway."""
+OLDER_WORK_S: Final = 10.0
+"""How long new work waits for older work on the same ranges, which stops at its next look."""
 PAGE_S: Final = 0.05
 """Time that the disk takes for a page."""
 ROW_S: Final = 0.1
 """Time to set up the streaming of a range."""
 
-Work = tuple[OrderKind, int, str]
 Entries = list[tuple[Key, Cell]]
+Pieces = dict[str, tuple[Range, ...]]
+"""By placement, in ring order."""
 
 
 class OrderWorker(Follower):
@@ -33,13 +37,14 @@ class OrderWorker(Follower):
 
     def forget_orders(self) -> None:
         self._seen: tuple[int, int] = (0, 0)
-        self._running = set[Work]()
-        self._done: dict[Work, ReportStatus] = {}
+        self._running = set[WorkKey]()
+        self._done: dict[WorkKey, ReportStatus] = {}
+        self._pulling: dict[str, Pieces] = {}
         self._epoch_waiters: list[tuple[int, Future[bool]]] = []
 
     def wake_orders(self) -> None:
         for epoch, future in self._epoch_waiters:
-            if epoch <= self.image.epoch:
+            if epoch <= self.image.epoch and self.serving:
                 future.set(True)
         self._epoch_waiters = [(e, f) for e, f in self._epoch_waiters if not f.done]
 
@@ -54,7 +59,7 @@ class OrderWorker(Follower):
             return
         if order.term < self.image.topology.coordinator.term:
             return
-        work = order.same_work()
+        work = order.work()
         if work in self._running:
             return
         if self._done.get(work) is ReportStatus.SUCCESS:
@@ -69,11 +74,11 @@ class OrderWorker(Follower):
         self.world.failpoint(self, f"{order.kind}_done")
         self._report(order, status, error)
 
-    async def epoch_reached(self, epoch: int) -> bool:
+    async def epoch_reached(self, epoch: int, limit_s: float = EPOCH_TIMEOUT_S) -> bool:
         if self.image.epoch < epoch or not self.serving:
             future = Future[bool]()
             self._epoch_waiters.append((epoch, future))
-            self.after(EPOCH_TIMEOUT_S, future.set, False)
+            self.after(limit_s, future.set, False)
             await future.wait()
         return self.image.epoch >= epoch and self.serving
 
@@ -83,7 +88,6 @@ class OrderWorker(Follower):
             term=order.term,
             index=order.index,
             kind=order.kind,
-            version=order.version,
             session=order.session,
             request_id=order.request_id,
             status=status,
@@ -98,30 +102,45 @@ class OrderWorker(Follower):
 
     async def _stream(self, order: Order) -> str:
         """Pull every gained range from enough sources; returns what went wrong, or nothing."""
-        operation = self.image.topology.operation
-        if operation is None or operation.request_id != order.request_id:
-            return "the operation is over"
+        transition = self.image.topology.of_session(order.session)
+        if transition is None:
+            return f"session {order.session} is not open"
+        mine = {name: gained(plan, self.name) for name, plan in transition.plans.items()}
+        if not await self.ranges_are_free(mine):
+            return "older work on the same ranges does not end"
         try:
             with self.sessions.enter(order.session) as guard:
-                return await self._pull_all(order, operation, guard)
+                self._pulling[order.session] = mine
+                return await self._pull_all(order, transition, guard)
         except SessionClosedError as error:
             return str(error)
+        finally:
+            self._pulling.pop(order.session, None)
 
-    async def _pull_all(self, order: Order, operation: Operation, guard: SessionGuard) -> str:
-        for name, plan in sorted(operation.plans.items()):
+    async def ranges_are_free(self, mine: Pieces) -> bool:
+        """Wait until no work under an older session is on these ranges any more."""
+        for _ in range(round(OLDER_WORK_S / PAGE_S)):
+            if not any(_meet(mine, other) for other in self._pulling.values()):
+                return True
+            await self.sleep(PAGE_S)
+        return False
+
+    async def _pull_all(self, order: Order, transition: Transition, guard: SessionGuard) -> str:
+        for name, plan in sorted(transition.plans.items()):
             mine = set(gained(plan, self.name))
             for row in plan.rows:
                 if Range(row.start, row.end) in mine:
                     error = await self._pull_row(order, name, row, guard)
                     if error:
                         return error
-        self.world.witness.streamed(self, order)
+        self.world.witness.nodes.streamed(self, order)
         return ""
 
     async def _pull_row(
         self, order: Order, placement: str, row: TransitionRow, guard: SessionGuard
     ) -> str:
-        pull = PullRange(row.start, row.end, placement, order.version, order.session, order.epoch)
+        known = tuple(k.keyspace_id for k in self.image.schema.using(placement))
+        pull = PullRange(row.start, row.end, placement, known, order.session, order.epoch)
         failed, answered = set[str](), set[str]()
         await self.sleep(ROW_S)
         while True:
@@ -145,7 +164,7 @@ class OrderWorker(Follower):
         for first in range(0, len(entries), ONE_PAGE):
             await self.sleep(PAGE_S)
             self.check_guard(guard)
-            self.world.witness.streams_in(self, guard.session)
+            self.world.witness.nodes.streams_in(self, guard.session)
             for key, cell in entries[first : first + ONE_PAGE]:
                 self.store(key, cell)
 
@@ -155,40 +174,52 @@ class OrderWorker(Follower):
     def store(self, key: Key, cell: Cell) -> None:
         raise NotImplementedError
 
+    def flushes_older(self, range_: Range, version: int) -> bool:
+        raise NotImplementedError
+
     @property
     def cells(self) -> dict[Key, Cell]:
         raise NotImplementedError
 
     def serve_pull(self, pull: PullRange, reply: Reply) -> None:
-        """A source must have applied the fence of the step: what it gave must be all there will be."""
+        """A source must know the fence of the step: what it gave must be all that there will be."""
         self.spawn(self._give(pull, reply))
 
     async def _give(self, pull: PullRange, reply: Reply) -> None:
         if not await self.source_ready(pull) or not self.sessions.is_open(pull.session):
             reply(None)
             return
-        self.world.witness.gives(self, pull)
-        keyspaces = _keyspaces_of(self.image, pull.placement)
+        self.world.witness.nodes.gives(self.name, self.image, pull)
         range_ = Range(pull.start, pull.end)
         reply(
             [
                 (key, cell)
                 for key, cell in sorted(self.cells.items())
-                if key[0] in keyspaces and contains(range_, token_of_key(key))
+                if key[0] in pull.keyspaces and contains(range_, token_of_key(key))
             ]
         )
 
     async def source_ready(self, pull: PullRange) -> bool:
-        return await self.epoch_reached(pull.epoch)
+        """The order's epoch is applied, and the writes that were routed before the step are on the disk."""
+        if not await self.epoch_reached(pull.epoch):
+            return False
+        range_ = Range(pull.start, pull.end)
+        while True:
+            transition = self.image.topology.of_session(pull.session)
+            if transition is None:
+                return False
+            if not self.flushes_older(range_, transition.entered_version):
+                return True
+            await self.sleep(PAGE_S)
 
     # --- cleanup
 
     async def _clean_up(self, order: Order) -> str:
-        """Drop what other nodes own now, a page at a time; stop when the topology moves on."""
+        """Drop what is not this node's by the present image, looked at before each page."""
         while True:
             await self.sleep(PAGE_S)
             if not self.may_clean(order):
-                return "the topology has moved on"
+                return "it was asked to clean up anew"
             foreign = [key for key in sorted(self.cells) if not owns(self.image, self.name, key)]
             for key in foreign[:ONE_PAGE]:
                 del self.cells[key]
@@ -196,17 +227,32 @@ class OrderWorker(Follower):
                 return ""
 
     def may_clean(self, order: Order) -> bool:
-        topology = self.image.topology.topology
-        return topology.version == order.version == topology.fence_version
+        node = self.image.node(self.name)
+        return node is not None and node.cleanup_session() == order.session
 
 
 def owns(image: Image, node_id: str, key: Key) -> bool:
-    """True when the node is a replica of the key, for reads or for writes."""
-    placement = image.placement_of(key[0])
-    if placement is None:
+    """True when a placement, or the plan of an open transition, gives the key to the node."""
+    keyspace = image.schema.by_id.get(key[0])
+    if keyspace is None:
         return False
-    return node_id in placement.row_for(token_of_key(key)).writes
+    token = token_of_key(key)
+    row = image.ring.placements[keyspace.placement].row_for(token)
+    if node_id in row.reads or node_id in row.writes:
+        return True
+    plans = (t.plans.get(keyspace.placement) for t in image.topology.transitions.values())
+    return any(
+        node_id in (*planned.old, *planned.new)
+        for plan in plans
+        if plan is not None
+        for planned in plan.rows
+        if contains(Range(planned.start, planned.end), token)
+    )
 
 
-def _keyspaces_of(image: Image, placement: str) -> set[str]:
-    return {k.name for k in image.schema.keyspaces.values() if k.placement == placement}
+def _meet(mine: Pieces, theirs: Pieces) -> bool:
+    return any(
+        overlaps([(r.start, r.end) for r in ranges], [(r.start, r.end) for r in theirs[name]])
+        for name, ranges in mine.items()
+        if name in theirs
+    )

@@ -9,7 +9,6 @@ import msgspec
 from stele.sim.actions import schedule
 from stele.sim.clients import KvClient
 from stele.sim.kernel import us
-from stele.sim.messages import Key
 from stele.sim.scenario import DEFAULT_DURATION_S, Scenario, make_scenario
 from stele.sim.violation import Violation, require
 from stele.sim.world import KEPT_LINES, World
@@ -107,8 +106,8 @@ def come_to_rest(world: World) -> None:
         "; ".join(world.unfinished()),
     )
     for client in world.clients[:1]:
-        for key in sorted(world.witness.data.acked):
-            client.spawn(_read(client, key))
+        for keyspace, key in world.witness.data.readable():
+            client.spawn(_read(client, keyspace, key))
     recalled = list[str]()
     for writer in world.writers:
         writer.spawn(_recall(writer, recalled))
@@ -127,8 +126,8 @@ def come_to_rest(world: World) -> None:
     world.check_no_foreign_data()
 
 
-async def _read(client: KvClient, key: Key) -> None:
-    await client.read(key)
+async def _read(client: KvClient, keyspace: str, key: str) -> None:
+    await client.read(keyspace, key)
 
 
 async def _recall(writer: Writer, done: list[str]) -> None:
@@ -156,7 +155,12 @@ def _result(world: World, failure: Failure | None, real_s: float) -> Result:
     world.digest.update(witness.image.state_id)
     statuses = [str(r.status) for r in witness.image.requests.requests.values()]
     checks = (
-        witness.checks + witness.data.checks + witness.commands.told + witness.commands.barriers
+        witness.checks
+        + witness.nodes.checks
+        + witness.nodes.gates.checks
+        + witness.data.checks
+        + witness.commands.told
+        + witness.commands.barriers
     )
     return Result(
         seed=world.scenario.seed,

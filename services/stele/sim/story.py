@@ -3,12 +3,15 @@
 One sentence a line; ``#`` begins a comment. Tables are the indented lines after ``epochs`` or ``placement``.
 
     cluster A@100 B@200 C@300 rf 2         nodes with their tokens; keyspace ``data``
-    join X@150                             a node starts and asks to join (node@token,token/rack)
-    leave X | cancel X | keyspace k rf 1   asked for at once
-    until write_both_read_old              run until the topology is in that state (``idle``: in none)
+    join X@150 Y@250                       nodes start and ask to join (node@token,token/rack)
+    leave X | cancel X | keyspace k rf 1 | drop k   asked for at once
+    until write_both_read_old              run until a transition is in that state (``idle``: none is open)
+    until X in write_both_read_old         run until that of node X is
+    until it waits for X                   run until the coordinator says that it misses X
     until X is done                        run until the newest request of X has ended like that
+    X ended because silent                 its request says so
     wait 10                                virtual seconds
-    when idle crash coordinator 5          at the next entry of a state (crash, pause; seconds)
+    when idle crash coordinator 5          at the next entry of a state (crash, pause, wipe; seconds)
     crash X 5 | pause X 5 | wipe X         now
     refused too_few_nodes                  the newest answer was this rejection
     expect X is left | expect fence is 12 | expect nobody needs cleanup
@@ -26,14 +29,13 @@ import msgspec
 from stele.domain import commands
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.names import CleanupStatus
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.sim.actions import ACTIONS
 from stele.sim.clients import KEYSPACE
 from stele.sim.kernel import SECOND, us
 from stele.sim.run import come_to_rest
 from stele.sim.scenario import Action, Scenario
-from stele.sim.world import DC, IDLE, World, join_command
+from stele.sim.world import DC, World, join_command, states_of
 
 LIMIT_S: Final = 200.0
 """Virtual seconds that an ``until`` waits."""
@@ -108,13 +110,16 @@ class Story:
     def _all_caught_up(self) -> bool:
         return all(f.image.epoch == self.image.epoch for f in self.world.followers())
 
-    def join(self, line: Line, node: str) -> None:
-        join = _join(node)
-        self.world.add_node(join.node_id, join)
+    def join(self, line: Line, nodes: str) -> None:
+        for node in nodes.split():
+            join = _join(node)
+            self.world.add_node(join.node_id, join)
 
     def ask(self, line: Line, what: str, name: str) -> None:
         if what == "leave":
             self._asked[name] = self.world.request(commands.Leave(name))
+        elif what == "drop":
+            self._asked[name] = self.world.request(commands.DropKeyspace(name))
         else:
             self.world.request(commands.Cancel(self._request_of(name)))
 
@@ -126,7 +131,26 @@ class Story:
         self.world.request(commands.CreateKeyspace(name, {DC: int(rf)}))
 
     def until(self, line: Line, state: str) -> None:
-        self._run_until(lambda: _state(self.image) == state, lambda: _state(self.image))
+        self._run_until(lambda: state in states_of(self.image), lambda: _states(self.image))
+
+    def until_in(self, line: Line, name: str, state: str) -> None:
+        def current() -> str:
+            found = self.image.topology.of_request(self._request_of(name))
+            return "in none" if found is None else str(found.state)
+
+        self._run_until(lambda: current() == state, current)
+
+    def until_waits(self, line: Line, name: str) -> None:
+        def missed() -> set[str]:
+            waits = self.world.told_by_coordinator()
+            return {blocker.node_id for wait in waits for blocker in wait.blockers}
+
+        self._run_until(lambda: name in missed(), lambda: f"it waits for {sorted(missed())}")
+
+    def because(self, line: Line, name: str, text: str) -> None:
+        request = self.image.request(self._request_of(name))
+        assert request is not None, "there is no such request"
+        assert text in request.error, f"its reason is '{request.error}'"
 
     def until_request(self, line: Line, name: str, status: str) -> None:
         def current() -> str:
@@ -138,8 +162,10 @@ class Story:
     def wait(self, line: Line, seconds: str) -> None:
         self._run(float(seconds))
 
-    def when(self, line: Line, state: str, what: str, who: str, seconds: str) -> None:
-        ACTIONS[f"{what}_on"](self.world, Action(0, f"{what}_on", who, float(seconds), 0, state), 0)
+    def when(self, line: Line, state: str, what: str, who: str, seconds: str | None) -> None:
+        ACTIONS[f"{what}_on"](
+            self.world, Action(0, f"{what}_on", who, float(seconds or 0), 0, state), 0
+        )
 
     def strike(self, line: Line, what: str, who: str, seconds: str | None) -> None:
         ACTIONS[what](self.world, Action(0, what, who, float(seconds or 0)), 0)
@@ -154,11 +180,11 @@ class Story:
         assert newest() == code, f"the newest refusal is {newest()}"
 
     def expect(self, line: Line, what: str, value: str) -> None:
-        topology, node = self.image.topology.topology, self.image.node(what)
+        topology, node = self.image.topology, self.image.node(what)
         facts = {
             "fence": str(topology.fence_version),
             "version": str(topology.version),
-            "state": _state(self.image),
+            "state": _states(self.image),
             **({what: str(node.state)} if node is not None else {}),
         }
         assert facts.get(what) == value, f"it is {facts.get(what)}"
@@ -166,7 +192,7 @@ class Story:
     def expect_clean(self, line: Line) -> None:
         def dirty() -> list[str]:
             nodes = self.image.membership.normal().items()
-            return [n for n, node in nodes if node.cleanup is CleanupStatus.NEEDED]
+            return [n for n, node in nodes if node.cleanup_since and n not in self.world.gone]
 
         self._run_until(lambda: not dirty(), lambda: f"{dirty()} do")
 
@@ -203,13 +229,16 @@ class Story:
 
 _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"cluster (.+) rf (\d+)", Story.cluster),
-    (r"join (\S+)", Story.join),
-    (r"(leave|cancel) (\S+)", Story.ask),
+    (r"join (.+)", Story.join),
+    (r"(leave|cancel|drop) (\S+)", Story.ask),
     (r"keyspace (\S+) rf (\d+)", Story.keyspace),
     (r"until (\w+)", Story.until),
+    (r"until it waits for (\S+)", Story.until_waits),
     (r"until (\S+) is (\w+)", Story.until_request),
+    (r"until (\S+) in (\w+)", Story.until_in),
+    (r"(\S+) ended because (.+)", Story.because),
     (r"wait ([\d.]+)", Story.wait),
-    (r"when (\w+) (crash|pause) (\w+) ([\d.]+)", Story.when),
+    (r"when (\w+) (crash|pause|wipe) (\w+)(?: ([\d.]+))?", Story.when),
     (r"(crash|pause|wipe) (\w+)(?: ([\d.]+))?", Story.strike),
     (r"refused (\w+)", Story.refused),
     (r"expect nobody needs cleanup", Story.expect_clean),
@@ -226,14 +255,14 @@ def _join(text: str) -> commands.Join:
     return join_command(name, rack or "r1", len(chosen), chosen)
 
 
-def _state(image: Image) -> str:
-    return str(image.topology.topology.transition_state) or IDLE
+def _states(image: Image) -> str:
+    return ",".join(sorted(states_of(image)))
 
 
 def _epoch_text(image: Image, epoch: Epoch) -> str:
     """``advance -> write_both_read_old``; the state only where the command may change it."""
-    moves = epoch.command in ("start_request", "advance", "rollback", "cancel")
-    return f"{epoch.command} -> {_state(image)}" if moves else epoch.command
+    moves = epoch.command in ("advance", "rollback", "cancel")
+    return f"{epoch.command} -> {_states(image)}" if moves else epoch.command
 
 
 def _bound(token: int) -> str:

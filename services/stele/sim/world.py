@@ -4,11 +4,10 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
-from stele.coordinator.steps import Limits
+from stele.coordinator.knowledge import Limits, Wait
 from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.image import Image
-from stele.domain.names import CleanupStatus
 from stele.domain.requests.ids import named
 from stele.sim.clients import KEYSPACE, Admin, KvClient
 from stele.sim.driver import Driver
@@ -18,6 +17,7 @@ from stele.sim.log import SimLog
 from stele.sim.network import FINE, Network
 from stele.sim.node import Node
 from stele.sim.process import Follower, Process
+from stele.sim.ranges_in_use import Change, changes, majority
 from stele.sim.scenario import Scenario
 from stele.sim.violation import require
 from stele.sim.watcher import Watcher
@@ -42,17 +42,17 @@ class World:
         self.digest = hashlib.sha256()
         self._keep = keep_trace
         self.network = Network(self.kernel, scenario.weather)
-        self.witness = Witness(self.trace, self.is_gone)
+        self.nodes: dict[str, Node] = {}
+        self.witness = Witness(
+            self.trace, self.is_gone, self.nodes.values, lambda: self.kernel.now_s
+        )
         self.log = SimLog(self.kernel, self.network, self.witness.durable)
         self.limits = Limits()
         self.clients_work = True
         self.faults = 0
         self.requests = 0
         self.gone = set[str]()
-        self.smallest_rf = scenario.rf
-        """Smallest replication factor that was ever asked for."""
         self.traps: list[tuple[str, str, int, float]] = []
-        self.nodes: dict[str, Node] = {}
         self.writers: list[Writer] = [Writer(f"w{i + 1}", self) for i in range(scenario.writers)]
         self.drivers: list[Driver] = [Driver(f"c{i + 1}", self) for i in range(scenario.drivers)]
         self.clients = [KvClient(f"k{i + 1}", self) for i in range(scenario.clients)]
@@ -137,12 +137,17 @@ class World:
         self._ambushes.append((state, strike))
 
     def _entered(self, before: Image, after: Image) -> None:
-        old, new = before.topology.topology, after.topology.topology
+        old, new = before.topology, after.topology
         if new.version == old.version or not self._ambushes:
             return
-        state = new.transition_state or IDLE
-        due = [strike for where, strike in self._ambushes if where == state]
-        self._ambushes = [(where, strike) for where, strike in self._ambushes if where != state]
+        states = states_of(after) - ({IDLE} if not old.transitions else set())
+        entered = {str(t.state) for t in new.open() if t.entered_version == new.version} | (
+            states & {IDLE}
+        )
+        due = [strike for where, strike in self._ambushes if where in entered]
+        self._ambushes = [
+            (where, strike) for where, strike in self._ambushes if where not in entered
+        ]
         for strike in due:
             self.kernel.at(self.kernel.now_us, None, strike)
 
@@ -164,6 +169,11 @@ class World:
         if process.name not in self.gone and not process.alive:
             self.trace(f"restart {process.name}")
             process.boot()
+
+    def told_by_coordinator(self) -> list[Wait]:
+        """What the coordinator of the newest term waits for."""
+        active = [d for d in self.drivers if d.alive and d.holds_term]
+        return [wait for driver in active for wait in driver.steps.waits]
 
     def request(self, command: AnyCommand, name: str = "") -> str:
         """Have the administrator ask for something; returns the request id."""
@@ -191,15 +201,19 @@ class World:
     def unfinished(self) -> list[str]:
         """What still keeps the run from being at rest."""
         image = self.witness.image
-        topology = image.topology.topology
-        found = [f"{r.kind} of {r.node_id} is {r.status}" for r in image.requests.unfinished()]
-        if topology.fence_version != topology.version:
-            found.append(f"version {topology.version} is not fenced")
-        found += [
-            f"{n} needs cleanup"
-            for n, node in image.membership.normal().items()
-            if node.cleanup is CleanupStatus.NEEDED and n not in self.gone
-        ]
+        found: list[str] = []
+        if not lost_for_good(self):
+            found = [
+                f"{r.kind} of {r.node_id or r.keyspace_id} is {r.status}"
+                for r in image.requests.unfinished()
+            ]
+            if not image.topology.settled():
+                found.append(f"version {image.topology.version} is not fenced")
+            found += [
+                f"{n} needs cleanup"
+                for n, node in image.membership.normal().items()
+                if node.cleanup_since and n not in self.gone
+            ]
         if self.admin.waiting:
             found.append(f"{self.admin.waiting} commands have no answer")
         found += [f"{p.name} is behind" for p in self.followers() if p.image.epoch != image.epoch]
@@ -217,7 +231,7 @@ class World:
         """A node that the image calls clean holds nothing of ranges that are not its own."""
         image = self.witness.image
         for name, state in image.membership.normal().items():
-            if name in self.gone or state.cleanup is CleanupStatus.NEEDED:
+            if name in self.gone or state.cleanup_since:
                 continue
             node = self.nodes[name]
             foreign = [key for key in sorted(node.cells) if node.is_foreign(key)]
@@ -227,6 +241,34 @@ class World:
                 f"{name} is clean, so it holds only what it owns",
                 f"it holds {foreign[:3]}",
             )
+
+
+def states_of(image: Image) -> set[str]:
+    """States of the open transitions; ``idle`` when there is none."""
+    return {str(t.state) for t in image.topology.open()} or {IDLE}
+
+
+def lost_for_good(world: World) -> list[str]:
+    """Ranges that wait for a quorum which a node that is gone for good has taken along, past the point of no
+    return: only the operator can help, and the coordinator says whom it misses.
+    """
+    image, gone = world.witness.image, world.gone
+    named = {b.node_id for wait in world.told_by_coordinator() for b in wait.blockers} & gone
+    if not named:
+        return []
+    previous = world.witness.nodes.gates.by_version.get(image.topology.version - 1)
+    moved = [] if previous is None else [*changes(previous, image)]
+    return [
+        f"token {change.token} misses {sorted(gone)}"
+        for change in moved
+        for replicas in change.replica_sets()
+        if len(replicas - gone) < majority(len(replicas)) and not _turns_back(image, change)
+    ]
+
+
+def _turns_back(image: Image, change: Change) -> bool:
+    """Before the point of no return nothing is lost: the old replicas alone are read from."""
+    return change.after is not None and change.before[0] == change.after[0] == change.before[1]
 
 
 def join_command(

@@ -1,6 +1,8 @@
 """The cluster as a whole: how it is named, and its founding."""
 
+import re
 from collections.abc import Iterable
+from typing import Final
 
 from stele.domain.base import Rejection
 from stele.domain.cluster.facts import (
@@ -14,6 +16,8 @@ from stele.domain.context import Context, Decision, bad_name
 from stele.domain.names import PARTITIONER
 from stele.domain.registry_entry import Domain
 from stele.domain.tables import Json, changed_fields
+
+LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
 
 
 def found_cluster(context: Context, command: FoundCluster) -> Decision:
@@ -35,6 +39,12 @@ def found_cluster(context: Context, command: FoundCluster) -> Decision:
             "bad_cluster_id",
             f"'{command.cluster_id[:80]}' is no cluster id.",
             "Send '<name>/<uuid>'.",
+        )
+    if command.log_id and not LOG_ID.fullmatch(command.log_id):
+        return Rejection(
+            "bad_log_id",
+            f"'{command.log_id[:80]}' is no log id.",
+            "Send 32 hex digits, or nothing: then one is made.",
         )
     founded = ClusterCreated(
         name, command.cluster_id, PARTITIONER, command.log_id, command.topic_id

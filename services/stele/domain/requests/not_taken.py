@@ -14,6 +14,9 @@ BAD_ID: Final = "bad_request_id"
 FROM_THE_FUTURE: Final = "request_id_from_the_future"
 REUSED: Final = "request_id_reused"
 EXPIRED: Final = "request_id_expired"
+NOT_FOUNDED: Final = "not_founded"
+OLDER_CLUSTER: Final = "older_cluster"
+OTHER_LOG: Final = "other_log"
 
 
 def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:

@@ -18,12 +18,12 @@ from stele.domain.topology.facts import (
     Coordinator,
     CoordinatorChanged,
     TransitionMarked,
-    TransitionOpened,
     Versions,
     VersionsChanged,
 )
 from stele.domain.topology.guards import check_fenced, check_term, overtaken
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.pieces import opening
 from stele.domain.topology.planning import plan_group
 from stele.domain.topology.steps import enter, move, replace
 
@@ -93,7 +93,8 @@ def rollback(context: Context, command: Rollback) -> Decision:
     if OPERATIONS[transition.kind].states[transition.state].on_failure is None:
         return overtaken(image, f"'{transition.state}' is past the point of no return.")
     text = f"Rolled back: {command.why}"
-    blamed = command.blamed or transition.request_ids()
+    ids = transition.request_ids()
+    blamed = tuple(i for i in ids if i in command.blamed) or ids
     rows = [image.requests.requests[request_id] for request_id in blamed]
     marked = TransitionMarked(transition.transition_id, text, blamed)
     return marked, *(RequestChanged(replace(row, error=text)) for row in rows)
@@ -149,7 +150,7 @@ def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
             started_at_ms=context.at_ms,
         )
         draft.add(RequestChanged(started))
-    draft.add(TransitionOpened(planned))
+    draft.add(*opening(planned))
     draft.add(*operation.on_open(draft.image, planned, draft.version))
     enter(draft, planned, operation.first)
     return None
@@ -157,7 +158,7 @@ def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
 
 def _pending(draft: Draft, group: tuple[str, ...]) -> list[Request]:
     """Those of the group that still wait, of the kind of the first of them."""
-    rows = [draft.image.request(request_id) for request_id in group]
+    rows = [draft.image.request(request_id) for request_id in dict.fromkeys(group)]
     waiting = [r for r in rows if r is not None and r.status is RequestStatus.PENDING]
     grouped = bool(waiting) and OPERATIONS[waiting[0].kind].grouped
     same = [r for r in waiting if r.kind is waiting[0].kind]

@@ -14,7 +14,8 @@ replace = msgspec.structs.replace
 def mark(context: Context, request: Request, why: str, *, cancelled: bool) -> Decision:
     """Mark the transition of a running request, when it is before its point of no return (I11).
 
-    The request alone is blamed: others that share the transition wait anew once it has been undone.
+    The request alone is blamed: others that share the transition wait anew once it has been undone, unless
+    they are cancelled too while it goes back.
     """
     transition = context.image.topology.of_request(request.request_id)
     if transition is None:
@@ -23,17 +24,18 @@ def mark(context: Context, request: Request, why: str, *, cancelled: bool) -> De
             f"Request {request.request_id} is not in transition.",
             "Read the newest state and try again.",
         )
+    text = f"Rolled back: {why}"
+    changed = RequestChanged(replace(request, error=text, cancelled=cancelled))
+    if transition.mark and request.request_id not in transition.blamed:
+        blamed = (*transition.blamed, request.request_id)
+        return changed, TransitionMarked(transition.transition_id, transition.mark, blamed)
     state = OPERATIONS[transition.kind].states[transition.state]
     if transition.mark or state.on_failure is None:
         return Rejection(
             "past_point_of_no_return",
             f"Request {request.request_id} is in '{transition.state}' and cannot be undone"
             f"{': it is being rolled back already' if transition.mark else ''}.",
-            "Let it finish; a join can be undone by a decommission afterwards.",
+            "Let it finish; a node that has joined can leave afterwards.",
             {"transition_state": transition.state},
         )
-    text = f"Rolled back: {why}"
-    return (
-        RequestChanged(replace(request, error=text, cancelled=cancelled)),
-        TransitionMarked(transition.transition_id, text, (request.request_id,)),
-    )
+    return changed, TransitionMarked(transition.transition_id, text, (request.request_id,))

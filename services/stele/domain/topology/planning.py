@@ -7,6 +7,7 @@ all their deltas.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 
 import msgspec
 
@@ -19,7 +20,8 @@ from stele.domain.ring.locks import locks_of, overlaps
 from stele.domain.ring.ranges import Placement, PlacementError, Range, apply
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, equals_at_rest, prepare
-from stele.domain.topology.facts import Transition, TransitionPlanned
+from stele.domain.topology import pieces
+from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.rings import Ring, ring_now
 
@@ -94,8 +96,8 @@ def new_placement(
     placement = base.placement(replication)
     for other, plan in planned:
         placement = _as_it_stands(placement, other, plan)
-    plans = (TransitionPlanned(other.transition_id, name, plan) for other, plan in planned)
-    return *image.ring.creation(name, placement.rows), *plans
+    plans = (pieces.planned(other.transition_id, name, plan) for other, plan in planned)
+    return *image.ring.creation(name, placement.rows), *chain.from_iterable(plans)
 
 
 def _as_it_stands(placement: Placement, other: Transition, plan: TransitionPlan) -> Placement:

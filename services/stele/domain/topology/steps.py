@@ -100,14 +100,12 @@ def _end_request(draft: Draft, transition: Transition, request_id: str, *, undon
 
 
 def _mark_cleanup(draft: Draft, transition: Transition, touched: set[str]) -> list[AnyFact]:
-    """Members that hold data of ranges which are not, or not any more, theirs."""
+    """Nodes that hold data of ranges which are not, or not any more, theirs. They are ordered to clean up while
+    they are normal: those that leave, or wait to join, once they are that.
+    """
     nodes, epoch = draft.image.membership.nodes, draft.context.epoch
-    members = [nodes[n] for n in sorted(touched - {*transition.nodes()})]
-    return [
-        NodeChanged(replace(node, cleanup_since=epoch))
-        for node in members
-        if node.state is NodeState.NORMAL
-    ]
+    stay = [nodes[n] for n in sorted(touched) if nodes[n].state is not NodeState.LEFT]
+    return [NodeChanged(replace(node, cleanup_since=epoch)) for node in stay]
 
 
 def _losers(transition: Transition) -> set[str]:

@@ -196,7 +196,7 @@ class Admins:
 
     def _some_command(self) -> AnyCommand:
         self._made += 1
-        others = sorted(k for k in self._image().schema.keyspaces if k.startswith("other"))
+        others = sorted(k for k in self._image().schema.ids if k.startswith("other"))
         invalid: list[AnyCommand] = [
             Leave(node_id="nobody"),
             Cancel(target="no-such-request"),

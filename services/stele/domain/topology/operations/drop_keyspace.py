@@ -14,7 +14,7 @@ from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
-from stele.domain.names import NodeState, RequestKind, TransitionState
+from stele.domain.names import RequestKind, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring.facts import PlacementDropped
@@ -75,7 +75,7 @@ def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyF
 
 
 def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
-    """The row, its placement when nobody else uses it, and every node has data to delete."""
+    """The row, and its placement when nobody else uses it. Every member has data to delete."""
     keyspace = image.schema.by_id[transition.keyspace_id]
     yield KeyspaceDropped(keyspace.keyspace_id)
     if len(image.schema.using(keyspace.placement)) == 1:
@@ -84,8 +84,7 @@ def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFac
             if keyspace.placement in other.plans:
                 yield TransitionUnplanned(other.transition_id, keyspace.placement)
     for node in image.membership.taking_part().values():
-        if node.state is NodeState.NORMAL:
-            yield NodeChanged(replace(node, cleanup_since=epoch))
+        yield NodeChanged(replace(node, cleanup_since=epoch))
 
 
 DROP_KEYSPACE: Final = Operation(

@@ -62,8 +62,13 @@ def join(context: Context, command: Join) -> Decision:
 
 
 def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
-    """The nodes with fresh tokens each, those of the one before counted as taken."""
+    """The nodes with fresh tokens each, those of the one before counted as taken.
+
+    So are those that nodes chose for themselves which are still waiting.
+    """
     chosen: list[Subject] = []
+    others = [n for n in image.membership.nodes.values() if n.state is not NodeState.LEFT]
+    reserved = {token for other in others for token in other.initial_tokens}
     for request in requests:
         node = image.membership.nodes[request.node_id]
         location = _location(node)
@@ -74,6 +79,7 @@ def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject
             location,
             node.num_tokens,
             f"{image.cluster_id}/{node.node_id}".encode(),
+            reserved,
         )
         ring = ring.with_node(node.node_id, location, tokens)
         chosen.append(Subject(request_id=request.request_id, node_id=node.node_id, tokens=tokens))
@@ -152,10 +158,11 @@ def _check_host_is_new(image: Image, command: Join) -> Rejection | None:
 
 
 def _check_tokens(image: Image, command: Join) -> Rejection | None:
-    if not 1 <= command.num_tokens <= MAX_NUM_TOKENS:
+    num_tokens = len(command.initial_tokens) or command.num_tokens
+    if not 1 <= num_tokens <= MAX_NUM_TOKENS:
         return Rejection(
             "bad_num_tokens",
-            f"num_tokens is {command.num_tokens}; it must be 1 to {MAX_NUM_TOKENS}.",
+            f"num_tokens is {num_tokens}; it must be 1 to {MAX_NUM_TOKENS}.",
             "16 suits most clusters.",
         )
     if not command.initial_tokens:

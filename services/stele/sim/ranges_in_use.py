@@ -1,0 +1,123 @@
+"""Rows of images side by side: which ranges a version changed, from which replicas to which.
+
+Placements are compared for a keyspace, never by their own names: a placement that was dropped and made
+again under its name is another.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+
+import msgspec
+
+from stele.domain.image import Image
+from stele.domain.ring import quorum
+from stele.domain.ring.ranges import Placement, Range, RangeReplicas, contains, range_of
+from stele.sim.quorum_sets import quorums_meet
+
+__all__ = ["Change", "Range", "Sides", "range_of"]
+
+Sides = tuple[tuple[str, ...], tuple[str, ...]]
+"""Readers and writers."""
+
+
+def majority(count: int) -> int:
+    return count // 2 + 1
+
+
+def sides(row: RangeReplicas) -> Sides:
+    return row.reads, row.writes
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A range of a keyspace, by its last token, that has other replicas; ``after`` None: dropped."""
+
+    keyspace_id: str
+    token: int
+    before: Sides
+    after: Sides | None
+
+    def replica_sets(self) -> list[set[str]]:
+        """Readers before, readers after, and all who are written to. Without its readers a dropped row does
+        nothing.
+        """
+        if self.after is None:
+            return [set(self.before[0])] if self.before[0] else []
+        found = [set(self.before[0]), set(self.after[0]), {*self.before[1], *self.after[1]}]
+        return [replicas for replicas in found if replicas]
+
+
+def placement_of(image: Image, keyspace_id: str) -> Placement | None:
+    """The placement that serves a keyspace; None when it does not exist or is being dropped."""
+    keyspace = image.schema.by_id.get(keyspace_id)
+    if keyspace is None or keyspace.dropped_version:
+        return None
+    return image.ring.placements[keyspace.placement]
+
+
+def row_of(image: Image, keyspace_id: str, token: int) -> Sides | None:
+    placement = placement_of(image, keyspace_id)
+    return None if placement is None else sides(placement.row_for(token))
+
+
+def changes(before: Image, after: Image) -> Iterable[Change]:
+    """Every range that has other replicas in ``after``, once for each placement that it belongs to."""
+    seen = set[tuple[str, bool]]()
+    for keyspace_id in sorted(before.schema.by_id):
+        one = placement_of(before, keyspace_id)
+        if one is None:
+            continue
+        two = placement_of(after, keyspace_id)
+        name = before.schema.by_id[keyspace_id].placement
+        if (name, two is None) in seen or one is two:
+            continue
+        seen.add((name, two is None))
+        ends = {row.end for row in one.rows} | ({row.end for row in two.rows} if two else set())
+        for end in sorted(ends):
+            old = sides(one.row_for(end))
+            new = sides(two.row_for(end)) if two else None
+            if old != new:
+                yield Change(keyspace_id, end, old, new)
+
+
+def shared(before: Image, after: Image) -> dict[str, tuple[Placement, Placement]]:
+    """Placements that a keyspace has had in both images, by name."""
+    found: dict[str, tuple[Placement, Placement]] = {}
+    for keyspace_id in sorted(before.schema.by_id):
+        one, two = placement_of(before, keyspace_id), placement_of(after, keyspace_id)
+        if one is not None and two is not None:
+            found[before.schema.by_id[keyspace_id].placement] = one, two
+    return found
+
+
+def goes_back(earlier: Sides | None, change: Change) -> bool:
+    """A step back to the row at rest that was there before, from one that was read from the same nodes."""
+    after = change.after
+    if after is None or after != earlier:
+        return False
+    return after[0] == after[1] and change.before[0] == after[0]
+
+
+def will_go_back(image: Image, change: Change) -> bool:
+    """A range whose reads have not moved, of a transition that is marked: its old readers have every write."""
+    if change.after is None or change.before[0] != change.after[0]:
+        return False
+    name = image.schema.by_id[change.keyspace_id].placement
+    plans = [t.plans[name] for t in image.topology.open() if t.mark and name in t.plans]
+    ranges = [Range(row.start, row.end) for plan in plans for row in plan.rows]
+    return any(contains(range_, change.token) for range_ in ranges)
+
+
+def meet(one: Sides, two: Sides) -> bool:
+    """Whatever is written by one row, every quorum read by the other meets."""
+    return quorums_meet(one, two) and quorums_meet(two, one)
+
+
+@cache
+def _as_row(row: Sides) -> RangeReplicas:
+    return RangeReplicas(0, 1, *row)
+
+
+def can_be_acknowledged(row: Sides, willing: set[str]) -> bool:
+    """Could these nodes alone make a write or a read by this row succeed?"""
+    found = _as_row(row)
+    return quorum.write_satisfied(willing, found) or quorum.read_satisfied(willing, found)

@@ -1,0 +1,122 @@
+"""Random runs: nodes come and go side by side while everything that may fail does; then the faults end."""
+
+import random
+
+from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Leave
+from stele.domain.names import RequestStatus
+from tests.coordinator.world import Crash, empty_cluster
+
+DCS = ("dc1", "dc2")
+RACKS = ("r1", "r2", "r3")
+REPLICATIONS: tuple[dict[str, int], ...] = (
+    {"dc1": 1}, {"dc1": 2}, {"dc1": 3}, {"dc1": 1, "dc2": 1}, {"dc1": 2, "dc2": 2}, {"dc2": 1},
+)  # fmt: skip
+CALM_S = 900.0
+"""Virtual seconds in which everything must end once the faults have: every patience several times over."""
+
+
+class RandomRun:
+    """One cluster and one stream of random choices; ``dull`` are actions that change no state."""
+
+    def __init__(self, seed: int, *, faults: bool = True, nodes: int = 6) -> None:
+        self.chance = random.Random(seed)
+        self.world = empty_cluster()
+        self.most_open = 0
+        self._faults = faults
+        self._names = iter(range(1000))
+        self._keyspaces = iter(range(1000))
+        self.world.history.on_image = self._count
+        self._racks = self.chance.sample(RACKS, self.chance.randint(1, 3))
+        self._dcs = DCS[: self.chance.randint(1, 2)]
+        for _ in range(self.chance.randint(2, nodes)):
+            self.join()
+        self.world.run()
+        for _ in range(self.chance.randint(1, 2)):
+            self.create()
+
+    def go(self, actions: int) -> None:
+        for _ in range(actions):
+            self.act()
+            for _ in range(self.chance.choice((0, 1, 2, 4, 8))):
+                self.world.tick()
+
+    def act(self) -> None:
+        plain = [self.join, self.join, self.leave, self.leave, self.cancel, self.create, self.drop]
+        faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
+        self.chance.choice(plain + (faults if self._faults else []))()
+
+    def join(self) -> None:
+        name = f"n{next(self._names)}"
+        new_rack = self.chance.random() < 0.15
+        rack = f"rack-of-{name}" if new_rack else self.chance.choice(self._racks)
+        self.world.add(name, self.chance.choice(self._dcs), rack)
+
+    def leave(self) -> None:
+        members = [*self.world.image.membership.normal()]
+        if members:
+            self.world.apply(Leave(self.chance.choice(members)))
+
+    def cancel(self) -> None:
+        unfinished = self.world.image.requests.unfinished()
+        if unfinished:
+            self.world.apply(Cancel(self.chance.choice(unfinished).request_id))
+
+    def create(self) -> None:
+        name = f"k{next(self._keyspaces) % 4}"
+        self.world.apply(CreateKeyspace(name, self.chance.choice(REPLICATIONS)))
+
+    def drop(self) -> None:
+        names = [*self.world.image.schema.ids]
+        if names and self.chance.random() < 0.5:
+            self.world.apply(DropKeyspace(self.chance.choice(sorted(names))))
+
+    def lag(self) -> None:
+        self._some_node_has("applies", False)
+
+    def silence(self) -> None:
+        self._some_node_has("alive", False)
+
+    def fail(self) -> None:
+        self._some_node_has("fails", self.chance.randint(1, 4))
+
+    def _some_node_has(self, name: str, value: object) -> None:
+        nodes = sorted(self.world.nodes)
+        setattr(self.world.nodes[self.chance.choice(nodes)], name, value)
+
+    def replace_brain(self) -> None:
+        self.world.replace_brain(zombie=self.chance.random() < 0.3)
+        del self.world.zombies[:-2]
+
+    def lose(self) -> None:
+        """The next thing that is sent is lost, or arrives and its sender dies."""
+        when = self.chance.choice(("before", "after"))
+
+        def hook(_what: str, at: str) -> None:
+            if at == when:
+                self.world.on_event = lambda _what, _when: None
+                raise Crash
+
+        self.world.on_event = hook
+
+    def recover(self) -> None:
+        for node in self.world.nodes.values():
+            node.alive = node.applies = True
+
+    def calm(self) -> None:
+        """The faults end. Everything that was asked for must end too (I10)."""
+        self.recover()
+        self.world.on_event = lambda _what, _when: None
+        for node in self.world.nodes.values():
+            node.fails = 0
+        self.world.run(CALM_S)
+
+    def _count(self, _image: object) -> None:
+        self.most_open = max(self.most_open, len(self.world.image.topology.transitions))
+
+    def unexplained(self) -> list[str]:
+        """Requests that ended otherwise than done, without a word why."""
+        return [
+            request.request_id
+            for request in self.world.image.requests.finished()
+            if request.status is not RequestStatus.DONE and not request.error
+        ]

@@ -1,0 +1,167 @@
+"""Versions and the fence of each range: who is refused, who is promoted, who is left alone (I3, I6)."""
+
+import pytest
+
+from stele.domain.commands import Cancel, DropKeyspace, Leave
+from stele.domain.fencing import StaleVersion, VersionTracker, check_token, newest_fenced
+from stele.domain.image import Image
+from stele.domain.names import TransitionState
+from stele.domain.ring.ranges import RangeReplicas
+from tests.coordinator.stories import reach
+from tests.coordinator.world import World, three_nodes
+
+STATE = TransitionState
+
+
+def library(image: Image) -> str:
+    known = image.schema.serving("library")
+    assert known is not None
+    return known.keyspace_id
+
+
+def row_of(image: Image, token: int) -> RangeReplicas:
+    placement = image.placement_of("library")
+    assert placement is not None
+    return placement.row_for(token)
+
+
+def tokens_by_change(world: World) -> tuple[int, int]:
+    """A token of a range whose replicas the open transition changes, and one of a range that it leaves."""
+    plan = world.image.topology.open()[0].plans["dc1:2"]
+    changed = {row.end for row in plan.rows}
+    placement = world.image.placement_of("library")
+    assert placement is not None
+    other = next(
+        row.end
+        for row in placement.rows
+        if row.version < world.image.topology.open()[0].entered_version
+    )
+    return next(iter(changed)), other
+
+
+@pytest.mark.parametrize(
+    ("version", "before", "fence", "oldest"),
+    [(7, 3, 7, 7), (7, 3, 9, 7), (7, 3, 6, 3), (7, 0, 6, 0), (0, 0, 1, 0)],
+)
+def test_the_newest_change_that_is_fenced_decides(
+    version: int, before: int, fence: int, oldest: int
+) -> None:
+    assert newest_fenced(version, before, fence) == oldest
+
+
+def test_each_change_of_a_row_remembers_the_one_before() -> None:
+    world = three_nodes()
+    world.add("a2")
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD, fenced=None)
+    token, _ = tokens_by_change(world)
+    seen: list[tuple[int, int]] = []
+    while world.image.topology.transitions:
+        row = row_of(world.image, token)
+        if not seen or seen[-1] != (row.version, row.version_before):
+            seen.append((row.version, row.version_before))
+        world.tick()
+    assert len(seen) == 3
+    assert [before for _, before in seen[1:]] == [version for version, _ in seen[:-1]]
+
+
+def test_who_slept_through_two_changes_of_a_range_is_refused_before_the_second_is_fenced() -> None:
+    world = three_nodes()
+    world.add("a2")
+    reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=None)
+    asleep = world.version
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_NEW, fenced=False)
+    token, other = tokens_by_change(world)
+    row = row_of(world.image, token)
+    assert world.image.topology.fence_version < row.version
+    found = check_token(world.image, library(world.image), token, asleep)
+    assert found == StaleVersion(asleep, row.version_before, world.image.topology.fence_version)
+    assert check_token(world.image, library(world.image), token, row.version_before) is None
+    assert check_token(world.image, library(world.image), other, asleep) is None
+
+
+def test_a_change_that_is_not_fenced_refuses_nobody_who_knew_the_row_before() -> None:
+    world = three_nodes()
+    before = world.version
+    world.add("a2")
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD, fenced=False)
+    token, _ = tokens_by_change(world)
+    assert check_token(world.image, library(world.image), token, before) is None
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD, fenced=True)
+    assert check_token(world.image, library(world.image), token, before) is not None
+
+
+def test_a_request_whose_row_stays_is_promoted_and_one_whose_row_changed_is_not() -> None:
+    world = three_nodes()
+    drained: list[int] = []
+    tracker = VersionTracker(lambda: drained.append(1))
+    tracker.follow(world.image)
+    began = world.version
+    world.add("a2")
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD, fenced=False)
+    token, other = tokens_by_change(world)
+    stays = tracker.hold(began, library(world.image), other)
+    changes = tracker.hold(began, library(world.image), token)
+    tracker.follow(world.image)
+    assert (stays.version, changes.version) == (world.version, began)
+    assert tracker.oldest_in_use(world.version) == began
+    tracker.release(changes)
+    assert drained and tracker.oldest_in_use(world.version) == world.version
+    late = tracker.hold(began, library(world.image), other)
+    assert late.version == world.version
+    assert tracker.in_use() == {world.version: 2}
+
+
+def test_a_steady_stream_of_rounds_elsewhere_never_kills_a_long_request() -> None:
+    """Joins and leaves that do not touch the range go on and on; the request holds up none of them."""
+    world = three_nodes(rf=1)
+    placement = world.image.placement_of("library")
+    assert placement is not None
+    tracker = VersionTracker()
+    tracker.follow(world.image)
+    world.history.on_image = tracker.follow
+    began = world.version
+    holds = {row.end: tracker.hold(began, library(world.image), row.end) for row in placement.rows}
+    for index in range(2, 5):
+        world.add(f"a{index}")
+        world.run()
+        assert world.apply(Leave(f"a{index}")) is None
+        world.run()
+    rounds = world.version - began
+    survivors = [hold for hold in holds.values() if hold.version == world.version]
+    assert rounds > 20
+    assert survivors
+    for hold in survivors:
+        assert check_token(world.image, hold.keyspace_id, hold.token, hold.version) is None
+    for hold in holds.values():
+        stale = check_token(world.image, hold.keyspace_id, hold.token, hold.version)
+        assert (stale is None) == (row_of(world.image, hold.token).version <= hold.version)
+
+
+def test_a_range_that_was_moved_and_moved_back_is_not_the_one_of_before() -> None:
+    world = three_nodes()
+    tracker = VersionTracker()
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=None)
+    tracker.follow(world.image)
+    began = world.version
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD, fenced=True)
+    token, _ = tokens_by_change(world)
+    hold = tracker.hold(began, library(world.image), token)
+    assert world.apply(Cancel("join-a2")) is None
+    world.run()
+    tracker.follow(world.image)
+    assert hold.version == began
+    assert check_token(world.image, hold.keyspace_id, token, began) is not None
+
+
+def test_a_dropped_keyspace_is_served_by_nobody_who_knew_it() -> None:
+    world = three_nodes()
+    keyspace_id, began = library(world.image), world.version
+    assert world.apply(DropKeyspace("library")) is None
+    world.until(lambda: world.version > began, "the drop to open")
+    assert check_token(world.image, keyspace_id, 5, began) is None
+    world.until(world.fenced, "its fence")
+    assert check_token(world.image, keyspace_id, 5, began) is not None
+    world.run()
+    assert check_token(world.image, keyspace_id, 5, world.version - 1) is not None
