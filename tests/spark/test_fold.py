@@ -8,12 +8,15 @@ import pytest
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.placement_hash import placement_hash
-from stele.domain.ring.facts import PlacementDropped
+from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.staging.facts import Part, PartsCommitted
+from stele.log.codec import encode_epoch
+from stele.placements.events import new_rows
 from stele.placements.fold import ClusterFold, FoldError, Held, PastRow
 from tests.spark.checks import image_hash
 from tests.spark.histories import images, losers, random_log
-from tests.spark.test_chain import winners
+from tests.spark.test_chain import arrow, rows_of, winners
 
 SEEDS = (1, 2, 3)
 
@@ -105,6 +108,37 @@ def test_rows_of_the_tables_that_the_events_do_not_make_stop_the_cluster() -> No
         again.apply(epoch)
     with pytest.raises(FoldError, match=r"other rows of epoch 20.*Delete"):
         again.apply(epochs[19])
+
+
+def test_what_comes_in_parts_makes_rows_when_it_is_committed() -> None:
+    epochs = winners(random_log(1))
+    at = next(
+        i for i, e in enumerate(epochs) if any(isinstance(f, PlacementChanged) for f in e.facts)
+    )
+    large = epochs[at]
+    staged = tuple(f for f in large.facts if isinstance(f, NodeNumbered | PlacementChanged))
+    rest = tuple(f for f in large.facts if f not in staged)
+    part = msgspec.structs.replace(
+        large, state_id=b"\x7f" * 16, facts=(Part("id", 0, staged),), request_id=""
+    )
+    commit = msgspec.structs.replace(
+        large,
+        prev_state_id=part.state_id,
+        epoch=large.epoch + 1,
+        facts=(PartsCommitted("id", 1), *rest),
+    )
+    log = tuple(encode_epoch(epoch) for epoch in (*epochs[:at], part, commit))
+    whole, fold = ClusterFold(), ClusterFold()
+    for epoch in epochs[: at + 1]:
+        whole.apply(epoch)
+    *before, in_part, last = new_rows(rows_of({}, arrow(log)))["c"].epochs
+    for epoch in before:
+        fold.apply(epoch)
+    assert fold.apply(in_part) == ([], set())
+    assert fold.placements == {}
+    fold.apply(last)
+    assert fold_hash(fold) == fold_hash(whole)
+    assert {held.from_epoch for held in held_of(fold).values()} == {commit.epoch}
 
 
 def test_an_epoch_that_does_not_fit_stops_the_cluster() -> None:
