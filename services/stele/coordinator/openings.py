@@ -50,7 +50,7 @@ def _startable(desk: Desk, group: list[Request]) -> bool:
     """Every node that it needs is up (seed 000); a request whose node is dead for good is rejected."""
     needed = OPERATIONS[group[0].kind].needed(desk.seen.image, group)
     ids = tuple(request.request_id for request in group)
-    down = desk.down(needed)
+    down = desk.down(needed) or desk.down(_quorums_need(desk, group))
     if not down:
         for request_id in ids:
             desk.waits_no_more(request_id)
@@ -63,6 +63,18 @@ def _startable(desk: Desk, group: list[Request]) -> bool:
     else:
         desk.wait(f"dead nodes, to start {group[0].kind}", down, ids)
     return False
+
+
+def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
+    """Nodes that are down and without which its barrier could not be passed: it would hold up everybody."""
+    image = desk.seen.image
+    down = {b.node_id for b in desk.down([*image.membership.taking_part()])}
+    planned = plan_group(image, group).transition if down else None
+    if planned is None:
+        return []
+    touched = OPERATIONS[planned.kind].touched(image, planned)
+    short = [replicas & down for replicas in touched if 2 * len(replicas - down) <= len(replicas)]
+    return sorted({node_id for nodes in short for node_id in nodes})
 
 
 def _has_room(desk: Desk, group: list[Request], queued: list[Locks]) -> bool:
