@@ -10,6 +10,7 @@ from stele.domain.commands import (
     AdvanceFence,
     CreateKeyspace,
     Envelope,
+    Join,
     Leave,
     Rejection,
     command_name,
@@ -45,6 +46,25 @@ def wide() -> World:
     assert world.apply(CreateKeyspace("narrow", {"dc1": 1})) is None
     for node in world.nodes.values():
         node.orders.clear()
+    return world
+
+
+def spread() -> World:
+    """Nodes a1 to a9 with the tokens 100 to 900 and replication 1: each gives its range to the next."""
+    world = empty_cluster()
+    for index in range(1, 10):
+        name = f"a{index}"
+        asked = Join(
+            node_id=name,
+            cluster="demo",
+            address=name,
+            dc="dc1",
+            rack="r",
+            initial_tokens=(100 * index,),
+        )
+        assert world.apply(asked, f"join-{name}") is None
+    world.run()
+    assert world.apply(CreateKeyspace("narrow", {"dc1": 1})) is None
     return world
 
 
@@ -123,6 +143,25 @@ def test_what_needs_other_ranges_goes_on_beside_a_long_stream() -> None:
         assert works == {(name, OrderKind.STREAM, session)}
         world.nodes[name].mute = False
     world.until(lambda: status_of(world, "leave-a1") is RequestStatus.DONE, "the long leave")
+
+
+def test_what_would_conflict_with_a_waiting_request_waits_behind_it() -> None:
+    """Else requests that need little could overtake one that needs much for ever."""
+    world = spread()
+    world.nodes["a4"].mute = True  # it takes over from a3
+    for name in ("a3", "a4", "a5", "a7"):
+        assert world.apply(Leave(name), f"leave-{name}") is None
+    world.until(lambda: status_of(world, "leave-a7") is RequestStatus.DONE, "one that is far away")
+    assert status_of(world, "leave-a3") is RequestStatus.RUNNING
+    assert status_of(world, "leave-a4") is RequestStatus.PENDING
+    assert status_of(world, "leave-a5") is RequestStatus.PENDING
+    waits = {i: wait.what for wait in world.brain.steps.waits for i in wait.request_ids}
+    assert "leave-a3" in waits["leave-a4"]
+    assert "earlier requests" in waits["leave-a5"]
+    world.nodes["a4"].mute = False
+    world.run()
+    finished = [world.image.requests.requests[f"leave-a{i}"].finished_epoch for i in (3, 4, 5)]
+    assert finished == sorted(finished)
 
 
 def test_all_who_gain_ranges_are_ordered_to_stream_under_the_open_session() -> None:
@@ -432,7 +471,7 @@ def test_an_opening_that_the_log_cannot_decide_does_not_stop_what_moves_and_says
 
 
 def test_an_opening_that_the_log_cannot_decide_does_not_stop_other_openings() -> None:
-    world = wide()
+    world = spread()
     world.refuse = _refuse_to_open("leave-a1")
     for name in ("a1", "a3", "a5", "a7"):
         world.apply(Leave(name), f"leave-{name}")

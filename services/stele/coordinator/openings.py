@@ -15,11 +15,11 @@ from stele.domain.topology.planning import Locks, locks, locks_meet, plan_group
 def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
     """Groups of request ids to open with the next Advance."""
     chosen: list[tuple[str, ...]] = []
-    queued: list[Locks] = []
+    earlier: list[Locks] = []
     for group in _groups(desk):
         if _startable(desk, group):
             ids = tuple(request.request_id for request in group)
-            if _has_room(desk, group, queued):
+            if _has_room(desk, group, earlier):
                 chosen.append(ids)
     return tuple(chosen)
 
@@ -77,15 +77,16 @@ def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
     return sorted({node_id for nodes in short for node_id in nodes})
 
 
-def _has_room(desk: Desk, group: list[Request], queued: list[Locks]) -> bool:
+def _has_room(desk: Desk, group: list[Request], earlier: list[Locks]) -> bool:
+    """Beside what is open and every ``earlier`` group, chosen now or waiting. It is the next of these."""
     planned = plan_group(desk.seen.image, group)
     ids = tuple(request.request_id for request in group)
     if planned.transition is not None:
         mine = locks(planned.transition)
-        overtakes = any(locks_meet(mine, theirs) for theirs in queued)
-        if planned.refusal is None and not overtakes:
+        meets = any(locks_meet(mine, theirs) for theirs in earlier)
+        earlier.append(mine)
+        if planned.refusal is None and not meets:
             return True
-        queued.append(mine)
     _say_why(desk, ids, planned.refusal)
     return False
 
