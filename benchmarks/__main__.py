@@ -80,6 +80,7 @@ def metadata_log(directory: Path, bootstrap: str) -> Iterator[str]:
         "STELE_KAFKA_BOOTSTRAP": bootstrap,
         "STELE_INSTANCE_ID": "bench",
         "STELE_HTTP_PORT": "0",
+        "STELE_FOUND": "auto",
         "STELE_LOG_LEVEL": "warning",
     }
     argv = [sys.executable, "-m", "stele.metadata_log"]

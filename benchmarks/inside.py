@@ -77,7 +77,7 @@ async def commit(bootstrap: str, clients: int, seconds: float) -> Measured:
     """Commits of the service's writer in this process."""
     cluster = f"own{uuid.uuid4().hex[:8]}"
     await asyncio.to_thread(ensure_topics, bootstrap, cluster)
-    os.environ["STELE_CLUSTER"] = cluster
+    os.environ |= {"STELE_CLUSTER": cluster, "STELE_FOUND": "auto"}
     writer = Writer(KafkaLog(bootstrap, flow_topic(cluster, "epochs")), MetadataLogSettings())
     await writer.start()
     clock = Clock(seconds)

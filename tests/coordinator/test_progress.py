@@ -1,8 +1,9 @@
 """How progress is shown: sums, rate over a window, time left, and what each transition waits for."""
 
-from stele.coordinator.progress import WINDOW_S, Progress, Rate, Rates, progress_of
+from stele.coordinator.progress import WINDOW_S, Rate, Rates, progress_of
 from stele.domain.names import OrderKind, ReportStatus, TransitionState
 from stele.domain.reports import ReportTable
+from stele.runtime.answers.coordinator import Progress
 from tests.coordinator.stories import joining
 from tests.coordinator.world import World, report_of
 

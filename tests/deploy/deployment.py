@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stele.domain.requests.ids import named
 from stele.stack.ports import LOOPBACK, free_port
 from tests.deploy.docker_host import NoDocker, compose_command
 
@@ -231,8 +232,9 @@ class Deployment:
         assert isinstance(found, dict)
         return found
 
-    def submit(self, request_id: str, command: dict[str, Any]) -> dict[str, Any]:
-        """The outcome of a command; asked again under its id while nobody answers."""
+    def submit(self, name: str, command: dict[str, Any]) -> dict[str, Any]:
+        """The outcome of a command; asked again under one id while nobody answers."""
+        request_id = named(name)
         body = {"request_id": request_id, "actor": "deploy test", "command": command}
         answers: list[dict[str, Any]] = []
 

@@ -7,14 +7,17 @@ from itertools import count
 from stele.domain.commands import (
     AnyCommand,
     Envelope,
+    Noop,
     Rejection,
     command_digest,
     command_name,
 )
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
-from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY, Image
+from stele.domain.facts import AnyFact, Epoch
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.requests.decisions import refusal
+from stele.domain.requests.ids import named
 from stele.log.state_ids import next_state_id
 
 AT_MS = 1_700_000_000_000
@@ -24,12 +27,17 @@ LOG_ID = next_state_id(bytes(16), AT_MS, 7)
 class History:
     """Every epoch and every image since the beginning.
 
-    ``judge`` sees each epoch before it is taken, ``on_image`` the image that it made.
+    ``judge`` sees each epoch before it is taken, ``on_image`` the image that it made. From ``EMPTY`` its images
+    remember decided requests, whose ids must then be UUIDs.
     """
 
-    def __init__(self, judge: Callable[[Image, Image, Epoch], None] | None = None) -> None:
+    def __init__(
+        self,
+        judge: Callable[[Image, Image, Epoch], None] | None = None,
+        empty: Image = EMPTY_FOR_FOLLOWERS,
+    ) -> None:
         self.epochs: list[Epoch] = []
-        self.images: list[Image] = [EMPTY]
+        self.images: list[Image] = [empty]
         self.on_image: Callable[[Image], None] = lambda _image: None
         self._judge = judge
         self._outcomes: dict[str, Rejection | None] = {}
@@ -41,7 +49,7 @@ class History:
         return self.images[-1]
 
     def apply(self, command: AnyCommand, request_id: str = "") -> Rejection | None:
-        request_id = request_id or f"request-{next(self._ids)}"
+        request_id = request_id or named(f"request-{next(self._ids)}")
         return self.submit(
             Envelope(request_id=request_id, command=command, actor="ada", reason="why")
         )
@@ -52,11 +60,20 @@ class History:
             self._outcomes[envelope.request_id] = self._decide(envelope)
         return self._outcomes[envelope.request_id]
 
+    def refuse(self, envelope: Envelope, rejection: Rejection) -> None:
+        """A barrier that records a refusal."""
+        fact = refusal(envelope, command_digest(envelope.command), rejection)
+        self._add(Envelope(request_id="", command=Noop(), actor="log", reason="why"), (fact,))
+
     def _decide(self, envelope: Envelope) -> Rejection | None:
-        image = self.image
-        decision = decide(image, envelope, AT_MS)
+        decision = decide(self.image, envelope, AT_MS)
         if isinstance(decision, Rejection):
             return decision
+        self._add(envelope, decision)
+        return None
+
+    def _add(self, envelope: Envelope, facts: tuple[AnyFact, ...]) -> None:
+        image = self.image
         entropy = self._chance.getrandbits(74)
         epoch = Epoch(
             prev_state_id=image.state_id,
@@ -65,10 +82,10 @@ class History:
             witness_state_id=image.state_id,
             epoch=image.epoch + 1,
             witness_epoch=image.epoch,
-            command_digest=command_digest(envelope.command),
+            command_digest=command_digest(envelope.command) if envelope.request_id else bytes(16),
             request_id=envelope.request_id,
             command=command_name(envelope.command),
-            facts=decision,
+            facts=facts,
             actor=envelope.actor,
             reason=envelope.reason,
         )
@@ -78,4 +95,3 @@ class History:
         self.epochs.append(epoch)
         self.images.append(after)
         self.on_image(after)
-        return None

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from stele.domain.requests.ids import named
 from stele.runtime.kafka import Topic, topic_name
 from stele.stack.broker import Broker
 from stele.stack.stack import SERVICES, Stack
@@ -40,15 +41,15 @@ def _states(stack: Stack, http: httpx.Client) -> dict[str, str]:
     return {node["node_id"]: node["state"] for node in found["nodes"]}
 
 
-def _command(stack: Stack, http: httpx.Client, request_id: str, **command: object) -> None:
+def _command(stack: Stack, http: httpx.Client, name: str, **command: object) -> None:
     """Ask until the outcome is known: the same id takes effect once."""
-    body = {"request_id": request_id, "actor": "test", "reason": "brokers", "command": command}
+    body = {"request_id": named(name), "actor": "test", "reason": "brokers", "command": command}
     for _ in range(TRIES):
         answer = http.post(f"{stack.url('metadata-log')}/v1/commands", json=body)
         if answer.status_code == 200:
             return
         assert answer.status_code in {503, 504}, answer.text
-    raise AssertionError(f"{request_id} was not answered: {answer.text}")
+    raise AssertionError(f"{name} was not answered: {answer.text}")
 
 
 def _broker_that_leads_the_log(stack: Stack) -> Broker:

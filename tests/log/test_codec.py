@@ -6,7 +6,9 @@ import pytest
 from fastavro.schema import load_schema
 
 from stele.domain import commands, facts
+from stele.domain.base import Fact
 from stele.domain.commands import (
+    Advance,
     AnnounceNode,
     ClaimCoordinator,
     Command,
@@ -14,14 +16,26 @@ from stele.domain.commands import (
     EnableFeatures,
     Envelope,
     Join,
+    Leave,
+    Move,
     Outcome,
     Rejection,
+    Rollback,
     SetSetting,
 )
-from stele.domain.facts import Epoch, Fact
+from stele.domain.facts import Epoch
+from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.messages import Ack, Order, Report
-from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.names import OrderKind, ReportStatus, TransitionState
+from stele.domain.requests.decisions import refusal
+from stele.domain.requests.facts import DecidedGeneration, RequestForgotten
+from stele.domain.ring.facts import PlacementDropped
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.schema.facts import KeyspaceDropped
 from stele.domain.snapshot import image_to_facts
+from stele.domain.staging.facts import Part, PartsCommitted
+from stele.domain.topology.facts import TransitionMarked, TransitionPlanned, TransitionUnplanned
 from stele.log import codec
 from stele.log.codec import DecodeError
 from stele.log.schemas import HEADER_BYTES, MAGIC, header_of, load_schemas, schema_folder
@@ -58,14 +72,27 @@ def test_every_kind_of_fact_comes_back() -> None:
     history, driver = three_nodes()
     history.apply(join(4, "r1"))
     driver.run()
+    plan = TransitionPlan((TransitionRow(-5, 5, ("n1",), ("n2",)),), locks=(Range(-5, 5),))
     every = [
         *(fact for epoch in history.epochs for fact in epoch.facts),
         *(fact for image in history.images for fact in image_to_facts(image)),
-        facts.KeyspaceDropped("library"),
-        facts.PlacementDropped("dc1:3"),
-        facts.FeaturesEnabled(("a", "b")),
-        facts.SettingChanged("key", ""),
-        facts.SettingChanged("key", "x" * 65_536),
+        KeyspaceDropped("library"),
+        PlacementDropped("dc1:3"),
+        FeaturesEnabled(("a", "b")),
+        RequestForgotten("r"),
+        TransitionPlanned("t", "dc1:3", plan),
+        TransitionUnplanned("t", "dc1:3"),
+        TransitionMarked("t", "why", ("r",)),
+        Part("id", 2, (SettingChanged("key", "x"), TransitionPlanned("t", "dc1:3", plan))),
+        PartsCommitted("id", 3),
+        refusal(
+            Envelope(request_id="r", command=Leave("n1"), actor="ada"),
+            b"0" * 16,
+            Rejection("no", "No.", "Ask again.", {"why": "so"}),
+        ),
+        DecidedGeneration(1, 2, 3, bytes(range(8))),
+        SettingChanged("key", ""),
+        SettingChanged("key", "x" * 65_536),
     ]
     assert {type(fact) for fact in every} == set(Fact.__subclasses__())
     for fact in every:
@@ -95,6 +122,14 @@ def samples() -> list[commands.AnyCommand]:
         CreateKeyspace: CreateKeyspace("k", {"dc1": 3, "dc2": 1}),
         EnableFeatures: EnableFeatures(("a", "b")),
         ClaimCoordinator: ClaimCoordinator("me", 2**40),
+        Advance: Advance(
+            term=3,
+            version=4,
+            moves=(Move("t", TransitionState.WRITE_BOTH_READ_OLD, "s"),),
+            open=(("a", "b"), ("c",)),
+            fence=True,
+        ),
+        Rollback: Rollback(3, "t", "why", ("a",)),
     }
     plain = {str: "text", int: 12}
     return [
@@ -116,14 +151,13 @@ def test_outcomes_orders_reports_and_acks_come_back() -> None:
         Outcome(request_id="r", applied=False, epoch=4, state_id=bytes(16), rejection=rejection),
     ):
         assert codec.decode_outcome(codec.encode_outcome(outcome)) == outcome
-    order = Order(node_id="n", term=1, index=2, kind=OrderKind.STREAM, epoch=3, version=4)
+    order = Order(node_id="n", term=1, index=2, kind=OrderKind.STREAM, epoch=3, session="s")
     assert codec.decode_order(codec.encode_order(order)) == order
     report = Report(
         node_id="n",
         term=1,
         index=2,
         kind=OrderKind.CLEANUP,
-        version=4,
         session="s",
         request_id="r",
         status=ReportStatus.FAILED,
@@ -178,7 +212,7 @@ def test_every_schema_has_a_fingerprint_of_its_own() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1, 5, HEADER_BYTES, HEADER_BYTES + 3, -1])
 def test_a_cut_record_is_a_decode_error(cut: int) -> None:
-    value = codec.encode_epoch(epoch_of(facts.SettingChanged("a", "b")))
+    value = codec.encode_epoch(epoch_of(SettingChanged("a", "b")))
     with pytest.raises(DecodeError):
         codec.decode_epoch(value[:cut])
 

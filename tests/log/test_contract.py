@@ -11,6 +11,7 @@ from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Log, Record
+from stele.runtime.kafka import ensure_topics
 
 DEADLINE_S = 20.0
 
@@ -120,6 +121,20 @@ async def test_end_offset_covers_all_that_was_seen(open_log: Open) -> None:
     assert await open_log().end_offset() == 5
 
 
+async def test_a_look_tells_the_topic_its_end_and_the_record_at_an_offset(open_log: Open) -> None:
+    log = open_log()
+    empty = await log.look(None)
+    assert (empty.end, empty.value) == (0, None)
+    assert empty.topic_id
+    reader = Reader(log)
+    for n in range(5):
+        log.append(b"%d" % n)
+    await reader.wait_for(5)
+    assert await log.look(3) == (empty.topic_id, 5, b"3")
+    assert await log.look(4) == (empty.topic_id, 5, b"4")
+    assert (await open_log().look(5)).value is None
+
+
 async def test_a_record_of_eight_mebibytes_fits(open_log: Open) -> None:
     log = open_log()
     reader = Reader(log)
@@ -162,8 +177,34 @@ async def test_an_offset_that_is_gone_is_told(kafka: str, topics: str) -> None:
         with pytest.raises(OffsetGoneError):
             await log.read(2, 3)
         assert [record.value for record in await log.read(5, 2)] == [b"5", b"6"]
+        assert ((await log.look(4)).value, (await log.look(5)).value) == (None, b"5")
         reader = Reader(log, 2)
         assert isinstance(await asyncio.wait_for(reader.error, DEADLINE_S), OffsetGoneError)
         assert reader.records == []
+    finally:
+        await log.close()
+
+
+@pytest.mark.broker
+async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
+    kafka: str, topics: str
+) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    topic = flow_topic(topics, "epochs")
+    log = KafkaLog(kafka, topic)
+    try:
+        log.append(b"first")
+        await Reader(log).wait_for(1)
+        before = await log.look(0)
+        admin = AdminClient({"bootstrap.servers": kafka})
+        await asyncio.to_thread(admin.delete_topics([topic])[topic].result, DEADLINE_S)
+        with pytest.raises((KafkaException, TimeoutError)):
+            await log.look(0)
+        await asyncio.to_thread(ensure_topics, kafka, topics)
+        after = await log.look(0)
+        assert (after.end, after.value) == (0, None)
+        assert after.topic_id != before.topic_id
     finally:
         await log.close()

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, deque
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -21,10 +22,13 @@ from stele.domain.commands import (
 )
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
+from stele.domain.requests import memory
+from stele.domain.requests.decisions import decisions_of
+from stele.domain.requests.ids import named
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.memory import MemoryPartition
-from stele.log.pipeline import CommitPipeline, Ids
+from stele.log.pipeline import CommitPipeline, Decisions, Ids, Recall
 from stele.log.state_ids import next_state_id
 
 
@@ -32,19 +36,20 @@ class Writer:
     """A pipeline whose appends wait in ``sent`` until the test lands, drops or doubles them."""
 
     def __init__(self, name: str, partition: MemoryPartition, seed: int = 0) -> None:
-        chance, numbers = random.Random(f"{name}-{seed}"), count(1)
+        chance = random.Random(f"{name}-{seed}")
         self.partition = partition
         self.sent: deque[bytes] = deque()
         self.read = 0
         self.answers: dict[str, list[Outcome]] = {}
+        self.asked: list[Envelope] = []
         ids = Ids(
             next_state_id=lambda previous: next_state_id(previous, 1000, chance.getrandbits(74)),
-            request_id=lambda: f"{name}-noop-{next(numbers)}",
             now_ms=lambda: 1000,
         )
-        self.pipeline = CommitPipeline(Fold(), self.sent.append, ids)
+        self.pipeline = CommitPipeline(Fold(), self.sent.append, ids, recall(partition))
 
     def submit(self, envelope: Envelope) -> None:
+        self.asked.append(envelope)
         answers = self.answers.setdefault(envelope.request_id, [])
         self.pipeline.submit(envelope, answers.append)
 
@@ -69,9 +74,11 @@ class Writer:
     def settle(self) -> None:
         """The log is well again: land, read and resolve until nothing is in flight."""
         for _ in range(100):
+            self.pipeline.flush()
             while self.sent:
                 self.land()
             self.meet()
+            self.pipeline.flush()
             if not self.pipeline.in_flight and not self.sent:
                 return
             if not self.sent:
@@ -82,13 +89,26 @@ class Writer:
 def create(partition: MemoryPartition) -> Writer:
     """A writer on a log that holds a cluster."""
     writer = Writer("first", partition)
-    writer.submit(Envelope(request_id="create", command=FoundCluster("blue/1")))
+    writer.submit(Envelope(request_id=named("create"), command=FoundCluster("blue/1")))
     writer.settle()
     return writer
 
 
-def setting(request_id: str, value: str = "v") -> Envelope:
-    return Envelope(request_id=request_id, command=SetSetting(request_id, value))
+def setting(name: str, value: str = "v") -> Envelope:
+    return Envelope(request_id=named(name), command=SetSetting(name, value))
+
+
+def recall(partition: MemoryPartition) -> Recall:
+    """The past, told at once."""
+
+    def found(epoch: int, answer: Callable[[Decisions | None], None]) -> None:
+        answer(decisions_of(winners(partition)[epoch - 1]))
+
+    return found
+
+
+def code_of(outcome: Outcome) -> str:
+    return "" if outcome.rejection is None else outcome.rejection.code
 
 
 def winners(partition: MemoryPartition) -> list[Epoch]:
@@ -102,7 +122,7 @@ def winners(partition: MemoryPartition) -> list[Epoch]:
 
 def applied_once(partition: MemoryPartition) -> dict[str, int]:
     """Request id -> epoch of all that changed something; fails when one did twice."""
-    found = [epoch for epoch in winners(partition) if epoch.command != "noop"]
+    found = [epoch for epoch in winners(partition) if epoch.request_id]
     twice = [r for r, n in Counter(epoch.request_id for epoch in found).items() if n > 1]
     assert not twice
     return {epoch.request_id: epoch.epoch for epoch in found}
@@ -113,9 +133,9 @@ def test_the_answer_comes_only_when_the_record_is_read_back() -> None:
     writer = create(partition)
     writer.submit(setting("a"))
     writer.land()
-    assert writer.answers["a"] == []
+    assert writer.answers[named("a")] == []
     writer.meet()
-    assert [(o.applied, o.epoch) for o in writer.answers["a"]] == [(True, 2)]
+    assert [(o.applied, o.epoch) for o in writer.answers[named("a")]] == [(True, 2)]
 
 
 def test_many_commits_are_in_flight_at_once_and_all_win() -> None:
@@ -125,7 +145,7 @@ def test_many_commits_are_in_flight_at_once_and_all_win() -> None:
         writer.submit(setting(f"s{n}"))
     assert writer.pipeline.in_flight == 100
     writer.settle()
-    assert [writer.answers[f"s{n}"][0].epoch for n in range(100)] == list(range(2, 102))
+    assert [writer.answers[named(f"s{n}")][0].epoch for n in range(100)] == list(range(2, 102))
     assert writer.pipeline.bytes_in_flight == 0
 
 
@@ -139,7 +159,8 @@ def test_a_chain_that_lost_is_decided_again_in_its_order() -> None:
     two.land()
     one.settle()
     two.settle()
-    assert applied_once(partition) == {"create": 1, "two": 2, "one0": 3, "one1": 4, "one2": 5}
+    names = ("create", "two", "one0", "one1", "one2")
+    assert applied_once(partition) == {named(name): n for n, name in enumerate(names, 1)}
     assert one.pipeline.redecided == 3
     assert one.pipeline.fold.losers == 3
 
@@ -149,15 +170,14 @@ def test_any_reader_can_decide_again_what_the_log_holds() -> None:
     sent, ticks = list[bytes](), count(1000)
     ids = Ids(
         next_state_id=lambda previous: next_state_id(previous, next(ticks), 1),
-        request_id=lambda: "noop",
         now_ms=lambda: next(ticks),
     )
-    pipeline = CommitPipeline(Fold(), sent.append, ids)
+    pipeline = CommitPipeline(Fold(), sent.append, ids, recall(MemoryPartition()))
     reader = Fold()
     join = Join(node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1")
     asked = (FoundCluster("blue/1", bytes(range(16)).hex()), ClaimCoordinator("c", 1), join)
     for offset, command in enumerate(asked):
-        envelope = Envelope(request_id=f"r{offset}", command=command)
+        envelope = Envelope(request_id=named(f"r{offset}"), command=command)
         before = reader.image
         pipeline.submit(envelope, lambda outcome: None)
         pipeline.on_record(offset, sent[-1])
@@ -173,7 +193,7 @@ def test_the_same_request_id_in_flight_shares_one_record() -> None:
     writer.submit(setting("a"))
     assert writer.pipeline.in_flight == 1
     writer.settle()
-    assert [o.epoch for o in writer.answers["a"]] == [2, 2]
+    assert [o.epoch for o in writer.answers[named("a")]] == [2, 2]
 
 
 def test_a_retry_after_the_answer_is_answered_with_its_epoch() -> None:
@@ -182,7 +202,7 @@ def test_a_retry_after_the_answer_is_answered_with_its_epoch() -> None:
     writer.submit(setting("a"))
     writer.settle()
     writer.submit(setting("a"))
-    assert [o.epoch for o in writer.answers["a"]] == [2, 2]
+    assert [o.epoch for o in writer.answers[named("a")]] == [2, 2]
     assert writer.pipeline.in_flight == 0
 
 
@@ -196,8 +216,8 @@ def test_a_retry_at_another_writer_is_applied_once() -> None:
     two.land()
     two.settle()
     one.settle()
-    assert applied_once(partition)["a"] == 2
-    assert [o.epoch for w in (one, two) for o in w.answers["a"]] == [2, 2]
+    assert applied_once(partition)[named("a")] == 2
+    assert [o.epoch for w in (one, two) for o in w.answers[named("a")]] == [2, 2]
 
 
 def test_a_lost_append_is_resolved_by_a_noop() -> None:
@@ -206,10 +226,10 @@ def test_a_lost_append_is_resolved_by_a_noop() -> None:
     writer.submit(setting("a"))
     writer.drop()
     writer.meet()
-    assert writer.answers["a"] == []
+    assert writer.answers[named("a")] == []
     writer.pipeline.resolve()
     writer.settle()
-    assert [(o.applied, o.epoch) for o in writer.answers["a"]] == [(True, 3)]
+    assert [(o.applied, o.epoch) for o in writer.answers[named("a")]] == [(True, 3)]
 
 
 def test_resolving_what_was_only_late_changes_nothing() -> None:
@@ -218,7 +238,7 @@ def test_resolving_what_was_only_late_changes_nothing() -> None:
     writer.submit(setting("a"))
     writer.pipeline.resolve()
     writer.settle()
-    assert [o.epoch for o in writer.answers["a"]] == [2]
+    assert [o.epoch for o in writer.answers[named("a")]] == [2]
     assert len(winners(partition)) == 2
 
 
@@ -227,17 +247,16 @@ def test_a_refusal_rests_on_the_newest_state() -> None:
     partition = MemoryPartition()
     one, two = create(partition), Writer("second", partition)
     two.meet()
-    ask = Envelope(request_id="leave", command=Leave("n1"))
+    ask = Envelope(request_id=named("leave"), command=Leave("n1"))
     one.submit(ask)
-    assert one.answers["leave"] == []
+    assert one.answers[named("leave")] == []
     two.submit(setting("two"))
     two.land()
     one.settle()
-    outcome = one.answers["leave"][0]
-    assert outcome.rejection is not None
-    assert outcome.rejection.code == "unknown_node"
+    outcome = one.answers[named("leave")][0]
+    assert code_of(outcome) == "unknown_node"
     assert outcome.epoch > 2
-    assert "leave" not in applied_once(partition)
+    assert named("leave") not in applied_once(partition)
 
 
 def test_readers_of_one_turn_share_a_barrier() -> None:
@@ -263,7 +282,7 @@ def test_a_barrier_covers_what_others_committed_before_it() -> None:
     seen = list[Outcome]()
     one.pipeline.read_barrier(seen.append)
     one.settle()
-    assert seen[0].epoch > two.answers["two"][0].epoch
+    assert seen[0].epoch > two.answers[named("two")][0].epoch
     assert one.pipeline.fold.image.features.settings["two"] == "v"
 
 
@@ -272,12 +291,11 @@ def test_a_record_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) 
     partition = MemoryPartition()
     writer = create(partition)
     writer.submit(setting("big", "x" * 2000))
-    rejection = writer.answers["big"][0].rejection
-    assert rejection is not None
-    assert rejection.code == "record_too_large"
+    assert writer.answers[named("big")] == []
     writer.submit(setting("small"))
     writer.settle()
-    assert writer.answers["small"][0].applied
+    assert code_of(writer.answers[named("big")][0]) == "record_too_large"
+    assert writer.answers[named("small")][0].applied
 
 
 def test_a_command_that_breaks_the_core_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,24 +306,25 @@ def test_a_command_that_breaks_the_core_harms_no_other(monkeypatch: pytest.Monke
     writer = create(partition)
     found = list[Envelope]()
     writer.pipeline._on_bug = lambda envelope, _: found.append(envelope)
-    monkeypatch.setitem(decisions._DECIDE, Noop, broken)
-    bad = Envelope(request_id="bad", command=Noop())
+    monkeypatch.setitem(decisions.DECISIONS, Noop, broken)
+    bad = Envelope(request_id=named("bad"), command=Noop())
     writer.submit(setting("before"))
     writer.submit(bad)
     writer.submit(setting("after"))
     writer.settle()
     assert found == [bad]
-    rejection = writer.answers["bad"][0].rejection
-    assert rejection is not None
-    assert rejection.code == "internal"
-    assert writer.answers["before"][0].applied
-    assert writer.answers["after"][0].applied
+    assert code_of(writer.answers[named("bad")][0]) == "internal"
+    assert writer.answers[named("before")][0].applied
+    assert writer.answers[named("after")][0].applied
 
 
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["submit", "refuse", "retry", "land", "twice", "drop", "meet", "resolve", "read"]
+            [
+                *("submit", "refuse", "retry", "reuse", "land", "twice", "drop", "meet"),
+                *("resolve", "read"),
+            ]
         ),
         st.integers(0, 1),
         st.integers(0, 5),
@@ -319,9 +338,11 @@ def act(writer: Writer, what: str, who: int, number: int) -> None:
         case "submit":
             writer.submit(setting(f"w{who}-{number}"))
         case "refuse":
-            writer.submit(Envelope(request_id=f"no{who}-{number}", command=Leave("nobody")))
+            writer.submit(Envelope(request_id=named(f"no-{number}"), command=Leave("nobody")))
         case "retry":
             writer.submit(setting(f"w{1 - who}-{number}"))
+        case "reuse":
+            writer.submit(Envelope(request_id=named(f"w{who}-{number}"), command=Leave("nobody")))
         case "land":
             writer.land()
         case "twice":
@@ -335,10 +356,19 @@ def act(writer: Writer, what: str, who: int, number: int) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(STEPS)
-def test_whatever_the_log_does_each_command_is_applied_once(
-    steps: list[tuple[str, int, int]],
+@given(STEPS, st.booleans())
+def test_whatever_the_log_does_each_request_has_one_outcome(
+    steps: list[tuple[str, int, int]], crowded: bool
 ) -> None:
+    """``crowded``: generations of three decisions and hashes of two bits, so that candidates abound."""
+    with pytest.MonkeyPatch.context() as patch:
+        if crowded:
+            patch.setattr(memory, "GENERATION", 3)
+            patch.setattr(memory, "hash_of", lambda request_id: (ord(request_id[-1]) & 3) << 38)
+        play(steps)
+
+
+def play(steps: list[tuple[str, int, int]]) -> None:
     partition = MemoryPartition()
     writers = [create(partition), Writer("second", partition)]
     writers[1].meet()  # a writer decides nothing before it knows of the cluster
@@ -353,39 +383,44 @@ def test_whatever_the_log_does_each_command_is_applied_once(
             act(writer, what, who, number)
     for writer in (*writers, *writers):
         writer.settle()
-    check(partition, writers)
     for committed, seen in barriers:
         assert len(seen) == 1
         assert seen[0].epoch > committed
+    takes_over = Writer("third", partition)
+    takes_over.meet()
+    for envelope in [e for writer in writers for e in writer.asked]:
+        takes_over.submit(envelope)
+    before = len(partition.records)
+    takes_over.settle()
+    assert len(partition.records) == before
+    check(partition, [*writers, takes_over])
 
 
 def check(partition: MemoryPartition, writers: list[Writer]) -> None:
-    """Dense epochs, equal images, true answers, and every caller answered as often as it asked."""
+    """Dense epochs, equal images, one outcome for each id, and every caller answered as often as it asked."""
     epochs = winners(partition)
     assert [epoch.epoch for epoch in epochs] == list(range(1, len(epochs) + 1))
-    applied = applied_once(partition)
-    by_epoch = {epoch.epoch: epoch for epoch in epochs}
+    decided = [(i, d) for epoch in epochs for i, d in decisions_of(epoch).items()]
+    outcomes = dict(decided)
+    assert len(outcomes) == len(decided)
     for writer in writers:
         writer.meet()
         assert writer.pipeline.fold.image == writers[0].pipeline.fold.image
-        for request_id, outcomes in writer.answers.items():
-            assert outcomes
-            for outcome in outcomes:
-                if outcome.applied:
-                    assert outcome.epoch == applied[request_id]
-                    assert outcome.state_id in (bytes(16), by_epoch[outcome.epoch].state_id)
+        assert len(writer.asked) == sum(map(len, writer.answers.values()))
+        for request_id, answers in writer.answers.items():
+            for answer in answers:
+                if answer.taken:
+                    assert answer == outcomes[request_id].outcome
                 else:
-                    assert request_id not in applied
-    asked = {r for w in writers for r in w.answers if not r.startswith("no")}
-    assert asked == applied.keys()
+                    assert code_of(answer) == "request_id_reused"
+    assert {e.request_id for w in writers for e in w.asked} == outcomes.keys()
 
 
 def test_a_log_that_is_not_founded_decides_nothing() -> None:
     writer = Writer("first", MemoryPartition())
     writer.submit(setting("early"))
-    rejection = writer.answers["early"][0].rejection
-    assert rejection is not None
-    assert rejection.code == "not_founded"
+    early = writer.answers[named("early")][0]
+    assert (code_of(early), early.taken) == ("not_founded", False)
     assert writer.pipeline.in_flight == 0
     writer.pipeline.resolve()
     assert not writer.sent
@@ -395,7 +430,7 @@ def test_of_two_founders_the_loser_adopts_the_winner() -> None:
     partition = MemoryPartition()
     one, two = Writer("first", partition), Writer("second", partition)
     for name, writer in (("one", one), ("two", two)):
-        found = Envelope(request_id=name, command=FoundCluster(f"blue/{name}"))
+        found = Envelope(request_id=named(name), command=FoundCluster(f"blue/{name}"))
         writer.submit(found)
         writer.submit(setting(f"{name}-next"))
     one.settle()
@@ -403,19 +438,61 @@ def test_of_two_founders_the_loser_adopts_the_winner() -> None:
     one.settle()
     assert one.pipeline.fold.image == two.pipeline.fold.image
     assert two.pipeline.fold.image.cluster_id == "blue/one"
-    assert two.answers["two"][0].applied
+    assert two.answers[named("two")][0].applied
     assert two.pipeline.fold.chain.strays > 0
     assert {o.log_id for w in (one, two) for a in w.answers.values() for o in a} == {
         one.pipeline.fold.image.log_id
     }
 
 
+def test_what_an_unfounded_log_refused_is_decided_once_there_is_a_cluster() -> None:
+    writer = Writer("first", MemoryPartition())
+    writer.submit(setting("a"))
+    writer.submit(Envelope(request_id=named("create"), command=FoundCluster("blue/1")))
+    writer.settle()
+    writer.submit(setting("a"))
+    writer.settle()
+    refused, done = writer.answers[named("a")]
+    assert (refused.taken, done.applied, done.epoch) == (False, True, 2)
+
+
+def test_a_founding_that_is_retried_elsewhere_is_answered_the_same() -> None:
+    """Each writer fills in what its caller left out; the caller's own words are what is compared."""
+    partition = MemoryPartition()
+    one, two = Writer("first", partition), Writer("second", partition)
+    for name, writer in (("one", one), ("two", two)):
+        writer.pipeline._fill = lambda _, name=name: FoundCluster(f"blue/{name}")
+        writer.submit(Envelope(request_id=named("found"), command=FoundCluster()))
+    two.land()
+    for writer in (two, one):
+        writer.settle()
+    one.submit(Envelope(request_id=named("found"), command=FoundCluster()))
+    answers = [*one.answers[named("found")], *two.answers[named("found")]]
+    assert len(answers) == 3
+    assert {(a.applied, a.epoch, a.log_id) for a in answers} == {
+        (True, 1, one.pipeline.fold.image.log_id)
+    }
+
+
+def test_a_barrier_is_nobodys_command_and_tells_what_its_writer_had_read() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(setting("a"))
+    writer.submit(Envelope(request_id=named("refused"), command=Leave("n1")))
+    writer.settle()
+    barrier = decode_epoch(partition.records[-1].value)
+    read = decode_epoch(partition.records[0].value)
+    assert (barrier.request_id, barrier.command_digest) == ("", bytes(16))
+    assert (barrier.epoch, barrier.witness_epoch) == (3, 1)
+    assert barrier.witness_state_id == read.state_id
+
+
 def test_a_founding_record_that_was_lost_is_sent_again() -> None:
     writer = Writer("first", MemoryPartition())
-    writer.submit(Envelope(request_id="create", command=FoundCluster("blue/1")))
+    writer.submit(Envelope(request_id=named("create"), command=FoundCluster("blue/1")))
     writer.drop()
     writer.settle()
-    assert writer.answers["create"][0].epoch == 1
+    assert writer.answers[named("create")][0].epoch == 1
 
 
 def test_own_records_carry_the_caller_into_the_history() -> None:
@@ -423,7 +500,11 @@ def test_own_records_carry_the_caller_into_the_history() -> None:
     writer = create(partition)
     writer.submit(
         Envelope(
-            request_id="r", command=SetSetting("a", "b"), actor="ada", reason="why", origin="cli"
+            request_id=named("r"),
+            command=SetSetting("a", "b"),
+            actor="ada",
+            reason="why",
+            origin="cli",
         )
     )
     writer.settle()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from stele.domain.commands import AnnounceNode, Envelope, Join, Outcome, Rejection, Rollback
 from stele.domain.names import NodeState
+from stele.domain.requests.ids import parse
+from stele.log.commander import NotTakenError
 from stele.node.admission import Advertised, JoinRejected, admit
-from stele.node.identity import Identity
+from stele.node.identity import Identity, boot
 from stele.runtime.service import Stop
 from tests.node.world import World
 
@@ -43,13 +47,31 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.admission.RETRY_S", 0.001)
-    log = Log(TimeoutError(), Rejection("not_founded", "empty"), None)
+    not_founded = NotTakenError("join-1", Rejection("not_founded", "There is no cluster."))
+    log = Log(TimeoutError(), not_founded, None)
     await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
-    assert {envelope.request_id for envelope in log.asked} == {"join-1"}
+    assert [envelope.request_id for envelope in log.asked] == ["join-1"] * 3
     command = log.asked[0].command
     assert isinstance(command, Join)
     assert (command.address, command.rack, command.num_tokens) == ("http://n9", "r9", 8)
     assert command.host_id == "host-1"
+
+
+async def test_a_request_that_was_not_taken_ends_it_with_the_reason(world: World) -> None:
+    log = Log(NotTakenError("join-1", Rejection("request_id_expired", "Too old.", "Ask anew.")))
+    with pytest.raises(JoinRejected, match=r"Too old. Ask anew. \(request_id_expired"):
+        await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
+
+
+def test_a_node_that_was_refused_asks_under_another_id_when_it_starts_again(tmp_path: Path) -> None:
+    """What was refused stays refused under its id, though the operator has mended the reason."""
+    first = boot(tmp_path, "n9", "demo")
+    before = first.identity.join_request_id
+    assert boot(tmp_path, "n9", "demo").identity.join_request_id == before
+    first.join_again()
+    again = boot(tmp_path, "n9", "demo").identity
+    assert again.join_request_id != before
+    assert parse(again.join_request_id) is not None
 
 
 async def test_a_rejection_ends_it_with_the_reason(world: World) -> None:
@@ -71,6 +93,7 @@ async def test_a_node_that_has_left_says_nothing(world: World) -> None:
     world.start_join()
     world.fence()
     world.apply(Rollback(1, "join-n4", "why"))
+    world.advance()
     world.advance()
     node = world.image.node("n4")
     assert node is not None and node.state is NodeState.LEFT

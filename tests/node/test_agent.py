@@ -13,6 +13,7 @@ from stele.domain.acks import AckTable
 from stele.domain.commands import Noop
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
+from stele.domain.ring.tokens import token_of
 from stele.log.follower import LogFollower
 from stele.node.agent import Agent, Flows
 from stele.node.identity import Acknowledged, boot
@@ -82,13 +83,28 @@ async def test_a_burst_of_epochs_is_acknowledged_once(
 async def test_the_release_of_an_old_version_is_told_at_once(
     world: World, agent: Agent, acks: list[Ack]
 ) -> None:
-    before = world.version
-    agent.hold(before)
     world.start_join()
+    before = world.version
+    changes = world.key_that_changes()
+    held = agent.hold(before, world.keyspace_id, token_of(changes))
+    world.advance()
     await until(lambda: acks[-1].version == before + 1, "the ack of the new version")
     assert acks[-1].oldest_version_in_use == before
-    agent.release(before)
+    agent.release(held)
     await until(lambda: acks[-1].oldest_version_in_use == before + 1, "the ack of the release")
+
+
+async def test_a_request_whose_range_did_not_change_holds_up_no_version(
+    world: World, agent: Agent, acks: list[Ack]
+) -> None:
+    world.start_join()
+    before = world.version
+    stays = world.key_that_stays()
+    held = agent.hold(before, world.keyspace_id, token_of(stays))
+    world.advance()
+    await until(lambda: acks[-1].version == before + 1, "the ack of the new version")
+    assert acks[-1].oldest_version_in_use == before + 1
+    agent.release(held)
 
 
 async def test_sessions_are_told_until_their_work_has_ended(
@@ -96,7 +112,7 @@ async def test_sessions_are_told_until_their_work_has_ended(
 ) -> None:
     world.start_join()
     world.advance()
-    session = world.image.topology.topology.session
+    session = world.session
     with agent.enter(session) as guard:
         guard.check()
         await until(lambda: acks[-1].sessions_in_use == (session,), "the session")
@@ -126,6 +142,21 @@ async def test_a_node_that_cannot_read_the_log_falls_silent(
     await agent.close()
 
 
+async def test_nothing_is_acknowledged_while_it_is_in_doubt_which_log_this_is(
+    world: World, acks: list[Ack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = await world.follower()
+    agent = agent_of(tmp_path, follower, acks, NEVER_S)
+    await until(lambda: acks, "the first heartbeat")
+    follower._reader.suspect("the test wants it")
+    agent._ack()
+    assert len(acks) == 1
+    await until(lambda: not follower.in_doubt, "the look that ends the doubt")
+    agent._ack()
+    assert len(acks) == 2
+    await agent.close()
+
+
 async def test_nothing_is_acknowledged_and_no_order_taken_before_the_gate_opens(
     world: World, acks: list[Ack], tmp_path: Path
 ) -> None:
@@ -134,9 +165,7 @@ async def test_nothing_is_acknowledged_and_no_order_taken_before_the_gate_opens(
 
     gate = Shut()
     agent = agent_of(tmp_path, await world.follower(), acks, 0.005, gate)
-    order = Order(
-        node_id="n1", term=1, index=1, kind=OrderKind.STREAM, epoch=1, version=world.version
-    )
+    order = Order(node_id="n1", term=1, index=1, kind=OrderKind.STREAM, epoch=1, session="s")
     agent.offer(order)
     assert not agent._orders._tasks
     world.apply(Noop())
@@ -167,7 +196,7 @@ async def test_a_fence_is_on_the_disk_before_the_ack_that_tells_it(
     agent._directory.save = noted  # type: ignore[method-assign]
     world.start_join()
     world.fence()
-    fence, epoch = world.image.topology.topology.fence_version, world.image.epoch
+    fence, epoch = world.image.topology.fence_version, world.image.epoch
     assert fence > known["fence_version"]
     await until(lambda: acks[-1].fence_version == fence, "the ack of the fence")
     assert written[-1] == Acknowledged(epoch, world.image.state_id.hex(), fence, fence)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from stele.domain.commands import DropKeyspace, Leave, StartRequest
+from stele.domain.commands import Leave
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
+from stele.domain.ring.ranges import Range
 from stele.domain.ring.tokens import MIN_TOKEN, token_of
 from stele.node.cells import Row
 from stele.node.cleanup import Cleaner, CleanupStopped, foreign_ranges
@@ -14,42 +16,43 @@ from stele.node.orders import OrderProgress
 from stele.node.store import Span, Store
 from tests.node.world import KEYSPACE, TERM, World
 
-RING = Span(KEYSPACE, MIN_TOKEN, MIN_TOKEN)
-
 
 def joined(world: World) -> World:
     """n4 has joined; n1, n2 and n3 hold ranges that are not theirs any more."""
     world.start_join()
-    for _ in range(3):
+    for _ in range(4):
         world.advance()
     world.fence()
-    assert world.image.topology.operation is None
+    assert not world.image.topology.transitions
     return world
 
 
-def order(world: World, version: int = 0) -> Order:
+def order(world: World) -> Order:
+    node = world.image.node("n1")
+    assert node is not None
     return Order(
         node_id="n1",
         term=TERM,
         index=1,
         kind=OrderKind.CLEANUP,
         epoch=world.image.epoch,
-        version=version or world.version,
+        session=node.cleanup_session(),
     )
 
 
-async def fill(store: Store, keys: list[bytes]) -> None:
-    await store.write([Row(KEYSPACE, token_of(k), k, 1, False, b"12345") for k in keys])
+async def fill(world: World, store: Store, keys: list[bytes]) -> None:
+    keyspace_id = world.keyspace_id
+    await store.write([Row(keyspace_id, token_of(k), k, 1, False, b"12345") for k in keys])
 
 
 async def test_it_deletes_exactly_the_foreign_rows(world: World, store: Store) -> None:
     joined(world)
     keys = [f"key-{n}".encode() for n in range(600)]
-    await fill(store, keys)
+    await fill(world, store, keys)
     progress = OrderProgress()
     await Cleaner("n1", await world.follower(), store).run(order(world), progress)
     own = [key for key in keys if "n1" in world.row(key).writes]
-    left = (await store.page([RING], None, 10**9)).rows
+    left = (await store.page([Span(world.keyspace_id, MIN_TOKEN, MIN_TOKEN)], None, 10**9)).rows
     assert sorted(row.key for row in left) == sorted(own)
     assert 0 < len(own) < 600
     assert progress.keys_done == 600 - len(own)
@@ -62,49 +65,53 @@ async def test_nothing_of_an_operation_under_way_is_foreign(world: World) -> Non
     placement = world.image.placement_of(KEYSPACE)
     assert placement is not None
     for node_id in ("n1", "n4"):
-        touched = {(r.start, r.end) for r in foreign_ranges(world.image, node_id, KEYSPACE)}
+        touched = {
+            (r.start, r.end) for r in foreign_ranges(world.image, node_id, world.keyspace_id)
+        }
         for row in placement.rows:
             assert (node_id in row.writes) != ((row.start, row.end) in touched)
-    world.advance()
-    world.advance()
-    assert foreign_ranges(world.image, "n1", KEYSPACE) != []
+    for _ in range(3):
+        world.advance()
+    assert foreign_ranges(world.image, "n1", world.keyspace_id) != []
 
 
-async def test_it_stops_when_the_topology_moves_on(world: World, store: Store) -> None:
+async def test_it_stops_when_another_cleanup_is_asked_for(world: World, store: Store) -> None:
     joined(world)
     follower = await world.follower()
-    with pytest.raises(CleanupStopped, match=f"at version {world.version}"):
-        await Cleaner("n1", follower, store).run(order(world, world.version - 1), OrderProgress())
+    late = msgspec.structs.replace(order(world), session="cleanup-n1-1")
+    with pytest.raises(CleanupStopped, match="another cleanup"):
+        await Cleaner("n1", follower, store).run(late, OrderProgress())
 
 
-async def test_it_checks_before_each_batch(
+async def test_what_it_is_about_to_gain_is_spared_and_the_rest_is_deleted(
     world: World, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """n4 leaves while n1 deletes what n4 took over: n1 gets that back, so it must stop deleting it."""
     monkeypatch.setattr("stele.node.cleanup.BATCH_ROWS", 1)
     joined(world)
     follower = await world.follower()
     foreign = world.keys(lambda row: "n1" not in row.writes)
-    await fill(store, [next(foreign) for _ in range(20)])
+    await fill(world, store, [next(foreign) for _ in range(20)])
     deleted = 0
 
     class Watched(OrderProgress):
         def add(self, size_bytes: int, keys: int) -> None:
             nonlocal deleted
             deleted += keys
-            if deleted == 3:
+            if deleted == 3 and keys:
                 world.apply(Leave("n4"), "leave-n4")
-                world.apply(StartRequest(TERM, "leave-n4"))
+                world.open("leave-n4")
             super().add(size_bytes, keys)
 
-    ordered = order(world)
-    with pytest.raises(CleanupStopped):
-        await Cleaner("n1", follower, store).run(ordered, Watched())
+    await Cleaner("n1", follower, store).run(order(world), Watched())
     assert deleted == 3
 
 
 async def test_a_keyspace_that_is_gone_is_deleted_whole(world: World, store: Store) -> None:
     joined(world)
-    await fill(store, [b"a", b"b"])
-    world.apply(DropKeyspace(KEYSPACE))
+    await fill(world, store, [b"a", b"b"])
+    keyspace_id = world.keyspace_id
+    world.drop()
+    assert foreign_ranges(world.image, "n1", keyspace_id) == [Range(MIN_TOKEN, MIN_TOKEN)]
     await Cleaner("n1", await world.follower(), store).run(order(world), OrderProgress())
     assert (await store.size()).keys == 0

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from stele.domain.commands import DropKeyspace
 from stele.domain.fencing import VersionTracker
 from stele.domain.image import Image, MembershipImage
 from stele.domain.names import NodeState
 from stele.domain.ring.quorum import acks_needed
 from stele.node.cells import Cell, stamp_of
 from stele.node.clock import HybridClock
-from stele.node.coordinate import Coordination, OutcomeUnknown, Refused
+from stele.node.coordinate import Coordination
+from stele.node.refusals import OutcomeUnknown, Refused
 from stele.node.votes import Consistency
 from stele.node.wire import Answer, AnyOp, Code, Read, ReadMode, Write
 from tests.node.world import KEYSPACE, World, until
@@ -132,7 +132,7 @@ async def test_one_dead_replica_is_no_obstacle_and_two_are(bench: Bench) -> None
         with pytest.raises(Refused) as refused:
             await request
         assert (refused.value.status, refused.value.code) == (503, "unavailable")
-        assert refused.value.facts["n2"] == "unreachable: refused"
+        assert refused.value.details["n2"] == "unreachable: refused"
     _, acks = await bench.write(b"one", ONE)
     assert acks == {"n1"}
 
@@ -147,7 +147,7 @@ async def test_replicas_that_do_not_answer_end_the_request_in_time(bench: Bench)
     bench.replicas.silent = {"n2", "n3"}
     with pytest.raises(Refused) as refused:
         await bench.write(b"v")
-    assert refused.value.facts["n2"] == "did not answer in time"
+    assert refused.value.details["n2"] == "did not answer in time"
 
 
 async def test_a_later_write_wins_although_its_clock_is_behind(bench: Bench) -> None:
@@ -257,7 +257,7 @@ async def test_a_stale_version_reads_the_log_and_tries_again(world: World, bench
 
     bench.replicas.on_op = advance
     written = await bench.coordination.write(KEYSPACE, KEY, b"v", QUORUM)
-    assert written.version == before.topology.topology.version + 1
+    assert written.version == before.topology.version + 1
     assert bench.coordination.retries >= 1
 
 
@@ -324,7 +324,7 @@ async def test_a_write_whose_keyspace_is_dropped_meanwhile_is_unknown(
     """One replica has it; made again under the name, the keyspace shows it: it is no 404."""
 
     def drop() -> None:
-        world.apply(DropKeyspace(KEYSPACE))
+        world.drop()
         bench.replicas.refusing = {"n1", "n2", "n3"}
 
     then(bench, 2, drop)
@@ -366,7 +366,7 @@ async def test_a_write_that_times_out_is_unknown(bench: Bench) -> None:
 
     then(bench, 2, silence)
     refused = await unknown(bench, "Only 1 of 3")
-    assert [*refused.facts.values()].count("did not answer in time") == 2
+    assert [*refused.details.values()].count("did not answer in time") == 2
 
 
 async def test_a_call_that_breaks_off_may_have_arrived(bench: Bench) -> None:
@@ -385,7 +385,7 @@ async def test_a_write_that_nothing_was_sent_of_is_refused_as_not_done(
         with pytest.raises(Refused) as refused:
             await request
         assert (refused.value.status, refused.value.code) == (503, "unavailable")
-    world.apply(DropKeyspace(KEYSPACE))
+    world.drop()
     with pytest.raises(Refused) as refused:
         await bench.write(b"v")
     assert (refused.value.status, refused.value.code) == (404, "unknown_keyspace")

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.tokens import MIN_TOKEN, token_of
 from stele.node import store as store_module
 from stele.node.cells import Row
 from stele.node.commits import StoreFailed
 from stele.node.store import PRAGMAS, Span, Store
 from tests.node.disk import Change, ForgetfulDisk, Unsupported, inserted
-from tests.node.world import until
+from tests.node.test_streaming import Cluster, fill_by_quorums, gained
+from tests.node.world import World, until
 
 RING = Span("ks", MIN_TOKEN, MIN_TOKEN)
 
@@ -93,6 +94,7 @@ async def test_a_power_failure_at_any_sync_leaves_a_whole_table(
     acknowledged = set[int]()
     chance = random.Random(5)
     pictures: list[tuple[Path, set[int]]] = []
+    names = count()  # the writer and the checkpoint beside it sync at the same time
     table_synced = 0
 
     def survives(_: Change) -> bool:
@@ -103,7 +105,7 @@ async def test_a_power_failure_at_any_sync_leaves_a_whole_table(
         table_synced += name.endswith(".sqlite")
         if chance.random() < 0.3 or (name.endswith(".sqlite") and table_synced < 4):
             before = {*acknowledged}
-            folder = disk.remains(tmp_path / f"at-{disk.syncs}-{len(pictures)}", survives)
+            folder = disk.remains(tmp_path / f"at-{next(names)}", survives)
             pictures.append((folder, before))
 
     disk.on_sync = picture
@@ -164,6 +166,26 @@ async def test_writes_that_come_during_a_sync_share_the_next(
     await asyncio.gather(first, *others)
     assert disk.syncs == before + 2, "one sync for the first, one for the hundred"
     await store.close()
+
+
+async def test_what_a_stream_reports_as_done_is_on_the_disk(
+    disk: ForgetfulDisk, tmp_path: Path, world: World
+) -> None:
+    world.start_join()
+    world.advance()
+    world.fence()
+    cluster = Cluster(world, await world.follower(), tmp_path)
+    keys = gained(world, 40)
+    await fill_by_quorums(cluster, keys)
+    assert (await cluster.stream()).keys_done == 40
+    left = disk.remains(tmp_path / "after") / "n4.sqlite"
+    had = [cluster.stores["n4"].timestamp(world.keyspace_id, token_of(key), key) for key in keys]
+    for store in cluster.stores.values():
+        await store.close()
+    after = Store(left)
+    assert [after.timestamp(world.keyspace_id, token_of(key), key) for key in keys] == had
+    assert min(had) > 0
+    await after.close()
 
 
 async def test_what_a_kill_left_unsynced_is_synced_before_anybody_reads_it(

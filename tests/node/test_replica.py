@@ -8,8 +8,10 @@ import threading
 
 import pytest
 
-from stele.domain.commands import CreateKeyspace
+from stele.domain.commands import CreateKeyspace, Envelope, Rejection
+from stele.domain.decide import decide
 from stele.domain.ring.tokens import MIN_TOKEN, token_of
+from stele.domain.schema.facts import KeyspaceChanged
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.node import store as store_module
@@ -27,6 +29,9 @@ CELL = Cell(7, False, b"value")
 class Node:
     def __init__(self, node_id: str, follower: LogFollower, store: Store) -> None:
         self.follower, self.store = follower, store
+        keyspace = follower.image.schema.named(KEYSPACE)
+        assert keyspace is not None
+        self.keyspace_id = keyspace.keyspace_id
         self.sessions = Sessions(follower)
         self.clock = HybridClock(lambda: 1)
         routing = Routing(follower)
@@ -38,7 +43,7 @@ class Node:
         return (await self.replica.serve([op]))[0].code
 
     async def stored(self, key: bytes) -> Cell | None:
-        return await self.store.read(KEYSPACE, token_of(key), key)
+        return await self.store.read(self.keyspace_id, token_of(key), key)
 
 
 @pytest.fixture
@@ -50,7 +55,8 @@ def about(world: World, key: bytes = b"k", version: int = 0, **more: object) -> 
     return {
         "version": version or world.version,
         "epoch": world.image.epoch,
-        "keyspace": KEYSPACE,
+        "coordinating": "n2",
+        "keyspace_id": world.keyspace_id,
         "token": token_of(key),
         "key": key,
         **more,
@@ -78,12 +84,51 @@ async def test_it_writes_and_reads_and_says_what_superseded(world: World, node: 
     assert node.clock.next() == 8
 
 
-async def test_a_version_below_the_fence_is_refused_and_writes_nothing(
+async def moved(world: World) -> bytes:
+    """A key whose range n4 joins: in write_both_read_old, fenced."""
+    world.start_join()
+    world.advance()
+    world.fence()
+    return world.key_that_changes()
+
+
+async def test_a_version_below_the_fence_of_its_range_is_refused_and_writes_nothing(
     world: World, node: Node
 ) -> None:
-    answer = (await node.replica.serve([write(world, version=world.version - 1)]))[0]
+    key = await moved(world)
+    answer = (await node.replica.serve([write(world, key, version=world.version - 1)]))[0]
     assert answer.code is Code.STALE_VERSION
-    assert answer.epoch == world.image.topology.topology.fence_epoch
+    assert answer.epoch == world.image.topology.fence_epoch
+    assert await node.stored(key) is None
+
+
+async def test_a_version_below_the_fence_is_served_where_the_range_did_not_change(
+    world: World, node: Node
+) -> None:
+    await moved(world)
+    key = world.key_that_stays()
+    assert await node.code(write(world, key, version=world.version - 1)) is Code.OK
+
+
+async def test_a_version_below_both_changes_of_its_range_is_refused_before_the_second_is_fenced(
+    world: World, node: Node
+) -> None:
+    """A coordinator that slept through two changes of a range must not reach those who lost it."""
+    key = await moved(world)
+    slept = world.version - 1
+    world.advance()
+    assert world.image.topology.fence_version < world.version
+    assert await node.code(write(world, key, version=slept)) is Code.STALE_VERSION
+    assert await node.code(write(world, key, version=world.version - 1)) is Code.OK
+
+
+async def test_a_node_that_has_left_or_is_no_member_yet_coordinates_nothing(
+    world: World, node: Node
+) -> None:
+    """It answers no barrier, so nobody knows which versions it still routes by."""
+    for stranger in ("n9", ""):
+        refused = await node.code(write(world, coordinating=stranger))
+        assert refused is Code.STALE_VERSION
     assert await node.stored(b"k") is None
 
 
@@ -91,27 +136,30 @@ async def test_a_fence_that_moves_during_the_work_refuses_it_afterwards(
     world: World, store: Store
 ) -> None:
     world.start_join()
+    key, before = world.key_that_changes(), world.version
+    world.advance()
 
     class Slow(Store):
         async def write(  # type: ignore[override]
             self, rows: list[Row], permit: Permit
         ) -> list[int | None]:
-            found = await store.write(rows, permit)
+            written = await store.write(rows, permit)
             world.fence()
-            return found
+            return written
 
     node = Node("n1", await world.follower(), store)
     slow = Slow.__new__(Slow)
     node.replica._store = slow
-    assert await node.code(write(world, version=world.version - 1)) is Code.STALE_VERSION
-    assert await node.stored(b"k") == CELL  # it may have taken effect; it was not acknowledged
+    assert await node.code(write(world, key, version=before)) is Code.STALE_VERSION
+    assert await node.stored(key) == CELL  # it may have taken effect; it was not acknowledged
 
 
 async def test_both_versions_are_served_until_the_fence(world: World, node: Node) -> None:
-    before = world.version
     world.start_join()
-    assert await node.code(write(world, version=before)) is Code.OK
-    assert await node.code(write(world, version=before + 1)) is Code.OK
+    key, before = world.key_that_changes(), world.version
+    world.advance()
+    assert await node.code(write(world, key, version=before)) is Code.OK
+    assert await node.code(write(world, key, version=before + 1)) is Code.OK
 
 
 async def test_ownership_is_judged_by_the_version_of_the_request(
@@ -153,7 +201,8 @@ async def test_a_keyspace_that_is_newer_than_the_image_is_waited_for(
     world: World, node: Node
 ) -> None:
     op = write(world)
-    ahead = Write(**{**_fields(op), "keyspace": "new", "epoch": op.epoch + 1}, cell=CELL)
+    new_id = next_keyspace_id(world, "new")
+    ahead = Write(**{**_fields(op), "keyspace_id": new_id, "epoch": op.epoch + 1}, cell=CELL)
     waiting = asyncio.create_task(node.code(ahead))
     await asyncio.sleep(0)
     world.apply(CreateKeyspace("new", {"dc1": 3}))
@@ -163,7 +212,7 @@ async def test_a_keyspace_that_is_newer_than_the_image_is_waited_for(
 async def test_work_of_a_session_is_refused_once_it_is_closed(world: World, node: Node) -> None:
     world.start_join()
     world.advance()
-    session = world.image.topology.topology.session
+    session = world.session
     assert await node.code(write(world, session=session)) is Code.OK
     world.advance()
     assert await node.code(write(world, session=session)) is Code.SESSION_CLOSED
@@ -174,26 +223,34 @@ async def test_pages_are_given_only_under_the_open_session(world: World, node: N
     world.start_join()
     world.advance()
     world.fence()
-    topology = world.image.topology.topology
     placement = world.image.placement_of(KEYSPACE)
     assert placement is not None
     scan = Scan(
-        version=topology.version,
         epoch=world.image.epoch,
-        session=topology.session,
-        spans=spans_of([KEYSPACE], placement.rows),  # type: ignore[arg-type]
+        session=world.session,
+        spans=spans_of([world.keyspace_id], placement.rows),  # type: ignore[arg-type]
         limit_bytes=1000,
     )
     found = await node.replica.scan(scan)
     assert [row.key for row in found.rows] == [b"k"]
     world.advance()
     assert (await node.replica.scan(scan)).code is Code.SESSION_CLOSED
-    world.fence()
-    assert (await node.replica.scan(scan)).code is Code.STALE_VERSION
+
+
+def next_keyspace_id(world: World, name: str) -> str:
+    """The id that a keyspace gets when it is created by the next epoch."""
+    envelope = Envelope(request_id="any", command=CreateKeyspace(name, {"dc1": 3}))
+    facts = decide(world.image, envelope, 0)
+    assert not isinstance(facts, Rejection)
+    (change,) = (fact for fact in facts if isinstance(fact, KeyspaceChanged))
+    return change.keyspace.keyspace_id
 
 
 def _fields(op: Op) -> dict[str, object]:
-    return {name: getattr(op, name) for name in ("version", "epoch", "keyspace", "token", "key")}
+    return {
+        name: getattr(op, name)
+        for name in ("version", "epoch", "coordinating", "keyspace_id", "token", "key")
+    }
 
 
 class Busy:
@@ -219,12 +276,13 @@ class Busy:
 async def test_a_write_that_waits_holds_its_version_until_it_is_done(
     world: World, node: Node
 ) -> None:
+    world.start_join()
+    key, version = world.key_that_changes(), world.version
     busy = Busy(node.store)
     await busy.begun()
-    version = world.version
-    writing = asyncio.create_task(node.code(write(world)))
+    writing = asyncio.create_task(node.code(write(world, key)))
     await until(node.sessions.versions.in_use, "the write to wait")
-    world.start_join()
+    world.advance()
     assert node.sessions.versions.oldest_in_use(world.version) == version < world.version
     await busy.end()
     assert await writing is Code.OK
@@ -234,16 +292,17 @@ async def test_a_write_that_waits_holds_its_version_until_it_is_done(
 async def test_a_write_whose_fence_comes_while_it_waits_writes_nothing(
     world: World, node: Node
 ) -> None:
+    world.start_join()
+    key = world.key_that_changes()
     busy = Busy(node.store)
     await busy.begun()
-    stale = write(world)
-    writing = asyncio.create_task(node.code(stale))
+    writing = asyncio.create_task(node.code(write(world, key)))
     await until(node.sessions.versions.in_use, "the write to wait")
-    world.start_join()
+    world.advance()
     world.fence()
     await busy.end()
     assert await writing is Code.STALE_VERSION
-    assert await node.stored(b"k") is None
+    assert await node.stored(key) is None
     assert node.sessions.versions.in_use() == {}
 
 
@@ -260,17 +319,19 @@ async def test_a_late_write_and_the_cleanup_leave_nothing_behind(world: World, n
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(store_module, "_write_row", slow)
-        writing = asyncio.create_task(node.code(write(world)))
-        await begun.wait()
         world.start_join()
+        key = world.key_that_changes()
+        writing = asyncio.create_task(node.code(write(world, key)))
+        await begun.wait()
+        world.advance()
         world.fence()
-        everything = Span(KEYSPACE, MIN_TOKEN, MIN_TOKEN)
+        everything = Span(world.keyspace_id, MIN_TOKEN, MIN_TOKEN)
         cleaning = asyncio.create_task(node.store.delete(everything, 10))
         await asyncio.sleep(0)
         go_on.set()
         assert await writing is Code.STALE_VERSION
     assert (await cleaning).keys == 1
-    assert await node.stored(b"k") is None
+    assert await node.stored(key) is None
 
 
 async def test_a_full_disk_refuses_writes_and_gives_what_it_has(world: World, node: Node) -> None:
@@ -288,3 +349,20 @@ async def test_a_full_disk_refuses_writes_and_gives_what_it_has(world: World, no
     assert together == [Code.DISK_FULL, Code.OK], "what fits is not refused with what does not"
     node.store._writer.execute("pragma max_page_count = 1000000")
     assert await node.code(large) is Code.OK
+
+
+async def test_a_running_node_keeps_the_version_before_while_it_is_served(
+    world: World, node: Node
+) -> None:
+    """It was there before the operation began, and saw each version come."""
+    world.start_join()
+    world.advance()
+    world.advance()  # write_both_read_new
+    world.fence()
+    lost = world.key(lambda row: "n1" in row.writes and "n1" not in row.reads)
+    before = world.version
+    world.advance()
+    assert "n1" not in world.row(lost).writes
+    assert await node.code(write(world, lost, version=before)) is Code.OK
+    world.fence()
+    assert await node.code(write(world, lost, version=before)) is Code.STALE_VERSION

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,10 @@ from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
 from stele.node.replica import Replica
 from stele.node.routing import Routing
-from stele.node.store import Store
+from stele.node.store import Permit, Store
 from stele.node.streaming import PORTION_RANGES, Streamer, StreamFailed, portions_of
 from stele.node.wire import Code, Scan, Scanned
-from tests.node.world import KEYSPACE, TERM, Sessions, World
+from tests.node.world import TERM, Sessions, World
 
 
 class Cluster:
@@ -55,21 +55,20 @@ class Cluster:
         return found
 
     async def put(self, node_id: str, key: bytes, cell: Cell) -> None:
-        await self.stores[node_id].write([Row(KEYSPACE, token_of(key), key, *cell)])
+        await self.stores[node_id].write([Row(self.world.keyspace_id, token_of(key), key, *cell)])
 
     async def at(self, node_id: str, key: bytes) -> Cell | None:
-        return await self.stores[node_id].read(KEYSPACE, token_of(key), key)
+        return await self.stores[node_id].read(self.world.keyspace_id, token_of(key), key)
 
     def order(self) -> Order:
-        topology = self.world.image.topology.topology
+        topology = self.world.image.topology
         return Order(
             node_id="n4",
             term=TERM,
             index=1,
             kind=OrderKind.STREAM,
             epoch=max(topology.since_epoch, topology.fence_epoch),
-            version=topology.version,
-            session=topology.session,
+            session=self.world.session,
             request_id="join-n4",
         )
 
@@ -108,11 +107,13 @@ async def fill_by_quorums(cluster: Cluster, keys: list[bytes]) -> dict[bytes, Ce
 
 def replaced(world: World, key: bytes) -> str:
     """The replica of the key that n4 takes over from."""
-    operation = world.image.topology.operation
-    assert operation is not None
-    (plan,) = operation.plans.values()
-    row = next(r for r in plan.rows if contains(Range(r.start, r.end), token_of(key)))
+    row = next(r for r in world.plan_rows() if contains(Range(r.start, r.end), token_of(key)))
     return next(node_id for node_id in row.old if node_id not in row.new)
+
+
+def undo(world: World) -> None:
+    world.apply(Rollback(TERM, "join-n4", "the test wants it"))
+    world.advance()
 
 
 def gained(world: World, count: int) -> list[bytes]:
@@ -208,7 +209,7 @@ async def test_it_stops_when_the_session_closes(cluster: Cluster) -> None:
     def close(node_id: str) -> None:
         if not closed.is_set():
             closed.set()
-            cluster.world.apply(Rollback(TERM, "join-n4", "the test wants it"))
+            undo(cluster.world)
 
     cluster.on_page = close
     with pytest.raises(SessionClosedError):
@@ -227,15 +228,35 @@ async def test_an_order_of_a_session_that_is_gone_does_nothing(cluster: Cluster)
 
 async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
     world.start_join()
-    portions = portions_of(world.image, "n4", frozenset(), frozenset())
+    (transition,) = world.image.topology.open()
+    portions = portions_of(world.image, transition, "n4", frozenset(), frozenset())
     ranges = [range_ for portion in portions for range_ in portion.ranges]
-    operation = world.image.topology.operation
-    assert operation is not None
-    (plan,) = operation.plans.values()
     assert sorted((r.start, r.end) for r in ranges) == sorted(
-        (row.start, row.end) for row in plan.rows if "n4" in row.new
+        (row.start, row.end) for row in world.plan_rows() if "n4" in row.new
     )
-    assert all(len(p.ranges) <= PORTION_RANGES and p.keyspaces == (KEYSPACE,) for p in portions)
+    assert all(
+        len(p.ranges) <= PORTION_RANGES and p.keyspaces == (world.keyspace_id,) for p in portions
+    )
     done = {(portions[0].placement, range_) for range_ in ranges}
-    assert portions_of(world.image, "n4", frozenset(), done) == []
-    assert portions_of(world.image, "n1", frozenset(), frozenset()) == []
+    assert portions_of(world.image, transition, "n4", frozenset(), done) == []
+    assert portions_of(world.image, transition, "n1", frozenset(), frozenset()) == []
+
+
+async def test_a_page_whose_session_closes_before_its_turn_is_not_written(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits behind other writes; the node may be fenced out and cleaned up by then."""
+    (key,) = gained(cluster.world, 1)
+    for node_id in ("n1", "n2", "n3"):
+        await cluster.put(node_id, key, Cell(5, False, b"v"))
+    store = cluster.stores["n4"]
+    write = store.write
+
+    async def after_the_end(rows: Sequence[Row], permit: Permit) -> list[int | None]:
+        undo(cluster.world)
+        return await write(rows, permit)
+
+    monkeypatch.setattr(store, "write", after_the_end)
+    with pytest.raises(SessionClosedError):
+        await cluster.stream()
+    assert (await store.size()).keys == 0

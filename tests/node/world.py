@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from stele.domain.commands import Advance, AdvanceFence, AnyCommand, StartRequest
-from stele.domain.fencing import VersionTracker
+from stele.domain.commands import Advance, AdvanceFence, AnyCommand, DropKeyspace, Move
+from stele.domain.fencing import Hold, VersionTracker
 from stele.domain.image import Image
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.ring.tokens import token_of
+from stele.domain.ring.transition import TransitionRow
 from stele.domain.sessions import SessionGuard, SessionManager
 from stele.log.codec import encode_epoch
 from stele.log.follower import LogFollower
@@ -34,6 +35,7 @@ class World:
 
     def __init__(self) -> None:
         self.history, _ = three_nodes()
+        self.history._judge = None  # here the test is the coordinator, and no others acknowledge
         self.partition = MemoryPartition()
         self._written = 0
         self._publish()
@@ -44,7 +46,7 @@ class World:
 
     @property
     def version(self) -> int:
-        return self.image.topology.topology.version
+        return self.image.topology.version
 
     async def follower(self) -> LogFollower:
         follower = LogFollower(MemoryLog(self.partition))
@@ -57,18 +59,46 @@ class World:
         self._publish()
 
     def start_join(self) -> None:
-        """n4 asks to join, and its operation begins: join_group0."""
+        """n4 asks to join, and its transition opens: join_group0."""
         self.apply(join(4), "join-n4")
-        self.apply(StartRequest(TERM, "join-n4"))
+        self.open("join-n4")
+
+    def open(self, request_id: str) -> None:
+        """Fence the version in use and open the transition of a request."""
+        self._fence_if_needed()
+        self.apply(Advance(term=TERM, version=self.version, open=((request_id,),)))
+
+    @property
+    def session(self) -> str:
+        """The session that is open; there must be one at most."""
+        (session,) = self.image.topology.sessions() or ("",)
+        return session
+
+    @property
+    def keyspace_id(self) -> str:
+        keyspace = self.image.schema.named(KEYSPACE)
+        assert keyspace is not None
+        return keyspace.keyspace_id
 
     def fence(self) -> None:
         self.apply(AdvanceFence(TERM, self.version))
 
     def advance(self, target: str = "join-n4") -> None:
         """Fence the version in use and take the next step."""
-        if self.image.topology.topology.fence_version < self.version:
+        self._fence_if_needed()
+        transition = self.image.topology.transitions[target]
+        move = Move(target, transition.state, transition.session)
+        self.apply(Advance(term=TERM, version=self.version, moves=(move,)))
+
+    def _fence_if_needed(self) -> None:
+        if not self.image.topology.settled():
             self.fence()
-        self.apply(Advance(TERM, target, self.version))
+
+    def drop(self) -> None:
+        """The keyspace is dropped: by one version, and with the next epoch it is gone."""
+        self.apply(DropKeyspace(KEYSPACE), "drop")
+        self.open("drop")
+        self.advance("drop")
 
     def row(self, key: bytes) -> RangeReplicas:
         placement = self.image.placement_of(KEYSPACE)
@@ -79,9 +109,28 @@ class World:
         """A key whose row fits."""
         return next(self.keys(condition))
 
+    def plan_rows(self) -> list[TransitionRow]:
+        """The ranges that the open transition changes."""
+        (transition,) = self.image.topology.open()
+        return [row for plan in transition.plans.values() for row in plan.rows]
+
+    def key_that_changes(self) -> bytes:
+        """A key of a range that the open transition moves."""
+        return next(key for key in self._candidates() if self._moves(key))
+
+    def key_that_stays(self) -> bytes:
+        return next(key for key in self._candidates() if not self._moves(key))
+
+    def _moves(self, key: bytes) -> bool:
+        token = token_of(key)
+        return any(contains(Range(r.start, r.end), token) for r in self.plan_rows())
+
+    @staticmethod
+    def _candidates() -> Iterator[bytes]:
+        return (f"key-{number}".encode() for number in range(100_000))
+
     def keys(self, condition: Callable[[RangeReplicas], object]) -> Iterator[bytes]:
-        candidates = (f"key-{number}".encode() for number in range(100_000))
-        return (key for key in candidates if condition(self.row(key)))
+        return (key for key in self._candidates() if condition(self.row(key)))
 
     def _publish(self) -> None:
         for epoch in self.history.epochs[self._written :]:
@@ -96,15 +145,23 @@ class Sessions:
 
     def __init__(self, follower: LogFollower) -> None:
         self.versions = VersionTracker()
+        self.versions.follow(follower.image)
         self.manager = SessionManager()
-        self.manager.follow(follower.image.topology.topology)
-        follower.listen(lambda image, _: self.manager.follow(image.topology.topology))
+        self.manager.follow(follower.image.topology)
+        follower.listen(lambda image, _: self._follow(image))
 
-    def hold(self, version: int) -> None:
-        self.versions.hold(version)
+    def _follow(self, image: Image) -> None:
+        self.versions.follow(image)
+        self.manager.follow(image.topology)
 
-    def release(self, version: int) -> None:
-        self.versions.release(version)
+    def hold(self, version: int, keyspace_id: str, token: int) -> Hold:
+        return self.versions.hold(version, keyspace_id, token)
+
+    def release(self, hold: Hold) -> None:
+        self.versions.release(hold)
+
+    async def wait_drained(self, version: int, timeout_s: float) -> None:
+        await until(lambda: min(self.versions.in_use(), default=version) >= version, "drained", 0.2)
 
     @contextmanager
     def enter(self, session: str) -> Iterator[SessionGuard]:

@@ -39,7 +39,7 @@ async def ask(request: Request) -> Response:
 
 
 async def conflict(_: Request) -> Response:
-    raise HttpError(409, "stale_term", "Term 3 is over.", hint="Read again.", facts={"term": 4})
+    raise HttpError(409, "stale_term", "Term 3 is over.", hint="Read again.", details={"term": 4})
 
 
 async def bug(_: Request) -> Response:
@@ -84,7 +84,7 @@ async def test_every_error_has_the_same_shape(
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/json"
     error = answer.json()
-    assert set(error) == {"code", "message", "hint", "facts"}
+    assert set(error) == {"code", "message", "hint", "details"}
     assert error["code"] == code
     assert error["message"]
     assert error["hint"]
@@ -94,7 +94,7 @@ async def test_a_405_names_the_allowed_methods() -> None:
     async with client() as http:
         answer = await http.delete("/ask")
     assert answer.headers["allow"] == "POST"
-    assert answer.json()["facts"]["allowed"] == ["POST"]
+    assert answer.json()["details"]["allowed"] == ["POST"]
 
 
 async def test_a_body_of_unknown_length_is_limited_too() -> None:
@@ -105,7 +105,7 @@ async def test_a_body_of_unknown_length_is_limited_too() -> None:
     async with client() as http:
         answer = await http.post("/ask", content=chunks())
     assert answer.status_code == 413
-    assert answer.json()["facts"]["limit_bytes"] == LIMIT_BYTES
+    assert answer.json()["details"]["limit_bytes"] == LIMIT_BYTES
 
 
 async def test_healthz_shows_the_position_and_503_with_a_reason_when_unwell() -> None:

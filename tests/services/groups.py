@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from tests.polling import wait_until
 
@@ -30,3 +31,17 @@ def take_the_name_away(
 def _has_some(consumer: Consumer) -> bool:
     consumer.poll(0.1)
     return bool(consumer.assignment())
+
+
+def forget_offsets(bootstrap: str, group: str) -> None:
+    """Delete the group, so that its topic is read from the beginning; its members must be dead."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def deleted() -> bool:
+        try:
+            admin.delete_consumer_groups([group])[group].result(DEADLINE_S)
+        except KafkaException:  # the broker still waits for a member to come back
+            return False
+        return True
+
+    wait_until(deleted, f"group {group} to be deleted", DEADLINE_S)

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from stele.domain.requests.ids import named
 from tests.polling import wait_until
 
 DEADLINE_S = 40.0
@@ -33,6 +34,7 @@ class Service:
             "STELE_KAFKA_BOOTSTRAP": bootstrap,
             "STELE_INSTANCE_ID": instance,
             "STELE_HTTP_PORT": "0",
+            "STELE_FOUND": "auto",
             **env,
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,7 +67,9 @@ class Service:
         return self
 
     def command(self, request_id: str = "", **command: Any) -> httpx.Response:
-        return self.http.post("/v1/commands", json={"request_id": request_id, "command": command})
+        """``request_id`` is a name of the id; without one the service makes an id."""
+        given = named(request_id) if request_id else ""
+        return self.http.post("/v1/commands", json={"request_id": given, "command": command})
 
     def set(self, name: str, value: str, request_id: str = "") -> dict[str, Any]:
         answer = self.command(request_id, type="set_setting", name=name, value=value)

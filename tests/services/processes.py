@@ -97,6 +97,7 @@ async def services(
             "STELE_CLUSTER": cluster,
             "STELE_KAFKA_BOOTSTRAP": bootstrap,
             "STELE_REDIS_URL": redis_url,
+            "STELE_FOUND": "auto",
             "STELE_INSTANCE_ID": instance or f"{module.replace('_', '-')}-1",
             **{f"STELE_{name}".upper(): str(value) for name, value in settings.items()},
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +16,15 @@ from typing import Any, Protocol
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from stele.domain.commands import Envelope, Leave, Outcome, SetSetting
+from stele.domain.commands import ClaimCoordinator, Envelope, Leave, Outcome, SetSetting
+from stele.domain.requests.ids import named, parse, uuid7
 from stele.log.codec import decode_outcome, encode_envelope
 from stele.log.commander import Commander, OutcomeUnknownError
 from stele.log.flows import flow_topic
 from stele.metadata_log.openapi import openapi
 from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until
-from tests.services.groups import take_the_name_away
+from tests.services.groups import forget_offsets, take_the_name_away
 from tests.services.metadata_logs import DEADLINE_S, Service
 
 pytestmark = pytest.mark.broker
@@ -108,7 +110,7 @@ def plain(kafka: str, cluster: str) -> Iterator[Kafka]:
 
 
 def setting(request_id: str, value: str = "v") -> Envelope:
-    return Envelope(request_id=request_id, command=SetSetting(request_id, value))
+    return Envelope(request_id=named(request_id), command=SetSetting(request_id, value))
 
 
 def test_the_cluster_is_made_at_the_first_start(shared: Service) -> None:
@@ -119,7 +121,7 @@ def test_the_cluster_is_made_at_the_first_start(shared: Service) -> None:
 
 def test_a_command_becomes_an_epoch_with_who_and_why(shared: Service) -> None:
     body = {
-        "request_id": "who",
+        "request_id": named("who"),
         "actor": "ada",
         "reason": "a test",
         "command": {"type": "set_setting", "name": "who", "value": "x"},
@@ -175,14 +177,14 @@ def test_a_bad_body_is_told_what_is_wrong(
     "command",
     [
         {"type": "claim_coordinator", "holder": "x", "term": 10**30},
-        {"type": "advance", "term": -(10**30), "target": "x", "version": 10**30},
+        {"type": "advance", "term": -(10**30), "version": 10**30, "open": [["x"]]},
         {"type": "create_keyspace", "name": "k", "replication": {"dc1": 10**12}},
         {"type": "create_keyspace", "name": "k", "replication": {}},
         {"type": "join", "node_id": "n", "cluster": "c", "address": "a", "dc": "d", "rack": "r",
          "num_tokens": 10**20, "initial_tokens": [10**40]},
         {"type": "set_setting", "name": "x" * 10_000, "value": ""},
         {"type": "set_setting", "name": "x", "value": "v" * 70_000},
-        {"type": "finish_cleanup", "term": 2**63, "node_id": "", "version": 2**64},
+        {"type": "finish_cleanup", "term": 2**63, "node_id": "", "session": "s" * 9999},
     ],
 )  # fmt: skip
 def test_values_beyond_all_bounds_are_rejected_and_harm_nothing(
@@ -223,7 +225,7 @@ def test_any_past_state_is_exact_and_the_future_is_404(shared: Service) -> None:
     assert shared.get("/v1/state", epoch=0)["cluster"] == ""
     answer = shared.http.get("/v1/state", params={"epoch": 10**9})
     assert (answer.status_code, answer.json()["code"]) == (404, "epoch_not_found")
-    assert answer.json()["facts"]["newest"] == shared.get("/v1/state")["epoch"]
+    assert answer.json()["details"]["newest"] == shared.get("/v1/state")["epoch"]
 
 
 def test_diff_and_pages_of_epochs(shared: Service) -> None:
@@ -247,6 +249,15 @@ def test_diff_and_pages_of_epochs(shared: Service) -> None:
         ("/v1/epochs/zero", 400),
         ("/v1/epochs/0", 404),
         ("/v1/diff", 400),
+        ("/v1/nodes?limit=10001", 400),
+        ("/v1/nodes?cursor=zz", 400),
+        ("/v1/nodes?colour=red", 400),
+        ("/v1/state?colour=red", 400),
+        ("/v1/placements", 400),
+        ("/v1/placements?keyspace=cellar", 404),
+        ("/v1/requests/nothing", 404),
+        ("/v1/transitions/nothing", 404),
+        ("/v1/changes?from=999999", 404),
         ("/v1/diff?from=1&to=999999", 404),
         ("/v1/nothing", 404),
         ("/v1/commands", 405),
@@ -255,7 +266,7 @@ def test_diff_and_pages_of_epochs(shared: Service) -> None:
 def test_bad_questions_have_clear_answers(shared: Service, path: str, status: int) -> None:
     answer = shared.http.get(path)
     assert answer.status_code == status
-    assert set(answer.json()) == {"code", "message", "hint", "facts"}
+    assert set(answer.json()) == {"code", "message", "hint", "details"}
 
 
 def test_the_openapi_document_names_every_path(shared: Service) -> None:
@@ -265,8 +276,24 @@ def test_the_openapi_document_names_every_path(shared: Service) -> None:
     assert references > 20
     for name in document["components"]["schemas"]:
         assert "/" not in name
-    for path in ("/v1/commands", "/v1/state", "/v1/epochs", "/v1/diff", "/v1/position"):
-        assert path in document["paths"]
+    assert {*document["paths"]} == {
+        "/healthz",
+        "/v1/changes",
+        "/v1/commands",
+        "/v1/diff",
+        "/v1/epochs",
+        "/v1/epochs/{epoch}",
+        "/v1/keyspaces",
+        "/v1/nodes",
+        "/v1/placements",
+        "/v1/position",
+        "/v1/requests",
+        "/v1/requests/{request_id}",
+        "/v1/settings",
+        "/v1/state",
+        "/v1/topology",
+        "/v1/transitions/{transition_id}",
+    }
 
 
 def test_a_stream_is_gapless_live_and_resumable(shared: Service) -> None:
@@ -287,9 +314,9 @@ def test_a_stream_is_gapless_live_and_resumable(shared: Service) -> None:
 def test_commands_through_kafka_are_answered_on_outcomes(start: Start, plain: Kafka) -> None:
     service = start()
     plain.send(encode_envelope(setting("a")), "a")
-    refused = Envelope(request_id="b", command=Leave("nobody"))
+    refused = Envelope(request_id=named("b"), command=Leave("nobody"))
     plain.send(encode_envelope(refused), "b")
-    first, second = plain.wait_for("a", "b")
+    first, second = plain.wait_for(named("a"), named("b"))
     assert first.applied
     assert first.epoch == 2
     assert second.rejection is not None
@@ -306,8 +333,9 @@ def test_what_is_no_command_is_answered_and_blocks_nothing(start: Start, plain: 
     plain.send(b"no key", None)
     plain.send(b"", "empty")
     plain.send(good, "good")
-    outcomes = plain.wait_for("junk", "cut", "schema", "empty", "good")
+    outcomes = plain.wait_for("junk", "cut", "schema", "empty", named("good"))
     codes = [o.rejection.code if o.rejection else "applied" for o in outcomes]
+    assert [outcome.taken for outcome in outcomes] == [False, False, False, False, True]
     assert codes == [
         "unknown_schema",
         "malformed_command",
@@ -340,6 +368,57 @@ def test_kill_and_restart_loses_no_command_and_applies_none_twice(
         assert len({answer.epoch for answer in answers}) == 1
 
 
+def test_a_refused_command_that_is_read_again_after_a_lost_offset_is_refused_again(
+    start: Start, plain: Kafka, kafka: str, cluster: str
+) -> None:
+    """By then it could be applied: the term before it has come."""
+    service = start()
+    refused = Envelope(request_id=named("refused"), command=ClaimCoordinator("late", 2))
+    plain.send_all([refused])
+    first = plain.wait_for(refused.request_id)[0]
+    assert first.rejection is not None and first.rejection.code == "stale_term"
+    claimed = Envelope(request_id=named("claimed"), command=ClaimCoordinator("other", 1))
+    plain.send_all([claimed])
+    applied = plain.wait_for(claimed.request_id)[0]
+    assert applied.applied
+    service.kill()
+    forget_offsets(kafka, f"stele.{cluster}.metadata-log")
+    service = start()
+    wait_until(
+        lambda: plain.wait_for() == [] and len(plain.outcomes[claimed.request_id]) > 1,
+        "the commands to be answered again",
+        DEADLINE_S,
+    )
+    assert plain.outcomes == {
+        refused.request_id: [first, first],
+        claimed.request_id: [applied, applied],
+    }
+    assert service.get("/v1/state")["coordinator"] == {"term": 1, "holder": "other"}
+    refusals = service.get(f"/v1/epochs/{first.epoch}")["facts"]
+    assert [(fact["type"], fact["request_id"]) for fact in refusals] == [
+        ("CommandRefused", refused.request_id)
+    ]
+
+
+def test_what_is_not_taken_is_answered_with_what_to_do(shared: Service) -> None:
+    def status_and_code(**body: Any) -> tuple[int, str]:
+        answer = shared.http.post("/v1/commands", json=body)
+        assert answer.json()["hint"]
+        return answer.status_code, answer.json()["code"]
+
+    one = {"type": "set_setting", "name": "taken", "value": "1"}
+    future = uuid7(time.time_ns() // 1_000_000 + 11 * 60_000, 1)
+    assert shared.set("taken", "1", "taken")["applied"]
+    assert status_and_code(command={**one, "value": "2"}, request_id=named("taken")) == (
+        422,
+        "request_id_reused",
+    )
+    assert status_and_code(command=one, request_id="deploy-42") == (400, "bad_request_id")
+    assert status_and_code(command=one, request_id=future) == (400, "request_id_from_the_future")
+    made = shared.http.post("/v1/commands", json={"command": one}).json()["request_id"]
+    assert parse(made) is not None
+
+
 def test_two_instances_race_and_agree(start: Start) -> None:
     with ThreadPoolExecutor(2) as pool:
         one, two = pool.map(start, ("ml-1", "ml-2"))
@@ -359,11 +438,11 @@ def test_two_instances_race_and_agree(start: Start) -> None:
 def test_another_instance_takes_the_commands_over(start: Start, plain: Kafka) -> None:
     first = start("ml-1")
     plain.send_all([setting("before")])
-    plain.wait_for("before")
+    plain.wait_for(named("before"))
     start("ml-2")
     first.kill()
     plain.send_all([setting("after")])
-    assert plain.wait_for("after")[0].applied
+    assert plain.wait_for(named("after"))[0].applied
 
 
 def test_an_instance_that_was_fenced_out_of_its_group_comes_back(
@@ -372,7 +451,7 @@ def test_an_instance_that_was_fenced_out_of_its_group_comes_back(
     """As after a long silence, when its own return takes its name away from it."""
     service = start("ml-1")
     plain.send_all([setting("before")])
-    plain.wait_for("before")
+    plain.wait_for(named("before"))
     group, topic = f"stele.{cluster}.metadata-log", flow_topic(cluster, "commands")
     take_the_name_away(kafka, group, topic, "ml-1")
 
@@ -381,7 +460,7 @@ def test_an_instance_that_was_fenced_out_of_its_group_comes_back(
 
     wait_until(lambda: "consumer group" in reason(), "health to tell", DEADLINE_S)
     plain.send_all([setting("after")])
-    assert plain.wait_for("after")[0].applied
+    assert plain.wait_for(named("after"))[0].applied
     wait_until(lambda: not reason(), "health to return", DEADLINE_S)
 
 

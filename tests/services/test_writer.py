@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stele.domain.commands import Envelope, SetSetting
+from stele.domain.requests.ids import named
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
@@ -34,10 +35,10 @@ class LossyLog(MemoryLog):
 
 async def test_a_lost_record_is_decided_again_even_while_no_leader_tells_the_end() -> None:
     log = LossyLog(MemoryPartition())
-    writer = Writer(log, MetadataLogSettings(cluster="demo", unknown_after_s=0.1))
+    writer = Writer(log, MetadataLogSettings(cluster="demo", unknown_after_s=0.1, found="auto"))
     await writer.start()
     log.lose, log.leaderless = LOST, True
-    envelope = Envelope(request_id="once", command=SetSetting("colour", "red"))
+    envelope = Envelope(request_id=named("once"), command=SetSetting("colour", "red"))
     outcome = await writer.commit(envelope, TIMEOUT_S)
     assert outcome.applied
     assert writer.image.features.settings["colour"] == "red"

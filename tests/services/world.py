@@ -7,6 +7,7 @@ that acknowledges every epoch and carries out every order, as far as the test le
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -16,9 +17,12 @@ from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Join, Outc
 from stele.domain.image import Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import TAKES_PART, ReportStatus
+from stele.domain.requests.decisions import decisions_of
+from stele.domain.requests.ids import named
 from stele.log.codec import (
     DecodeError,
     decode_envelope,
+    decode_epoch,
     decode_order,
     encode_ack,
     encode_report,
@@ -28,8 +32,10 @@ from stele.log.flows import FlowReader, FlowWriter, flow_topic
 from stele.log.fold import Fold
 from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
-from stele.log.pipeline import CommitPipeline, Ids
+from stele.log.pipeline import CommitPipeline, Decisions, Ids
 from stele.log.port import Record
+from stele.log.state_ids import next_state_id
+from stele.runtime.request_ids import new_request_id
 
 TIMEOUT_S = 30.0
 HEARTBEAT_S = 0.2
@@ -47,6 +53,10 @@ def _unreadable(error: DecodeError) -> None:
     raise AssertionError(f"a record that cannot be read: {error}")
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class LogWriter:
     """The metadata log's writer, in the test."""
 
@@ -55,11 +65,11 @@ class LogWriter:
         self.rejected: list[Outcome] = []
         self._log = KafkaLog(bootstrap, flow_topic(cluster, "epochs"))
         ids = Ids(
-            next_state_id=lambda _: uuid.uuid4().bytes,
-            request_id=lambda: str(uuid.uuid4()),
-            now_ms=lambda: time.time_ns() // 1_000_000,
+            next_state_id=lambda previous: next_state_id(previous, now_ms(), secrets.randbits(74)),
+            now_ms=now_ms,
         )
-        self.pipeline = CommitPipeline(Fold(), self._log.append, ids)
+        self._won: dict[int, bytes] = {}
+        self.pipeline = CommitPipeline(Fold(), self._log.append, ids, self._recall)
         self._commands = FlowReader(
             bootstrap, flow_topic(cluster, "commands"), self._on_command, _unreadable
         )
@@ -81,7 +91,7 @@ class LogWriter:
     async def submit(self, command: AnyCommand, request_id: str = "") -> Outcome:
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         envelope = Envelope(
-            request_id=request_id or str(uuid.uuid4()), command=command, actor="test"
+            request_id=request_id or new_request_id(), command=command, actor="test"
         )
         self.pipeline.submit(envelope, answer.set_result)
         self.pipeline.flush()
@@ -98,6 +108,11 @@ class LogWriter:
     def _on_records(self, records: list[Record]) -> None:
         for offset, value in records:
             self.pipeline.on_record(offset, value)
+            self._won.setdefault(self.image.epoch, value)
+        self.pipeline.flush()
+
+    def _recall(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
+        answer(decisions_of(decode_epoch(self._won[epoch])))
 
 
 class RemoteLog:
@@ -124,7 +139,7 @@ class RemoteLog:
 
     async def submit(self, command: AnyCommand, request_id: str = "") -> Outcome:
         envelope = Envelope(
-            request_id=request_id or str(uuid.uuid4()), command=command, actor="test"
+            request_id=request_id or new_request_id(), command=command, actor="test"
         )
         return await self._commander.submit(envelope, TIMEOUT_S)
 
@@ -170,7 +185,7 @@ class FakeNode:
                 rack="r1",
                 num_tokens=num_tokens,
             ),
-            request_id=f"join-{self.node_id}",
+            request_id=named(f"join-{self.node_id}"),
         )
 
     @property
@@ -191,7 +206,7 @@ class FakeNode:
     def _ack(self) -> None:
         if self.applies:
             self._image = self._writer.image
-        topology = self._image.topology.topology
+        topology = self._image.topology
         self._sequence += 1
         ack = Ack(
             node_id=self.node_id,
@@ -201,6 +216,8 @@ class FakeNode:
             version=topology.version,
             fence_version=topology.fence_version,
             oldest_version_in_use=self.old_version or topology.version,
+            log_id=self._image.log_id,
+            state_id=self._image.state_id,
         )
         self._acks.send(self.node_id, encode_ack(ack))
 
@@ -219,7 +236,6 @@ class FakeNode:
             term=order.term,
             index=order.index,
             kind=order.kind,
-            version=order.version,
             session=order.session,
             request_id=order.request_id,
             status=status,
@@ -227,6 +243,7 @@ class FakeNode:
             bytes_total=100,
             keys_done=bytes_done // 10,
             error=error,
+            log_id=order.log_id,
         )
         self._reports.send(self.node_id, encode_report(report))
 
@@ -268,10 +285,9 @@ async def fake_nodes(
 
 def settle(image: Image) -> bool:
     """Nothing is in transition, waits, or is to be cleaned, and the newest version is fenced."""
-    topology = image.topology.topology
     return (
-        image.topology.operation is None
+        not image.topology.transitions
         and not image.requests.unfinished()
-        and topology.fence_version == topology.version
-        and all(n.cleanup == "clean" for n in image.membership.nodes.values())
+        and image.topology.settled()
+        and not any(node.cleanup_since for node in image.membership.nodes.values())
     )

@@ -1,38 +1,92 @@
-"""Who is up: silence takes a node down at once, one heartbeat does not bring it back."""
+"""Who is up: silence takes a node down, one heartbeat does not bring it back, and only what was read counts."""
 
 from __future__ import annotations
 
-from stele.session_guard.liveness import Pulses
+import pytest
+
+from stele.runtime.answers.session_guard import Liveness
+from stele.session_guard.liveness import READING_GAP_S, LivenessTracker
 
 TIMEOUT_S = 5.0
+UP, DOWN, UNKNOWN = Liveness.UP, Liveness.DOWN, Liveness.UNKNOWN
+
+
+def reading(tracker: LivenessTracker, from_s: float, until_s: float) -> LivenessTracker:
+    """Confirmed every second, as a reader does that nothing disturbs."""
+    at_s = from_s
+    while at_s < until_s:
+        tracker = tracker.read_until(at_s)
+        at_s += 1.0
+    return tracker.read_until(until_s)
+
+
+def started() -> LivenessTracker:
+    return LivenessTracker(TIMEOUT_S).read_until(0.0)
 
 
 def test_a_new_node_is_up_with_its_first_heartbeat() -> None:
-    assert Pulses(TIMEOUT_S).beat("n1", 0.0).is_up("n1")
-    assert not Pulses(TIMEOUT_S).is_up("n1")
+    assert started().heard("n1", 0.5).liveness("n1", 0.6) is UP
+
+
+def test_a_node_that_was_never_heard_is_unknown_until_a_full_timeout_was_read() -> None:
+    tracker = LivenessTracker(TIMEOUT_S)
+    assert tracker.liveness("n1", 100.0) is UNKNOWN
+    assert reading(tracker, 0.0, 5.0).liveness("n1", 5.0) is UNKNOWN
+    assert reading(tracker, 0.0, 5.1).liveness("n1", 5.1) is DOWN
 
 
 def test_silence_beyond_the_timeout_takes_it_down() -> None:
-    pulses = Pulses(TIMEOUT_S).beat("n1", 0.0)
-    assert pulses.at(5.0).is_up("n1")
-    assert not pulses.at(5.1).is_up("n1")
+    tracker = started().heard("n1", 0.0)
+    assert reading(tracker, 0.0, 5.0).liveness("n1", 5.0) is UP
+    assert reading(tracker, 0.0, 5.1).liveness("n1", 5.1) is DOWN
 
 
 def test_one_heartbeat_does_not_bring_it_back_but_steady_ones_do() -> None:
-    pulses = Pulses(TIMEOUT_S).beat("n1", 0.0).at(10.0).beat("n1", 10.0)
-    assert not pulses.is_up("n1")
-    pulses = pulses.beat("n1", 11.0).beat("n1", 12.0)
-    assert not pulses.is_up("n1")
-    assert pulses.beat("n1", 12.5).is_up("n1")
-
-
-def test_a_gap_that_nobody_looked_at_counts_too() -> None:
-    pulses = Pulses(TIMEOUT_S).beat("n1", 0.0).beat("n1", 20.0)
-    assert not pulses.is_up("n1")
+    tracker = reading(started().heard("n1", 0.0), 0.0, 10.0).heard("n1", 10.0)
+    assert tracker.liveness("n1", 10.0) is DOWN
+    tracker = tracker.heard("n1", 11.0).heard("n1", 12.0)
+    assert tracker.liveness("n1", 12.0) is DOWN
+    assert tracker.heard("n1", 12.5).liveness("n1", 12.5) is UP
 
 
 def test_a_gap_while_it_recovers_begins_anew() -> None:
-    pulses = Pulses(TIMEOUT_S).beat("n1", 0.0).at(10.0).beat("n1", 10.0).beat("n1", 12.0)
-    pulses = pulses.at(18.0).beat("n1", 18.0)
-    assert not pulses.beat("n1", 19.0).is_up("n1")
-    assert pulses.beat("n1", 20.5).is_up("n1")
+    tracker = reading(started().heard("n1", 0.0), 0.0, 10.0).heard("n1", 10.0).heard("n1", 12.0)
+    tracker = reading(tracker, 10.0, 18.0).heard("n1", 18.0)
+    assert tracker.heard("n1", 19.0).liveness("n1", 19.0) is DOWN
+    assert tracker.heard("n1", 20.5).liveness("n1", 20.5) is UP
+
+
+def test_a_guard_that_did_not_read_calls_nobody_down() -> None:
+    tracker = reading(started().heard("n1", 1.0), 0.0, 2.0)
+    assert tracker.liveness("n1", 600.0) is UNKNOWN
+    back = tracker.read_until(600.0)
+    assert back.liveness("n1", 600.0) is UNKNOWN
+    assert reading(back, 600.0, 605.0).liveness("n1", 605.0) is UNKNOWN
+    assert reading(back, 600.0, 605.1).liveness("n1", 605.1) is DOWN
+
+
+def test_a_node_that_is_heard_after_the_guards_own_gap_was_never_down() -> None:
+    tracker = started().heard("n1", 1.0).read_until(600.0).heard("n1", 600.2)
+    assert tracker.liveness("n1", 600.3) is UP
+
+
+def test_reading_that_began_anew_gives_everybody_a_full_timeout() -> None:
+    """A rebalance may be shorter than a gap in reading, and its records are skipped all the same."""
+    tracker = reading(started().heard("n1", 0.0), 0.0, 4.0)
+    tracker = tracker.read_until(5.5, began_s=5.0)
+    assert reading(tracker, 6.0, 9.9).liveness("n1", 9.9) is not DOWN
+    assert reading(tracker, 6.0, 10.1).liveness("n1", 10.1) is DOWN
+
+
+@pytest.mark.parametrize("gap_s", [0.5, READING_GAP_S])
+def test_a_quiet_partition_is_no_gap(gap_s: float) -> None:
+    tracker = started().heard("n1", 0.0)
+    steps = int(TIMEOUT_S / gap_s) + 1
+    for step in range(1, steps + 1):
+        tracker = tracker.read_until(step * gap_s)
+    assert tracker.liveness("n1", steps * gap_s) is DOWN
+
+
+def test_an_older_confirmation_changes_nothing() -> None:
+    tracker = reading(started(), 0.0, 4.0)
+    assert tracker.read_until(3.0) == tracker

@@ -45,5 +45,5 @@ def append(kafka: str) -> Iterator[Append]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where a job keeps its tables and its checkpoint."""
+    """Where a job keeps its tables."""
     return tmp_path / "placements"

@@ -1,114 +1,75 @@
-"""The fold of rows, without Spark: it equals the image's placements, in batches of any size."""
+"""The fold of rows, without Spark: it equals the image's placements at every epoch."""
 
 import itertools
-import random
 
-import msgspec
 import pytest
 
-from stele.domain import facts
+from stele.domain.facts import PlacementChanged, PlacementDropped
 from stele.domain.image import Image
 from stele.domain.placement_hash import placement_hash
-from stele.domain.ring.ranges import Range, RangeReplicas
+from stele.domain.ring.ranges import PlacementError, Range, RangeReplicas
 from stele.domain.ring.tokens import MIN_TOKEN
-from stele.log.codec import decode_epoch
-from stele.log.errors import CorruptRecordError, LogError, UnknownFeatureError
-from stele.placements.fold import (
-    FRESH,
-    Change,
-    ClusterFold,
-    HeldRows,
-    HistoryRow,
-    LogRecord,
-    TruncatedLogError,
-)
-from stele.placements.rows import decode_rows, encode_rows, rows_out
+from stele.placements.chain import FRESH, Chain
+from stele.placements.fold import ClusterFold, EpochChanges, Held, PastRow
+from tests.spark.checks import image_hash
 from tests.spark.histories import images, losers, random_log
 
 SEEDS = (1, 2, 3)
 
 
-def record_of(offset: int, value: bytes) -> LogRecord:
-    epoch = decode_epoch(value)
-    changes = [
-        Change(fact.placement, removed=fact.removed, added=fact.added)
-        if isinstance(fact, facts.PlacementChanged)
-        else Change(fact.placement, dropped=True)
-        for fact in epoch.facts
-        if isinstance(fact, facts.PlacementChanged | facts.PlacementDropped)
+def epochs_of(log: tuple[bytes, ...]) -> list[EpochChanges]:
+    chain = Chain(FRESH)
+    winners = [e for o, v in enumerate(log) if (e := chain.offer(o, v)) is not None]
+    return [
+        EpochChanges(
+            winner.epoch,
+            winner.state_id,
+            tuple(f for f in winner.facts if isinstance(f, PlacementChanged | PlacementDropped)),
+        )
+        for winner in winners
     ]
-    plain = {name: getattr(epoch, name) for name in ("epoch", "state_id", "request_id", "command")}
-    return LogRecord(
-        offset=offset, prev_state_id=epoch.prev_state_id, changes=tuple(changes), **plain
+
+
+def fold_hash(fold: ClusterFold) -> str:
+    return placement_hash(
+        {
+            name: [rows[start].row for start in sorted(rows)]
+            for name, rows in fold.placements.items()
+        }
     )
 
 
-class Tables:
-    """Batches of any size, and the two tables that they leave, as dictionaries."""
-
-    def __init__(self) -> None:
-        self.place = FRESH
-        self.state: dict[str, bytes] = {}
-        self.history: dict[tuple[str, int, int], HistoryRow] = {}
-        self.current: dict[tuple[str, int], RangeReplicas] = {}
-        self.epochs: list[int] = []
-
-    def batch(self, records: list[LogRecord]) -> ClusterFold:
-        fold = ClusterFold(self.place, self._load)
-        for record in records:
-            fold.offer(record)
-        self.place = fold.place
-        self.epochs += [winner.epoch for winner in fold.winners]
-        for name, rows in fold.changed.items():
-            if rows is None:
-                self.state.pop(name, None)
-            else:
-                self.state[name] = encode_rows(rows)
-        for row in fold.history:
-            self.history[row.placement, row.row.start, row.from_epoch] = row
-        for key in fold.touched:
-            held = fold.current(*key)
-            self.current.pop(key, None)
-            if held is not None:
-                self.current[key] = held.row
-        return fold
-
-    def current_hash(self) -> str:
-        found: dict[str, list[RangeReplicas]] = {}
-        for (name, _), row in self.current.items():
-            found.setdefault(name, []).append(row)
-        return placement_hash(found)
-
-    def hash_at(self, epoch: int) -> str:
-        found: dict[str, list[RangeReplicas]] = {}
-        for row in self.history.values():
-            if row.from_epoch <= epoch and (row.to_epoch is None or epoch < row.to_epoch):
-                found.setdefault(row.placement, []).append(row.row)
-        return placement_hash(found)
-
-    def _load(self, placement: str) -> HeldRows | None:
-        found = self.state.get(placement)
-        return None if found is None else decode_rows(found)
-
-
-def image_hash(image: Image) -> str:
-    return placement_hash({n: p.rows for n, p in image.ring.placements.items()})
+def hash_at(past: list[PastRow], fold: ClusterFold, epoch: int) -> str:
+    found: dict[str, list[RangeReplicas]] = {}
+    for row in past:
+        if row.from_epoch <= epoch < row.to_epoch:
+            found.setdefault(row.placement, []).append(row.row)
+    for name, rows in fold.placements.items():
+        for held in rows.values():
+            if held.from_epoch <= epoch:
+                found.setdefault(name, []).append(held.row)
+    return placement_hash(found)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_batches_of_any_size_give_the_image_at_their_end_and_the_history_at_every_epoch(
-    seed: int,
-) -> None:
-    log, chance, tables = random_log(seed), random.Random(seed), Tables()
-    expected = images(log)
-    records = [record_of(offset, value) for offset, value in enumerate(log)]
-    while records:
-        size = chance.randrange(1, 30)
-        tables.batch(records[:size])
-        records = records[size:]
-        assert tables.current_hash() == image_hash(expected[tables.place.epoch])
-    assert tables.epochs == list(range(1, len(expected)))
-    assert [tables.hash_at(e) for e in range(len(expected))] == [image_hash(i) for i in expected]
+def test_the_rows_are_the_images_at_every_epoch_and_in_the_history(seed: int) -> None:
+    log, fold, past = random_log(seed), ClusterFold({}), list[PastRow]()
+    expected: list[Image] = images(log)
+    for epoch in epochs_of(log):
+        before = {key: fold.get(key) for key in _keys(fold)}
+        went, touched = fold.apply(epoch)
+        past += went
+        assert fold_hash(fold) == image_hash(expected[epoch.epoch])
+        changed = {k for k in {*before, *_keys(fold)} if before.get(k) != fold.get(k)}
+        assert changed <= touched
+    assert fold.last.epoch == expected[-1].epoch
+    assert [hash_at(past, fold, e) for e in range(len(expected))] == [
+        image_hash(image) for image in expected
+    ]
+
+
+def _keys(fold: ClusterFold) -> set[tuple[str, int]]:
+    return {(name, start) for name, rows in fold.placements.items() for start in rows}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -122,77 +83,51 @@ def test_random_logs_hold_losers_and_placements_that_split_merge_and_vanish(seed
     assert any(set(a) - set(b) for a, b in itertools.pairwise(placements))
 
 
-def test_a_batch_offered_again_changes_nothing() -> None:
-    records = [record_of(offset, value) for offset, value in enumerate(random_log(1))]
-    tables = Tables()
-    tables.batch(records)
-    again = tables.batch(records)
-    assert (again.winners, again.history, again.touched) == ([], [], set())
-
-
-def simple(epoch: int, /, *changes: Change, **more: object) -> LogRecord:
-    record = LogRecord(
-        offset=epoch - 1,
-        prev_state_id=(epoch - 1).to_bytes(16, "big"),
-        state_id=epoch.to_bytes(16, "big"),
-        epoch=epoch,
-        changes=changes,
-    )
-    return msgspec.structs.replace(record, **more)
-
-
 WHOLE = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("n1",), ("n1",))
 LOW = RangeReplicas(MIN_TOKEN, 7, ("n2",), ("n2",))
 HIGH = RangeReplicas(7, MIN_TOKEN, ("n1",), ("n1",))
 
 
-def test_a_placement_dropped_and_made_again_in_one_batch_keeps_both_lives() -> None:
-    tables = Tables()
-    tables.batch(
-        [
-            simple(1, Change("p", added=(WHOLE,))),
-            simple(2, Change("p", dropped=True)),
-            simple(3, Change("p", added=(LOW, HIGH))),
-        ]
-    )
-    spans = [(row.from_epoch, row.to_epoch) for row in tables.history.values()]
-    assert sorted(spans, key=str) == [(1, 2), (3, None), (3, None)]
-    assert tables.current == {("p", MIN_TOKEN): LOW, ("p", 7): HIGH}
+def simple(epoch: int, *facts: PlacementChanged | PlacementDropped) -> EpochChanges:
+    return EpochChanges(epoch, epoch.to_bytes(16, "big"), facts)
+
+
+def test_a_placement_dropped_and_made_again_keeps_both_lives() -> None:
+    fold = ClusterFold({})
+    fold.apply(simple(1, PlacementChanged("p", (), (WHOLE,))))
+    went, touched = fold.apply(simple(2, PlacementDropped("p")))
+    assert went == [PastRow("p", WHOLE, 1, 2)]
+    assert touched == {("p", MIN_TOKEN)}
+    assert fold.get(("p", MIN_TOKEN)) is None
+    fold.apply(simple(3, PlacementChanged("p", (), (LOW, HIGH))))
+    assert fold.placements == {"p": {MIN_TOKEN: Held(LOW, 3), 7: Held(HIGH, 3)}}
 
 
 def test_a_row_that_came_and_went_within_one_epoch_never_was() -> None:
-    tables = Tables()
-    tables.batch([simple(1, Change("p", added=(WHOLE,)), Change("p", dropped=True))])
-    assert (tables.history, tables.current, tables.state) == ({}, {}, {})
-
-
-def test_rows_out_mark_a_vanished_key_as_gone() -> None:
-    tables = Tables()
-    tables.batch([simple(1, Change("p", added=(LOW, HIGH)))])
-    whole = Range(MIN_TOKEN, 7), Range(7, MIN_TOKEN)
-    fold = tables.batch([simple(2, Change("p", removed=whole, added=(WHOLE,)))])
-    current = [row for row in rows_out("c", fold) if row["kind"] == "current"]
-    assert [(row["start"], row["gone"]) for row in current] == [(MIN_TOKEN, False), (7, True)]
+    fold = ClusterFold({})
+    went, _ = fold.apply(simple(1, PlacementChanged("p", (), (WHOLE,)), PlacementDropped("p")))
+    assert (went, fold.placements) == ([], {})
 
 
 @pytest.mark.parametrize(
-    ("record", "error", "why"),
+    ("removed", "added", "why"),
     [
-        (simple(1, offset=5), TruncatedLogError, "gone"),
-        (simple(1, readable=False), CorruptRecordError, "break inside"),
-        (simple(1, epoch=4), CorruptRecordError, "epoch 4 where 1 follows"),
-        (simple(1, required_features=("x",)), UnknownFeatureError, "needs x"),
-        (simple(1, Change("p", added=(LOW,))), CorruptRecordError, "p: "),
+        ((Range(MIN_TOKEN, 9),), (WHOLE,), "is no row"),
+        ((Range(MIN_TOKEN, 7),), (WHOLE,), "does not cover"),
+        ((Range(MIN_TOKEN, 7), Range(MIN_TOKEN, 7)), (LOW,), "overlap"),
+        ((Range(MIN_TOKEN, 7),), (LOW, LOW), "overlap"),
     ],
 )
-def test_a_fold_stops_where_every_reader_must_stop(
-    record: LogRecord, error: type[LogError], why: str
+def test_a_change_that_does_not_fit_is_refused_before_anything_changes(
+    removed: tuple[Range, ...], added: tuple[RangeReplicas, ...], why: str
 ) -> None:
-    with pytest.raises(error, match=why):
-        Tables().batch([record])
+    fold = ClusterFold({})
+    fold.apply(simple(1, PlacementChanged("p", (), (LOW, HIGH))))
+    with pytest.raises(PlacementError, match=why):
+        fold.apply(simple(2, PlacementChanged("p", removed, added)))
+    assert fold.placements == {"p": {MIN_TOKEN: Held(LOW, 1), 7: Held(HIGH, 1)}}
 
 
-def test_a_loser_may_be_unreadable() -> None:
-    tables = Tables()
-    tables.batch([simple(1), simple(1, offset=1, readable=False), simple(2, offset=2)])
-    assert tables.place.epoch == 2
+def test_a_new_placement_must_cover_the_ring() -> None:
+    with pytest.raises(PlacementError, match="cover"):
+        ClusterFold({}).apply(simple(1, PlacementChanged("p", (), (LOW,))))

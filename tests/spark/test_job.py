@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until
-from tests.spark.checks import assert_materialized, read_topic
+from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append
 from tests.spark.histories import images, random_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
 
     from stele.placements.job import Job, JobOptions
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
-BATCH_S = 120.0  # the first one on a busy machine; later ones take a few seconds
+BATCH_S = 200.0  # the first one on a busy machine; later ones take a second or two
 
 
-def make_options(kafka: str, cluster: str, folder: Path, pattern: str = "") -> JobOptions:
+def make_options(
+    kafka: str, cluster: str, folder: Path, pattern: str = "", max_offsets: int = 5000
+) -> JobOptions:
     from stele.placements.job import JobOptions
 
     return JobOptions(
@@ -32,140 +38,293 @@ def make_options(kafka: str, cluster: str, folder: Path, pattern: str = "") -> J
         cluster=cluster,
         pattern=pattern,
         delta_dir=folder / "delta",
-        checkpoint_dir=folder / "checkpoint",
         trigger_ms=100,
+        max_offsets=max_offsets,
     )
 
 
-def run_until(job: Job, want: dict[str, int], then: Callable[[], None] = lambda: None) -> None:
-    """Run the query until each cluster has reached its epoch; raises what stops it before."""
-    query = job.start()
-    then()
-
-    def arrived() -> bool:
-        if not query.isActive:
-            raise query.exception()  # type: ignore[misc]
-        return all(c in job.reached and job.reached[c].epoch >= e for c, e in want.items())
-
-    try:
-        wait_until(arrived, f"epochs {want}; reached: {job.reached}", BATCH_S)
-    finally:
-        query.stop()
-
-
-def wait_for_failure(query: StreamingQuery) -> str:
-    wait_until(lambda: not query.isActive, "the query to fail", BATCH_S)
-    return str(query.exception())
-
-
-def last_epoch(log: tuple[bytes, ...]) -> int:
-    return images(log)[-1].epoch
-
-
-def test_tables_and_topic_equal_the_image_over_a_restart_and_a_lost_checkpoint(
-    spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
-) -> None:
+def make_job(spark: SparkSession, options: JobOptions, folder: Path, name: str = "scratch") -> Job:
     from stele.placements.job import Job
 
+    return Job(spark, options, folder / name, lambda c: ensure_topics(options.bootstrap, c))
+
+
+def run_until(job: Job, done: Callable[[], object], what: str) -> None:
+    """Run the query until something holds; raises what stops it before."""
+    job.start()
+    try:
+        wait_for(job, done, what)
+    finally:
+        job.stop()
+
+
+def wait_for(job: Job, done: Callable[[], object], what: str) -> None:
+    def arrived() -> bool:
+        job.tend()
+        return bool(done())
+
+    wait_until(arrived, f"{what}; reached: {job.reached}, stopped: {job.stopped}", BATCH_S)
+
+
+def reached(job: Job, **want: tuple[bytes, ...]) -> Callable[[], bool]:
+    """Whether each cluster's log is materialized."""
+    return lambda: all(
+        cluster in job.reached and job.reached[cluster].epoch == images(log)[-1].epoch
+        for cluster, log in want.items()
+    )
+
+
+def run_to_end(
+    spark: SparkSession, options: JobOptions, folder: Path, log: tuple[bytes, ...]
+) -> None:
+    job = make_job(spark, options, folder)
+    run_until(job, reached(job, **{options.cluster: log}), "the end of the log")
+
+
+def test_a_lost_checkpoint_and_batches_cut_otherwise_write_nothing_twice(
+    spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
+) -> None:
     log = random_log(1)
     half = len(log) // 2
     append(topics, log[:half])
-    options = make_options(kafka, topics, folder)
-    run_until(Job(spark, options), {topics: last_epoch(log[:half])})
-    assert_materialized(kafka, options.delta_dir, topics, log[:half])
+    run_to_end(spark, make_options(kafka, topics, folder, max_offsets=half - 3), folder, log[:half])
+    assert_materialized(kafka, folder / "delta", topics, log[:half])
 
     append(topics, log[half:])
-    run_until(Job(spark, options), {topics: last_epoch(log)})
-    assert_materialized(kafka, options.delta_dir, topics, log)
-
-    options.checkpoint_dir.rename(folder / "lost")
-    told = len(read_topic(kafka, topics))
-    job = Job(spark, options)
-    query = job.start()
-    wait_until(lambda: query.lastProgress is not None, "the whole log folded again", BATCH_S)
-    query.stop()
-    assert len(read_topic(kafka, topics)) == told
-    assert_materialized(kafka, options.delta_dir, topics, log)
+    job = make_job(spark, make_options(kafka, topics, folder), folder, "other-scratch")
+    job._starting_offsets = lambda: "earliest"  # type: ignore[method-assign]  # all comes again
+    run_until(job, reached(job, **{topics: log}), "the end of the log")
+    assert_materialized(kafka, folder / "delta", topics, log)
 
 
-class Crash(Exception):
-    """Stands for a kill at this point."""
-
-
-def test_a_batch_that_died_after_each_of_its_writes_in_turn_is_written_once(
-    spark: SparkSession,
-    kafka: str,
-    topics: str,
-    append: Append,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("lost", ["events", "placements_past", "all"])
+def test_lost_tables_are_made_again_and_complete(
+    spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path, lost: str
 ) -> None:
-    from stele.placements import job as module
-
-    log = random_log(2)
-    append(topics, log)
+    log = random_log(3)[:60]
+    append(topics, log[:40])
     options = make_options(kafka, topics, folder)
-    for written in ("history", "current", "topic", "epochs"):
-        job = module.Job(spark, options)
-        _die_after(written, job, module, monkeypatch)
-        assert f"after {written}" in wait_for_failure(job.start())
-        monkeypatch.undo()
-    run_until(module.Job(spark, options), {topics: last_epoch(log)})
-    assert_materialized(kafka, options.delta_dir, topics, log)
+    run_to_end(spark, options, folder, log[:40])
+    shutil.rmtree(folder / "delta" / lost if lost != "all" else folder / "delta")
+    append(topics, log[40:])
+    run_to_end(spark, options, folder, log)
+    assert_materialized(kafka, folder / "delta", topics, log)
 
 
-def _die_after(written: str, job: Job, module: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, name = {
-        "history": (job.tables, "write_history"),
-        "current": (job.tables, "write_current"),
-        "topic": (module, "write_topic"),
-        "epochs": (job.tables, "append_epochs"),
-    }[written]
-    write = getattr(owner, name)
-
-    def write_and_die(rows: DataFrame, *more: object) -> None:
-        write(rows, *more)
-        raise Crash(f"after {written}")
-
-    monkeypatch.setattr(owner, name, write_and_die)
-
-
-def test_a_fleet_is_folded_by_one_query_and_a_new_cluster_is_found(
-    spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
-) -> None:
-    from stele.placements.job import Job
-
-    logs = {f"{cluster}-a": random_log(1), f"{cluster}-b": random_log(3)}
-    first, second = logs
-    options = make_options(kafka, cluster, folder, pattern=f"{cluster}-.*")
-    met: list[str] = []
-
-    def second_comes() -> None:
-        ensure_topics(kafka, second)
-        append(second, logs[second])
-
-    ensure_topics(kafka, first)
-    append(first, logs[first])
-    job = Job(spark, options, on_cluster=met.append)
-    run_until(job, {name: last_epoch(log) for name, log in logs.items()}, second_comes)
-    assert sorted(met) == sorted(logs)
-    for name, log in logs.items():
-        assert_materialized(kafka, options.delta_dir, name, log)
-
-
-def test_a_record_of_an_unknown_schema_stops_the_query_and_is_never_skipped(
+def test_a_table_that_vanishes_while_the_query_runs_ends_the_query(
     spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
-    from stele.placements.failures import failure_of
-    from stele.placements.job import Job
+    log = random_log(1)
+    append(topics, log[:20])
+    job = make_job(spark, make_options(kafka, topics, folder), folder)
+    job.start()
+    try:
+        wait_for(job, reached(job, **{topics: log[:20]}), "the first records")
+        shutil.rmtree(folder / "delta" / "events")
+        append(topics, log[20:])
+        with pytest.raises(Exception, match="cannot be read any more"):
+            wait_for(job, lambda: False, "the query to end")
+    finally:
+        job.stop()
+    run_to_end(spark, make_options(kafka, topics, folder), folder, log)
+    assert_materialized(kafka, folder / "delta", topics, log)
 
-    log = random_log(1)[:10]
-    append(topics, log)
-    options = make_options(kafka, topics, folder)
-    run_until(Job(spark, options), {topics: last_epoch(log)})
-    append(topics, [b"\xc3\x01" + bytes(30)])
-    failure = failure_of(wait_for_failure(Job(spark, options).start()))
-    assert failure.final
-    assert f"At offset 10 of stele.{topics}.epochs" in failure.reason
-    assert "no schema of Epoch has fingerprint C3010000" in failure.reason
-    assert_materialized(kafka, options.delta_dir, topics, log)
+
+def test_two_jobs_at_once_write_everything_once(
+    spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
+) -> None:
+    log = random_log(2)
+    options = make_options(kafka, topics, folder, max_offsets=25)
+    jobs = [make_job(spark, options, folder, f"scratch-{number}") for number in range(2)]
+    try:
+        for job in jobs:
+            job.start()
+        append(topics, log)
+        for job in jobs:
+            wait_for(job, reached(job, **{topics: log}), "the end of the log")
+    finally:
+        for job in jobs:
+            job.stop()
+    assert_materialized(kafka, folder / "delta", topics, log)
+
+
+def test_a_commit_between_reading_the_heads_and_writing_makes_a_batch_judge_again(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stele.placements.tables import Events
+
+    log = random_log(1)
+    mine, other = Events(folder), Events(folder)
+    commit = Events._commit
+    came_between: list[int] = []
+
+    def late(self: Events, judged: DataFrame, number: int, mark: str) -> None:
+        if self is mine and not came_between:
+            came_between.append(number)
+            other.append(frame(spark, log[:30]), frozenset())
+        commit(self, judged, number, mark)
+
+    monkeypatch.setattr(Events, "_commit", late)
+    new = mine.append(frame(spark, log), frozenset())
+    epochs = [epoch.epoch for epoch in new["c"].epochs]
+    assert came_between == [1]
+    assert epochs == list(range(1, images(log)[-1].epoch + 1))
+    assert Events(folder).heads == mine.heads
+
+
+def frame(spark: SparkSession, log: tuple[bytes, ...]) -> DataFrame:
+    rows = [("c", offset, bytearray(value)) for offset, value in enumerate(log)]
+    return spark.createDataFrame(rows, "cluster string, offset long, value binary").coalesce(1)
+
+
+def poison(state_id: bytes, value: bytes) -> bytes:
+    """A record of 48 bytes whose header is valid and whose first text says that it is 1.5 GB long."""
+    length, number = bytearray(), 1_500_000_000 << 1
+    while number > 0x7F:
+        length.append(number & 0x7F | 0x80)
+        number >>= 7
+    length.append(number)
+    return (value[:10] + state_id + struct.pack(">QQ", 1, 1) + b"\x02" + bytes(length))[:48]
+
+
+def test_one_clusters_poison_stops_it_alone_and_a_losers_is_skipped(
+    spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
+) -> None:
+    log = random_log(1)[:60]
+    tip = images(log[:30])[-1]
+    bad = {
+        f"{cluster}-corrupt": poison(tip.state_id, log[0]),
+        f"{cluster}-unknown": b"\xc3\x01" + bytes(8) + tip.state_id + bytes(30),
+    }
+    good = f"{cluster}-good"
+    for name in (*bad, good):
+        ensure_topics(kafka, name)
+        append(name, log[:30])
+    for name, value in bad.items():
+        append(name, [value, *log[30:]])
+    loser = poison(bytes(16), log[0])
+    healthy = (*log[:30], loser, *log[30:])
+    append(good, [loser, *log[30:]])
+    job = make_job(spark, make_options(kafka, cluster, folder, pattern=f"{cluster}-.*"), folder)
+    at_tip = dict.fromkeys(bad, log[:30])
+    done = reached(job, **{good: healthy, **at_tip})
+    run_until(job, lambda: done() and len(job.stopped) == 2, "the good log's end, and two stops")
+    assert set(job.stopped) == set(bad)
+    assert "At offset 30" in job.stopped[f"{cluster}-corrupt"]
+    assert "no schema of Epoch" in job.stopped[f"{cluster}-unknown"]
+    assert "Upgrade" in job.stopped[f"{cluster}-unknown"]
+    assert_materialized(kafka, folder / "delta", good, healthy)
+    for name in bad:
+        assert_materialized(kafka, folder / "delta", name, log[:30])
+
+
+def test_a_topic_deleted_or_truncated_past_the_head_or_made_anew_stops_its_cluster_alone(
+    spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
+) -> None:
+    log = random_log(1)[:60]
+    names = [f"{cluster}-{what}" for what in ("gone", "cut", "anew", "good")]
+    for name in names:
+        ensure_topics(kafka, name)
+        append(name, log[:30])
+    options = make_options(kafka, cluster, folder, pattern=f"{cluster}-.*")
+    job = make_job(spark, options, folder)
+    run_until(job, reached(job, **dict.fromkeys(names, log[:30])), "four clusters")
+    admin = AdminClient({"bootstrap.servers": kafka})
+    gone, cut, anew = (f"stele.{name}.epochs" for name in names[:3])
+    for deleted in admin.delete_topics([gone, anew]).values():
+        deleted.result(20)
+    wait_until(lambda: anew not in admin.list_topics(timeout=10).topics, "the deletion", 20)
+    ensure_topics(kafka, names[2])
+    append(names[2], random_log(2)[:40])
+    append(names[1], log[30:])
+    admin.delete_records([TopicPartition(cut, 0, 35)])[TopicPartition(cut, 0, 35)].result(20)
+    append(names[3], log[30:])
+    job = make_job(spark, options, folder)
+    run_until(job, reached(job, **{names[3]: log}), "the good cluster's end")
+    assert set(job.stopped) == set(names[:3])
+    assert "topic is gone" in job.stopped[names[0]]
+    assert "records 30 to 34 left its topic unread" in job.stopped[names[1]]
+    assert "made anew" in job.stopped[names[2]]
+    for name in names[:3]:
+        assert_materialized(kafka, folder / "delta", name, log[:30])
+    assert_materialized(kafka, folder / "delta", names[3], log)
+
+
+def test_a_topic_deleted_while_the_query_runs_is_noticed_and_a_new_cluster_is_found(
+    spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
+) -> None:
+    log = random_log(1)[:40]
+    first, second = f"{cluster}-a", f"{cluster}-b"
+    ensure_topics(kafka, first)
+    append(first, log)
+    job = make_job(spark, make_options(kafka, cluster, folder, pattern=f"{cluster}-.*"), folder)
+    job.start()
+    try:
+        wait_for(job, reached(job, **{first: log}), "the first cluster")
+        admin = AdminClient({"bootstrap.servers": kafka})
+        name = f"stele.{first}.epochs"
+        admin.delete_topics([name])[name].result(20)
+        wait_for(job, lambda: first in job.stopped, "the deletion to be noticed")
+        ensure_topics(kafka, second)
+        append(second, log)
+        wait_for(job, reached(job, **{second: log}), "the second cluster")
+    finally:
+        job.stop()
+    assert_materialized(kafka, folder / "delta", first, log)
+    assert_materialized(kafka, folder / "delta", second, log)
+
+
+class Borrowed:
+    """The tests' session, which outlives the runner."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.sparkContext = spark.sparkContext
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_killed_worker_is_met_with_a_restart_that_loses_nothing(
+    spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
+) -> None:
+    from stele.placements.runner import Phase, Runner
+
+    log = random_log(3)
+    options = make_options(kafka, topics, folder, max_offsets=25)
+    append(topics, log[:20])
+    reasons: list[str] = []
+    runner = Runner(
+        lambda _: Borrowed(spark),  # type: ignore[arg-type,return-value]
+        lambda *_: make_job(spark, options, folder),
+        lambda: reasons.append(runner.reason),
+    )
+
+    def epoch() -> int:
+        found = runner.job.reached.get(topics) if runner.job else None
+        return found.epoch if found else 0
+
+    def failed() -> bool:
+        kill_workers()
+        return bool(reasons)
+
+    runner.start()
+    try:
+        wait_until(lambda: epoch() == images(log[:20])[-1].epoch, "the first records", BATCH_S)
+        append(topics, log[20:])
+        wait_until(failed, "the query to meet a killed worker", BATCH_S)
+        wait_until(lambda: epoch() == images(log)[-1].epoch, "the end of the log", BATCH_S)
+        assert runner.phase is Phase.RUNNING
+    finally:
+        assert runner.stop(30)
+    assert all(reason and "===" not in reason for reason in reasons)
+    assert_materialized(kafka, folder / "delta", topics, log)
+
+
+def kill_workers() -> None:
+    """Spark's Python workers and the process that forks them; the JVM lives."""
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "pyspark.daemon" in process.cmdline():
+                process.kill()
+        except psutil.NoSuchProcess:
+            continue

@@ -1,4 +1,4 @@
-"""Delta tables read without Spark are what Spark reads, at every version."""
+"""Delta tables read without Spark are what Spark reads; derived tables go by their own heads."""
 
 from __future__ import annotations
 
@@ -7,37 +7,44 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stele.domain.ring.ranges import RangeReplicas
+from stele.placements.fold import Held, HeldRows, PastRow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-ROW = "kind string, cluster string, placement string, start long, end long, reads array<string>, "
-ROW += "writes array<string>, from_epoch long, gone boolean"
+NAME = "a-b"
 
 
-def test_reading_equals_spark_at_every_version_over_checkpoints_and_compaction(
+def rows(epoch: int, count: int = 3) -> dict[str, HeldRows]:
+    return {
+        "dc1:3": {n: Held(RangeReplicas(n, n + 1, ("n1",), ("n1",)), epoch) for n in range(count)}
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_reading_equals_spark_at_every_version_over_upkeep(
     spark: SparkSession, folder: Path
 ) -> None:
     from stele.placements.read import read_table
-    from stele.placements.tables import Tables
+    from stele.placements.tables import EVENTS, Derived, open_table, upkeep
 
-    tables = Tables(folder)
-    tables.create(spark)
-    table = tables.path("placements")
-    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.checkpointInterval' = '2')")
+    tables = Derived(folder)
     for epoch in range(1, 5):
-        rows = [
-            ("current", "a b", "dc1:3", start, start + 1, ["n1"], ["n1"], epoch, epoch == start)
-            for start in range(epoch + 1)
-        ]
-        tables.write_current(spark.createDataFrame([*rows], ROW), ["a b"])
-    tables.compact(spark)
-    newest = tables.version("placements")
-    assert list((table / "_delta_log").glob("*.checkpoint.parquet"))
-    for version in range(2, newest + 1):
+        tables.write_current(
+            {NAME: rows(epoch, epoch), "c": rows(epoch)}, {NAME: epoch, "c": epoch}
+        )
+    open_table(folder, EVENTS)
+    upkeep(folder)
+    table = folder / "placements"
+    for version in range(1, 5):
         frame = spark.read.format("delta").option("versionAsOf", version).load(str(table))
-        expected = sorted((row.asDict() for row in frame.collect()), key=str)
-        assert sorted(read_table(table, "a b", version), key=str) == expected
+        expected = sorted(
+            (r.asDict() for r in frame.where(f"cluster = '{NAME}'").collect()), key=str
+        )
+        assert len(expected) == version
+        assert sorted(read_table(table, NAME, version), key=str) == expected
     assert read_table(table, "other") == []
 
 
@@ -46,3 +53,66 @@ def test_a_folder_without_a_table_says_so(folder: Path) -> None:
 
     with pytest.raises(TableMissing, match="no Delta table at"):
         read_table(folder, "a")
+
+
+def test_rows_of_an_epoch_that_a_table_holds_are_not_written_again(folder: Path) -> None:
+    from stele.placements.read import current_placements, read_table
+    from stele.placements.tables import Derived
+
+    mine, other = Derived(folder), Derived(folder)
+    went = [PastRow("p", RangeReplicas(0, 1, (), ()), 1, to_epoch) for to_epoch in (2, 3, 4)]
+    other.write_past({"a": went[:2]}, {"a": 3})
+    mine.write_past({"a": went}, {"a": 4})
+    mine.write_past({"a": went}, {"a": 4})
+    found = read_table(folder / "placements_past", "a")
+    assert sorted(row["to_epoch"] for row in found) == [2, 3, 4]
+    other.write_current({"a": rows(5)}, {"a": 5})
+    mine.write_past({"a": [], "b": []}, {"a": 5, "b": 1})
+    mine.write_current({"a": rows(4, 1), "b": rows(2)}, {"a": 4, "b": 2})
+    assert len(current_placements(folder, "a")["dc1:3"]) == 3
+    assert mine.load("a")[0] == 5
+    assert mine.load("b") == (0, {})  # what went is not complete: all comes again
+    mine.write_past({"a": [], "b": []}, {"a": 6, "b": 2})
+    assert mine.load("b") == (2, rows(2))
+    mine.write_current({"a": {}}, {"a": 6})
+    assert mine.load("a") == (6, {})
+
+
+def test_a_commit_of_another_process_in_between_is_met_with_another_attempt(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stele.placements import tables as module
+
+    mine, other = module.Derived(folder), module.Derived(folder)
+    write, came = module.write_deltalake, list[int]()
+
+    def late(*arguments: object, **more: object) -> None:
+        if not came:
+            came.append(1)
+            path = str(folder / "placements")
+            module.Derived._commit(
+                module.DeltaTable(path), module._current({"a": rows(9)}), {"a": 9}, "overwrite"
+            )
+        write(*arguments, **more)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(module, "write_deltalake", late)
+    mine.write_current({"a": rows(8, 1)}, {"a": 8})
+    assert came
+    other.write_past({"a": []}, {"a": 9})
+    assert other.load("a") == (9, rows(9))
+
+
+def test_events_that_lost_a_file_or_have_one_twice_are_not_gone_on_with(folder: Path) -> None:
+    from deltalake import write_deltalake
+
+    from stele.placements.tables import EVENTS, Events, TableLost, open_table
+    from tests.spark.histories import random_log
+    from tests.spark.test_chain import arrow, rows_of
+
+    log = random_log(1)
+    rows = rows_of({}, arrow(log[:30]))
+    write_deltalake(open_table(folder, EVENTS), rows, mode="append")
+    assert Events(folder).heads["c"].next_offset == 30
+    write_deltalake(open_table(folder, EVENTS), rows.slice(0, 1), mode="append")
+    with pytest.raises(TableLost, match="each epoch of c once"):
+        Events(folder)

@@ -1,4 +1,4 @@
-"""The query's life: a failed batch is tried again from the checkpoint, a broken log is not."""
+"""The query's life: what fails is started again, with pauses; without its JVM the process must go."""
 
 from __future__ import annotations
 
@@ -8,43 +8,42 @@ from pathlib import Path
 import pytest
 
 from stele.placements import runner as module
-from stele.placements.failures import failure_of
-from stele.placements.runner import Phase, Runner
+from stele.placements.runner import Phase, Runner, reason_of
 from tests.polling import wait_until
 
 
-class FakeQuery:
-    """A query that ends with ``text`` at once, or runs until it is stopped."""
+class FakeJob:
+    """A query that fails with ``text``, or runs until it is stopped."""
 
-    lastProgress = None  # noqa: N815  (Spark's name)
+    progressed = False
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.running = threading.Event()
-        if not text:
-            self.running.set()
+        self.stopped = False
 
-    @property
-    def isActive(self) -> bool:  # noqa: N802  (Spark's name)
-        return self.running.is_set()
+    def start(self) -> None:
+        pass
 
-    def exception(self) -> str:
-        return self.text
+    def tend(self) -> None:
+        if self.text:
+            raise OSError(self.text)
 
     def stop(self) -> None:
-        self.running.clear()
+        self.stopped = True
 
 
-class FakeJob:
-    def __init__(self, text: str) -> None:
-        self.query = FakeQuery(text)
+class FakeProcess:
+    returncode: int | None = None
 
-    def start(self) -> FakeQuery:
-        return self.query
+    def poll(self) -> int | None:
+        return self.returncode
 
 
 class FakeSession:
-    stopped = False
+    def __init__(self) -> None:
+        self.stopped = False
+        self.sparkContext = self._gateway = self
+        self.proc = FakeProcess()
 
     def stop(self) -> None:
         self.stopped = True
@@ -52,54 +51,73 @@ class FakeSession:
 
 def make(
     texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> tuple[Runner, FakeSession, list[int]]:
+) -> tuple[Runner, FakeSession, list[int], threading.Event]:
     monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.001)
-    session, restarts = FakeSession(), list[int]()
+    monkeypatch.setattr(module, "WATCH_S", 0.001)
+    session, restarts, ended = FakeSession(), list[int](), threading.Event()
+
+    def make_job(*_: object) -> FakeJob:
+        job = FakeJob(texts.pop(0))
+        if job.text == "the JVM is dead":
+            session.proc.returncode = 137
+        return job
+
     runner = Runner(
         lambda _: session,  # type: ignore[arg-type,return-value]
-        lambda _: FakeJob(texts.pop(0)),  # type: ignore[arg-type,return-value]
+        make_job,  # type: ignore[arg-type]
         lambda: restarts.append(1),
+        ended.set,
     )
     runner.start()
-    return runner, session, restarts
+    return runner, session, restarts, ended
 
 
 def test_a_failed_query_starts_again_and_runs_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, session, restarts = make(["disk full", "broker away", ""], monkeypatch)
+    runner, session, restarts, ended = make(["disk full", "broker away", ""], monkeypatch)
     wait_until(lambda: len(restarts) == 2 and runner.phase is Phase.RUNNING, "the third query")
+    assert not ended.is_set()
     assert runner.stop(5)
     assert session.stopped
     assert runner.phase is Phase.STOPPED
 
 
-def test_an_unreadable_log_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    runner, session, restarts = make(["x\nstele-unreadable: At offset 3: why\n y"], monkeypatch)
-    wait_until(lambda: session.stopped, "the session to stop")
-    assert (runner.phase, runner.reason, restarts) == (Phase.FAILED, "At offset 3: why", [])
+def test_without_its_jvm_the_runner_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, _, restarts, ended = make(["disk full", "the JVM is dead"], monkeypatch)
+    wait_until(ended.is_set, "the end")
+    assert (runner.phase, len(restarts)) == (Phase.FAILED, 1)
+    assert "JVM ended with 137" in runner.reason
+    assert "the JVM is dead" in runner.reason
 
 
-def test_a_session_that_does_not_start_is_told() -> None:
+def test_a_session_that_does_not_start_ends_the_runner() -> None:
+    ended = threading.Event()
+
     def no_session(_: Path) -> object:
         raise RuntimeError("no memory")
 
-    runner = Runner(no_session, lambda _: None)  # type: ignore[arg-type,return-value]
+    runner = Runner(no_session, lambda *_: None, on_end=ended.set)  # type: ignore[arg-type,return-value]
     runner.start()
-    wait_until(lambda: runner.phase is Phase.FAILED, "the failure")
+    wait_until(ended.is_set, "the end")
+    assert runner.phase is Phase.FAILED
     assert "no memory" in runner.reason
 
 
 @pytest.mark.parametrize(
-    ("text", "reason", "final"),
+    ("text", "reason"),
     [
-        ("[E] a\n stele-unreadable: At offset 7: b\n c", "At offset 7: b", True),
-        ("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] x", "are gone from the log", True),
-        ("\n  connection refused\nat x", "connection refused", False),
-        ("", "no reason given", False),
+        (
+            "[STREAM_FAILED] Query [id = a] terminated with exception: disk full\n"
+            "=== Streaming Query ===\nstele: no schema of Epoch. Upgrade this process.",
+            "[STREAM_FAILED] Query [id = a] terminated with exception: disk full",
+        ),
+        (
+            "[STREAM_FAILED] An exception was raised by the Python Proxy. Return Message: Traceback\n"
+            '  File "x"\nstele.placements.tables.TableLost: events cannot be read\n\n\tat py4j.P\n',
+            "stele.placements.tables.TableLost: events cannot be read",
+        ),
+        ("\n  connection refused\n\tat x", "connection refused"),
+        ("", "OSError('')"),
     ],
 )
-def test_a_failure_is_one_sentence_and_says_whether_a_restart_helps(
-    text: str, reason: str, final: bool
-) -> None:
-    failure = failure_of(text)
-    assert reason in failure.reason
-    assert failure.final is final
+def test_a_reason_is_one_sentence_without_the_plan_and_the_traces(text: str, reason: str) -> None:
+    assert reason_of(OSError(text)) == reason

@@ -1,4 +1,4 @@
-"""The process itself: announces, answers, survives kill -9, ends in order on SIGTERM."""
+"""The process itself: announces, answers, survives kill -9, leaves when its JVM died, ends on SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+import psutil
 import pytest
 
 from tests.polling import wait_until
@@ -32,7 +33,6 @@ def running(kafka: str, cluster: str, folder: Path) -> Iterator[tuple[subprocess
         "STELE_CLUSTER": cluster,
         "STELE_KAFKA_BOOTSTRAP": kafka,
         "STELE_DELTA_DIR": str(folder / "delta"),
-        "STELE_CHECKPOINT_DIR": str(folder / "checkpoint"),
     }
     log = (folder.parent / "placements.log").open("a")
     process = subprocess.Popen(
@@ -59,7 +59,7 @@ def position(url: str) -> dict[str, object]:
     return found
 
 
-def test_a_killed_process_goes_on_and_a_stopped_one_ends_in_order(
+def test_a_killed_jvm_ends_the_process_and_the_next_one_goes_on_and_ends_in_order(
     kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     log = random_log(3)
@@ -67,9 +67,13 @@ def test_a_killed_process_goes_on_and_a_stopped_one_ends_in_order(
     append(topics, log[:half])
     with running(kafka, topics, folder) as (process, url):
         assert httpx.get(f"{url}/healthz", timeout=30).status_code == 503
-        wait_until((folder / "checkpoint" / "offsets" / "0").exists, "a batch", READY_S)
-        process.send_signal(signal.SIGKILL)
-        process.wait(STOP_S)
+        events = folder / "delta" / "events" / "_delta_log"
+        wait_until((events / f"{1:020}.json").exists, "a commit", READY_S)
+        for child in psutil.Process(process.pid).children(recursive=True):
+            if child.name() == "java":
+                child.kill()
+        assert process.wait(READY_S) == 70
+    assert "JVM ended" in (folder.parent / "placements.log").read_text()
     append(topics, log[half:])
     last = images(log)[-1]
     with running(kafka, topics, folder) as (process, url):
@@ -84,8 +88,34 @@ def test_a_killed_process_goes_on_and_a_stopped_one_ends_in_order(
         assert at["placements_hash"] == image_hash(middle)
         late = httpx.get(f"{url}/v1/placements", params={"epoch": 10**9}, timeout=30)
         assert (late.status_code, late.json()["code"]) == (422, "invalid_request")
+        append(topics, [b"\xc3\x01" + bytes(8) + last.state_id + bytes(30)])
+        wait_until(
+            lambda: httpx.get(f"{url}/healthz", timeout=30).status_code == 503, "the stop", READY_S
+        )
+        health = httpx.get(f"{url}/healthz", timeout=30).json()
+        assert "no schema of Epoch" in health["stopped"][topics]
+        assert position(url)["stopped"] == health["stopped"]
+        metrics = httpx.get(f"{url}/metrics", timeout=30).text
+        assert f'stele_placements_stopped{{cluster="{topics}"}} 1.0' in metrics
         process.send_signal(signal.SIGTERM)
         assert process.wait(STOP_S) == 0
+    assert_materialized(kafka, folder / "delta", topics, log)
+
+
+def test_a_process_killed_while_it_writes_leaves_nothing_half_done(
+    kafka: str, topics: str, append: Append, folder: Path, spark: object
+) -> None:
+    from tests.spark.test_job import make_options, run_to_end
+
+    log = random_log(2)
+    append(topics, log[:70])
+    with running(kafka, topics, folder) as (process, _):
+        events = folder / "delta" / "events" / "_delta_log"
+        wait_until((events / f"{1:020}.json").exists, "a commit", READY_S)
+        append(topics, log[70:])
+        process.send_signal(signal.SIGKILL)
+        process.wait(STOP_S)
+    run_to_end(spark, make_options(kafka, topics, folder), folder, log)  # type: ignore[arg-type]
     assert_materialized(kafka, folder / "delta", topics, log)
 
 

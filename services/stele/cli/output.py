@@ -29,6 +29,7 @@ STATE_STYLE = {
     "left": "dim",
     "up": "green",
     "down": "red",
+    "unknown": "yellow",
     "backing_off": "yellow",
     "given_up": "red",
     "stopped": "dim",
@@ -54,6 +55,20 @@ def table(title: str, *columns: str, right: Sequence[str] = ()) -> Table:
     found = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for column in columns:
         found.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return found
+
+
+NEVER_BROKEN = ("status", "epoch", "took")
+
+
+def id_table(title: str, first: str, *columns: str, right: Sequence[str] = ()) -> Table:
+    """A table whose first column is never broken over lines: an id is there to be copied."""
+    found = table(title, first, *columns, right=right)
+    found.columns[0].no_wrap = True
+    found.columns[0].overflow = "ignore"
+    for column in found.columns[1:]:
+        column.no_wrap = column.header in NEVER_BROKEN
+        column.min_width = 6 if column.header == columns[-1] else None
     return found
 
 

@@ -1,16 +1,15 @@
 """One look of the coordinator: what it sees, and what it says so far."""
 
-import uuid
-from typing import Final
+from hashlib import blake2b
 
 import msgspec
 
 from stele.coordinator.knowledge import Limits, Memory, Observed, SentCommand, Steps, Wait
 from stele.domain.acks import Blocker
 from stele.domain.commands import AnyCommand, Envelope, command_name
+from stele.domain.image import Image
 from stele.domain.messages import Order
-
-_IDS: Final = uuid.UUID("0d0ac0de-7c3e-4a53-8f0e-53a0e41f4c55")
+from stele.domain.requests.ids import uuid8
 
 replace = msgspec.structs.replace
 
@@ -49,8 +48,7 @@ class Desk:
     def submit(self, command: AnyCommand, requests: tuple[str, ...] = ()) -> None:
         """Send a command, again with the same id until the log shows its effect or its refusal.
 
-        The id follows from term and state, so a repetition is the same command, whoever holds the term.
-        What was refused stays refused under its id, so the next attempt is another one.
+        What was refused stays refused under its id, so the next attempt has another one.
         """
         seen, memory, key = self.seen, self.memory, repr(command)
         sent = memory.commands.get(key)
@@ -59,9 +57,11 @@ class Desk:
         if sent is not None and seen.now_s - sent.at_s < self.limits.resend_s:
             return
         refused = self.refused(command)
-        unique = f"{seen.image.cluster_id}/{memory.round}/{key}/{refused}"
+        again = sent is not None and sent.refused == refused
         envelope = Envelope(
-            request_id=str(uuid.uuid5(_IDS, unique)),
+            request_id=sent.request_id
+            if sent is not None and again
+            else self._new_id(refused, key),
             command=command,
             actor="coordinator",
             reason=f"term {seen.term}",
@@ -69,6 +69,13 @@ class Desk:
         newest = SentCommand(envelope.request_id, seen.now_s, refused)
         self.remember(commands=memory.commands.set(key, newest))
         self.commands.append(envelope)
+
+    def _new_id(self, refused: int, key: str) -> str:
+        """The time of the state that is decided on, and a hash of that state and of what is sent."""
+        image: Image = self.seen.image
+        unique = f"{image.cluster_id}/{self.memory.round}/{refused}/{key}".encode()
+        digest = blake2b(image.state_id + unique, digest_size=16).digest()
+        return uuid8(int.from_bytes(image.state_id[:6], "big"), digest)
 
     def is_up(self, node_id: str) -> bool:
         return self.silent_for_s(node_id) <= self.limits.down_after_s

@@ -7,7 +7,6 @@ asks the same function.
 import asyncio
 import contextlib
 import time
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -17,7 +16,7 @@ import msgspec
 from stele.coordinator import metrics
 from stele.coordinator.election import Election
 from stele.coordinator.knowledge import Memory, Observed, Steps, Wait
-from stele.coordinator.progress import Progress, Rates, progress_of
+from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps
 from stele.domain.acks import AckTable
@@ -25,6 +24,7 @@ from stele.domain.commands import ClaimCoordinator, Envelope, Outcome, Rejection
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.reports import ReportTable
+from stele.domain.requests.not_taken import BUSY
 from stele.log.codec import (
     DecodeError,
     decode_ack,
@@ -34,8 +34,11 @@ from stele.log.codec import (
     encode_order,
 )
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.runtime.answers.coordinator import Progress
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
+from stele.runtime.request_ids import new_request_id
 
 TICK_S: Final = 0.5
 """Time passes without events too: patience runs out, and what was lost is sent again."""
@@ -113,18 +116,33 @@ class Driver:
 
     def on_ack(self, value: bytes) -> None:
         """Raises DecodeError."""
-        self._acks = self._acks.with_ack(decode_ack(value), time.monotonic())
+        ack = decode_ack(value)
+        if ack.log_id != self.image.log_id:
+            foreign_messages.labels("acks").inc()
+            return
+        self._acks = self._acks.with_ack(ack, time.monotonic())
         self.wake()
 
     def on_report(self, value: bytes) -> None:
         """Raises DecodeError."""
-        self._reports = self._reports.with_report(decode_report(value), time.monotonic())
+        report = decode_report(value)
+        if report.log_id != self.image.log_id:
+            foreign_messages.labels("reports").inc()
+            return
+        self._reports = self._reports.with_report(report, time.monotonic())
         self.wake()
 
     def on_outcome(self, value: bytes) -> None:
-        """Note what became of a command of this process that was refused. Raises DecodeError."""
+        """Note that a command of this process was refused, or never will be decided. Raises DecodeError.
+
+        What is only busy is sent again under the same id.
+        """
         outcome: Outcome = decode_outcome(value)
-        if outcome.rejection is not None and outcome.request_id in self._sent:
+        if outcome.rejection is None or outcome.rejection.code == BUSY:
+            return
+        if self._claim is not None and self._claim.envelope.request_id == outcome.request_id:
+            self._claim = None  # the next one has another id
+        if outcome.request_id in self._sent:
             self._refusals[outcome.request_id] = outcome.rejection
             log.warning(
                 "a command was refused",
@@ -170,7 +188,15 @@ class Driver:
         return "" if self.image.cluster else "the cluster to be created"
 
     def _act(self, now_s: float) -> None:
-        seen = Observed(self.image, self._acks, self._reports, self.term, now_s, self._refusals)
+        seen = Observed(
+            self.image,
+            self._acks,
+            self._reports,
+            self.term,
+            now_s,
+            self._refusals,
+            self._followed.follower.state_id_of,
+        )
         self._steps = next_steps(self._memory, seen, self._limits)
         self._memory = self._steps.memory
         self._forget_old_commands()
@@ -192,7 +218,7 @@ class Driver:
                 return
             self._claimed_at_s = now_s
             envelope = Envelope(
-                request_id=str(uuid.uuid4()),
+                request_id=new_request_id(),
                 command=ClaimCoordinator(self._instance_id, term),
                 actor="coordinator",
                 reason=f"elected: {self._instance_id}",
@@ -215,6 +241,7 @@ class Driver:
     def _send(self, envelope: Envelope) -> None:
         self._sent.add(envelope.request_id)
         name = command_name(envelope.command)
+        envelope = msgspec.structs.replace(envelope, log_id=self.image.log_id.hex())
         log.info("command", request_id=envelope.request_id, command=name)
         metrics.sent.labels(name).inc()
         self._commands.send(envelope.request_id, encode_envelope(envelope))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 from immutables import Map
 
-from stele.domain.acks import AckTable, Blocker
+from stele.domain.acks import AckTable, Blocker, StateIdOf, unknown
 from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
 from stele.domain.messages import Order, WorkKey
@@ -45,6 +45,7 @@ class Observed(msgspec.Struct, frozen=True):
     term: int
     now_s: float
     refusals: Mapping[str, Rejection] = {}
+    state_id_of: StateIdOf = unknown
 
 
 class SentOrder(msgspec.Struct, frozen=True):

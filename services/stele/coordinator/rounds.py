@@ -47,7 +47,14 @@ def settle(desk: Desk) -> Settled:
 
 def _barrier(desk: Desk, epoch: int) -> Barrier:
     seen = desk.seen
-    found = barrier(seen.image, seen.acks, epoch, seen.image.topology.version, seen.now_s)
+    found = barrier(
+        seen.image,
+        seen.acks,
+        epoch,
+        seen.image.topology.version,
+        seen.now_s,
+        seen.state_id_of,
+    )
     back = desk.memory.excluded - {blocker.node_id for blocker in found.blockers}
     if back:
         desk.remember(excluded=desk.memory.excluded - back)

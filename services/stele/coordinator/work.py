@@ -105,6 +105,7 @@ def _order(desk: Desk, work: WorkKey, request_id: str, received: ReceivedReport 
         epoch=max(topology.since_epoch, topology.fence_epoch),
         session=session,
         request_id=request_id,
+        log_id=seen.image.log_id,
     )
     tries = 1 if sent is None else sent.tries + (1 if _has_failed(desk, sent, received) else 0)
     first_at_s = seen.now_s if sent is None else sent.first_at_s

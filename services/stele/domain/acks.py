@@ -4,7 +4,7 @@ Both the coordinator and the session guard fold the same acks with these functio
 and what people are shown cannot differ.
 """
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Final
 
 import msgspec
@@ -60,19 +60,37 @@ class Barrier(msgspec.Struct, frozen=True):
     blockers: tuple[Blocker, ...]
 
 
-def barrier(image: Image, acks: AckTable, epoch: int, version: int, now_s: float) -> Barrier:
+StateIdOf = Callable[[int], bytes | None]
+"""The state id that an epoch made, as the counter's own log has it; None when it is not known."""
+
+
+def unknown(epoch: int) -> bytes | None:
+    return None
+
+
+def barrier(
+    image: Image,
+    acks: AckTable,
+    epoch: int,
+    version: int,
+    now_s: float,
+    state_id_of: StateIdOf = unknown,
+) -> Barrier:
     """Has every node that takes part applied ``epoch`` and drained what is older than ``version``?
 
     Drained means: no request of an older version on a range that changed, no work under a session that is
     not open any more (seed 000, global token metadata barrier). ``quorum`` is what I5 asks for at least:
     for every transition that entered its state by this version, in every range that it touches, a quorum of
     the replicas before, of those after, and of both together. A dead node that has nothing to do with these
-    ranges holds nobody up.
+    ranges holds nobody up. An ack of an epoch that has another state id in the counter's own log counts for
+    nothing.
     """
     sessions = image.topology.sessions()
     passed, blockers = set[str](), list[Blocker]()
     for node_id, node in image.membership.taking_part().items():
-        why = _is_not_its_host(acks, node) or _blocked_by(acks, node_id, epoch, version, sessions)
+        why = _is_not_its_host(acks, node) or _blocked_by(
+            acks, node_id, epoch, version, sessions, state_id_of
+        )
         if why:
             blockers.append(Blocker(node_id, why, acks.silent_for_s(node_id, now_s)))
         else:
@@ -105,12 +123,20 @@ def _is_not_its_host(acks: AckTable, node: Node) -> str:
 
 
 def _blocked_by(
-    acks: AckTable, node_id: str, epoch: int, version: int, open_sessions: Set[str]
+    acks: AckTable,
+    node_id: str,
+    epoch: int,
+    version: int,
+    open_sessions: Set[str],
+    state_id_of: StateIdOf,
 ) -> str:
     seen = acks.by_node.get(node_id)
     if seen is None:
         return "was never heard"
     ack = seen.ack
+    known = state_id_of(ack.epoch)
+    if known is not None and ack.state_id != known:
+        return f"is at epoch {ack.epoch} of another history"
     if ack.epoch < epoch:
         return f"has applied epoch {ack.epoch}, not {epoch}"
     if ack.oldest_version_in_use < version:

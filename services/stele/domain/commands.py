@@ -1,7 +1,7 @@
 """Commands: what a caller may ask the metadata log to make true, and how it answers.
 
-Every command comes in an ``Envelope`` with the caller's request id. The same id is never applied twice,
-so a caller that does not know what became of its command sends it again, unchanged.
+Every command comes in an ``Envelope`` with the caller's request id. One id has one outcome, applied or
+refused, so a caller that does not know what became of its command sends it again, unchanged.
 """
 
 from hashlib import blake2b
@@ -69,7 +69,6 @@ AnyCommand = (
     | FeaturesCommand
 )
 
-MAX_REQUEST_ID_CHARS: Final = 128
 MAX_TEXT_CHARS: Final = 4096
 """Longest actor, reason or origin."""
 
@@ -87,13 +86,17 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a command. ``epoch`` is the one that it became, or the one that refused it."""
+    """The answer to a command. ``epoch`` is the one that it became, or the one that refused it.
+
+    When it was not ``taken``, nothing was decided: ``rejection`` says why, ``epoch`` how far the log was read.
+    """
 
     request_id: str
     applied: bool
     epoch: int
     state_id: bytes
     rejection: Rejection | None = None
+    taken: bool = True
     log_id: bytes = b""
 
 

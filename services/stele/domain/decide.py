@@ -6,11 +6,12 @@ answer everywhere. ``at_ms`` is the writer's clock and goes only into fields tha
 
 from stele.domain.base import Rejection
 from stele.domain.cluster.facts import FoundCluster
-from stele.domain.commands import MAX_REQUEST_ID_CHARS, MAX_TEXT_CHARS, Envelope, command_name
+from stele.domain.commands import MAX_TEXT_CHARS, Envelope, command_name
 from stele.domain.context import Context, Decision
 from stele.domain.evolve import apply_facts
+from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.registry import DECISIONS
+from stele.domain.registry import DECISIONS, required_features
 
 
 def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
@@ -21,16 +22,25 @@ def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
     decision: Decision = DECISIONS[type(envelope.command)](
         Context(image, envelope, at_ms, apply_facts), envelope.command
     )
-    return decision
+    if isinstance(decision, Rejection):
+        return decision
+    return _check_features(image, decision) or decision
+
+
+def _check_features(image: Image, facts: tuple[AnyFact, ...]) -> Rejection | None:
+    """What needs a feature that is off would stop every reader that does not know it."""
+    lacking = sorted({*required_features(facts)} - {*image.features.enabled})
+    if not lacking:
+        return None
+    return Rejection(
+        "feature_not_enabled",
+        f"This needs {', '.join(lacking)}, which the cluster has not enabled.",
+        "Upgrade every node and service, then enable it: `stele features enable`.",
+        {"features": ",".join(lacking)},
+    )
 
 
 def _check_envelope(image: Image, envelope: Envelope) -> Rejection | None:
-    if not 1 <= len(envelope.request_id) <= MAX_REQUEST_ID_CHARS:
-        return Rejection(
-            "bad_request_id",
-            f"A request id has 1 to {MAX_REQUEST_ID_CHARS} characters.",
-            "Send a fresh UUID, and the same one again when you retry.",
-        )
     for name in ("actor", "reason", "origin"):
         if len(getattr(envelope, name)) > MAX_TEXT_CHARS:
             return Rejection(

@@ -5,9 +5,13 @@ from typing import Any
 
 import msgspec
 
+from stele.domain.base import Fact
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
 from stele.domain.registry import FACTS
+from stele.domain.requests.decided import remember
+from stele.domain.requests.memory import limit_of
+from stele.domain.staging.image import unfolded
 
 replace = msgspec.structs.replace
 
@@ -18,9 +22,13 @@ class Delta(msgspec.Struct, frozen=True):
     before: Image
     epoch: Epoch
 
+    def facts(self) -> Iterable[Fact]:
+        """What became true: the epoch's facts, and those of the parts that it commits."""
+        return unfolded(self.before.staging, self.epoch.facts)
+
     def touches(self, *facts: type) -> bool:
-        """True when the epoch carries one of these kinds of facts."""
-        return any(isinstance(fact, facts) for fact in self.epoch.facts)
+        """True when one of these kinds of facts became true."""
+        return any(isinstance(fact, facts) for fact in self.facts())
 
 
 def evolve(image: Image, epoch: Epoch) -> Image:
@@ -28,6 +36,10 @@ def evolve(image: Image, epoch: Epoch) -> Image:
     assert epoch.prev_state_id == image.state_id
     assert epoch.epoch == image.epoch + 1
     changed = _folded(image, epoch.facts)
+    decided = image.decided
+    if decided is not None:
+        settings = changed.get("features", image.features).settings
+        changed["decided"] = remember(decided, epoch, limit_of(settings))
     return replace(image, epoch=epoch.epoch, state_id=epoch.state_id, **changed)
 
 
@@ -40,7 +52,7 @@ def apply_facts(image: Image, facts: Iterable[AnyFact]) -> Image:
 def _folded(image: Image, facts: Iterable[AnyFact]) -> dict[str, Any]:
     """The images of the domains that the facts change, by name."""
     changed: dict[str, Any] = {}
-    for fact in facts:
+    for fact in unfolded(image.staging, facts):
         name, apply = FACTS[type(fact)]
         before = changed[name] if name in changed else getattr(image, name)
         changed[name] = apply(before, fact)

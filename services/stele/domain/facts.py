@@ -7,28 +7,17 @@ that folding needs no decision: a snapshot of an image is the same facts, writte
 import msgspec
 
 from stele.domain.cluster.facts import ClusterCreated
-from stele.domain.features.facts import FeaturesFact
-from stele.domain.membership.facts import MembershipFact
-from stele.domain.requests.facts import RequestsFact
-from stele.domain.ring.facts import RingFact
-from stele.domain.schema.facts import SchemaFact
-from stele.domain.topology.facts import TopologyFact
+from stele.domain.requests.facts import DecidedFact
+from stele.domain.staging.facts import StagedFact, StagingFact
 
-AnyFact = (
-    ClusterCreated
-    | MembershipFact
-    | RequestsFact
-    | RingFact
-    | SchemaFact
-    | TopologyFact
-    | FeaturesFact
-)
+AnyFact = ClusterCreated | StagedFact | DecidedFact | StagingFact
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):
     """One record of the log (design, section 1). Ids of states and logs are 16 bytes, ordered by time.
 
-    The witness is the newest winner that the writer had read from the log.
+    The witness is the newest winner that the writer had read from the log. A barrier has no request id and no
+    digest: nobody asks for it again.
     """
 
     prev_state_id: bytes

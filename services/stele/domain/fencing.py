@@ -20,6 +20,7 @@ from collections.abc import Callable
 import msgspec
 
 from stele.domain.image import Image
+from stele.domain.names import TAKES_PART
 
 
 class StaleVersion(msgspec.Struct, frozen=True):
@@ -50,12 +51,25 @@ def check_token(image: Image, keyspace_id: str, token: int, version: int) -> Sta
     keyspace = image.schema.by_id.get(keyspace_id)
     if keyspace is None:
         return StaleVersion(version, fence_version, fence_version)
+    if version >= fence_version:  # nearly always; what is asked below is never above the fence
+        return None
     row = image.ring.placements[keyspace.placement].row_for(token)
     oldest = max(
         newest_fenced(row.version, row.version_before, fence_version),
         newest_fenced(keyspace.dropped_version, 0, fence_version),
     )
     return None if version >= oldest else StaleVersion(version, oldest, fence_version)
+
+
+def takes_part(image: Image, coordinating: str) -> bool:
+    """Whether a replica may serve the node that coordinates a request.
+
+    Barriers that everybody has answered were answered by those who take part. A node that has left, or whose
+    join was undone, and does not know it yet, may still route by a row of long ago, whose change nobody has
+    fenced out: so it is refused by what the replica knows of it.
+    """
+    node = image.node(coordinating)
+    return node is not None and node.state in TAKES_PART
 
 
 class Hold:

@@ -13,12 +13,14 @@ from stele.domain.membership.facts import Node
 from stele.domain.membership.image import MembershipImage
 from stele.domain.requests.facts import Request
 from stele.domain.requests.image import RequestsImage
+from stele.domain.requests.memory import RequestMemory
 from stele.domain.ring.image import RingImage
 from stele.domain.ring.ranges import Placement
 from stele.domain.schema.facts import SchemaImage
+from stele.domain.staging.image import StagingImage
 from stele.domain.topology.image import TopologyImage
 
-__all__ = ["EMPTY", "NO_LOG", "ZERO_STATE", "Image"]
+__all__ = ["EMPTY", "EMPTY_FOR_FOLLOWERS", "NO_LOG", "ZERO_STATE", "Image"]
 
 ZERO_STATE: Final = bytes(16)
 """State id before the first epoch."""
@@ -36,6 +38,9 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     topology: TopologyImage = TopologyImage()
     requests: RequestsImage = RequestsImage()
     features: FeaturesImage = FeaturesImage()
+    staging: StagingImage = StagingImage()
+    decided: RequestMemory | None = RequestMemory()
+    """Which requests were decided. None in a process that never decides and does not keep it."""
 
     @property
     def cluster(self) -> str:
@@ -69,3 +74,5 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EMPTY: Final = Image()
+EMPTY_FOR_FOLLOWERS: Final = Image(decided=None)
+"""For a process that never decides a command: it does not remember who was told what."""

@@ -12,7 +12,7 @@ import msgspec
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.hashing import HASH_BYTES
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.registry import DOMAINS
 
 
@@ -26,17 +26,32 @@ def image_to_facts(image: Image) -> list[AnyFact]:
 
 def facts_to_image(facts: Iterable[AnyFact], epoch: int, state_id: bytes) -> Image:
     """The image that these facts describe, at its place in the log."""
-    return msgspec.structs.replace(apply_facts(EMPTY, facts), epoch=epoch, state_id=state_id)
+    return msgspec.structs.replace(
+        apply_facts(EMPTY_FOR_FOLLOWERS, facts), epoch=epoch, state_id=state_id
+    )
 
 
-def domain_hashes(image: Image) -> dict[str, int]:
-    """Each domain's hash, a number below 2**128: two states that differ are told apart by domain."""
-    return {domain.name: domain.hash_of(getattr(image, domain.name)) for domain in DOMAINS}
+def domain_hashes(image: Image, *, shared: bool = True) -> dict[str, int]:
+    """Each domain's hash, a number below 2**128: two states that differ are told apart by domain.
+
+    With ``shared`` those that every process keeps, without it the others.
+    """
+    chosen = (domain for domain in DOMAINS if domain.shared is shared)
+    return {domain.name: domain.hash_of(getattr(image, domain.name)) for domain in chosen}
 
 
 def state_hash(image: Image) -> str:
     """SHA-256 of epoch, state id and the domains' hashes, as 64 hex digits: equal states, equal hashes."""
+    return _hash(image, domain_hashes(image))
+
+
+def requests_hash(image: Image) -> str:
+    """The same of the decided requests, for those that decide."""
+    return _hash(image, domain_hashes(image, shared=False))
+
+
+def _hash(image: Image, hashes: dict[str, int]) -> str:
     digest = hashlib.sha256(f"{image.epoch}:{image.state_id.hex()}".encode())
-    for name, number in domain_hashes(image).items():
+    for name, number in hashes.items():
         digest.update(name.encode() + number.to_bytes(HASH_BYTES, "big"))
     return digest.hexdigest()

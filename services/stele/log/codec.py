@@ -9,17 +9,22 @@ from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from stele.domain.base import Command, Fact
 from stele.domain.commands import Envelope, Outcome, command_name
-from stele.domain.facts import Epoch
+from stele.domain.facts import AnyFact, Epoch
 from stele.domain.messages import Ack, Order, Report
+from stele.domain.staging.facts import Part
 from stele.log.chain import FROZEN, FROZEN_BYTES, STATE_BYTES
 from stele.log.schemas import HEADER_BYTES, Schema, load_schemas
+from stele.log.sufficient import oldest_sufficient
 
 T = TypeVar("T", bound=msgspec.Struct)
+Named = tuple[str, dict[str, Any]]
+"""A record of a union, with its name."""
 
 _FACTS: Final[dict[str, type]] = {f"stele.{fact.__name__}": fact for fact in Fact.__subclasses__()}
 _COMMANDS: Final[dict[str, type]] = {
     f"stele.{command.__struct_config__.tag}": command for command in Command.__subclasses__()
 }
+_PART: Final = f"stele.{Part.__name__}"
 _BYTES: Final = (bytes,)
 _NUMBER_BYTES: Final = 8
 """Numbers in a record's frozen part are big-endian; see ``chain``."""
@@ -41,9 +46,13 @@ class DecodeError(ValueError):
 
 
 def encode_epoch(epoch: Epoch) -> bytes:
-    """The frozen part is laid down by hand: it is the same in every schema, and that is faster."""
-    schemas, tail = load_schemas(), _tails()
-    header = schemas.headers["Epoch"]
+    """By the oldest schema that can say it. The frozen part is laid down by hand: it is the same in every
+    schema, and that is faster.
+    """
+    record = {name: getattr(epoch, name) for name in _TAIL_FIELDS}
+    facts = msgspec.to_builtins(epoch.facts, builtin_types=_BYTES)
+    record["facts"] = [_named(fact) for fact in facts]
+    header = oldest_sufficient("Epoch", record)
     out = BytesIO()
     out.write(header)
     for part in (epoch.prev_state_id, epoch.state_id, epoch.log_id, epoch.witness_state_id):
@@ -51,10 +60,7 @@ def encode_epoch(epoch: Epoch) -> bytes:
         out.write(part)
     out.write(epoch.epoch.to_bytes(_NUMBER_BYTES))
     out.write(epoch.witness_epoch.to_bytes(_NUMBER_BYTES))
-    record = {name: getattr(epoch, name) for name in _TAIL_FIELDS}
-    facts = msgspec.to_builtins(epoch.facts, builtin_types=_BYTES)
-    record["facts"] = [_named(fact) for fact in facts]
-    schemaless_writer(out, tail[header], record)
+    schemaless_writer(out, _tails()[header], record)
     return out.getvalue()
 
 
@@ -70,12 +76,7 @@ def decode_epoch(value: bytes) -> Epoch:
     record = _read_body(value, FROZEN_BYTES, tail, None if header == newest else tails[newest])
     previous, own, log_id, witness, epoch, witness_epoch = FROZEN.unpack_from(value)
     try:
-        record["facts"] = tuple(
-            [
-                msgspec.convert(body, _FACTS[name], builtin_types=_BYTES)
-                for name, body in record["facts"]
-            ]
-        )
+        record["facts"] = tuple([_fact(named) for named in record["facts"]])
         record["required_features"] = tuple(record["required_features"])
         return Epoch(
             prev_state_id=previous,
@@ -88,6 +89,14 @@ def decode_epoch(value: bytes) -> Epoch:
         )
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         raise DecodeError(f"not an epoch: {error}") from error
+
+
+def fact_size(fact: AnyFact) -> int:
+    """Bytes of a fact in a record, or a few more."""
+    out = BytesIO()
+    named = _named(msgspec.to_builtins(fact, builtin_types=_BYTES))
+    schemaless_writer(out, _facts_schema(), [named])
+    return out.tell()
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
@@ -149,8 +158,19 @@ def _builtins(struct: msgspec.Struct) -> dict[str, Any]:
     return found
 
 
-def _named(fact: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _named(fact: dict[str, Any]) -> Named:
+    """A fact as fastavro takes it; a part's facts are a union too."""
+    if fact["type"] == Part.__name__:
+        fact["facts"] = [_named(staged) for staged in fact["facts"]]
     return f"stele.{fact['type']}", fact
+
+
+def _fact(named: Named) -> Any:
+    name, body = named
+    if name == _PART:
+        staged = tuple([_fact(each) for each in body["facts"]])
+        return Part(body["staging_id"], body["index"], staged)
+    return msgspec.convert(body, _FACTS[name], builtin_types=_BYTES)
 
 
 def _write(name: str, record: dict[str, Any]) -> bytes:
@@ -174,6 +194,14 @@ def _read(name: str, value: bytes) -> dict[str, Any]:
 def _unknown_schema(name: str, header: bytes) -> DecodeError:
     text = f"no schema of {name} has fingerprint {header.hex()}"
     return DecodeError(text, unknown_schema=True)
+
+
+@cache
+def _facts_schema() -> Schema:
+    """The schema of an epoch's facts alone."""
+    schema = load_schemas().newest["Epoch"]
+    (facts,) = [field["type"] for field in schema["fields"] if field["name"] == "facts"]
+    return parse_schema(facts, _write_hint=False)
 
 
 @cache

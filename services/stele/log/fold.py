@@ -1,10 +1,9 @@
 """Reading the log: the image that follows from the winners. Which record wins is ``chain``'s to say."""
 
-from typing import Final
-
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.chain import FROZEN, Anchor, Chain, Verdict
 from stele.log.codec import DecodeError, decode_epoch
 from stele.log.errors import (
@@ -16,9 +15,6 @@ from stele.log.errors import (
     UnknownSchemaError,
 )
 from stele.log.schemas import HEADER_BYTES, load_schemas
-
-KNOWN_FEATURES: Final = frozenset[str]()
-"""Semantics, beyond the first, that this build can fold."""
 
 
 class Fold:

@@ -2,12 +2,24 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from stele.domain.evolve import Delta
-from stele.domain.image import EMPTY, Image
+from stele.domain.facts import Epoch
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.log.chain import Anchor
+from stele.log.errors import OtherHistoryError
 from stele.log.fold import Fold
-from stele.log.port import Log, Record
+from stele.log.port import Log
+from stele.log.reader import LogReader, OnStray
+
+
+class Floor(NamedTuple):
+    """What a process acknowledged before it was restarted: it is not up to date below it."""
+
+    epoch: int
+    state_id: bytes
+
 
 Listener = Callable[[Image, Delta], None]
 
@@ -20,10 +32,19 @@ class LogFollower:
     A record that cannot be read stops it for good: ``failure`` then says why, and health turns bad.
     """
 
-    def __init__(self, log: Log, image: Image = EMPTY, next_offset: int = 0) -> None:
-        self.fold = Fold(image, next_offset)
+    def __init__(
+        self,
+        log: Log,
+        image: Image = EMPTY_FOR_FOLLOWERS,
+        next_offset: int = 0,
+        anchor: Anchor | None = None,
+        floor: Floor | None = None,
+        on_stray: OnStray = lambda offset, name: None,
+    ) -> None:
+        self.fold = Fold(image, next_offset, anchor)
         self.failure: Exception | None = None
-        self._log = log
+        self._floor = floor
+        self._reader = LogReader(log, self.fold, self._take, self._wake, self._fail, on_stray)
         self._listeners: list[Listener] = []
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[Image]]] = []
 
@@ -31,12 +52,41 @@ class LogFollower:
     def image(self) -> Image:
         return self.fold.image
 
+    @property
+    def log_id(self) -> bytes:
+        """The log that is followed; ``NO_LOG`` until its founding was read."""
+        return self.fold.chain.log_id
+
+    @property
+    def trouble(self) -> str:
+        """Why it is not certain that the image still goes with the log; empty when it is."""
+        return self._reader.trouble or self._below_floor()
+
+    @property
+    def in_doubt(self) -> bool:
+        """Nothing may be acknowledged now; see ``LogReader``."""
+        return self._reader.in_doubt
+
+    @property
+    def is_at_end(self) -> bool:
+        """All that the last look at the broker showed was read, whatever the floor says."""
+        end = self._reader.end
+        return end is not None and self.fold.next_offset >= end and not self._reader.in_doubt
+
+    def state_id_of(self, epoch: int) -> bytes | None:
+        """The state id of one of the last epochs; None when it is not known here."""
+        return self.fold.chain.state_id_of(epoch)
+
     def listen(self, listener: Listener) -> None:
         """Have ``listener(image, delta)`` called in the event loop after each epoch from now on."""
         self._listeners.append(listener)
 
     def start(self) -> None:
-        self._log.follow(self.fold.next_offset, self._on_records, self._fail)
+        self._reader.start()
+
+    def stop(self) -> None:
+        """Read no further; the log itself is closed by who made it."""
+        self._reader.stop()
 
     async def wait_for_epoch(self, epoch: int, timeout_s: float = WAIT_S) -> Image:
         """The image at ``epoch`` or later. Raises TimeoutError, or the reader's failure."""
@@ -47,10 +97,28 @@ class LogFollower:
             raise TimeoutError(text) from None
 
     async def wait_for_end(self, timeout_s: float = WAIT_S) -> Image:
-        """The image once everything that was in the log at the call is applied (level ``barrier``)."""
+        """The image once everything that was in the log at the call is applied (level ``barrier``).
+
+        The end is told together with the anchor, and is no end while it lies below the floor.
+        """
+        if self.failure is not None:
+            raise self.failure
         async with asyncio.timeout(timeout_s):
-            end = await self._log.end_offset()
-            return await self._wait(lambda: self.fold.next_offset >= end, timeout_s)
+            end = (await self._reader.look()).end
+            return await self._wait(lambda: self._has_read(end), timeout_s)
+
+    def _has_read(self, end: int) -> bool:
+        return (
+            self.fold.next_offset >= end and not self._reader.in_doubt and not self._below_floor()
+        )
+
+    def _below_floor(self) -> str:
+        if self._floor is None or self.image.epoch >= self._floor.epoch:
+            return ""
+        return (
+            f"The log was read to epoch {self.image.epoch}; this process acknowledged epoch"
+            f" {self._floor.epoch} before, so its end is not known yet."
+        )
 
     async def _wait(self, passed: Callable[[], bool], timeout_s: float) -> Image:
         if self.failure is not None:
@@ -61,22 +129,23 @@ class LogFollower:
         self._waiters.append((passed, future))
         return await asyncio.wait_for(future, timeout_s)
 
-    def _on_records(self, records: list[Record]) -> None:
-        if self.failure is not None:
-            return
-        try:
-            for offset, value in records:
-                before = self.fold.image
-                epoch = self.fold.offer(offset, value)
-                if epoch is not None:
-                    self._tell(Delta(before, epoch))
-        except Exception as error:  # whatever stops a reader must be seen, not swallowed
-            self._fail(error)
-        self._wake()
+    def _take(self, offset: int, value: bytes) -> None:
+        before = self.fold.image
+        epoch = self.fold.offer(offset, value)
+        if epoch is not None:
+            self._check_floor(offset, epoch)
+            delta = Delta(before, epoch)
+            for listener in self._listeners:
+                listener(self.image, delta)
 
-    def _tell(self, delta: Delta) -> None:
-        for listener in self._listeners:
-            listener(self.image, delta)
+    def _check_floor(self, offset: int, epoch: Epoch) -> None:
+        floor = self._floor
+        if floor is not None and floor.epoch == epoch.epoch and floor.state_id != epoch.state_id:
+            raise OtherHistoryError(
+                offset,
+                f"epoch {epoch.epoch} has state id {epoch.state_id.hex()}; this process acknowledged"
+                f" {floor.state_id.hex()}. The log has lost winners: see `stele recover`.",
+            )
 
     def _wake(self) -> None:
         for passed, future in self._waiters:
@@ -85,6 +154,7 @@ class LogFollower:
         self._waiters = [(p, f) for p, f in self._waiters if not f.done()]
 
     def _fail(self, error: Exception) -> None:
+        self._reader.stop()
         self.failure = error
         for _, future in self._waiters:
             if not future.done():

@@ -14,6 +14,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+import msgspec
+
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, NO_LOG, Image
 from stele.log.chain import STATE_ID, Chain, Verdict
@@ -34,7 +36,7 @@ class Bounds(NamedTuple):
     """Epochs between two marks at first: a second's work to read, at the slowest."""
     marks: int = 4096
     images: int = 32
-    """Images share structure but for their table of request ids, 2 MB each."""
+    """Images share structure; what they decided is left out, since each would keep its own 64 MiB."""
     recent_records: int = 10_000
     recent_bytes: int = 64 * 1024 * 1024
     read_records: int = 2000
@@ -92,7 +94,7 @@ class History:
         self._recent_bytes = 0
         self._marks = [Mark(image.epoch, next_offset, image.state_id)]
         self._mark_every = bounds.mark_every
-        self._images = [Checkpoint(image, next_offset)]
+        self._images = [_checkpoint(image, next_offset)]
         self._image_every = bounds.mark_every
         self._asked: deque[Checkpoint] = deque(maxlen=REMEMBERED_IMAGES)
         self._folding = asyncio.Lock()
@@ -119,7 +121,7 @@ class History:
                 del self._marks[1::2]
                 self._mark_every *= 2
         if image.epoch - self._images[-1].image.epoch >= self._image_every:
-            self._images.append(Checkpoint(image, offset + 1))
+            self._images.append(_checkpoint(image, offset + 1))
             if len(self._images) > self._bounds.images:
                 del self._images[1::2]
                 self._image_every *= 2
@@ -145,7 +147,10 @@ class History:
         return found[0]
 
     async def image_at(self, epoch: int) -> Image:
-        """The image at ``epoch``, exactly. Raises EpochNotFoundError, OffsetGoneError."""
+        """The image at ``epoch``, exactly, but for its decided requests.
+
+        Raises EpochNotFoundError, OffsetGoneError.
+        """
         if epoch == self._newest.epoch:
             return self._newest
         if not self._oldest <= epoch <= self.newest:
@@ -164,10 +169,10 @@ class History:
         assert fold.image.epoch == epoch
         return fold.image
 
-    def state_id_of(self, epoch: int) -> bytes | None:
-        """The state id that ``epoch`` made, if the epoch is recent."""
+    def recent(self, epoch: int) -> Epoch | None:
+        """The epoch if its record is in memory."""
         found = self._from_recent(epoch, 1)
-        return found[0].value[STATE_ID] if found else None
+        return found[0].decode() if found else None
 
     def _forget_the_oldest(self) -> None:
         most, most_bytes = self._bounds.recent_records, self._bounds.recent_bytes
@@ -217,6 +222,10 @@ class History:
     def _checkpoint_before(self, epoch: int) -> Checkpoint:
         known = (c for c in (*self._images, *self._asked) if c.image.epoch <= epoch)
         return max(known, key=_epoch_of)
+
+
+def _checkpoint(image: Image, next_offset: int) -> Checkpoint:
+    return Checkpoint(msgspec.structs.replace(image, decided=None), next_offset)
 
 
 def _epoch_of(checkpoint: Checkpoint) -> int:

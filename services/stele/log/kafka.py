@@ -10,11 +10,21 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
 from stele.log.ends import Ends, Prober
 from stele.log.errors import OffsetGoneError
-from stele.log.port import OnRecords, Record
+from stele.log.port import Look, OnDoubt, OnRecords, Record, ignore
+from stele.log.pulse import LONGEST_PAUSE_S, Pulse
 
 READ_BATCH: Final = 2000
 """Most records handed to the event loop at once, so that other work gets its turn."""
@@ -38,6 +48,7 @@ _PRODUCER: Final[dict[str, Any]] = {
 }
 _CONSUMER: Final[dict[str, Any]] = {
     "enable.auto.commit": False,
+    "check.crcs": True,
     "auto.offset.reset": "error",
     "isolation.level": "read_uncommitted",
     "fetch.min.bytes": 1,
@@ -51,6 +62,12 @@ _CONSUMER: Final[dict[str, Any]] = {
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1000,
 }
+_LOOKER: Final[dict[str, Any]] = {
+    "fetch.wait.max.ms": 10,
+    "fetch.message.max.bytes": 65_536,
+    "queued.min.messages": 1,
+}
+"""One record is wanted, not what follows it."""
 
 
 class KafkaLog:
@@ -73,6 +90,8 @@ class KafkaLog:
         self._prober = Prober(bootstrap, self._stop)
         self._reading = ThreadPoolExecutor(1, f"read-{topic}")
         self._reader: Consumer | None = None
+        self._looker: Consumer | None = None
+        self._admin: AdminClient | None = None
 
     def append(self, value: bytes, key: bytes | None = None) -> None:
         if not self._to_send:
@@ -82,10 +101,19 @@ class KafkaLog:
     async def end_offset(self) -> int:
         return await self._loop.run_in_executor(self._asking, self._prober.end, self._topic)
 
+    async def look(self, offset: int | None) -> Look:
+        if self._stop.is_set():
+            raise TimeoutError(f"reading {self._topic} was ended")
+        return await self._loop.run_in_executor(self._asking, self._look, offset)
+
     def follow(
-        self, offset: int, on_records: OnRecords, on_error: Callable[[Exception], None]
+        self,
+        offset: int,
+        on_records: OnRecords,
+        on_error: Callable[[Exception], None],
+        on_doubt: OnDoubt = ignore,
     ) -> None:
-        self._start_thread(self._follow, offset, on_records, on_error)
+        self._start_thread(self._follow, offset, on_records, on_error, on_doubt)
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         ends = await self._loop.run_in_executor(self._asking, self._prober.ends, self._topic)
@@ -135,8 +163,45 @@ class KafkaLog:
 
     def _close_consumers(self) -> None:
         self._prober.close()
-        if self._reader is not None:
-            self._reader.close()
+        for consumer in (self._reader, self._looker):
+            if consumer is not None:
+                consumer.close()
+
+    def _look(self, offset: int | None) -> Look:
+        """Raises TimeoutError, KafkaException."""
+        topic_id = self._ask_topic_id()
+        end = self._prober.end(self._topic)
+        if offset is None or offset >= end:
+            return Look(topic_id, end, None)
+        return Look(topic_id, end, self._read_one(offset))
+
+    def _ask_topic_id(self) -> str:
+        """Of the controller's metadata, never of what a client remembers."""
+        self._admin = self._admin or AdminClient({**self._servers})
+        asked = self._admin.describe_topics(
+            TopicCollection([self._topic]), request_timeout=TIMEOUT_S
+        )
+        return str(asked[self._topic].result(TIMEOUT_S).topic_id)
+
+    def _read_one(self, offset: int) -> bytes | None:
+        """The record at the offset, from the leader of now; None when it is not there."""
+        if self._looker is None:
+            self._looker = self._consumer(**_LOOKER)
+        looker = self._looker
+        looker.list_topics(self._topic, timeout=TIMEOUT_S)
+        looker.assign([TopicPartition(self._topic, 0, offset)])
+        try:
+            message = looker.poll(TIMEOUT_S)
+            if message is None:
+                raise TimeoutError(f"{self._topic} did not give offset {offset} in {TIMEOUT_S:g} s")
+            error = message.error()
+            if error is not None:
+                if _is_gone(error):
+                    return None
+                raise KafkaException(error)
+            return (message.value() or b"") if message.offset() == offset else None
+        finally:
+            looker.unassign()
 
     def _read(self, offset: int, limit: int, ends: Ends) -> list[Record]:
         if offset < ends.begin:
@@ -152,30 +217,46 @@ class KafkaLog:
         try:
             while not found or found[-1].offset + 1 < end:
                 first = consumer.poll(TIMEOUT_S if not found else LAST_POLL_S)
+                if first is None and not found:
+                    raise TimeoutError(f"{self._topic} did not give offset {offset} of {end}")
                 if first is None:
                     break
-                found.extend(_records([first, *consumer.consume(READ_BATCH, 0)]))
+                found.extend(_records([first, *consumer.consume(READ_BATCH, 0)], _raise))
         finally:
             consumer.unassign()
         return [record for record in found if record.offset < end]
 
     def _follow(
-        self, offset: int, on_records: OnRecords, on_error: Callable[[Exception], None]
+        self,
+        offset: int,
+        on_records: OnRecords,
+        on_error: Callable[[Exception], None],
+        on_doubt: OnDoubt,
     ) -> None:
-        consumer = self._consumer()
+        def on_trouble(error: KafkaError) -> None:
+            self._call(on_doubt, f"the consumer says: {error.str()}")
+
+        consumer, pulse = self._consumer(error_cb=on_trouble), Pulse()
         consumer.assign([TopicPartition(self._topic, 0, offset)])
         try:
             while not self._stop.is_set():
                 first = consumer.poll(0.2)
-                if first is not None:
-                    batch = _records([first, *consumer.consume(READ_BATCH, 0)])
-                    self._hand_over(on_records, batch)
+                messages = [] if first is None else [first, *consumer.consume(READ_BATCH, 0)]
+                pause_s = pulse.beat()
+                if pause_s > LONGEST_PAUSE_S:
+                    self._call(on_doubt, f"the reading thread was away for {pause_s:.1f} s")
+                if messages:
+                    self._hand_over(on_records, _records(messages, on_trouble))
+                    pulse.beat()  # waiting for the event loop is no pause
         except (KafkaException, OffsetGoneError) as error:
             self._call(on_error, error)
         finally:
             consumer.close()
 
     def _hand_over(self, on_records: OnRecords, batch: list[Record]) -> None:
+        if not batch:
+            return
+
         def run() -> None:
             try:
                 on_records(batch)
@@ -197,18 +278,28 @@ def is_fatal(error: KafkaError) -> bool:
     return error.fatal() or error.code() == KafkaError._FATAL  # noqa: SLF001 - librdkafka's name
 
 
-def _records(batch: list[Message]) -> list[Record]:
-    """Raises OffsetGoneError, and KafkaException for other errors that do not go away."""
+def _raise(error: KafkaError) -> None:
+    raise KafkaException(error)
+
+
+def _is_gone(error: KafkaError) -> bool:
+    return error.code() in (
+        KafkaError.OFFSET_OUT_OF_RANGE,
+        KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - librdkafka's own name for it
+    )
+
+
+def _records(batch: list[Message], on_trouble: Callable[[KafkaError], None]) -> list[Record]:
+    """Raises OffsetGoneError, and KafkaException for other errors that end the client."""
     found = list[Record]()
     for message in batch:
         error = message.error()
         if error is None:
             found.append(Record(message.offset() or 0, message.value() or b""))
-        elif error.code() in (
-            KafkaError.OFFSET_OUT_OF_RANGE,
-            KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001 - librdkafka's own name for it
-        ):
+        elif _is_gone(error):
             raise OffsetGoneError(message.offset() or 0, f"{error.str()}. Begin with a snapshot.")
         elif is_fatal(error):
             raise KafkaException(error)
+        else:
+            on_trouble(error)
     return found

@@ -1,15 +1,17 @@
 """The log in memory, for unit tests and the simulator: the port's contract without a broker."""
 
 import asyncio
+import uuid
 from collections.abc import Callable
 
-from stele.log.port import OnRecords, Record
+from stele.log.port import Look, OnDoubt, OnRecords, Record, ignore
 
 
 class MemoryPartition:
     """What a broker holds: the records, and who follows them. Shared by any number of logs."""
 
     def __init__(self) -> None:
+        self.topic_id = uuid.uuid4().hex
         self.records: list[Record] = []
         self.followers: list[OnRecords] = []
 
@@ -17,6 +19,15 @@ class MemoryPartition:
         record = Record(len(self.records), value)
         self.records.append(record)
         return record
+
+    def recreate(self) -> None:
+        """A fault: the topic is deleted and made anew. Who follows it stays where he is."""
+        self.topic_id = uuid.uuid4().hex
+        self.records.clear()
+
+    def truncate(self, end: int) -> None:
+        """A fault: the records from ``end`` on are lost."""
+        del self.records[end:]
 
 
 class MemoryLog:
@@ -35,14 +46,34 @@ class MemoryLog:
     async def end_offset(self) -> int:
         return len(self._partition.records)
 
+    async def look(self, offset: int | None) -> Look:
+        end = await self.end_offset()
+        held = self._partition.records
+        there = offset is not None and offset < len(held)
+        return Look(self._partition.topic_id, end, held[offset].value if there else None)  # type: ignore[index]
+
     def follow(
-        self, offset: int, on_records: OnRecords, on_error: Callable[[Exception], None]
+        self,
+        offset: int,
+        on_records: OnRecords,
+        on_error: Callable[[Exception], None],
+        on_doubt: OnDoubt = ignore,
     ) -> None:
-        self._follower = on_records
+        position = offset
+
+        def give(records: list[Record]) -> None:
+            """A consumer sees nothing before the offset where it stands."""
+            nonlocal position
+            fresh = [record for record in records if record.offset >= position]
+            if fresh:
+                position = fresh[-1].offset + 1
+                on_records(fresh)
+
+        self._follower = give
         past = self._partition.records[offset:]
         if past:
-            self._loop.call_soon(on_records, past)
-        self._partition.followers.append(on_records)
+            self._loop.call_soon(give, past)
+        self._partition.followers.append(give)
 
     async def read(self, offset: int, limit: int) -> list[Record]:
         return self._partition.records[offset : offset + limit]

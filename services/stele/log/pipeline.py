@@ -4,15 +4,19 @@ The writer decides each command on the image as it will be once all its records 
 chains their state ids. A record answers its callers when the writer's own reader meets it. When a
 foreign record wins an epoch, the whole chain has lost: prev_state_ids never come back, so those records
 are losers wherever they land, and their commands are decided again under the same request ids.
+
+A request id is looked up first: on its way here, then among all that was decided. What was decided is
+answered from its epoch's own record, so whoever asks again is told exactly what the first was told. Refusals
+are records too: the barrier that they wait for carries them. What is too large for a record goes in parts,
+which nobody waits for, chained in flight with the record that commits them.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
-from stele.domain.cluster.facts import ClusterCreated
 from stele.domain.commands import (
     Envelope,
     FoundCluster,
@@ -22,56 +26,63 @@ from stele.domain.commands import (
     command_digest,
     command_name,
 )
+from stele.domain.context import Decision as Decided
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
-from stele.domain.facts import Epoch
+from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import NO_LOG, Image
-from stele.log.codec import encode_epoch
+from stele.domain.registry import required_features
+from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
+from stele.domain.requests.ids import time_ms
+from stele.domain.requests.not_taken import check_id, expired, reused, unreadable
+from stele.log.codec import decode_epoch, encode_epoch
+from stele.log.flight import (
+    MAX_RECORD_BYTES,
+    Barrier,
+    Command,
+    InFlight,
+    Records,
+    Reply,
+    Waiting,
+    images_after,
+    internal,
+    log_id_of_founding,
+    outcome_of,
+    size_of_refusal,
+    too_large,
+)
 from stele.log.fold import Fold
+from stele.log.parts import PART_BYTES, in_parts
 
-MAX_RECORD_BYTES: Final = 8 * 1024 * 1024 - 4096
-"""The topic takes 8 MiB with the batch's own header."""
+NO_DIGEST: Final = bytes(16)
+"""Of a barrier, which is nobody's command."""
+MAX_REFUSALS_BYTES: Final = 1024 * 1024
+"""Of the refusals that share a barrier: a caller of one does not wait for megabytes of others."""
 
-Reply = Callable[[Outcome], None]
+replace = msgspec.structs.replace
+
 OnBug = Callable[[Envelope, Exception], None]
+Fill = Callable[[FoundCluster], FoundCluster]
+"""Completes a founding with what its caller cannot know; the caller's own words stay what is digested."""
+Decisions = Mapping[str, Decision]
+Recall = Callable[[int, Callable[[Decisions | None], None]], None]
+"""Called with an epoch of the past; calls back, at once or later, with what it decided, or None when that
+cannot be read now."""
 
 
 class Ids(msgspec.Struct, frozen=True):
-    """Where a writer gets what it may not invent: state ids, request ids of barriers, its clock."""
+    """Where a writer gets what it may not invent: state ids, its clock."""
 
     next_state_id: Callable[[bytes], bytes]
-    request_id: Callable[[], str]
     now_ms: Callable[[], int]
-
-
-class Waiting(msgspec.Struct, frozen=True):
-    """A caller: its command, and how to answer it."""
-
-    envelope: Envelope
-    reply: Reply
-
-
-class InFlight(msgspec.Struct):
-    """A record on its way: the image if it wins, and who waits for it.
-
-    ``refused`` are commands whose rejection rests on ``image`` still being the newest: they are
-    answered when this record wins, and decided again when it loses. ``readers`` wait for a barrier.
-    """
-
-    request_id: str
-    value: bytes
-    image: Image
-    waiting: list[Waiting]
-    refused: list[tuple[Waiting, Rejection]]
-    readers: list[Reply]
 
 
 class CommitPipeline:
     """One writer of one log. Feed it commands and records; take ``appends`` out and append them.
 
     ``append`` is called with each record in order. It may lose, double or delay them: that is what the
-    protocol is for. A command that breaks the core is refused as ``internal`` and told to ``on_bug``,
-    so that it cannot take the commands of others down; without ``on_bug`` it raises.
+    protocol is for. ``recall`` reads the past. A command that breaks the core is refused as ``internal`` and
+    told to ``on_bug``, so that it cannot take the commands of others down; without ``on_bug`` it raises.
     """
 
     def __init__(
@@ -79,32 +90,47 @@ class CommitPipeline:
         fold: Fold,
         append: Callable[[bytes], None],
         ids: Ids,
+        recall: Recall,
         on_bug: OnBug | None = None,
+        fill: Fill = lambda command: command,
     ) -> None:
         self.fold = fold
         self.redecided = 0
         """Records that lost to a foreign one, so that their commands were decided again."""
         self.bytes_in_flight = 0
+        self.recalling = 0
+        """Callers who wait for what the past says of their request id."""
         self._on_bug = on_bug
         self._append = append
         self._ids = ids
+        self._recall = recall
+        self._fill = fill
+        self._newest: tuple[int, bytes] = (0, b"")
+        """The last winner, which ``recall`` may not know yet."""
         self._in_flight: deque[InFlight] = deque()
-        self._by_request: dict[str, InFlight] = {}
-        self._open_barrier: InFlight | None = None
+        self._by_request: dict[str, Command] = {}
+        self._open: Barrier | None = None
 
     @property
     def in_flight(self) -> int:
-        """Records that were appended and not met yet."""
-        return len(self._in_flight)
+        """Records that were appended, or are about to be, and not met yet."""
+        return len(self._in_flight) + (self._open is not None)
 
     @property
     def tip(self) -> Image:
         """The image once everything in flight has won."""
-        return self._in_flight[-1].image if self._in_flight else self.fold.image
+        if self._open is not None:
+            return self._open.image
+        return self._appended_tip()
 
     def submit(self, envelope: Envelope, reply: Reply) -> None:
         """Decide and append; ``reply`` is called once, when the outcome is certain."""
-        self._submit(Waiting(envelope, reply))
+        newest = self.tip.state_id
+        problem = check_id(envelope.request_id, newest, self._ids.now_ms())
+        if problem is not None:
+            reply(self._not_taken(envelope, problem))
+            return
+        self._submit(Waiting(envelope, command_digest(envelope.command), reply))
 
     def read_barrier(self, reply: Reply) -> None:
         """Answer when everything that was committed before this call is applied here.
@@ -114,8 +140,18 @@ class CommitPipeline:
         self._barrier().readers.append(reply)
 
     def flush(self) -> None:
-        """The records so far are on their way: a later reader needs a barrier of its own."""
-        self._open_barrier = None
+        """Append the barrier with all who wait for it; a later reader needs one of its own."""
+        if self._open is None:
+            return
+        opened, self._open = self._open, None
+        facts = tuple(c.refused for c in opened.commands if c.refused is not None)
+        noop = Envelope(request_id="", command=Noop())
+        tip = self._appended_tip()
+        value, epoch = self._encode(
+            tip, noop, NO_DIGEST, facts, opened.at_ms, opened.image.state_id
+        )
+        image = evolve(tip, epoch)
+        self._launch(InFlight(value, image, opened.commands, opened.readers, opened.expired))
 
     def on_record(self, offset: int, value: bytes) -> Epoch | None:
         """Meet the next record of the log and answer whom it concerns.
@@ -128,8 +164,10 @@ class CommitPipeline:
             self._won(offset)
             return None
         epoch = self.fold.offer(offset, value)
-        if epoch is not None and self._in_flight:
-            self._start_again()
+        if epoch is not None:
+            self._newest = (epoch.epoch, value)
+            if self._in_flight or self._open is not None:
+                self._start_again()
         return epoch
 
     def resolve(self) -> None:
@@ -141,167 +179,219 @@ class CommitPipeline:
             if self._in_flight:
                 self._append(self._in_flight[0].value)
             return
-        noop = Envelope(request_id=self._ids.request_id(), command=Noop())
-        value, _ = self._encode(self.fold.image, noop, (), self._ids.now_ms())
+        noop = Envelope(request_id="", command=Noop())
+        value, _ = self._encode(self.fold.image, noop, NO_DIGEST, (), self._ids.now_ms())
         self._append(value)
 
-    def _submit(self, waiting: Waiting) -> None:
-        envelope = waiting.envelope
-        flying = self._by_request.get(envelope.request_id)
-        if flying is not None:
-            flying.waiting.append(waiting)
+    def _submit(self, waiting: Waiting, unrelated: frozenset[int] = frozenset()) -> None:
+        """``unrelated`` are epochs of the past that turned out not to have decided this id."""
+        request_id = waiting.envelope.request_id
+        on_its_way = self._by_request.get(request_id)
+        if on_its_way is not None:
+            on_its_way.callers.append(waiting)
             return
-        tip = self.tip
-        try:
-            at_ms = self._ids.now_ms()
-            decision = decide(tip, self._with_log_id(envelope), at_ms)
-            if isinstance(decision, Rejection):
-                self._refuse(waiting, decision)
+        decided = self.fold.image.decided
+        assert decided is not None, "a writer keeps the memory of decided requests"
+        for epoch in decided.candidates(request_id):
+            if epoch not in unrelated:
+                self._ask_the_past(waiting, unrelated, epoch)
                 return
-            value, image = self._encode(tip, envelope, decision, at_ms)
+        id_ms, tip = time_ms(request_id), self.tip
+        if id_ms <= decided.horizon_ms:
+            waiting.reply(self._not_taken(waiting.envelope, expired(decided.horizon_ms)))
+        elif tip.decided is not None and id_ms <= tip.decided.horizon_ms:
+            self._barrier().expired.append(waiting)
+        else:
+            self._decide(waiting, tip)
+
+    def _ask_the_past(self, waiting: Waiting, unrelated: frozenset[int], epoch: int) -> None:
+        self.recalling += 1
+
+        def answered(decisions: Decisions | None) -> None:
+            self.recalling -= 1
+            if decisions is None:
+                waiting.reply(self._not_taken(waiting.envelope, unreadable(epoch)))
+                return
+            found = decisions.get(waiting.envelope.request_id)
+            if found is None:
+                self._submit(waiting, unrelated | {epoch})
+            else:
+                self._answer(waiting, found.digest, found.outcome)
+
+        newest, value = self._newest
+        if epoch == newest:
+            answered(decisions_of(decode_epoch(value)))
+        else:
+            self._recall(epoch, answered)
+
+    def _decide(self, waiting: Waiting, tip: Image) -> None:
+        envelope = waiting.envelope
+        try:
+            records = self._records(waiting, tip)
+            if isinstance(records, Rejection):
+                self._refuse(waiting, records)
+                return
+            images = list(images_after(tip, records))
         except Exception as error:
             if self._on_bug is None:
                 raise
             self._on_bug(envelope, error)
-            waiting.reply(_rejected(envelope, tip, _internal(error)))
+            self._refuse(waiting, internal(error))
             return
-        if len(value) > MAX_RECORD_BYTES:
-            waiting.reply(_rejected(envelope, tip, _too_large(len(value))))
-            return
-        self._launch(InFlight(envelope.request_id, value, image, [waiting], [], []))
+        if self._open is not None:
+            self.flush()
+            images = list(images_after(self._appended_tip(), records))
+        *parts, commit = map(InFlight, (value for value, _ in records), images)
+        commit.commands.append(Command(envelope.request_id, waiting.digest, [waiting]))
+        for flight in (*parts, commit):
+            self._launch(flight)
+
+    def _records(self, waiting: Waiting, tip: Image) -> Records | Rejection:
+        """What a command becomes: one record, or parts and the record that commits them."""
+        at_ms, envelope = self._ids.now_ms(), self._with_log_id(waiting.envelope)
+
+        def decide_after(epochs: int) -> Decided:
+            return decide(replace(tip, epoch=tip.epoch + epochs), envelope, at_ms)
+
+        facts = decide_after(0)
+        if isinstance(facts, Rejection):
+            return facts
+        record = self._encode(tip, envelope, waiting.digest, tuple(facts), at_ms)
+        if len(record[0]) <= PART_BYTES:
+            return [record]
+        split = in_parts(facts, record[1].state_id.hex(), decide_after, PART_BYTES)
+        if isinstance(split, Rejection):
+            return split
+        parts, commit = split
+        records, nobodys = Records(), replace(envelope, request_id="")
+        for part in parts:
+            value, epoch = self._encode(tip, nobodys, NO_DIGEST, (part,), at_ms)
+            records.append((value, epoch))
+            tip = replace(tip, epoch=epoch.epoch, state_id=epoch.state_id)
+        records.append(self._encode(tip, envelope, waiting.digest, commit, at_ms))
+        largest = max(len(value) for value, _ in records)
+        return records if largest <= MAX_RECORD_BYTES else too_large(largest)
 
     def _refuse(self, waiting: Waiting, rejection: Rejection) -> None:
-        """A refusal too must rest on the newest state, so it waits behind a barrier.
+        """A refusal too must rest on the newest state, so it waits behind a barrier, which records it.
 
-        A log that is not founded takes no barrier: there is nothing to decide on.
+        A log that is not founded takes no barrier: there is nothing to decide on, and nothing was decided.
         """
         if self.tip.log_id == NO_LOG:
-            waiting.reply(_rejected(waiting.envelope, self.tip, rejection))
+            waiting.reply(self._not_taken(waiting.envelope, rejection))
             return
-        self._barrier().refused.append((waiting, rejection))
+        envelope, barrier = waiting.envelope, self._barrier()
+        fact = refusal(envelope, waiting.digest, rejection)
+        command = Command(envelope.request_id, waiting.digest, [waiting], fact)
+        barrier.commands.append(command)
+        self._by_request[command.request_id] = command
+        barrier.size_bytes += size_of_refusal(fact)
+        if barrier.size_bytes > MAX_REFUSALS_BYTES:
+            self.flush()
 
-    def _barrier(self) -> InFlight:
-        if self._open_barrier is None or self._open_barrier is not self._tail():
-            noop = Envelope(request_id=self._ids.request_id(), command=Noop())
-            value, image = self._encode(self.tip, noop, (), self._ids.now_ms())
-            self._open_barrier = InFlight(noop.request_id, value, image, [], [], [])
-            self._launch(self._open_barrier)
-        return self._open_barrier
+    def _barrier(self) -> Barrier:
+        if self._open is None:
+            tip = self._appended_tip()
+            state_id = self._ids.next_state_id(tip.state_id)
+            after = replace(tip, epoch=tip.epoch + 1, state_id=state_id)
+            self._open = Barrier(after, self._ids.now_ms())
+        return self._open
 
-    def _tail(self) -> InFlight | None:
-        return self._in_flight[-1] if self._in_flight else None
+    def _appended_tip(self) -> Image:
+        return self._in_flight[-1].image if self._in_flight else self.fold.image
 
     def _launch(self, flight: InFlight) -> None:
         self._in_flight.append(flight)
         self.bytes_in_flight += len(flight.value)
-        self._by_request[flight.request_id] = flight
+        for command in flight.commands:
+            self._by_request[command.request_id] = command
         self._append(flight.value)
 
     def _encode(
-        self, tip: Image, envelope: Envelope, decision: tuple[object, ...], at_ms: int
-    ) -> tuple[bytes, Image]:
+        self,
+        tip: Image,
+        envelope: Envelope,
+        digest: bytes,
+        facts: tuple[AnyFact, ...],
+        at_ms: int,
+        state_id: bytes = b"",
+    ) -> tuple[bytes, Epoch]:
         """``at_ms`` is the time that was decided by, so that any reader can decide again and compare."""
         read = self.fold.image
         epoch = Epoch(
             prev_state_id=tip.state_id,
-            state_id=self._ids.next_state_id(tip.state_id),
-            log_id=tip.log_id if tip.log_id != NO_LOG else _founded(decision),
+            state_id=state_id or self._ids.next_state_id(tip.state_id),
+            log_id=tip.log_id if tip.log_id != NO_LOG else log_id_of_founding(facts),
             witness_state_id=read.state_id,
             epoch=tip.epoch + 1,
             witness_epoch=read.epoch,
-            command_digest=command_digest(envelope.command),
             request_id=envelope.request_id,
             command=command_name(envelope.command),
-            facts=decision,  # type: ignore[arg-type]
+            command_digest=digest,
+            facts=facts,
             actor=envelope.actor,
             reason=envelope.reason,
             origin=envelope.origin,
             at_ms=at_ms,
+            required_features=required_features(facts),
         )
-        return encode_epoch(epoch), evolve(tip, epoch)
+        return encode_epoch(epoch), epoch
 
     def _with_log_id(self, envelope: Envelope) -> Envelope:
-        """A founding gets the log's id, time-ordered as state ids are."""
+        """A founding gets the log's id, time-ordered as state ids are, and what ``fill`` knows."""
         command = envelope.command
-        if not isinstance(command, FoundCluster) or command.log_id:
+        if not isinstance(command, FoundCluster):
             return envelope
-        log_id = self._ids.next_state_id(NO_LOG).hex()
-        command = msgspec.structs.replace(command, log_id=log_id)
-        return msgspec.structs.replace(envelope, command=command)
+        command = self._fill(command)
+        if not command.log_id:
+            command = replace(command, log_id=self._ids.next_state_id(NO_LOG).hex())
+        return replace(envelope, command=command)
 
     def _won(self, offset: int) -> None:
         flight = self._in_flight.popleft()
         self.bytes_in_flight -= len(flight.value)
-        if flight is self._open_barrier:
-            self._open_barrier = None
-        del self._by_request[flight.request_id]
-        self.fold.adopt(offset, flight.value, flight.image)
-        met = Outcome(
-            request_id=flight.request_id,
-            applied=True,
-            epoch=flight.image.epoch,
-            state_id=flight.image.state_id,
-            log_id=flight.image.log_id,
-        )
+        for command in flight.commands:
+            del self._by_request[command.request_id]
         image = flight.image
+        self.fold.adopt(offset, flight.value, image)
+        self._newest = (image.epoch, flight.value)
         for reply in flight.readers:
-            reply(met)
-        for waiting in flight.waiting:
-            waiting.reply(_applied(waiting.envelope, image.epoch, image.state_id, image.log_id))
-        for waiting, rejection in flight.refused:
-            waiting.reply(_rejected(waiting.envelope, flight.image, rejection))
+            reply(outcome_of("", image, None))
+        for command in flight.commands:
+            fact = command.refused
+            rejection = None if fact is None else rejection_of(fact)
+            outcome = outcome_of(command.request_id, image, rejection)
+            for waiting in command.callers:
+                self._answer(waiting, command.digest, outcome)
+        for waiting in flight.expired:
+            self._submit(waiting)
+
+    def _answer(self, waiting: Waiting, digest: bytes, outcome: Outcome) -> None:
+        if waiting.digest == digest:
+            waiting.reply(outcome)
+        else:
+            waiting.reply(self._not_taken(waiting.envelope, reused(outcome.epoch)))
+
+    def _not_taken(self, envelope: Envelope, rejection: Rejection) -> Outcome:
+        outcome = outcome_of(envelope.request_id, self.fold.image, rejection)
+        return replace(outcome, taken=False)
 
     def _start_again(self) -> None:
-        lost, self._in_flight = self._in_flight, deque()
+        """Decide the commands of a lost chain again, in their order."""
+        lost, opened = self._in_flight, self._open
+        self._in_flight, self._open = deque(), None
         self._by_request = {}
         self.bytes_in_flight = 0
-        self._open_barrier = None
         self.redecided += len(lost)
-        for flight in lost:
-            for waiting in flight.waiting:
+        flights: list[InFlight | Barrier] = [*lost]
+        if opened is not None:
+            flights.append(opened)
+        for flight in flights:
+            for command in flight.commands:
+                for waiting in command.callers:
+                    self._submit(waiting)
+            for waiting in flight.expired:
                 self._submit(waiting)
-            for waiting, _ in flight.refused:
-                self._submit(waiting)
-            if flight.readers:
-                self._barrier().readers.extend(flight.readers)
-
-
-def _applied(envelope: Envelope, epoch: int, state_id: bytes, log_id: bytes) -> Outcome:
-    return Outcome(
-        request_id=envelope.request_id, applied=True, epoch=epoch, state_id=state_id, log_id=log_id
-    )
-
-
-def _rejected(envelope: Envelope, image: Image, rejection: Rejection) -> Outcome:
-    return Outcome(
-        request_id=envelope.request_id,
-        applied=False,
-        epoch=image.epoch,
-        state_id=image.state_id,
-        rejection=rejection,
-        log_id=image.log_id,
-    )
-
-
-def _founded(decision: tuple[object, ...]) -> bytes:
-    (fact,) = decision
-    assert isinstance(fact, ClusterCreated)
-    return bytes.fromhex(fact.log_id)
-
-
-def _internal(error: Exception) -> Rejection:
-    return Rejection(
-        "internal",
-        "The command breaks the metadata log's own rules, so nothing was changed.",
-        "Report it with the service's log.",
-        {"error": repr(error)[:500]},
-    )
-
-
-def _too_large(size_bytes: int) -> Rejection:
-    return Rejection(
-        "record_too_large",
-        f"The change needs a record of {size_bytes} bytes; the log takes {MAX_RECORD_BYTES}.",
-        "Split it into smaller commands.",
-        {"size_bytes": str(size_bytes)},
-    )
+        readers = [reply for flight in flights for reply in flight.readers]
+        if readers:
+            self._barrier().readers.extend(readers)

@@ -17,7 +17,23 @@ class Record(NamedTuple):
     value: bytes
 
 
+class Look(NamedTuple):
+    """What the topic holds now, asked of the leader that it has now."""
+
+    topic_id: str
+    """What the brokers call the topic; a topic that is made anew has another. Empty: they have no ids."""
+    end: int
+    """The offset after the last durable record."""
+    value: bytes | None
+    """The record at the offset that was asked for; None when there is none."""
+
+
 OnRecords = Callable[[list[Record]], None]
+OnDoubt = Callable[[str], None]
+
+
+def ignore(reason: str) -> None:
+    """For readers that have no anchor to look at."""
 
 
 class LogPast(Protocol):
@@ -36,11 +52,20 @@ class Log(LogPast, Protocol):
     async def end_offset(self) -> int:
         """The offset after the last durable record. Raises TimeoutError after the adapter's limit."""
 
+    async def look(self, offset: int | None) -> Look:
+        """The topic afresh, and the record at ``offset``. Raises TimeoutError, KafkaException."""
+
     def follow(
-        self, offset: int, on_records: OnRecords, on_error: Callable[[Exception], None]
+        self,
+        offset: int,
+        on_records: OnRecords,
+        on_error: Callable[[Exception], None],
+        on_doubt: OnDoubt = ignore,
     ) -> None:
         """Call ``on_records`` in the event loop with all records from ``offset`` on, as they come.
 
+        ``on_doubt`` is called, before any later records, when records may have been missed: an error of
+        the consumer, a connection that was made anew, a pause of the reading thread.
         ``on_error`` is called once when following is over for good, such as an offset that is gone.
         """
 

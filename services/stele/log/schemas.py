@@ -6,6 +6,7 @@ that were written with them stay in the log.
 
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,8 @@ from fastavro.schema import fingerprint, load_schema, to_parsing_canonical_form
 from stele.log.chain import MAGIC
 
 HEADER_BYTES: Final = 10
+ORDER_FILE: Final = "order.txt"
+"""In the history: its files, the oldest release first."""
 """``chain.MAGIC`` and eight bytes of fingerprint: Avro's single-object encoding."""
 
 Schema = Any
@@ -28,6 +31,8 @@ class SchemaSet(msgspec.Struct, frozen=True):
     newest: dict[str, Schema]
     headers: dict[str, bytes]
     by_header: dict[bytes, tuple[str, Schema]]
+    releases: dict[str, tuple[bytes, ...]]
+    """Headers by record name, the oldest release first and the newest schema last."""
 
 
 def schema_folder() -> Path:
@@ -54,7 +59,25 @@ def load_schemas(folder: Path | None = None) -> SchemaSet:
     past = [load_schema(path) for path in sorted((folder / "history").glob("*.avsc"))]
     by_header = {header_of(schema): (_name(schema), schema) for schema in past}
     by_header.update({headers[name]: (name, schema) for name, schema in newest.items()})
-    return SchemaSet(newest, headers, by_header)
+    return SchemaSet(newest, headers, by_header, _releases(folder, headers))
+
+
+def _releases(folder: Path, headers: dict[str, bytes]) -> dict[str, tuple[bytes, ...]]:
+    """The order of the history, which its file ``order.txt`` keeps: a line for each file, the oldest first."""
+    order = folder / "history" / ORDER_FILE
+    files = order.read_text().split() if order.exists() else []
+    return {
+        name: (
+            *(
+                header
+                for file in files
+                if file.startswith(f"{name.lower()}-")
+                and (header := MAGIC + bytes.fromhex(file.removesuffix(".avsc")[-16:])) != newest
+            ),
+            newest,
+        )
+        for name, newest in headers.items()
+    }
 
 
 def _name(schema: Schema) -> str:
@@ -67,24 +90,86 @@ def history_file(folder: Path, name: str, header: bytes) -> Path:
 
 
 def _release(folder: Path) -> int:
-    """Keep the newest schemas for ever."""
+    """Keep the newest schemas for ever; a file that is there stays as it is."""
     (folder / "history").mkdir(exist_ok=True)
     for path in sorted(folder.glob("*.avsc")):
         schema = load_schema(path)
-        history_file(folder, _name(schema), header_of(schema)).write_text(path.read_text())
-    return 0
+        kept = history_file(folder, _name(schema), header_of(schema))
+        if not kept.exists():
+            kept.write_text(path.read_text())
+            with (folder / "history" / ORDER_FILE).open("a") as order:
+                order.write(f"{kept.name}\n")
+    return _check(folder)
 
 
 def _check(folder: Path) -> int:
-    """Every newest schema must stand in the history, so that no released one is ever lost."""
-    missing = [
-        name
-        for name, header in load_schemas(folder).headers.items()
-        if not history_file(folder, name, header).exists()
+    """Every newest schema must stand in the history as it is, and read all that stand there."""
+    schemas = load_schemas(folder)
+    flaws = [
+        flaw
+        for name, schema in schemas.newest.items()
+        for flaw in (
+            *_flaws_of_history(history_file(folder, name, schemas.headers[name]), schema),
+            *_flaws_of_reading(folder, name, schema),
+        )
     ]
-    for name in missing:
-        print(f"schema {name} changed: run `python -m stele.log.schemas release` and commit it")
-    return 1 if missing else 0
+    for flaw in flaws:
+        print(flaw)
+    return 1 if flaws else 0
+
+
+def _flaws_of_history(kept: Path, schema: Schema) -> list[str]:
+    name = _name(schema)
+    if not kept.exists():
+        return [f"schema {name} changed: run `python -m stele.log.schemas release` and commit it"]
+    if _meaning(load_schema(kept)) != _meaning(schema):
+        return [
+            f"schema {name} differs from {kept.name} in what a fingerprint does not show, such as a logical "
+            "type: readers cannot tell which one wrote a record. Add a field with another name instead"
+        ]
+    return []
+
+
+def _flaws_of_reading(folder: Path, name: str, schema: Schema) -> list[str]:
+    """Fields that a record of an older schema has no value for."""
+    new = dict(records_of(schema))
+    flaws = []
+    for path in sorted((folder / "history").glob(f"{name.lower()}-*.avsc")):
+        for record, old in records_of(load_schema(path)):
+            before = {field["name"] for field in old}
+            flaws += [
+                f"{record}.{field['name']} has no default, and records of {path.name} do not have it: "
+                "give it one"
+                for field in new.get(record, ())
+                if field["name"] not in before and "default" not in field
+            ]
+    return flaws
+
+
+def records_of(schema: Schema) -> Iterator[tuple[str, list[Schema]]]:
+    """Name and fields of every record in a schema."""
+    if isinstance(schema, list):
+        for branch in schema:
+            yield from records_of(branch)
+    elif isinstance(schema, dict):
+        if schema["type"] == "record":
+            yield str(schema["name"]), schema["fields"]
+            for field in schema["fields"]:
+                yield from records_of(field["type"])
+        else:
+            for part in ("type", "items", "values"):
+                yield from records_of(schema.get(part))
+
+
+def _meaning(schema: Schema) -> Schema:
+    """A schema without its documentation, its defaults and what fastavro adds for itself."""
+    if isinstance(schema, dict):
+        return {
+            key: _meaning(value)
+            for key, value in schema.items()
+            if key not in {"doc", "default"} and not key.startswith("__")
+        }
+    return [_meaning(part) for part in schema] if isinstance(schema, list) else schema
 
 
 if __name__ == "__main__":

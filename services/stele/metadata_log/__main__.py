@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.metadata_log.commands_topic import CommandsTopic
+from stele.metadata_log.evidence import older_cluster
 from stele.metadata_log.http import Api
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
@@ -32,7 +33,7 @@ async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, 
         settings.kafka_replication_factor,
     )
     epochs = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
-    writer = Writer(epochs, settings)
+    writer = Writer(epochs, settings, older_cluster)
     commands = CommandsTopic(settings, writer)
 
     async def start() -> None:
@@ -57,6 +58,7 @@ def health_of(writer: Writer, commands: CommandsTopic) -> Health:
     reason = reason or commands.failure
     if not reason and not writer.ready:
         reason = "Reading the log; try again in a moment."
+    reason = reason or writer.trouble
     return Health(
         ok=not reason,
         epoch=writer.image.epoch,

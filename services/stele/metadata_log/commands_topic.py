@@ -1,7 +1,7 @@
 """Commands that come through Kafka: ``commands`` in, ``outcomes`` out, each keyed by request id.
 
 A consumer group hands the topic to one instance. An offset is committed only once the outcomes of all
-commands before it are on the broker, so a command may be read twice but never lost; that it is applied once
+commands before it are on the broker, so a command may be read twice but never lost; that it has one outcome
 is the request id's work. Nothing in the topic stops the reading: what is no command is answered or counted.
 """
 
@@ -87,6 +87,8 @@ class CommandsTopic:
         self._outcomes = flow_topic(settings.cluster, "outcomes")
         self._progress: dict[int, Progress] = {}
         self._to_send: list[dict[str, Any]] = []
+        self._to_submit: deque[Received] = deque()
+        """What was read and not given to the writer yet, in its order; the event loop's own."""
         self._settings = settings
         self._membership = Membership(self._stop)
         self._producer = Producer(_producer_settings(settings))
@@ -204,14 +206,22 @@ class CommandsTopic:
     # -- the event loop --
 
     def _submit(self, batch: list[Received]) -> None:
-        for index, received in enumerate(batch):
+        """Commands keep their order: while the writer is busy, later ones wait behind earlier ones."""
+        waits = bool(self._to_submit)
+        self._to_submit.extend(batch)
+        if not waits:
+            self._submit_all()
+
+    def _submit_all(self) -> None:
+        while self._to_submit:
             try:
-                self._submit_one(received)
+                self._submit_one(self._to_submit[0])
             except BusyError:
-                self._loop.call_later(RETRY_BUSY_S, self._submit, batch[index:])
+                self._loop.call_later(RETRY_BUSY_S, self._submit_all)
                 return
             except ReaderStoppedError:
                 return  # the topic keeps them for an instance that can read the log
+            self._to_submit.popleft()
 
     def _submit_one(self, received: Received) -> None:
         try:
@@ -249,6 +259,8 @@ class CommandsTopic:
             epoch=image.epoch,
             state_id=image.state_id,
             rejection=rejection,
+            log_id=image.log_id,
+            taken=False,
         )
         metrics.rejections.labels(code).inc()
         self._send(received.partition, received.offset, request_id, encode_outcome(outcome))

@@ -45,6 +45,7 @@ redecided = Gauge(
     registry=REGISTRY,
 )
 losers = Gauge("stele_log_losers", "Records in the log that lost their epoch.", registry=REGISTRY)
+strays = Gauge("stele_log_strays", "Records of other logs that were skipped.", registry=REGISTRY)
 epoch = Gauge("stele_log_epoch", "The last epoch applied here.", registry=REGISTRY)
 lag = Gauge(
     "stele_log_lag_records",

@@ -1,5 +1,7 @@
 """Settings of metadata-log, beside those of every service."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from stele.runtime.settings import ServiceSettings
@@ -25,6 +27,11 @@ class MetadataLogSettings(ServiceSettings):
         le=60,
         description="A record that was not read back within this time is forced to an outcome by a"
         " NOOP; seconds. An append takes milliseconds, a change of leader a second.",
+    )
+    found: Literal["no", "auto"] = Field(
+        default="no",
+        description="auto: found the cluster when the log is empty and nothing tells of an older one; for"
+        " trials. no: wait for `stele found`.",
     )
     commands_session_timeout_s: float = Field(
         default=6.0,

@@ -16,21 +16,32 @@ from confluent_kafka import KafkaException
 from structlog.stdlib import BoundLogger
 
 from stele.domain.commands import Envelope, FoundCluster, Outcome
-from stele.domain.image import ZERO_STATE, Image
+from stele.domain.image import Image
+from stele.log.errors import LogError
+from stele.log.flight import Reply
 from stele.log.fold import Fold
 from stele.log.history import History
-from stele.log.pipeline import CommitPipeline, Ids, Reply
-from stele.log.port import Log, Record
+from stele.log.pipeline import CommitPipeline, Decisions, Ids
+from stele.log.port import Log
+from stele.log.reader import LogReader
 from stele.log.state_ids import next_state_id
 from stele.metadata_log import metrics
+from stele.metadata_log.founding import (
+    OlderCluster,
+    founding,
+    meant_for_another,
+    nothing_older,
+    refused_for,
+)
+from stele.metadata_log.past import Past
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
 
 log: BoundLogger = get_logger(__name__)
 
 TICK_S: Final = 0.25
-LAG_EVERY_S: Final = 2.0
-CREATE_TIMEOUT_S: Final = 60.0
+FOUND_TIMEOUT_S: Final = 60.0
 RETRY_START_S: Final = 1.0
 _ENTROPY_BITS: Final = 74
 
@@ -53,33 +64,42 @@ def make_ids() -> Ids:
     def state_id(previous: bytes) -> bytes:
         return next_state_id(previous, now_ms(), chance.getrandbits(_ENTROPY_BITS))
 
-    return Ids(next_state_id=state_id, request_id=lambda: str(uuid.uuid4()), now_ms=now_ms)
+    return Ids(next_state_id=state_id, now_ms=now_ms)
 
 
 class Writer:
     """Decides commands and appends them; keeps the image and its history. Lives in one event loop."""
 
-    def __init__(self, kafka_log: Log, settings: MetadataLogSettings) -> None:
+    def __init__(
+        self,
+        kafka_log: Log,
+        settings: MetadataLogSettings,
+        older_cluster: OlderCluster = nothing_older,
+    ) -> None:
         self.failure: Exception | None = None
         self.history = History(kafka_log)
         self.moved = asyncio.Event()
         """Set, and replaced by a fresh one, whenever epochs were applied."""
-        self.lag_records: int | None = None
-        """To the end of the log as it was seen last; None before the first look."""
         self._log = kafka_log
         self._settings = settings
         self._fold = Fold()
-        self._pipeline = CommitPipeline(self._fold, self._append, make_ids(), self._on_bug)
+        self._reader = LogReader(
+            kafka_log, self._fold, self._take, self._after_records, self._fail, _on_stray
+        )
+        self._older_cluster = older_cluster
+        self._past = Past(self.history)
+        self._pipeline = CommitPipeline(
+            self._fold, self._append, make_ids(), self._recall, self._on_bug, self._fill
+        )
         self._loop = asyncio.get_running_loop()
         self._waiting: set[asyncio.Future[Outcome]] = set()
         self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
         self._flush_is_due = False
         self._progress_s = time.monotonic()
         self._redecided = 0
-        self._probing = asyncio.Lock()
-        self._next_probe: asyncio.Task[int] | None = None
         self._ready = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = set[asyncio.Task[None]]()
+        self._refused_founding = ""
 
     @property
     def image(self) -> Image:
@@ -87,8 +107,25 @@ class Writer:
 
     @property
     def ready(self) -> bool:
-        """The log was read to the end that it had at the start, and there is a cluster in it."""
+        """The log was read to the end that it had at the start; there need not be a cluster in it."""
         return self._ready.is_set()
+
+    @property
+    def lag_records(self) -> int | None:
+        """To the end of the log as it was seen last; None before the first look."""
+        end = self._reader.end
+        return None if end is None else max(0, end - self._fold.next_offset)
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is acknowledged at present, in words; empty when commands are taken."""
+        if self._reader.trouble or not self.ready or self.image.cluster:
+            return self._reader.trouble
+        refused = f" {self._refused_founding}" if self._refused_founding else ""
+        return (
+            f"There is no cluster in the log of '{self._settings.cluster}'.{refused} Run `stele found` once;"
+            " if there was a cluster, look whether the right topic is there."
+        )
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Raises BusyError: nothing was done."""
@@ -99,32 +136,31 @@ class Writer:
             raise BusyError(f"reading the log, at epoch {self.image.epoch}") from None
 
     async def start(self) -> None:
-        """Read the log to its end, and make the cluster when there is none.
+        """Read the log to its end, and found the cluster when there is none and the setting says so.
 
         Returns too when the log cannot be read: ``failure`` then says why.
         """
-        self._log.follow(0, self._on_records, self._fail)
-        self._tasks = [
-            asyncio.create_task(self._watch(), name="log-watch"),
-            asyncio.create_task(self._measure_lag(), name="log-lag"),
-        ]
+        self._reader.start()
+        self._tasks = {asyncio.create_task(self._watch(), name="log-watch")}
         with contextlib.suppress(ReaderStoppedError):
             while not self._ready.is_set():
                 try:
-                    await self._wait_for_offset(await self._log.end_offset())
-                    if not self.image.cluster:
-                        await self.commit(_create_cluster(self._settings), CREATE_TIMEOUT_S)
+                    await self._wait_for_offset((await self._reader.look()).end)
+                    if not self.image.cluster and self._settings.found == "auto":
+                        await self.commit(founding(self._settings), FOUND_TIMEOUT_S)
                     self._ready.set()
-                except (KafkaException, TimeoutError) as error:
+                except (KafkaException, TimeoutError, BusyError) as error:
                     log.warning("still reading the log", epoch=self.image.epoch, why=str(error))
                     await asyncio.sleep(RETRY_START_S)
             log.info("the log is read", epoch=self.image.epoch, cluster_id=self.image.cluster_id)
 
     async def close(self) -> None:
-        for task in self._tasks:
+        self._reader.stop()
+        for task in [*self._tasks]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+        await self._past.close()
         await self._log.close()
 
     def submit(self, envelope: Envelope, reply: Reply) -> None:
@@ -132,6 +168,10 @@ class Writer:
 
         Raises BusyError, ReaderStoppedError: then nothing was done.
         """
+        self._reader.look_at_clocks()
+        self._decide(envelope, reply)
+
+    def _decide(self, envelope: Envelope, reply: Reply) -> None:
         self._check()
         began_s = time.perf_counter()
 
@@ -139,20 +179,26 @@ class Writer:
             metrics.commit_seconds.observe(time.perf_counter() - began_s)
             if outcome.rejection is not None:
                 metrics.rejections.labels(outcome.rejection.code).inc()
-            elif outcome.state_id == ZERO_STATE:
-                outcome = self._with_state_id(outcome)
             reply(outcome)
 
-        self._pipeline.submit(envelope, answer)
-        self._flush_soon()
+        if isinstance(envelope.command, FoundCluster) and not self.image.cluster:
+            task = self._loop.create_task(self._found(envelope, answer), name="found")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        self._submit(envelope, answer)
 
     async def commit(self, envelope: Envelope, timeout_s: float) -> Outcome:
         """The outcome. Raises as ``submit`` does, and TimeoutError: then the outcome is unknown."""
-        return await self._answered(lambda reply: self.submit(envelope, reply), timeout_s)
+        await self._certain(timeout_s)
+        return await self._answered(lambda reply: self._decide(envelope, reply), timeout_s)
 
     async def linearizable(self, timeout_s: float) -> Image:
         """The image, no older than any commit before the call: a NOOP is appended and read back."""
+        await self._certain(timeout_s)
         self._check()
+        if not self.image.cluster:
+            raise BusyError("there is no cluster in the log; run `stele found`")
         await self._answered(self._read_barrier, timeout_s)
         return self.image
 
@@ -161,12 +207,48 @@ class Writer:
 
         Raises TimeoutError, KafkaException, ReaderStoppedError.
         """
+        self._raise_failure()
         async with asyncio.timeout(timeout_s):
-            if self._next_probe is None:
-                self._next_probe = asyncio.create_task(self._probe())
-            end = await asyncio.shield(self._next_probe)
+            try:
+                end = (await self._reader.look()).end
+            except LogError as error:
+                raise ReaderStoppedError(str(error)) from error
             await self._wait_for_offset(end)
+            await self._reader.certain()
+        self._raise_failure()
         return self.image
+
+    def _submit(self, envelope: Envelope, reply: Reply) -> None:
+        if envelope.log_id not in ("", self.image.log_id.hex()):
+            foreign_messages.labels("commands").inc()
+            reply(meant_for_another(envelope, self.image))
+            return
+        self._pipeline.submit(envelope, reply)
+        self._flush_soon()
+
+    async def _found(self, envelope: Envelope, reply: Reply) -> None:
+        """Found the cluster, unless something tells of an older one."""
+        try:
+            older = await self._older_cluster(self._settings)
+        except TimeoutError as error:
+            older = f"it is not known, because the brokers do not answer ({error})"
+        if older and not self.image.cluster:
+            self._refused_founding = f"It is not founded, because of an older cluster: {older}."
+            log.error("not founded", why=older)
+            reply(refused_for(envelope, older))
+        elif self.failure is None:
+            self._submit(envelope, reply)
+
+    def _fill(self, command: FoundCluster) -> FoundCluster:
+        cluster_id = command.cluster_id or f"{self._settings.cluster}/{uuid.uuid4()}"
+        return FoundCluster(cluster_id, topic_id=self._reader.topic_id)
+
+    async def _certain(self, timeout_s: float) -> None:
+        """Raises BusyError while it is not certain that this is still the log that was read."""
+        self._reader.look_at_clocks()
+        if self._reader.in_doubt:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._reader.certain(), timeout_s)
 
     def _read_barrier(self, reply: Reply) -> None:
         self._pipeline.read_barrier(reply)
@@ -187,12 +269,6 @@ class Writer:
         finally:
             self._waiting.discard(future)
 
-    async def _probe(self) -> int:
-        """The log's end. Callers that come before it is asked share one question."""
-        async with self._probing:
-            self._next_probe = None
-            return await self._log.end_offset()
-
     async def _wait_for_offset(self, offset: int) -> None:
         self._raise_failure()
         if self._fold.next_offset >= offset:
@@ -203,7 +279,11 @@ class Writer:
 
     def _check(self) -> None:
         self._raise_failure()
-        full = self._pipeline.in_flight >= self._settings.max_in_flight
+        if self._reader.in_doubt:
+            metrics.busy.inc()
+            raise BusyError(self._reader.trouble or "the log is being looked at")
+        waiting = self._pipeline.in_flight + self._pipeline.recalling
+        full = waiting >= self._settings.max_in_flight
         if full or self._pipeline.bytes_in_flight >= self._settings.max_in_flight_bytes:
             metrics.busy.inc()
             raise BusyError(f"{self._pipeline.in_flight} records are in flight")
@@ -217,6 +297,14 @@ class Writer:
             self._progress_s = time.monotonic()
         self._log.append(value)
 
+    def _recall(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
+        def answered(found: Decisions | None) -> None:
+            if self.failure is None:
+                answer(None if self._reader.in_doubt else found)
+                self._flush_soon()
+
+        self._past.recall(epoch, answered)
+
     def _flush_soon(self) -> None:
         if not self._flush_is_due:
             self._flush_is_due = True
@@ -227,19 +315,7 @@ class Writer:
         self._pipeline.flush()
         metrics.in_flight.set(self._pipeline.in_flight)
 
-    def _on_records(self, records: list[Record]) -> None:
-        if self.failure is not None:
-            return
-        try:
-            for record in records:
-                self._on_record(record)
-        except Exception as error:  # whatever stops a reader must be seen, not swallowed
-            self._fail(error)
-            return
-        self._after_records()
-
-    def _on_record(self, record: Record) -> None:
-        offset, value = record
+    def _take(self, offset: int, value: bytes) -> None:
         before = self._fold.image
         foreign = self._pipeline.on_record(offset, value)
         if self._fold.image is before:
@@ -255,6 +331,7 @@ class Writer:
         self._flush_soon()
         metrics.epoch.set(self.image.epoch)
         metrics.losers.set(self._fold.losers)
+        metrics.strays.set(self._fold.chain.strays)
         if self._pipeline.redecided != self._redecided:
             log.info("decided again", records=self._pipeline.redecided - self._redecided)
             self._redecided = self._pipeline.redecided
@@ -273,6 +350,7 @@ class Writer:
 
     def _fail(self, error: Exception) -> None:
         self.failure = error
+        self._reader.stop()
         log.error("the reader stopped", epoch=self.image.epoch, why=str(error))
         stopped = ReaderStoppedError(str(error))
         for outcome in self._waiting:
@@ -289,20 +367,15 @@ class Writer:
         metrics.bugs.inc()
         log.error("a command broke the core", request_id=envelope.request_id, exc_info=error)
 
-    def _with_state_id(self, outcome: Outcome) -> Outcome:
-        """A retry of what was applied long ago gets the state id of that time, as the first answer did."""
-        return Outcome(
-            request_id=outcome.request_id,
-            applied=True,
-            epoch=outcome.epoch,
-            state_id=self.history.state_id_of(outcome.epoch) or ZERO_STATE,
-        )
-
     async def _watch(self) -> None:
         """Force what is silent for too long to an outcome."""
         while self.failure is None:
             await asyncio.sleep(TICK_S)
             silent_s = time.monotonic() - self._progress_s
+            if self._reader.in_doubt:
+                continue  # nothing is read until the doubt ends
+            if self.lag_records is not None:
+                metrics.lag.set(self.lag_records)
             if self._pipeline.in_flight and silent_s > self._settings.unknown_after_s:
                 self._progress_s = time.monotonic()
                 metrics.resolved.inc()
@@ -313,22 +386,6 @@ class Writer:
                 )
                 self._pipeline.resolve()
 
-    async def _measure_lag(self) -> None:
-        """A task of its own: the question may wait long for a leader, and nobody waits for it."""
-        while self.failure is None:
-            await asyncio.sleep(LAG_EVERY_S)
-            with contextlib.suppress(KafkaException, TimeoutError):
-                end = await self._log.end_offset()
-                self.lag_records = max(0, end - self._fold.next_offset)
-                metrics.lag.set(self.lag_records)
 
-
-def _create_cluster(settings: MetadataLogSettings) -> Envelope:
-    """All instances use one request id: whichever is first, the cluster is made once."""
-    return Envelope(
-        request_id=f"create-cluster-{settings.cluster}",
-        command=FoundCluster(cluster_id=f"{settings.cluster}/{uuid.uuid4()}"),
-        actor=settings.instance_id,
-        reason="The log was empty.",
-        origin="metadata-log",
-    )
+def _on_stray(offset: int, name: str) -> None:
+    log.warning("a record of another log was skipped", offset=offset, writer=name)

@@ -1,6 +1,5 @@
 """How a node becomes known: it asks to join once, and tells later what has changed about it."""
 
-import uuid
 from importlib.metadata import version as installed_version
 from typing import Final, Protocol
 
@@ -9,23 +8,26 @@ import msgspec
 from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
-from stele.log.fold import KNOWN_FEATURES
+from stele.domain.registry import KNOWN_FEATURES
+from stele.domain.requests.not_taken import NOT_FOUNDED
+from stele.log.commander import NotTakenError
 from stele.log.follower import LogFollower
 from stele.node.identity import Identity
 from stele.runtime.logs import get_logger
+from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import Stop
 from stele.runtime.settings import ConfigurationError
 
 SUBMIT_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 0.5
-NOT_YET: Final = frozenset({"not_founded"})
-"""Rejections that pass: the metadata log creates the cluster when it starts."""
+NOT_YET: Final = frozenset({NOT_FOUNDED})
+"""Reasons why nothing was decided that pass: somebody will found the cluster."""
 
 log = get_logger(__name__)
 
 
 class Submit(Protocol):
-    """``stele.log.commander.Commander``: raises TimeoutError when the outcome is not known."""
+    """``stele.log.commander.Commander``: raises TimeoutError when the outcome is not known, NotTakenError."""
 
     async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome: ...
 
@@ -56,7 +58,7 @@ async def admit(
         return
     joins = isinstance(command, Join)
     envelope = Envelope(
-        request_id=identity.join_request_id if joins else str(uuid.uuid4()),
+        request_id=identity.join_request_id if joins else new_request_id(),
         command=command,
         actor=f"node {identity.node_id}",
         reason="started with STELE_JOIN=auto" if joins else "restarted",
@@ -68,13 +70,17 @@ async def admit(
         except TimeoutError as error:
             log.warning("the metadata log has not answered yet", why=str(error))
             continue
+        except NotTakenError as error:
+            if error.rejection.code not in NOT_YET:
+                raise JoinRejected(str(error)) from error
+            log.warning("there is nothing to join yet", why=str(error))
+            await stop.sleep(RETRY_S)
+            continue
         rejection = outcome.rejection
-        if rejection is None:
-            log.info("known to the cluster", epoch=outcome.epoch)
-            return
-        if rejection.code not in NOT_YET:
+        if rejection is not None:
             raise JoinRejected(f"{rejection.message} {rejection.hint} ({rejection.code})")
-        await stop.sleep(RETRY_S)
+        log.info("known to the cluster", epoch=outcome.epoch)
+        return
 
 
 def _command(identity: Identity, advertised: Advertised, known: Node | None) -> AnyCommand | None:

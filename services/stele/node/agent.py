@@ -29,6 +29,7 @@ from stele.node.gate import Gate, noted
 from stele.node.identity import DataDirectory
 from stele.node.orders import OrderExecutor, OrderHandler
 from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
 
 HEARTBEAT_S: Final = 0.5
 ACK_SPACING_S: Final = 0.005
@@ -147,6 +148,14 @@ class Agent:
         drained.set()
         self._ack_soon()
 
+    def on_order(self, value: bytes) -> None:
+        """Raises DecodeError."""
+        order = decode_order(value)
+        if order.log_id == self.image.log_id:
+            self.offer(order)
+        else:
+            foreign_messages.labels("orders").inc()
+
     def _on_epoch(self, image: Image, _: Delta) -> None:
         self._versions.follow(image)
         self._sessions.follow(image.topology)
@@ -166,8 +175,11 @@ class Agent:
         return self.image.epoch, self.oldest_version_in_use(), self._sessions.in_use()
 
     def _ack(self) -> None:
-        """Send an ack; first note on the disk what it tells for the first time."""
-        if not self._gate.is_open:
+        """Send an ack; first note on the disk what it tells for the first time.
+
+        None while it is in doubt whether this is the log that was read.
+        """
+        if not self._gate.is_open or self.follower.in_doubt:
             return
         known, topology = self._directory.identity.acknowledged, self.image.topology
         if topology.version > known.version or topology.fence_version > known.fence_version:
@@ -234,7 +246,7 @@ async def kafka_agent(
     orders = FlowReader(
         bootstrap,
         flow_topic(cluster, "orders"),
-        lambda value: agent.offer(decode_order(value)),
+        agent.on_order,
         _unreadable_order,
     )
     try:

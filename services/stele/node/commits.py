@@ -159,7 +159,11 @@ async def uncancelled(future: asyncio.Future[T]) -> T:
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await asyncio.wait([future])
+        while not future.done():
+            with contextlib.suppress(
+                asyncio.CancelledError
+            ):  # asked to end once more: it still cannot
+                await asyncio.wait([future])
         raise
 
 
@@ -175,9 +179,8 @@ def _answer(job: _Job, result: object, error: Exception | None) -> None:
 
 _PRIMARY: Final = 0xFF
 """SQLite's extended error codes hold the primary one in their lowest byte."""
-_DISK_ERRORS: Final = frozenset(
-    {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_READONLY}
-)
+_OF_THE_WORK: Final = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError)
+"""What the work itself did wrong; all else that SQLite raises is the disk's or the file's fault."""
 
 
 def _meaning(error: Exception) -> Exception:
@@ -187,6 +190,6 @@ def _meaning(error: Exception) -> Exception:
         return DiskFull("the disk is full: free some space; nothing of this write stands")
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return StoreLocked(f"another process holds the store ({error}): end it")
-    if code in _DISK_ERRORS:
+    if isinstance(error, sqlite3.Error) and not isinstance(error, _OF_THE_WORK):
         return StoreFailed(f"the disk failed ({error}): check it, then restart the node")
     return error

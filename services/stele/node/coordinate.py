@@ -21,6 +21,7 @@ from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, newest, stamp_of
 from stele.node.clock import HybridClock
+from stele.node.refusals import OutcomeUnknown, Refused
 from stele.node.votes import Consistency, Enough, Verdict, Vote, enough_reads, enough_writes
 from stele.node.wire import Answer, AnyOp, Code, Read, ReadMode, Write
 
@@ -28,33 +29,6 @@ STALE_PAUSE_S: Final = 0.02
 """Between two attempts when the log brought nothing newer."""
 SCHEMA_WAIT_S: Final = 1.0
 """A keyspace that is not known may be in records that this node has yet to read."""
-
-
-class Refused(Exception):
-    """A request that was not served: an HTTP status, a code, a sentence, what to do, and facts.
-
-    A refused write was not done, anywhere, nor will be; only ``OutcomeUnknown`` says nothing about that.
-    """
-
-    def __init__(
-        self, status: int, code: str, message: str, hint: str, facts: dict[str, str] | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status, self.code, self.message, self.hint = status, code, message, hint
-        self.facts = facts or {}
-
-
-class OutcomeUnknown(Refused):
-    """A write that may be at some replicas and is not known to be at enough."""
-
-    def __init__(self, why: Refused) -> None:
-        super().__init__(
-            503,
-            "outcome_unknown",
-            f"The write may have taken effect, or may yet: {why.message}",
-            "Read the key to learn it, or write again; nobody else can tell.",
-            why.facts,
-        )
 
 
 class _Sent:
@@ -244,6 +218,7 @@ class Coordination:
         op = Write(
             version=attempt.version,
             epoch=attempt.image.epoch,
+            coordinating=self._node_id,
             keyspace_id=attempt.keyspace_id,
             token=attempt.token,
             key=attempt.key,
@@ -348,6 +323,7 @@ class Coordination:
         return Read(
             version=attempt.version,
             epoch=attempt.image.epoch,
+            coordinating=self._node_id,
             keyspace_id=attempt.keyspace_id,
             token=attempt.token,
             key=attempt.key,

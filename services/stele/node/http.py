@@ -13,38 +13,21 @@ from stele.domain.names import NodeState
 from stele.node import metrics
 from stele.node.admission import Advertised
 from stele.node.agent import Agent
-from stele.node.coordinate import Coordination, Refused
+from stele.node.coordinate import Coordination
 from stele.node.gate import Gate
+from stele.node.refusals import Refused
 from stele.node.replica import Replica
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.node.store import Size, Store
 from stele.node.votes import Consistency
 from stele.node.wire import BATCH_PATH, MEASURE_PATH, PAGE_PATH, decode_ops, decode_scan, encode
+from stele.runtime.answers.node import NodeView
 from stele.runtime.http import ErrorCode, HttpError, JsonResponse
 
 T = TypeVar("T")
 
 SIZE_AGE_S: Final = 1.0
 """Counting keys looks at every row, so what is shown may be this old."""
-
-
-class NodeView(msgspec.Struct, frozen=True):
-    """``GET /v1/node``. ``state`` is "unknown" while the cluster has no row of the node."""
-
-    node_id: str
-    host_id: str
-    cluster: str
-    dc: str
-    rack: str
-    num_tokens: int
-    address: str
-    state: str
-    epoch: int
-    version: int
-    oldest_version_in_use: int
-    sessions_in_use: list[str]
-    keys: int
-    bytes: int
 
 
 class NodeHttp:
@@ -90,7 +73,7 @@ class NodeHttp:
                 ErrorCode.BODY_TOO_LARGE,
                 f"The value has {len(value)} bytes; the limit is {MAX_VALUE_BYTES}.",
                 hint="Split it over several keys.",
-                facts={"size_bytes": len(value), "limit_bytes": MAX_VALUE_BYTES},
+                details={"size_bytes": len(value), "limit_bytes": MAX_VALUE_BYTES},
             )
         return await self._write(request, "put", value)
 
@@ -112,7 +95,7 @@ class NodeHttp:
                 ErrorCode.NOT_FOUND,
                 f"There is no such key in '{keyspace}'.",
                 hint="Check the key; a deleted one is gone.",
-                facts={"answered": found.answered, "version": found.version},
+                details={"answered": found.answered, "version": found.version},
             )
         headers["x-stele-timestamp"] = str(found.cell.timestamp)
         return Response(found.cell.value, headers=headers, media_type="application/octet-stream")
@@ -170,7 +153,7 @@ class NodeHttp:
                 "bad_key",
                 f"A key has 1 to {MAX_KEY_BYTES} bytes; this one has {len(key)}.",
                 hint="Choose a shorter key, for example a hash of it.",
-                facts={"size_bytes": len(key), "limit_bytes": MAX_KEY_BYTES},
+                details={"size_bytes": len(key), "limit_bytes": MAX_KEY_BYTES},
             )
         asked = request.query_params.get("consistency", Consistency.QUORUM)
         try:
@@ -219,7 +202,7 @@ async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:
             refused.code,
             refused.message,
             hint=refused.hint,
-            facts=refused.facts,
+            details=refused.details,
         ) from refused
     finally:
         metrics.requests.labels(kind, outcome).inc()

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import ConfigurationError
 
 FILE: Final = "node.json"
@@ -39,7 +40,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     ``cluster_id``, ``log_id`` and ``admitted_by`` (the request to join) are empty until the cluster has
     admitted the node. ``has_store`` is true once the store exists: from then on it may not be missing.
-    ``boots`` counts starts; ``join_request_id`` is the id of the one request to join, ever.
+    ``boots`` counts starts; ``join_request_id`` is the id of the request to join until that is refused.
     """
 
     node_id: str
@@ -78,6 +79,10 @@ class DataDirectory:
                 _write(self.folder / FILE, changed)
                 self.identity = changed
 
+    def join_again(self) -> None:
+        """The next start asks to join under an id of its own, since the one so far stays refused."""
+        self.save(join_request_id=new_request_id())
+
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
@@ -99,7 +104,7 @@ def boot(folder: Path, node_id: str, cluster: str) -> DataDirectory:
     known = _read(folder / FILE)
     if known is None:
         _check_no_store(folder)
-        known = Identity(node_id, cluster, str(uuid.uuid4()), 0, f"join-{node_id}-{uuid.uuid4()}")
+        known = Identity(node_id, cluster, str(uuid.uuid4()), 0, new_request_id())
     if (known.node_id, known.cluster) != (node_id, cluster):
         raise ConfigurationError(
             f"STELE_DATA_DIR={folder} holds the data of node '{known.node_id}' of cluster"

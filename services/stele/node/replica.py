@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from stele.domain.fencing import Hold, check_token
+from stele.domain.fencing import Hold, check_token, takes_part
 from stele.domain.names import NodeState
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.log.errors import LogError
@@ -190,6 +190,9 @@ class Replica:
             return Answer(Code.STALE_VERSION, epoch=epoch, text=str(stale))
         if op.session and not self._in_use.session_is_open(op.session):
             return Answer(Code.SESSION_CLOSED, text=f"session {op.session} is not open")
+        if not takes_part(image, op.coordinating):
+            text = f"{op.coordinating} is no member, or not any more, so it coordinates no requests"
+            return Answer(Code.STALE_VERSION, epoch=image.epoch, text=text)
         node = image.node(self._node_id)
         if node is not None and node.state is NodeState.LEFT:
             return Answer(Code.NODE_LEFT, text=f"{self._node_id} has left the cluster")

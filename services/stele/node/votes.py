@@ -76,9 +76,9 @@ class Vote:
         """``until`` is loop time."""
         try:
             async with asyncio.timeout_at(until):
-                return await self._verdict
-        except TimeoutError:
-            return Verdict.TIME_UP
+                return await asyncio.shield(self._verdict)
+        except TimeoutError:  # what was answered in the very turn counts
+            return self._verdict.result() if self._verdict.done() else Verdict.TIME_UP
 
     def refused(self) -> dict[str, str]:
         """Why replicas did not do it, for people: node id -> code and text."""

@@ -35,6 +35,8 @@ class Code(StrEnum):
 class Op(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
     version: int
     epoch: int
+    coordinating: str
+    """The node whose request it is part of."""
     keyspace_id: str
     token: int
     key: bytes

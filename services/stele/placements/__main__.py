@@ -1,6 +1,7 @@
 """``python -m stele.placements``: configured by STELE_* environment variables."""
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from stele.placements.http import NAME, Api
 from stele.placements.job import Job
-from stele.placements.runner import Runner
+from stele.placements.runner import Phase, Runner, SparkGone
 from stele.placements.session import check_java, jar_files, spark_session
 from stele.placements.settings import PlacementsSettings
 from stele.runtime.http import build_app, serve
@@ -25,13 +26,21 @@ STOP_TIMEOUT_S: Final = 9.0
 
 batch_seconds = Histogram(
     "stele_placements_batch_seconds",
-    "Time of a batch by its parts: fold, history, current, topic, epochs, total.",
+    "Time by part: events (judge and commit), batch, topic, tables, upkeep.",
     ["part"],
     buckets=(0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64),
     registry=REGISTRY,
 )
 restarts = Counter(
-    "stele_placements_restarts", "Restarts of the query from its checkpoint.", registry=REGISTRY
+    "stele_placements_restarts",
+    "Restarts of the query from where the tables stand.",
+    registry=REGISTRY,
+)
+stopped = Gauge(
+    "stele_placements_stopped",
+    "1 for a cluster that does not go on: /v1/position says why, and what to do.",
+    ["cluster"],
+    registry=REGISTRY,
 )
 epoch_reached = Gauge(
     "stele_placements_epoch", "Last epoch that is materialized.", ["cluster"], registry=REGISTRY
@@ -50,14 +59,21 @@ async def main(stop: Stop) -> None:
     jar_files(settings.spark_jars)
     if not settings.clusters_pattern:
         await asyncio.to_thread(_ensure_topics, settings, settings.cluster)
-    runner = Runner(partial(_session, settings), partial(_job, settings), restarts.inc)
-    options = settings.job_options()
-    api = Api(runner, settings.instance_id, settings.cluster, options.delta_dir)
+    loop = asyncio.get_running_loop()
+
+    def on_end() -> None:
+        with suppress(RuntimeError):  # the loop has closed: this process is leaving already
+            loop.call_soon_threadsafe(stop.request, "Spark has ended")
+
+    runner = Runner(partial(_session, settings), partial(_job, settings), restarts.inc, on_end)
+    api = Api(runner, settings.instance_id, settings.job_options())
     runner.start()
     try:
         await serve(build_app(NAME, api.routes(), api.health), settings, NAME, stop)
     finally:
         await asyncio.to_thread(runner.stop, STOP_TIMEOUT_S)
+    if runner.phase is Phase.FAILED:
+        raise SparkGone(runner.reason)
 
 
 def _session(settings: PlacementsSettings, scratch: Path) -> SparkSession:
@@ -66,14 +82,22 @@ def _session(settings: PlacementsSettings, scratch: Path) -> SparkSession:
     )
 
 
-def _job(settings: PlacementsSettings, spark: SparkSession) -> Job:
-    def on_batch(took_s: dict[str, float]) -> None:
-        for part, seconds in took_s.items():
-            batch_seconds.labels(part).observe(seconds)
+def _job(settings: PlacementsSettings, spark: SparkSession, scratch: Path) -> Job:
+    def on_took(part: str, seconds: float) -> None:
+        batch_seconds.labels(part).observe(seconds)
         for cluster, found in job.reached.items():
             epoch_reached.labels(cluster).set(found.epoch)
 
-    job = Job(spark, settings.job_options(), partial(_ensure_topics, settings), on_batch)
+    stopped.clear()
+    options = settings.job_options()
+    job = Job(
+        spark,
+        options,
+        scratch,
+        partial(_ensure_topics, settings),
+        on_took,
+        on_stop=lambda cluster: stopped.labels(cluster).set(1),
+    )
     return job
 
 

@@ -1,59 +1,24 @@
-"""Folding one cluster's records into rows: which epochs won, which ranges came and went. Pure.
+"""Folding one cluster's epochs into rows: which ranges came and went. Pure.
 
-Facts carry their results, so a row needs no strategy code: ``ring.ranges.apply`` is all there is.
+Facts carry their results, so a row needs no strategy code; a change is checked where it changes.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
 
-from stele.domain.image import ZERO_STATE
-from stele.domain.ring.ranges import Placement, PlacementError, Range, RangeReplicas, apply
-from stele.log.errors import CorruptRecordError, LogError, UnknownFeatureError
-from stele.log.fold import KNOWN_FEATURES
+from stele.domain.facts import PlacementChanged, PlacementDropped
+from stele.domain.ring.ranges import Placement, PlacementError, Range, RangeReplicas, upper_bound
 
 
-class TruncatedLogError(LogError):
-    """The log's first records are gone, and this fold has nothing to begin from."""
+class EpochChanges(msgspec.Struct, frozen=True):
+    """A winner, and what it changes in placements, in the order of its facts."""
 
-
-class Change(msgspec.Struct, frozen=True):
-    """A PlacementChanged, or with ``dropped`` a PlacementDropped, as the query projects it."""
-
-    placement: str
-    dropped: bool = False
-    removed: tuple[Range, ...] = ()
-    added: tuple[RangeReplicas, ...] = ()
-
-
-class LogRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One record where it stands in its topic; the fields that placements need, decoded.
-
-    ``readable`` is false when the body is no Avro of its schema; only a winner must be readable.
-    """
-
-    offset: int
-    prev_state_id: bytes
-    readable: bool = True
-    epoch: int = 0
-    state_id: bytes = b""
-    request_id: str = ""
-    command: str = ""
-    actor: str = ""
-    reason: str = ""
-    origin: str = ""
-    at_ms: int = 0
-    required_features: tuple[str, ...] = ()
-    changes: tuple[Change, ...] = ()
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where a fold stands: the epoch it reached, its state id, and the offset to read next."""
-
-    epoch: int = 0
-    state_id: bytes = ZERO_STATE
-    next_offset: int = 0
+    epoch: int
+    state_id: bytes
+    facts: tuple[PlacementChanged | PlacementDropped, ...] = ()
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -67,133 +32,81 @@ HeldRows = dict[int, Held]
 """The rows of one placement by their start."""
 
 
-class HistoryRow(msgspec.Struct, frozen=True):
-    """A row from ``from_epoch`` on and before ``to_epoch``; None: it is current."""
+class PastRow(msgspec.Struct, frozen=True):
+    """A row from ``from_epoch`` on and before ``to_epoch``."""
 
     placement: str
     row: RangeReplicas
     from_epoch: int
-    to_epoch: int | None
+    to_epoch: int
 
 
-LoadRows = Callable[[str], HeldRows | None]
-"""The rows of a placement before the batch; None when there is no such placement."""
+Key = tuple[str, int]
+"""Placement and start of a row."""
 
-FRESH: Final = Place()
+FIRST: Final = EpochChanges(0, bytes(16))
 
 
 class ClusterFold:
-    """Folds a batch of one cluster's records, given in the order of their offsets.
+    """The placements of one cluster at ``last``. ``apply`` brings the next epoch."""
 
-    Afterwards ``place`` is where the fold stands, ``winners`` are the records that became epochs,
-    ``history`` the rows that came or went, and ``touched`` the (placement, start) that differ.
-    """
+    def __init__(self, placements: dict[str, HeldRows], last: EpochChanges = FIRST) -> None:
+        self.placements = placements
+        self.last = last
 
-    def __init__(self, place: Place, load: LoadRows) -> None:
-        self.place = place
-        self.winners: list[LogRecord] = []
-        self.losers = 0
-        self.touched: set[tuple[str, int]] = set()
-        self._load = load
-        self._placements: dict[str, HeldRows | None] = {}
-        self._history: dict[tuple[str, int, int], HistoryRow] = {}
+    def apply(self, epoch: EpochChanges) -> tuple[list[PastRow], set[Key]]:
+        """The rows that went, and the keys that differ. Raises PlacementError; the fold is lost then."""
+        assert epoch.epoch == self.last.epoch + 1
+        went: list[PastRow] = []
+        touched: set[Key] = set()
+        for fact in epoch.facts:
+            for held in self._take(fact):
+                touched.add((fact.placement, held.row.start))
+                if held.from_epoch != epoch.epoch:  # came and went within one epoch: it never was
+                    went.append(PastRow(fact.placement, held.row, held.from_epoch, epoch.epoch))
+            if isinstance(fact, PlacementChanged):
+                rows = self.placements.setdefault(fact.placement, {})
+                for row in fact.added:
+                    rows[row.start] = Held(row, epoch.epoch)
+                    touched.add((fact.placement, row.start))
+        self.last = epoch
+        return went, touched
 
-    def offer(self, record: LogRecord) -> bool:
-        """True when the record won its epoch. Raises LogError where a reader must stop."""
-        if self.place == FRESH and record.offset > 0:
-            raise TruncatedLogError(
-                record.offset,
-                "the records before are gone, so the placements cannot be folded from here. "
-                "Put back the checkpoint of this service, or restore the topic.",
-            )
-        if record.offset < self.place.next_offset:
-            return False
-        if record.prev_state_id != self.place.state_id:
-            self.losers += 1
-            self.place = msgspec.structs.replace(self.place, next_offset=record.offset + 1)
-            return False
-        _check(record, self.place)
-        for change in record.changes:
-            self._apply(record, change)
-        self.winners.append(record)
-        self.place = Place(record.epoch, record.state_id, record.offset + 1)
-        return True
-
-    @property
-    def history(self) -> list[HistoryRow]:
-        """Rows that were opened or closed, each as it stands at the end of the batch."""
-        return [self._history[key] for key in sorted(self._history)]
-
-    def current(self, placement: str, start: int) -> Held | None:
+    def get(self, key: Key) -> Held | None:
         """The row at a key now; None when it is gone."""
-        rows = self._rows(placement)
-        return None if rows is None else rows.get(start)
+        return self.placements.get(key[0], {}).get(key[1])
 
-    @property
-    def changed(self) -> dict[str, HeldRows | None]:
-        """The placements that differ from before the batch; None for one that was dropped."""
-        names = sorted({placement for placement, _ in self.touched})
-        return {name: self._placements[name] for name in names}
-
-    def _rows(self, placement: str) -> HeldRows | None:
-        if placement not in self._placements:
-            self._placements[placement] = self._load(placement)
-        return self._placements[placement]
-
-    def _apply(self, record: LogRecord, change: Change) -> None:
-        before = self._rows(change.placement)
-        if change.dropped:
-            gone = [Range(held.row.start, held.row.end) for held in (before or {}).values()]
-            self._close(record.epoch, change.placement, gone)
-            self._placements[change.placement] = None
-            return
-        removed = change.removed if before is not None else ()
-        try:
-            _check_rows(before, change)
-        except PlacementError as error:
-            raise CorruptRecordError(record.offset, f"{change.placement}: {error}") from error
-        self._close(record.epoch, change.placement, removed)
-        self._open(record.epoch, change.placement, change.added)
-
-    def _close(self, epoch: int, placement: str, gone: tuple[Range, ...] | list[Range]) -> None:
-        rows = self._placements[placement]
-        for range_ in gone:
-            assert rows is not None
-            held = rows.pop(range_.start)
-            key = (placement, range_.start, held.from_epoch)
-            self.touched.add(key[:2])
-            if held.from_epoch == epoch:  # came and went within one epoch: it never was
-                del self._history[key]
-            else:
-                self._history[key] = HistoryRow(placement, held.row, held.from_epoch, epoch)
-
-    def _open(self, epoch: int, placement: str, added: tuple[RangeReplicas, ...]) -> None:
-        rows = self._placements[placement]
+    def _take(self, fact: PlacementChanged | PlacementDropped) -> list[Held]:
+        """Remove what a fact removes, once all of it fits."""
+        rows = self.placements.get(fact.placement)
+        if isinstance(fact, PlacementDropped):
+            return list(self.placements.pop(fact.placement, {}).values())
         if rows is None:
-            rows = self._placements[placement] = {}
-        for row in added:
-            rows[row.start] = Held(row, epoch)
-            self.touched.add((placement, row.start))
-            self._history[placement, row.start, epoch] = HistoryRow(placement, row, epoch, None)
+            Placement.of(fact.added)
+            return []
+        _check_fits(rows, fact)
+        return [rows.pop(range_.start) for range_ in fact.removed]
 
 
-def _check(record: LogRecord, place: Place) -> None:
-    """The checks of ``log.fold``, in its order. Raises LogError."""
-    if not record.readable:
-        raise CorruptRecordError(record.offset, "the bytes end or break inside the record")
-    if record.epoch != place.epoch + 1:
-        text = f"it says epoch {record.epoch} where {place.epoch + 1} follows"
-        raise CorruptRecordError(record.offset, text)
-    unknown = sorted({*record.required_features} - KNOWN_FEATURES)
-    if unknown:
-        needs = f"it needs {', '.join(unknown)}. Upgrade this process."
-        raise UnknownFeatureError(record.offset, needs)
+def _check_fits(rows: HeldRows, fact: PlacementChanged) -> None:
+    """What is removed are rows, and what is added covers the same tokens. Raises PlacementError."""
+    for range_ in fact.removed:
+        held = rows.get(range_.start)
+        if held is None or held.row.end != range_.end:
+            raise PlacementError(f"Range ({range_.start}, {range_.end}] of it is no row.")
+    if _spans(fact.removed) != _spans(fact.added):
+        raise PlacementError("What is added does not cover what is removed.")
 
 
-def _check_rows(before: HeldRows | None, change: Change) -> None:
-    """The same check as ``domain.evolve`` makes. Raises PlacementError."""
-    if before is None:
-        Placement.of(change.added)
-    else:
-        rows = (before[start].row for start in sorted(before))
-        apply(Placement.of(rows), change.removed, change.added)
+def _spans(ranges: Iterable[Range] | Sequence[RangeReplicas]) -> list[tuple[int, int]]:
+    """The tokens of the ranges as intervals that do not touch. Raises PlacementError on an overlap."""
+    ends = sorted((range_.start, upper_bound(range_.end)) for range_ in ranges)
+    if any(end > start for (_, end), (start, _) in pairwise(ends)):
+        raise PlacementError("Two of its ranges overlap.")
+    spans: list[tuple[int, int]] = []
+    for start, end in ends:
+        if spans and spans[-1][1] == start:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    return spans

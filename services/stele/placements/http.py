@@ -1,7 +1,6 @@
 """What placements tells over HTTP: how far it is, and the placements of any epoch, read from Delta."""
 
 import asyncio
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -12,13 +11,24 @@ from starlette.routing import Route
 from stele.domain.image import ZERO_STATE
 from stele.domain.placement_hash import placement_hash
 from stele.domain.ring.ranges import RangeReplicas
-from stele.placements.job import Reached
-from stele.placements.read import TableMissing, current_placements, placements_at
+from stele.placements.derive import Reached
+from stele.placements.job import JobOptions
+from stele.placements.read import TableMissing, placements_at
 from stele.placements.runner import Phase, Runner
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 
 NAME: Final = "placements"
 _NOTHING: Final = Reached(0, ZERO_STATE.hex())
+
+
+class FleetHealth(Health, frozen=True):
+    """``stopped`` names the clusters that do not go on, why, and what to do.
+
+    A process for one cluster is not well then. A process for a fleet is, as long as others go on: to
+    restart it would hold them up and help nobody.
+    """
+
+    stopped: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ClusterPosition(msgspec.Struct, frozen=True):
@@ -38,6 +48,7 @@ class Position(msgspec.Struct, frozen=True):
     state_id: str
     placements_hash: str
     clusters: dict[str, ClusterPosition]
+    stopped: dict[str, str]
     hash: str | None = None
 
 
@@ -53,11 +64,12 @@ class Placements(msgspec.Struct, frozen=True):
 class Api:
     """The routes of one runner."""
 
-    def __init__(self, runner: Runner, instance: str, cluster: str, delta_dir: Path) -> None:
+    def __init__(self, runner: Runner, instance: str, options: JobOptions) -> None:
         self._runner = runner
         self._instance = instance
-        self._cluster = cluster
-        self._delta_dir = delta_dir
+        self._cluster = options.cluster
+        self._fleet = bool(options.pattern)
+        self._delta_dir = options.delta_dir
         self._hashes: dict[str, tuple[Reached, str]] = {}
 
     def routes(self) -> list[Route]:
@@ -66,13 +78,16 @@ class Api:
             Route("/v1/placements", self.placements, methods=["GET"]),
         ]
 
-    def health(self) -> Health:
-        found = self._reached().get(self._cluster, _NOTHING)
-        return Health(
-            ok=self._runner.phase is Phase.RUNNING,
+    def health(self) -> FleetHealth:
+        reached, stopped = self._reached(), self._stopped()
+        found = reached.get(self._cluster, _NOTHING)
+        held_up = bool(stopped) and not (self._fleet and set(reached) - set(stopped))
+        return FleetHealth(
+            ok=self._runner.phase is Phase.RUNNING and not held_up,
             epoch=found.epoch,
             state_id=found.state_id,
-            reason=self._runner.reason,
+            reason=self._runner.reason or (" ".join(stopped.values()) if held_up else ""),
+            stopped=stopped,
         )
 
     async def position(self, _: Request) -> Response:
@@ -84,7 +99,13 @@ class Api:
         )
         return JsonResponse(
             Position(
-                NAME, self._instance, here.epoch, here.state_id, here.placements_hash, clusters
+                NAME,
+                self._instance,
+                here.epoch,
+                here.state_id,
+                here.placements_hash,
+                clusters,
+                self._stopped(),
             )
         )
 
@@ -110,12 +131,16 @@ class Api:
         job = self._runner.job
         return {} if job is None else job.reached
 
+    def _stopped(self) -> dict[str, str]:
+        job = self._runner.job
+        return {} if job is None else job.stopped
+
     async def _position(self, cluster: str, found: Reached) -> ClusterPosition:
         known = self._hashes.get(cluster)
         if known is None or known[0] != found:
             try:
                 hashed = await asyncio.to_thread(self._hash, cluster, found)
-            except (TableMissing, FileNotFoundError) as error:
+            except (TableMissing, OSError) as error:
                 raise HttpError(
                     503,
                     ErrorCode.UNAVAILABLE,
@@ -126,9 +151,7 @@ class Api:
         return ClusterPosition(found.epoch, found.state_id, known[1])
 
     def _hash(self, cluster: str, found: Reached) -> str:
-        if found.version is None:
-            return placement_hash(placements_at(self._delta_dir, cluster, found.epoch))
-        return placement_hash(current_placements(self._delta_dir, cluster, found.version))
+        return placement_hash(placements_at(self._delta_dir, cluster, found.epoch))
 
 
 def _epoch(request: Request, newest: int) -> int:
@@ -140,5 +163,5 @@ def _epoch(request: Request, newest: int) -> int:
         ErrorCode.INVALID_REQUEST,
         f"epoch={text} is not a number from 0 to {newest}, the newest that is materialized.",
         hint="Wait until GET /v1/position shows it, or ask for an older one.",
-        facts={"newest_epoch": newest},
+        details={"newest_epoch": newest},
     )

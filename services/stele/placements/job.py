@@ -1,30 +1,40 @@
-"""The query: topics in, fold by cluster, tables and compacted topic out; restarts where it stopped."""
+"""The query: records in, rows of ``events`` out; what it wrote goes on to the topic and the tables.
 
+It starts where the table ``events`` stands, so its own checkpoint is scratch and thrown away each time.
+"""
+
+import re
+import shutil
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 import msgspec
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming import StreamingQuery
 
-from stele.placements import schema
-from stele.placements.decode import decode
-from stele.placements.processor import FoldProcessor
-from stele.placements.tables import Tables
-from stele.placements.topic import write_topic
+from stele.log.flows import flow_topic
+from stele.placements.chain import FRESH
+from stele.placements.derive import Deriver, Reached
+from stele.placements.tables import Events, upkeep
+from stele.placements.watch import ANOTHER, TopicState, TopicWatch, epochs_pattern, flaw
+from stele.runtime.logs import get_logger
 
-QUERY_NAME: Final = "placements"
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 """The log's own limit of a record."""
 METADATA_AGE_MS: Final = 5_000
 """A new cluster's topic is found by its pattern within this time."""
-COMPACT_BATCHES: Final = 500
-"""Each batch adds a small file to each table; some seconds of work join them."""
+FETCH_WAIT_MS: Final = 20
+"""A fetch that finds nothing waits so long, and whoever asks for offsets waits behind it."""
+LOOK_S: Final = 5.0
+"""How often the brokers are asked whether the topics still continue what was read."""
+UPKEEP_S: Final = 600.0
+"""Each batch adds a small file; a moment of work joins them."""
+STOP_S: Final = 5.0
+
+log = get_logger(__name__)
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,166 +44,182 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     pattern: str = ""
     delta_dir: Path
-    checkpoint_dir: Path
     trigger_ms: int = 500
     max_offsets: int = 5000
 
 
-class Reached(msgspec.Struct, frozen=True):
-    """What is materialized of a cluster: ``state_id`` is hex.
-
-    ``version`` is that of the Delta table ``placements`` which holds exactly this epoch; None after a
-    start, when the table may already hold a part of the next batch.
-    """
-
-    epoch: int
-    state_id: str
-    version: int | None = None
-
-
-class Batch(msgspec.Struct, frozen=True):
-    """What a batch brings a cluster: its last epoch, and whether any row of a placement changed."""
-
-    epoch: int
-    state_id: str
-    changed: bool
+class ReadAgain(Exception):
+    """Records were not delivered that may still be there: a new query reads them from the head."""
 
 
 class Job:
-    """One query on one checkpoint. ``reached`` tells what stands in all tables and in the topic.
+    """One query. ``reached`` tells what stands in all tables and in the topic; ``stopped`` which clusters
+    do not go on, and why.
 
-    ``on_cluster`` is called with each cluster before its first batch is written, ``on_batch`` with the
-    seconds that each part of a batch took.
+    ``on_cluster`` is called with a cluster that has no topic of placements, ``on_took`` with the seconds
+    that a part took, ``on_stop`` with a cluster that does not go on.
     """
 
     def __init__(
         self,
         spark: SparkSession,
         options: JobOptions,
+        scratch: Path,
         on_cluster: Callable[[str], None] = lambda _: None,
-        on_batch: Callable[[dict[str, float]], None] = lambda _: None,
+        on_took: Callable[[str, float], None] = lambda *_: None,
+        on_stop: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.options = options
-        self.tables = Tables(options.delta_dir)
-        self.reached: dict[str, Reached] = {}
+        self.stopped: dict[str, str] = {}
+        self.query: StreamingQuery | None = None
         self._spark = spark
+        self._checkpoint = scratch / "checkpoint"
         self._on_cluster = on_cluster
-        self._on_batch = on_batch
+        self._on_took = on_took
+        self._on_stop = on_stop
+        self._events = Events(options.delta_dir)
+        self._deriver = Deriver(
+            options.bootstrap, options.delta_dir, self._events, self._stop_cluster, on_took
+        )
+        self._watch = TopicWatch(options.bootstrap, options.cluster, options.pattern)
+        self._topics: dict[str, TopicState] = {}
         self._known: set[str] = set()
+        self._delivered: set[str] = set()
+        self._looked_s = self._kept_s = time.monotonic()
+
+    @property
+    def reached(self) -> dict[str, Reached]:
+        return self._deriver.reached
 
     def start(self) -> StreamingQuery:
-        """Make the tables and start, or go on from the checkpoint."""
-        self.tables.create(self._spark)
-        found = self.tables.reached(self._spark)
-        self.reached = {cluster: Reached(*place) for cluster, place in found.items()}
-        query: StreamingQuery = (
-            fold(decode(self._source()))
-            .writeStream.queryName(f"{QUERY_NAME}-{self.options.cluster}")
-            .outputMode("append")
-            .option("checkpointLocation", str(self.options.checkpoint_dir))
+        """Start from the heads of table ``events``."""
+        self._topics = self._watch.look()
+        self._meet(self._topics)
+        for cluster in sorted({*self._topics, *self._mine()}):
+            self._check(cluster)
+        self._deriver.start()
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        self.query = (
+            self._source()
+            .writeStream.option("checkpointLocation", str(self._checkpoint))
             .trigger(processingTime=f"{self.options.trigger_ms} milliseconds")
             .foreachBatch(self._write)
             .start()
         )
-        return query
+        return self.query
+
+    def stop(self) -> None:
+        """Stop the query and the threads behind it."""
+        try:
+            if self.query is not None:
+                self.query.stop()
+        finally:
+            self._deriver.stop(STOP_S)
+            self._watch.close()
+
+    @property
+    def progressed(self) -> bool:
+        """Whether this query has written anything."""
+        return bool(self._delivered)
+
+    def tend(self) -> None:
+        """To be called often: looks at the topics, keeps the tables small. Raises what ended the query."""
+        self._deriver.check()
+        if self.query is not None and not self.query.isActive:
+            raise self.query.exception() or RuntimeError("the query ended by itself")
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            self._look()
+        if now_s - self._kept_s >= UPKEEP_S:
+            self._kept_s = now_s
+            began = time.perf_counter()
+            upkeep(self.options.delta_dir)
+            self._on_took("upkeep", time.perf_counter() - began)
+
+    def _look(self) -> None:
+        """The query reads on meanwhile: only what is wrong by the heads of before and after is wrong."""
+        earlier, before = self._events.heads, self._topics
+        self._topics = self._watch.look()
+        heads = self._events.heads
+        for cluster in sorted({*before, *self._mine()} - set(self.stopped)):
+            topics = self._topics.get(cluster), before.get(cluster)
+            why = flaw(heads.get(cluster, FRESH), *topics)
+            if why and flaw(earlier.get(cluster, FRESH), *topics):
+                self._stop_cluster(cluster, why)
+
+    def _mine(self) -> list[str]:
+        """The clusters in the tables that this job reads."""
+        pattern = re.compile(epochs_pattern(self.options.cluster, self.options.pattern))
+        return [c for c in self._events.heads if pattern.fullmatch(flow_topic(c, "epochs"))]
+
+    def _check(self, cluster: str) -> None:
+        """Before the query: does the topic go on from the head, and from the same record?"""
+        head, now = self._events.heads.get(cluster, FRESH), self._topics.get(cluster)
+        why = flaw(head, now, None)
+        if not why and now is not None:
+            anchor = self._events.offset_of(cluster, head.epoch)
+            if not self._watch.continues(cluster, head, now, anchor):
+                why = ANOTHER
+        if why:
+            self._stop_cluster(cluster, why)
+
+    def _stop_cluster(self, cluster: str, why: str) -> None:
+        if cluster not in self.stopped:
+            log.error("a cluster is not materialized any further", cluster=cluster, why=why)
+            self.stopped = {**self.stopped, cluster: f"Cluster {cluster}: {why}"}
+            self._on_stop(cluster)
 
     def _source(self) -> DataFrame:
         options = self.options
-        topics = (
-            ("subscribePattern", rf"stele\.({options.pattern})\.epochs")
-            if options.pattern
-            else ("subscribe", f"stele.{options.cluster}.epochs")
-        )
-        return (
+        source = (
             self._spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", options.bootstrap)
-            .option(*topics)
-            .option("startingOffsets", "earliest")
-            .option("failOnDataLoss", "true")
+            .option("subscribePattern", epochs_pattern(options.cluster, options.pattern))
+            .option("startingOffsets", self._starting_offsets())
+            .option("failOnDataLoss", "false")  # one cluster's loss stops that cluster; see _write
             .option("maxOffsetsPerTrigger", options.max_offsets)
             .option("kafka.max.partition.fetch.bytes", MAX_RECORD_BYTES)
             .option("kafka.metadata.max.age.ms", METADATA_AGE_MS)
+            .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
             .load()
         )
+        cluster = sql.regexp_extract("topic", r"^stele\.(.+)\.epochs$", 1)
+        return source.select(cluster.alias("cluster"), "offset", "value")
 
-    def _write(self, batch: DataFrame, batch_id: int) -> None:
-        """One batch to all outputs. Whatever was written before is not doubled."""
-        began = time.perf_counter()
-        changes: pa.Table = batch.toArrow()
-        took_s = {"fold": time.perf_counter() - began}
-        ends = ends_of(changes)
-        new = {name: end for name, end in ends.items() if end.epoch > self._epoch_of(name)}
-        if new:
-            # Local rows: merging them takes half of what reading a cached frame takes.
-            rows = batch.sparkSession.createDataFrame(changes, schema.CHANGES_OUT)
-            self._write_rows(rows, batch_id, new, took_s)
-            self._on_batch({**took_s, "total": time.perf_counter() - began})
-        if batch_id % COMPACT_BATCHES == COMPACT_BATCHES - 1:
-            self.tables.compact(self._spark)
-
-    def _write_rows(
-        self, rows: DataFrame, batch_id: int, new: dict[str, Batch], took_s: dict[str, float]
-    ) -> None:
-        """Rows and topic side by side, then ``epochs``, which says that they are complete."""
-        clusters = sorted(new)
-        self._meet(clusters)
-        rows = rows.where(sql.col("cluster").isin(clusters))
-        changed = [name for name in clusters if new[name].changed]
-        writes = {"topic": lambda: write_topic(rows, self.options.bootstrap)}
-        if changed:
-            writes["history"] = lambda: self.tables.write_history(rows, changed)
-            writes["current"] = lambda: self.tables.write_current(rows, changed)
-        with ThreadPoolExecutor(len(writes)) as pool:
-            running = {name: pool.submit(_timed, write) for name, write in writes.items()}
-        took_s.update({name: future.result() for name, future in running.items()})
-        query_id = batch_query_id(self.options.checkpoint_dir)
-        took_s["epochs"] = _timed(lambda: self.tables.append_epochs(rows, query_id, batch_id))
-        version = self.tables.version("placements")
-        self.reached = {
-            **self.reached,
-            **{name: Reached(end.epoch, end.state_id, version) for name, end in new.items()},
+    def _starting_offsets(self) -> str:
+        """The heads; the end for a cluster that does not go on."""
+        if not self._topics:
+            return "earliest"
+        heads = self._events.heads
+        offsets = {
+            flow_topic(cluster, "epochs"): {
+                "0": -1 if cluster in self.stopped else heads.get(cluster, FRESH).next_offset
+            }
+            for cluster in self._topics
         }
+        return msgspec.json.encode(offsets).decode()
 
-    def _meet(self, clusters: list[str]) -> None:
-        for cluster in clusters:
-            if cluster not in self._known:
+    def _write(self, batch: DataFrame, _batch_id: int) -> None:
+        """One batch; what the table holds already is not written again, whoever wrote it."""
+        began = time.perf_counter()
+        self._deriver.check()
+        records = batch.coalesce(self._spark.sparkContext.defaultParallelism)
+        new = self._events.append(records, frozenset(self.stopped))
+        self._on_took("events", time.perf_counter() - began)
+        for cluster, rows in new.items():
+            if rows.stopped:
+                if rows.hole and cluster in self._delivered:
+                    raise ReadAgain(f"Cluster {cluster}: {rows.stopped}")
+                self._stop_cluster(cluster, rows.stopped)
+        self._delivered |= set(new)
+        self._meet(new)
+        self._deriver.offer(new)
+        self._on_took("batch", time.perf_counter() - began)
+
+    def _meet(self, clusters: Iterable[str]) -> None:
+        """Topics are made for clusters that do not have the one that is written."""
+        for cluster in sorted(set(clusters) - self._known):
+            if flow_topic(cluster, "placements") not in self._watch.names:
                 self._on_cluster(cluster)
-                self._known.add(cluster)
-
-    def _epoch_of(self, cluster: str) -> int:
-        found = self.reached.get(cluster)
-        return 0 if found is None else found.epoch
-
-
-def fold(records: DataFrame) -> DataFrame:
-    """The stateful operator over decoded records; the state's key is the cluster."""
-    return records.groupBy("cluster").transformWithStateInPandas(
-        statefulProcessor=FoldProcessor(),
-        outputStructType=schema.CHANGES_OUT,
-        outputMode="Append",
-        timeMode="None",
-    )
-
-
-def batch_query_id(checkpoint: Path) -> str:
-    """The query's id for as long as its checkpoint lives: a new one counts its batches from 0."""
-    return str(msgspec.json.decode((checkpoint / "metadata").read_bytes())["id"])
-
-
-def ends_of(changes: pa.Table) -> dict[str, Batch]:
-    """How far each cluster comes with a batch whose rows are as ``schema.CHANGES_OUT``."""
-    epochs: dict[str, tuple[int, str]] = {}
-    changed: set[str] = set()
-    columns = changes.select(["kind", "cluster", "epoch", "state_id"]).to_pydict()
-    for kind, cluster, epoch, state_id in zip(*columns.values(), strict=True):
-        if kind == "epoch":
-            epochs[cluster] = max(epochs.get(cluster, (0, "")), (epoch, state_id))
-        else:
-            changed.add(cluster)
-    return {name: Batch(*end, name in changed) for name, end in epochs.items()}
-
-
-def _timed(write: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    write()
-    return time.perf_counter() - began
+            self._known.add(cluster)

@@ -1,23 +1,18 @@
-"""Reading the Delta tables without Spark: their log is JSON, their data is Parquet.
+"""Reading the Delta tables without Spark."""
 
-Enough of Delta's protocol for the tables that ``tables`` makes: partitions, checkpoints, time travel by
-version; no deletion vectors and no column mapping, which those tables do not use.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import unquote
+from typing import Any
 
 import msgspec
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from stele.domain.ring.ranges import RangeReplicas
 
 Row = dict[str, Any]
 """Column -> value, as the table's schema has them."""
-
-_VERSION_DIGITS: Final = 20
 
 
 class TableMissing(Exception):
@@ -25,7 +20,7 @@ class TableMissing(Exception):
 
 
 class Materialized(msgspec.Struct, frozen=True):
-    """How far a cluster is materialized; ``state_id`` is 32 hex digits."""
+    """How far a cluster's events are in the tables; ``state_id`` is 32 hex digits."""
 
     epoch: int
     state_id: str
@@ -33,14 +28,14 @@ class Materialized(msgspec.Struct, frozen=True):
 
 def read_table(folder: Path, cluster: str, version: int | None = None) -> list[Row]:
     """The rows of one cluster, in no order, at ``version`` or the newest. Raises TableMissing."""
-    return [
-        row for path in _files(folder, cluster, version) for row in _rows(folder / path, cluster)
-    ]
+    return _read(_open(folder, version), cluster)
 
 
 def reached(delta_dir: Path, cluster: str) -> Materialized | None:
-    """The last epoch in table ``epochs``; all other tables hold at least as much. None: no epoch."""
-    rows = read_table(delta_dir / "epochs", cluster)
+    """The newest epoch in table ``events``; the others follow within moments. None: no epoch."""
+    events = _open(delta_dir / "events", None).to_pyarrow_dataset()
+    wanted = (pc.field("cluster") == cluster) & (pc.field("row_kind") == "epoch")
+    rows = events.to_table(["epoch", "state_id"], wanted).to_pylist()
     if not rows:
         return None
     last = max(rows, key=lambda row: int(row["epoch"]))
@@ -55,66 +50,48 @@ def current_placements(
 
 
 def placements_at(delta_dir: Path, cluster: str, epoch: int) -> dict[str, list[RangeReplicas]]:
-    """The placements as they were at ``epoch``, from table ``placements_history``."""
-    history = read_table(delta_dir / "placements_history", cluster)
-    return _by_placement(
-        row
-        for row in history
-        if row["from_epoch"] <= epoch and (row["to_epoch"] is None or epoch < row["to_epoch"])
-    )
+    """The placements as they were at ``epoch``, one that table ``placements`` has reached.
+
+    Rows that went are in ``placements_past``, which is written first: what went after the epoch of
+    ``placements`` itself is still there too, so it does not count.
+    """
+    table = _open(delta_dir / "placements", None)
+    head = table.transaction_version(head_of_cluster(cluster)) or 0
+    came = pc.field("from_epoch") <= epoch
+    went = (pc.field("to_epoch") > epoch) & (pc.field("to_epoch") <= head)
+    past = _read(_open(delta_dir / "placements_past", None), cluster, came & went)
+    return _by_placement([*past, *_read(table, cluster, came)])
 
 
-def _by_placement(rows: Any) -> dict[str, list[RangeReplicas]]:
+def head_of_cluster(cluster: str) -> str:
+    """The application transaction whose version is the epoch that a table of placements holds."""
+    return f"stele-placements-{cluster}"
+
+
+def range_of_row(row: Mapping[str, Any]) -> RangeReplicas:
+    """A row of the tables as the domain has it."""
+    reads, writes = tuple(row["read_replicas"]), tuple(row["write_replicas"])
+    return RangeReplicas(row["range_start"], row["range_end"], reads, writes)
+
+
+def _by_placement(rows: Iterable[Row]) -> dict[str, list[RangeReplicas]]:
     found: dict[str, list[RangeReplicas]] = {}
-    for row in sorted(rows, key=lambda row: (row["placement"], row["start"])):
-        replicas = RangeReplicas(
-            row["start"], row["end"], tuple(row["reads"]), tuple(row["writes"])
-        )
-        found.setdefault(row["placement"], []).append(replicas)
+    for row in sorted(rows, key=lambda row: (row["placement"], row["range_start"])):
+        found.setdefault(row["placement"], []).append(range_of_row(row))
     return found
 
 
-def _files(folder: Path, cluster: str, version: int | None) -> list[str]:
-    """Paths of the data files of one cluster, relative to the table, sorted."""
-    live: dict[str, str] = {}
-    for action in _actions(folder / "_delta_log", version):
-        if action.get("add"):
-            add = action["add"]
-            live[add["path"]] = dict(add["partitionValues"])["cluster"]
-        elif action.get("remove"):
-            live.pop(action["remove"]["path"], None)
-    return sorted(unquote(path) for path, owner in live.items() if owner == cluster)
-
-
-def _actions(log: Path, version: int | None) -> Iterator[Row]:
-    """The log's actions in order: from the last checkpoint in question, and the commits after it."""
-    commits = {int(p.stem): p for p in log.glob("*.json") if len(p.stem) == _VERSION_DIGITS}
-    if not commits or (version is not None and version not in commits):
+def _open(folder: Path, version: int | None) -> DeltaTable:
+    try:
+        return DeltaTable(str(folder), version=version)
+    except (DeltaError, OSError) as error:
         raise TableMissing(
-            f"There is no Delta table at {log.parent}, version {version or 'newest'}."
-        )
-    newest = max(commits) if version is None else version
-    begin, parts = _checkpoint(log, newest)
-    for part in parts:
-        yield from pq.read_table(part, columns=["add"]).to_pylist()
-    for number in range(begin, newest + 1):
-        for line in commits[number].read_bytes().splitlines():
-            yield msgspec.json.decode(line)
+            f"There is no Delta table at {folder}, version {version or 'newest'}: {error}"
+        ) from error
 
 
-def _checkpoint(log: Path, newest: int) -> tuple[int, list[Path]]:
-    """The first commit to read, and the files of the checkpoint before it."""
-    found: dict[int, list[Path]] = {}
-    for path in log.glob("*.checkpoint*.parquet"):
-        number = int(path.name[:_VERSION_DIGITS])
-        if number <= newest:
-            found.setdefault(number, []).append(path)
-    if not found:
-        return 0, []
-    last = max(found)
-    return last + 1, sorted(found[last])
-
-
-def _rows(path: Path, cluster: str) -> Iterator[Row]:
-    for row in pq.read_table(path, partitioning=None).to_pylist():
-        yield {"cluster": cluster, **row}
+def _read(table: DeltaTable, cluster: str, wanted: pc.Expression | None = None) -> list[Row]:
+    mine = pc.field("cluster") == cluster
+    wanted = mine if wanted is None else mine & wanted
+    found: list[Row] = table.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
+    return found

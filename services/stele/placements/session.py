@@ -11,9 +11,11 @@ from pyspark.sql import SparkSession
 from stele.runtime.settings import ConfigurationError
 
 LOOPBACK: Final = "127.0.0.1"
-STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 JVM_FLAGS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true"
 """For a driver beside other processes on few cores: the session starts in half the time."""
+
+ARROW_RECORDS: Final = 500
+"""Records that a worker holds at once: they may be large."""
 
 
 def spark_session(jars: Path, master: str, memory: str, scratch: Path) -> SparkSession:
@@ -72,18 +74,13 @@ def _options(jars: list[Path], memory: str, scratch: Path) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
-        # Batches are small: planning again and compiling code cost more than they save. A merge takes
-        # 1.1 s of CPU this way, and 1.9 s with compiled code.
+        # Batches are small: planning again and compiling code cost more than they save.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.databricks.delta.merge.materializeSource": "none",  # the source is a local relation
-        # The default makes VACUUM list a few folders with 10,000 tasks: 63 s of CPU, else 2 s.
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.streaming.stopTimeout": "8s",
-        "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.minBatchesToRetain": "10",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_RECORDS),
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
     }

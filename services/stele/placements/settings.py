@@ -18,10 +18,6 @@ class PlacementsSettings(ServiceSettings):
     delta_dir: Path | None = Field(
         default=None, description="Folder of the Delta tables; default: delta in the data folder."
     )
-    checkpoint_dir: Path | None = Field(
-        default=None,
-        description="Folder of the query's checkpoint; default: checkpoint in the data folder.",
-    )
     clusters_pattern: str = Field(
         default="",
         description="Regular expression of the clusters of a fleet; empty: STELE_CLUSTER alone.",
@@ -30,12 +26,12 @@ class PlacementsSettings(ServiceSettings):
         default_factory=default_jars, description="Folder that holds the connectors' jars."
     )
     spark_master: str = Field(
-        default="local[2]", description="Spark's master; the fold scales by cluster."
+        default="local[2]", description="Spark's master; clusters are judged in parallel."
     )
     spark_driver_memory: str = Field(
         default="768m",
         pattern=r"^[0-9]+[mg]$",
-        description="Heap of the driver: a batch of the largest placements, several times.",
+        description="Heap of the driver; in local mode it holds a batch of records too.",
     )
     trigger_interval_ms: int = Field(
         default=500,
@@ -52,7 +48,6 @@ class PlacementsSettings(ServiceSettings):
             cluster=self.cluster,
             pattern=self.clusters_pattern,
             delta_dir=(self.delta_dir or self.data_dir / "delta").resolve(),
-            checkpoint_dir=(self.checkpoint_dir or self.data_dir / "checkpoint").resolve(),
             trigger_ms=self.trigger_interval_ms,
             max_offsets=self.max_offsets_per_trigger,
         )

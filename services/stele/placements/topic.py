@@ -1,54 +1,175 @@
 """The compacted topic ``placements``: each key's newest row, then a marker of the epoch reached.
 
 Keys are ``<cluster>/<placement>/<start token>``; the marker's is ``<cluster>/epoch``. A row that is gone
-leaves a tombstone. A reader that has met a marker holds the placements of exactly that epoch.
+leaves a tombstone. Rows and their marker are one transaction, so a reader with ``isolation.level``
+``read_committed`` that has met a marker holds the placements of exactly that epoch.
+
+The transactional id is the topic's: who opens a writer fences the one before it, ends what that one left
+open, and only then reads where the topic stands. So an older row can never follow a newer marker, whoever
+else still runs; a rule for readers alone would not do, for compaction keeps the last record and not the newest.
 """
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as sql
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from stele.domain.ring.ranges import RangeReplicas
+from stele.log.flows import flow_topic
+from stele.log.topic import read_topic
+from stele.placements.fold import HeldRows, Key
+
+FENCE_TIMEOUT_S: Final = 30.0
+SEND_TIMEOUT_S: Final = 30.0
+TRANSACTION_TIMEOUT_MS: Final = 30_000
+"""How long a writer that died may hold up readers."""
+POLL_EVERY: Final = 1000
+_FENCED: Final = frozenset(
+    {
+        KafkaError._FENCED,  # noqa: SLF001 - librdkafka's name
+        KafkaError.PRODUCER_FENCED,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+    }
+)
 
 
-def topic_records(rows: DataFrame) -> DataFrame:
-    """Columns topic, key, value in the order in which they must be sent: markers after rows."""
-    current = rows.where("kind = 'current'").select(
-        "cluster",
-        sql.lit(0).alias("rank"),
-        sql.concat_ws("/", "cluster", "placement", sql.col("start").cast("string")).alias("key"),
-        sql.when(
-            ~sql.col("gone"),
-            sql.to_json(
-                sql.struct("epoch", "state_id", "from_epoch", "start", "end", "reads", "writes")
-            ),
-        ).alias("value"),
-    )
-    marker = (
-        rows.where("kind = 'epoch'")
-        .groupBy("cluster")
-        .agg(sql.max("epoch").alias("epoch"), sql.max_by("state_id", "epoch").alias("state_id"))
-        .select(
-            "cluster",
-            sql.lit(1).alias("rank"),
-            sql.concat_ws("/", "cluster", sql.lit("epoch")).alias("key"),
-            sql.to_json(sql.struct("epoch", "state_id")).alias("value"),
+class Value(msgspec.Struct, frozen=True):
+    """A row's value; ``epoch`` and ``state_id`` (hex) are those of the batch that sent it."""
+
+    epoch: int
+    state_id: str
+    from_epoch: int
+    start: int
+    end: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+class Marker(msgspec.Struct, frozen=True):
+    epoch: int = 0
+    state_id: str = ""
+
+
+class TopicView(msgspec.Struct, frozen=True):
+    """What the topic says: rows by placement and start, of the marker's epoch."""
+
+    marker: Marker
+    rows: dict[Key, Value]
+
+
+class WriterFenced(Exception):
+    """Another process writes this topic now."""
+
+
+_value: Final = msgspec.json.Decoder(Value)
+_marker: Final = msgspec.json.Decoder(Marker)
+
+
+def read_placements(bootstrap: str, cluster: str) -> TopicView:
+    """The topic from its beginning to its end. Raises TimeoutError, KafkaException."""
+    marker, rows = Marker(), dict[Key, Value]()
+    for key, value in read_topic(bootstrap, flow_topic(cluster, "placements")):
+        name = key.removeprefix(f"{cluster}/")
+        if name == "epoch":
+            marker = _marker.decode(value or b"{}")
+            continue
+        placement, _, start = name.rpartition("/")
+        if value is None:
+            rows.pop((placement, int(start)), None)
+        else:
+            rows[placement, int(start)] = _value.decode(value)
+    return TopicView(marker, rows)
+
+
+class TopicWriter:
+    """The one writer of a cluster's topic. Opening fences all others and reads where the topic stands."""
+
+    def __init__(self, bootstrap: str, cluster: str) -> None:
+        self._cluster = cluster
+        self._topic = flow_topic(cluster, "placements")
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "transactional.id": f"{self._topic}-writer",
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "linger.ms": 0,
+                "log_level": 0,
+            }
         )
-    )
-    topic = sql.concat(sql.lit("stele."), sql.col("cluster"), sql.lit(".placements"))
-    return (
-        current.unionByName(marker)
-        .coalesce(1)
-        .sortWithinPartitions("cluster", "rank", "key")
-        .select(topic.alias("topic"), "key", "value")
+        self._producer.init_transactions(FENCE_TIMEOUT_S)
+        self.view: TopicView | None = read_placements(bootstrap, cluster)
+        """Until the first publication, which brings all of the topic up to date."""
+        self.epoch = self.view.marker.epoch
+
+    def publish(
+        self, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
+    ) -> bool:
+        """Send the rows at the keys and the marker; false when the topic has that epoch already.
+
+        The first time every row that differs is sent. Raises WriterFenced, KafkaException.
+        """
+        if marker.epoch < self.epoch or (marker.epoch == self.epoch and self.view is None):
+            return False
+        rows = _values(marker, placements, touched if self.view is None else None)
+        if self.view is not None:
+            rows = _differences(self.view, rows)
+            if not rows and marker == self.view.marker:
+                return False
+        self._send(marker, rows)
+        self._commit()
+        self.view, self.epoch = None, marker.epoch
+        return True
+
+    def _send(self, marker: Marker, rows: Mapping[Key, Value | None]) -> None:
+        self._producer.begin_transaction()
+        for number, (placement, start) in enumerate(sorted(rows)):
+            value = rows[placement, start]
+            key = f"{self._cluster}/{placement}/{start}"
+            self._produce(key, None if value is None else msgspec.json.encode(value))
+            if number % POLL_EVERY == POLL_EVERY - 1:
+                self._producer.flush(SEND_TIMEOUT_S)
+        self._produce(f"{self._cluster}/epoch", msgspec.json.encode(marker))
+
+    def _commit(self) -> None:
+        try:
+            self._producer.commit_transaction(SEND_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() in _FENCED:
+                raise WriterFenced(f"Another process writes {self._topic} now.") from error
+            raise
+
+    def _produce(self, key: str, value: bytes | None) -> None:
+        self._producer.produce(self._topic, value, key.encode(), partition=0)
+
+
+def _values(
+    marker: Marker, placements: Mapping[str, HeldRows], keys: set[Key] | None
+) -> dict[Key, Value | None]:
+    """The rows at the keys, None for one that is gone; all rows when no keys are given."""
+    if keys is None:
+        keys = {(name, start) for name, rows in placements.items() for start in rows}
+    found: dict[Key, Value | None] = {}
+    for name, start in keys:
+        held = placements.get(name, {}).get(start)
+        found[name, start] = None if held is None else _value_of(marker, held.row, held.from_epoch)
+    return found
+
+
+def _value_of(marker: Marker, row: RangeReplicas, from_epoch: int) -> Value:
+    return Value(
+        marker.epoch, marker.state_id, from_epoch, row.start, row.end, row.reads, row.writes
     )
 
 
-def write_topic(rows: DataFrame, bootstrap: str) -> None:
-    """Send a batch's records. Sent again after a crash they are the same, so nothing changes."""
-    (
-        topic_records(rows)
-        .write.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
-        .option("kafka.acks", "all")
-        .option("kafka.enable.idempotence", "true")
-        .option("kafka.delivery.timeout.ms", "60000")
-        .save()
-    )
+def _differences(view: TopicView, rows: dict[Key, Value | None]) -> dict[Key, Value | None]:
+    """What must be sent so that the topic, being as in the view, holds these rows."""
+    gone: dict[Key, Value | None] = dict.fromkeys(set(view.rows) - set(rows))
+    return gone | {key: row for key, row in rows.items() if not _same(view.rows.get(key), row)}
+
+
+def _same(one: Value | None, other: Value | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    change = {"epoch": other.epoch, "state_id": other.state_id}
+    return msgspec.structs.replace(one, **change) == other

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+import stamina
 from confluent_kafka import KafkaException
 from starlette.routing import BaseRoute
 
 from stele.log.flows import flow_topic
-from stele.log.follower import LogFollower
+from stele.log.follower import Floor, LogFollower
 from stele.log.kafka import KafkaLog
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.kafka import ensure_topics
@@ -26,7 +27,8 @@ from stele.runtime.settings import ServiceSettings, load_settings
 
 CATCH_UP_ATTEMPT_S: Final = 30.0
 """One look whether the end of the log has been reached; a long log takes several."""
-RETRY_S: Final = 1.0
+FIRST_PAUSE_S: Final = 0.2
+LAST_PAUSE_S: Final = 5.0
 
 log = get_logger(__name__)
 
@@ -44,25 +46,49 @@ class Followed:
         reason = f"The log cannot be read any further: {failure}" if failure else ""
         if not reason and not self.caught_up.is_set():
             reason = "Reading the log; try again in a moment."
+            if self.follower.image.epoch:
+                reason = self.follower.trouble or reason
+        reason = reason or self.follower.trouble
         return Health(
             ok=not reason, epoch=image.epoch, state_id=image.state_id.hex(), reason=reason
         )
 
     async def catch_up(self) -> None:
         """Wait for the end of the log as it is now, however long that takes."""
-        while not self.caught_up.is_set():
-            try:
+        async for attempt in stamina.retry_context(
+            on=_is_passing,
+            attempts=None,
+            timeout=None,
+            wait_initial=FIRST_PAUSE_S,
+            wait_max=LAST_PAUSE_S,
+            wait_jitter=FIRST_PAUSE_S,
+        ):
+            with attempt:
                 await self.follower.wait_for_end(CATCH_UP_ATTEMPT_S)
-                settle()
-                self.caught_up.set()
-            except (TimeoutError, KafkaException) as error:
-                log.warning("still reading the log", why=repr(error))
-                await asyncio.sleep(RETRY_S)
+        settle()
+        self.caught_up.set()
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether it is worth asking for the log's end again."""
+    if not isinstance(error, TimeoutError | KafkaException):
+        return False
+    log.warning("still reading the log", why=repr(error))
+    return True
+
+
+def _on_stray(offset: int, name: str) -> None:
+    log.warning("a record of another log was skipped", offset=offset, writer=name)
 
 
 @asynccontextmanager
-async def following(settings: ServiceSettings) -> AsyncIterator[Followed]:
-    """Follow the cluster's log inside the block. Raises TopicsUnavailable when Kafka is not there."""
+async def following(
+    settings: ServiceSettings, floor: Floor | None = None
+) -> AsyncIterator[Followed]:
+    """Follow the cluster's log inside the block. Raises TopicsUnavailable when Kafka is not there.
+
+    ``floor`` is what the process acknowledged in an earlier life: it is not caught up below it.
+    """
     await asyncio.to_thread(
         ensure_topics,
         settings.kafka_bootstrap,
@@ -70,7 +96,7 @@ async def following(settings: ServiceSettings) -> AsyncIterator[Followed]:
         settings.kafka_replication_factor,
     )
     kafka_log = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
-    followed = Followed(LogFollower(kafka_log))
+    followed = Followed(LogFollower(kafka_log, floor=floor, on_stray=_on_stray))
     followed.follower.start()
     catching_up = asyncio.create_task(followed.catch_up(), name="catch-up")
     try:
@@ -79,6 +105,7 @@ async def following(settings: ServiceSettings) -> AsyncIterator[Followed]:
         catching_up.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await catching_up
+        followed.follower.stop()
         await kafka_log.close()
 
 

@@ -157,7 +157,7 @@ def too_large(size_bytes: int, limit_bytes: int) -> HttpError:
         ErrorCode.BODY_TOO_LARGE,
         f"The body is larger than {limit_bytes} bytes.",
         hint="Send less at a time.",
-        facts={"size_bytes": size_bytes, "limit_bytes": limit_bytes},
+        details={"size_bytes": size_bytes, "limit_bytes": limit_bytes},
     )
 
 

@@ -1,4 +1,4 @@
-"""The one shape of every HTTP error: `{"code", "message", "hint", "facts"}`.
+"""The one shape of every HTTP error: `{"code", "message", "hint", "details"}`.
 
 The shell's own codes are in `ErrorCode`; a service adds its closed set and raises `HttpError`.
 """
@@ -14,12 +14,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stele.runtime.answers.errors import Detail, ErrorBody
 from stele.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
-Fact = str | int | float | bool | None | list[str] | list[int]
 
 
 class ErrorCode(StrEnum):
@@ -34,13 +34,6 @@ class ErrorCode(StrEnum):
     INTERNAL = "internal"
 
 
-class ErrorBody(msgspec.Struct, frozen=True):
-    code: str
-    message: str  # one sentence: what is the case
-    hint: str  # one sentence: what to do
-    facts: dict[str, Fact]
-
-
 class HttpError(Exception):
     """Raise in a handler to answer with an error. `status` is the HTTP status, 400 to 599."""
 
@@ -51,11 +44,11 @@ class HttpError(Exception):
         message: str,
         *,
         hint: str = "",
-        facts: Mapping[str, Fact] | None = None,
+        details: Mapping[str, Detail] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.body = ErrorBody(str(code), message, hint, dict(facts or {}))
+        self.body = ErrorBody(str(code), message, hint, dict(details or {}))
 
 
 class JsonResponse(Response):
@@ -89,7 +82,7 @@ def parse_json(body: bytes, kind: type[T]) -> T:
             ErrorCode.MALFORMED_JSON,
             f"The body is not JSON: {error}.",
             hint="Send one JSON value in UTF-8.",
-            facts={"size_bytes": len(body)},
+            details={"size_bytes": len(body)},
         ) from error
 
 
@@ -102,23 +95,23 @@ async def answer_starlette_error(request: Request, error: Exception) -> Response
     """Starlette's own errors: no such path, method not allowed, and what its parsers raise."""
     assert isinstance(error, HTTPException)
     path, method = request.url.path, request.method
-    facts: dict[str, Fact] = {"path": path, "method": method}
+    details: dict[str, Detail] = {"path": path, "method": method}
     match error.status_code:
         case 404:
             body = ErrorBody(
-                ErrorCode.NOT_FOUND, f"There is nothing at {path}.", "Check the path.", facts
+                ErrorCode.NOT_FOUND, f"There is nothing at {path}.", "Check the path.", details
             )
         case 405:
             allowed = (error.headers or {}).get("Allow", "")
-            facts["allowed"] = sorted(part.strip() for part in allowed.split(",") if part.strip())
+            details["allowed"] = sorted(part.strip() for part in allowed.split(",") if part.strip())
             body = ErrorBody(
                 ErrorCode.METHOD_NOT_ALLOWED,
                 f"{path} does not take {method}.",
                 f"Use {allowed or 'another method'}.",
-                facts,
+                details,
             )
         case _:
-            body = ErrorBody(ErrorCode.HTTP_ERROR, str(error.detail), "", facts)
+            body = ErrorBody(ErrorCode.HTTP_ERROR, str(error.detail), "", details)
     return JsonResponse(body, status_code=error.status_code, headers=error.headers)
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import stamina.instrumentation
 import structlog
 from structlog.stdlib import BoundLogger
 from structlog.typing import Processor
@@ -38,6 +39,9 @@ def configure_logs(*, service: str, instance: str, level: str = "info", json: bo
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
         )
     )
+    stamina.instrumentation.set_on_retry_hooks(
+        []
+    )  # who retries says once what is away, in its own words
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

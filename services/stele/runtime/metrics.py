@@ -7,6 +7,7 @@ from prometheus_client import (
     PLATFORM_COLLECTOR,
     PROCESS_COLLECTOR,
     CollectorRegistry,
+    Counter,
     Histogram,
 )
 
@@ -15,6 +16,12 @@ REGISTRY = CollectorRegistry(auto_describe=True)
 for _collector in (GC_COLLECTOR, PLATFORM_COLLECTOR, PROCESS_COLLECTOR):
     REGISTRY.register(_collector)
 
+foreign_messages = Counter(
+    "stele_foreign_messages",
+    "Messages that speak of another log and were left out, by flow.",
+    ["flow"],
+    registry=REGISTRY,
+)
 http_request_seconds = Histogram(
     "stele_http_request_seconds",
     "Time from the request to the end of the answer.",

@@ -3,15 +3,16 @@
 Two processes at the same epoch must show the same hash; a difference is a bug (design, I1).
 """
 
+import asyncio
 from typing import Protocol
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.domain.image import Image
 from stele.domain.snapshot import state_hash
+from stele.runtime.answers.position import Position
 from stele.runtime.http import JsonResponse
 
 
@@ -22,16 +23,6 @@ class HasImage(Protocol):
     def image(self) -> Image: ...
 
 
-class Position(msgspec.Struct, frozen=True):
-    """``state_id`` is 32 hex digits, ``hash`` the 64 of ``domain.snapshot.state_hash``."""
-
-    service: str
-    instance: str
-    epoch: int
-    state_id: str
-    hash: str
-
-
 def position_route(name: str, instance: str, follower: HasImage) -> Route:
     """The route of service ``name``; the hash is computed once for each state that is asked for."""
     hashed: dict[bytes, str] = {}
@@ -39,10 +30,20 @@ def position_route(name: str, instance: str, follower: HasImage) -> Route:
     async def position(_: Request) -> Response:
         image = follower.image
         if image.state_id not in hashed:
+            found = await asyncio.to_thread(state_hash, image)
             hashed.clear()
-            hashed[image.state_id] = state_hash(image)
+            hashed[image.state_id] = found
+        else:
+            found = hashed[image.state_id]
         return JsonResponse(
-            Position(name, instance, image.epoch, image.state_id.hex(), hashed[image.state_id])
+            Position(
+                service=name,
+                instance=instance,
+                epoch=image.epoch,
+                state_id=image.state_id.hex(),
+                log_id=image.log_id.hex(),
+                hash=found,
+            )
         )
 
     return Route("/v1/position", position, methods=["GET"])

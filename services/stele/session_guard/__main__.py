@@ -1,7 +1,6 @@
 """``python -m stele.session_guard``: configured by STELE_* environment variables."""
 
 import asyncio
-import uuid
 from contextlib import AsyncExitStack
 
 from stele.runtime.follow import following, run_beside
@@ -10,9 +9,10 @@ from stele.runtime.logs import configure_logs
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import load_settings
-from stele.session_guard.acks import reading_acks, watch
+from stele.session_guard.acks import reading_acks
 from stele.session_guard.guard import Guard
 from stele.session_guard.http import health, routes
+from stele.session_guard.proof import Proofs
 from stele.session_guard.redis_writer import RedisWriter
 from stele.session_guard.settings import SessionGuardSettings
 
@@ -28,14 +28,25 @@ async def main(stop: Stop) -> None:
         json=settings.log_json,
     )
     async with following(settings) as followed, AsyncExitStack() as stack:
-        guard = Guard(followed.follower, settings.heartbeat_timeout_s)
-        writer = RedisWriter(settings, followed, guard)
+        follower = followed.follower
+        guard = Guard(follower, settings.heartbeat_timeout_s)
+        proofs = Proofs(follower, settings.guard_ttl_s)
+        stack.push_async_callback(proofs.close)
+        writer = RedisWriter(settings, follower, guard, proofs)
         stack.push_async_callback(writer.close)
-        position = position_route(NAME, settings.instance_id, followed.follower)
-        app = build_app(NAME, [position, *routes(guard)], lambda: health(guard, followed, writer))
+        acks = await stack.enter_async_context(
+            reading_acks(settings, guard.on_ack, guard.on_read_until)
+        )
+        app = build_app(
+            NAME,
+            [
+                position_route(NAME, settings.instance_id, follower),
+                *routes(guard, proofs, settings.proof_max_age_s),
+            ],
+            lambda: health(guard, followed, proofs, acks, writer),
+        )
         async with (
-            reading_acks(settings, uuid.uuid4().hex[:8], guard.on_ack) as acks,
-            run_beside(asyncio.ensure_future(watch(acks)), stop),
+            run_beside(asyncio.ensure_future(acks.watch()), stop),
             run_beside(asyncio.ensure_future(writer.run()), stop),
         ):
             await serve(app, settings, NAME, stop)

@@ -1,89 +1,214 @@
-"""The acks of all nodes, by Faust: one agent that reads raw records inside the service's event loop."""
+"""The acks of all nodes, by Faust: one agent that reads raw records inside the service's event loop.
+
+Every guard answers for the whole cluster, so every guard reads all acks, in a group of its own that is named
+after its instance and has one static member. The topic itself is the table of last acks: at each start, and
+whenever its group was rebalanced, the reader goes back a bounded way from the end. Why it is built like this
+is in docs/decisions/004-faust-carries-the-acks.md.
+"""
 
 import asyncio
 import contextlib
+import functools
 import tempfile
-from collections.abc import AsyncIterator, Callable
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import faust
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from faust.transport.drivers.aiokafka import Consumer as FaustConsumer
 
 from stele.log.flows import flow_topic
+from stele.runtime.logs import get_logger
 from stele.runtime.settings import ServiceSettings
+from stele.session_guard.tail import Fetched, Tail
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 6.0
 """Below the service's own deadline."""
-WATCH_S: Final = 0.5
-SESSION_TIMEOUT_S: Final = 6.0
-HEARTBEAT_S: Final = 1.5
+LOOK_S: Final = 0.25
+"""How often it is seen whether reading goes on."""
+STALLED_S: Final = 6.0
+"""Without a confirmation for this long the guard is not healthy. Electing a leader takes less."""
+ASK_WHY_S: Final = 3.0
+RESTLESS_STARTS: Final = 4
+RESTLESS_S: Final = 30.0
+"""A start, and one rebalance or two, are nothing; as many starts as this within this time are."""
+LOOK_BACK: Final = 1_000
+"""Records of each partition: several times the nodes that speak there, and read in a second."""
+SESSION_TIMEOUT_S: Final = 10.0
+"""Nobody waits for a session to end: the group has one member, and its next start takes its place at once."""
+HEARTBEAT_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 10.0
-"""Must be above the session's time-out, which the broker may use up to answer a join."""
+"""After which a broker that is silent is given up; Faust wants it not below the session's."""
 
-OnValue = Callable[[bytes], None]
+OnAck = Callable[[bytes, float], None]
+"""Gets a record and its age in seconds, which is 0 for one that was sent while this process read."""
+OnReadUntil = Callable[[float, float], None]
+"""Gets until when all acks have been read, and since when."""
 
-
-def ack_app(settings: ServiceSettings, boot_id: str, datadir: str, on_value: OnValue) -> Any:
-    """The Faust application. Each run is a consumer group of its own and begins at the end.
-
-    Every guard answers for the whole cluster, so every guard reads all acks. What is older than the
-    process tells nothing about who is up, so committed offsets would be of no use.
-    """
-    app = faust.App(
-        f"stele.{settings.cluster}.session-guard.{settings.instance_id}.{boot_id}",
-        broker=[f"kafka://{server}" for server in settings.kafka_bootstrap.split(",")],
-        autodiscover=False,
-        broker_heartbeat_interval=HEARTBEAT_S,
-        broker_request_timeout=REQUEST_TIMEOUT_S,
-        broker_session_timeout=SESSION_TIMEOUT_S,
-        consumer_auto_offset_reset="latest",
-        datadir=datadir,
-        key_serializer="raw",
-        store="memory://",
-        topic_allow_declare=False,
-        topic_disable_leader=True,
-        value_serializer="raw",
-        web_enabled=False,
-        worker_redirect_stdouts=False,
-    )
-    topic = app.topic(
-        flow_topic(settings.cluster, "acks"),
-        key_type=bytes,
-        value_type=bytes,
-        key_serializer="raw",
-        value_serializer="raw",
-    )
-
-    async def read(stream: Any) -> None:
-        async for value in stream:
-            on_value(value)
-
-    app.agent(topic, concurrency=1, name="acks")(read)
-    return app
+log = get_logger(__name__)
 
 
 class AcksLost(Exception):
     """The reader of acks has ended; without it nobody can be told who is up."""
 
 
-async def watch(app: Any) -> None:
-    """Return never, raise AcksLost when the application has crashed or stopped."""
-    while not (app.crashed or app.should_stop):  # noqa: ASYNC110  (Faust has no event for both)
-        await asyncio.sleep(WATCH_S)
-    raise AcksLost(f"The reader of acks has ended: {app.crash_reason!r}")
+class TailConsumer(FaustConsumer):  # type: ignore[misc]  # Faust has no types
+    """Begins near the end of each partition, whatever was read before, and commits nothing."""
+
+    def __init__(self, *args: Any, tail: Tail, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._tail = tail
+
+    async def seek_to_committed(self) -> Mapping[Any, int]:
+        """Faust calls this wherever reading begins: after each rebalance, before the first record."""
+        partitions = self.assignment()
+        ends = await self.highwaters(*partitions)
+        begins = await self.earliest_offsets(*partitions)
+        starts = {each: max(begins[each], ends[each] - LOOK_BACK) for each in partitions}
+        await self.seek_wait(starts)
+        by_number = {each.partition: ends[each] for each in partitions}
+        at = {each.partition: start for each, start in starts.items()}
+        self._tail.start(at, by_number, time.monotonic())
+        return starts
+
+    async def _commit(self, _offsets: Mapping[Any, int]) -> bool:
+        return True
+
+    def fetched(self) -> dict[int, Fetched]:
+        """The newest answer of each partition that has given one."""
+        consumer = self._thread._ensure_consumer()  # noqa: SLF001 - Faust shows it nowhere else
+        answers = {}
+        for each in consumer.assignment():
+            mark, end_offset = consumer.last_poll_timestamp(each), consumer.highwater(each)
+            if mark is not None and end_offset is not None:
+                answers[each.partition] = Fetched(end_offset, mark)
+        return answers
+
+
+class AckReader:
+    """The Faust application of one guard.
+
+    ``trouble`` says why acks are not read, empty while they are; ``restless`` why reading begins anew so often.
+    """
+
+    def __init__(
+        self, settings: ServiceSettings, datadir: str, on_ack: OnAck, on_read_until: OnReadUntil
+    ) -> None:
+        self.trouble = ""
+        self.restless = ""
+        self._bootstrap = settings.kafka_bootstrap
+        self._topic = flow_topic(settings.cluster, "acks")
+        self._on_ack = on_ack
+        self._on_read_until = on_read_until
+        self._tail = Tail()
+        self._read_until_s = time.monotonic()
+        self._starts_s = deque[float](maxlen=RESTLESS_STARTS)
+        self.app = self._make_app(settings, datadir)
+
+    async def watch(self) -> None:
+        """Note how far reading has come, for ever. Raises AcksLost when it has ended for good."""
+        asked_why_s = float("-inf")
+        while not (self.app.crashed or self.app.should_stop):
+            await asyncio.sleep(LOOK_S)
+            now_s = time.monotonic()
+            self._look(now_s)
+            self._note_starts(now_s)
+            stalled = now_s - self._read_until_s > STALLED_S
+            if not stalled:
+                self.trouble = ""
+            elif now_s - asked_why_s > ASK_WHY_S:
+                self.trouble = await asyncio.to_thread(self._why_stalled)
+                log.warning("acks are not read", why=self.trouble)
+                asked_why_s = time.monotonic()
+        raise AcksLost(f"The reader of acks has ended: {self.app.crash_reason!r}")
+
+    def _look(self, now_s: float) -> None:
+        try:
+            fetched = self.app.consumer.fetched()
+        except Exception:  # there is no consumer yet, or none any more: nothing is confirmed
+            return
+        until_s = self._tail.look(fetched, now_s)
+        if until_s is not None and until_s > self._read_until_s:
+            self._read_until_s = until_s
+            self._on_read_until(until_s, self._tail.began_s)
+
+    def _note_starts(self, now_s: float) -> None:
+        began_s = self._tail.began_s
+        if began_s > (self._starts_s[-1] if self._starts_s else 0.0):
+            self._starts_s.append(began_s)
+        lately = sum(now_s - start_s < RESTLESS_S for start_s in self._starts_s)
+        self.restless = (
+            f"reading of acks began {lately} times within {RESTLESS_S:g} s. If another process has the"
+            " same STELE_INSTANCE_ID, give each its own"
+            if lately >= RESTLESS_STARTS
+            else ""
+        )
+
+    def _why_stalled(self) -> str:
+        silent = f"The acks in {self._topic} are not read since {STALLED_S:g} s or more"
+        try:
+            admin = AdminClient({"bootstrap.servers": self._bootstrap})
+            topic = admin.list_topics(self._topic, timeout=ASK_WHY_S).topics[self._topic]
+        except KafkaException as error:
+            return f"{silent}: the brokers do not answer ({error})."
+        if topic.error is None:
+            return f"{silent}, though the topic is there."
+        if topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return f"{silent}: there is no such topic. Make it with python -m stele.runtime.topics."
+        return f"{silent}: {topic.error.str()}."
+
+    def _make_app(self, settings: ServiceSettings, datadir: str) -> Any:
+        app = faust.App(
+            f"stele.{settings.cluster}.session-guard.{settings.instance_id}",
+            broker=[f"kafka://{server}" for server in settings.kafka_bootstrap.split(",")],
+            autodiscover=False,
+            broker_heartbeat_interval=HEARTBEAT_S,
+            broker_request_timeout=REQUEST_TIMEOUT_S,
+            broker_session_timeout=SESSION_TIMEOUT_S,
+            consumer_auto_offset_reset="latest",
+            consumer_group_instance_id=settings.instance_id,
+            datadir=datadir,
+            key_serializer="raw",
+            store="memory://",
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            value_serializer="raw",
+            web_enabled=False,
+            worker_redirect_stdouts=False,
+        )
+        app.transport.Consumer = functools.partial(TailConsumer, tail=self._tail)
+        raw = {"key_type": bytes, "value_type": bytes}
+        topic = app.topic(self._topic, key_serializer="raw", value_serializer="raw", **raw)
+        app.agent(topic, concurrency=1, name="acks")(self._read)
+        return app
+
+    async def _read(self, stream: Any) -> None:
+        async for event in stream.events():
+            message = event.message
+            is_new = self._tail.take(message.partition, message.offset)
+            self._on_ack(event.value, 0.0 if is_new else _age_s(message.timestamp))
+
+
+def _age_s(sent_at_s: float) -> float:
+    """By the clock of the sender, or of the broker; never below what tells it from a new one."""
+    return max(0.001, time.time() - sent_at_s)
 
 
 @asynccontextmanager
 async def reading_acks(
-    settings: ServiceSettings, boot_id: str, on_value: OnValue
-) -> AsyncIterator[Any]:
-    """Read acks inside the block; ``on_value`` must not raise. Yields the application."""
+    settings: ServiceSettings, on_ack: OnAck, on_read_until: OnReadUntil
+) -> AsyncIterator[AckReader]:
+    """Read acks inside the block; the callbacks must not raise."""
     with tempfile.TemporaryDirectory(prefix="stele-session-guard-") as datadir:
-        app = ack_app(settings, boot_id, datadir, on_value)
-        await asyncio.wait_for(app.start(), START_TIMEOUT_S)
+        reader = AckReader(settings, datadir, on_ack, on_read_until)
+        await asyncio.wait_for(reader.app.start(), START_TIMEOUT_S)
         try:
-            yield app
+            yield reader
         finally:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(app.stop(), STOP_TIMEOUT_S)
+                await asyncio.wait_for(reader.app.stop(), STOP_TIMEOUT_S)

@@ -5,31 +5,15 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.domain.acks import AckTable, barrier
+from stele.domain.acks import AckTable, StateIdOf, barrier, unknown
 from stele.domain.image import Image
+from stele.runtime.answers.session_guard import BarrierView, BlockerView
 
 Target = tuple[int, int]
 """Epoch and version that a barrier waits for."""
 
 KEPT_TARGETS: Final = 32
 """Barriers remembered: the present one, those just before, and what people ask about."""
-
-
-class BlockerView(msgspec.Struct, frozen=True):
-    """Times in seconds; ``silent_for_s`` is None when the node was never heard."""
-
-    node_id: str
-    why: str
-    silent_for_s: float | None
-    blocking_for_s: float
-
-
-class BarrierView(msgspec.Struct, frozen=True):
-    complete: bool
-    quorum: bool
-    blockers: tuple[BlockerView, ...]
-    epoch: int
-    version: int
 
 
 class Blocking(msgspec.Struct, frozen=True):
@@ -42,8 +26,8 @@ class Blocking(msgspec.Struct, frozen=True):
         """The nodes that block the target now; those that blocked it before keep their time."""
         known = self.by_target.get(target)
         before: Map[str, float] = Map() if known is None else known
-        found = Map({node: before.get(node, now_s) for node in sorted(nodes)})
-        by_target = self.by_target.set(target, found)
+        since_s = Map({node: before.get(node, now_s) for node in sorted(nodes)})
+        by_target = self.by_target.set(target, since_s)
         order = self.order if known is not None else (*self.order, target)
         if len(order) > KEPT_TARGETS:
             by_target, order = by_target.delete(order[0]), order[1:]
@@ -52,17 +36,22 @@ class Blocking(msgspec.Struct, frozen=True):
 
 def current_target(image: Image) -> Target:
     """What the newest step waits for."""
-    topology = image.topology.topology
+    topology = image.topology
     return topology.since_epoch, topology.version
 
 
 def view(
-    image: Image, acks: AckTable, blocking: Blocking, target: Target, now_s: float
+    image: Image,
+    acks: AckTable,
+    blocking: Blocking,
+    target: Target,
+    now_s: float,
+    state_id_of: StateIdOf = unknown,
 ) -> tuple[BarrierView, Blocking]:
     """How the barrier stands, and the memory of who has blocked it."""
     epoch, version = target
-    found = barrier(image, acks, epoch, version, now_s)
-    blocking = blocking.since(target, frozenset(b.node_id for b in found.blockers), now_s)
+    standing = barrier(image, acks, epoch, version, now_s, state_id_of)
+    blocking = blocking.since(target, frozenset(b.node_id for b in standing.blockers), now_s)
     since_s = blocking.by_target[target]
     blockers = tuple(
         BlockerView(
@@ -71,6 +60,6 @@ def view(
             None if b.silent_for_s == float("inf") else b.silent_for_s,
             now_s - since_s[b.node_id],
         )
-        for b in found.blockers
+        for b in standing.blockers
     )
-    return BarrierView(found.complete, found.quorum, blockers, epoch, version), blocking
+    return BarrierView(standing.complete, standing.quorum, blockers, epoch, version), blocking

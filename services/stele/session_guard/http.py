@@ -1,30 +1,26 @@
-"""The session guard's routes: barriers, liveness, checks, and its health."""
+"""The session guard's routes: barriers, liveness, sessions, checks, and its health."""
+
+import math
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.domain.fencing import check_fence
+from stele.runtime.answers.session_guard import CheckCode, CheckView, SessionsView
 from stele.runtime.follow import Followed
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
+from stele.session_guard.acks import AckReader
 from stele.session_guard.barriers import current_target
 from stele.session_guard.guard import Guard
+from stele.session_guard.permissions import session_not_open, stale_version
+from stele.session_guard.proof import Proofs
 from stele.session_guard.redis_writer import RedisWriter
 
-
-class CheckView(msgspec.Struct, frozen=True):
-    """``ok`` when all that was asked about may go on; ``why`` it may not, in sentences."""
-
-    ok: bool
-    epoch: int
-    version: int
-    fence_version: int
-    session: str
-    why: tuple[str, ...]
+NOT_CURRENT_STATUS = 503
 
 
-def routes(guard: Guard) -> list[Route]:
+def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
     async def barrier(request: Request) -> Response:
         epoch, version = current_target(guard.image)
         epoch = _number(request, "epoch", epoch)
@@ -34,60 +30,109 @@ def routes(guard: Guard) -> list[Route]:
     async def nodes(_: Request) -> Response:
         return JsonResponse(guard.nodes())
 
+    async def sessions(_: Request) -> Response:
+        now = guard.permissions()
+        return JsonResponse(SessionsView(now.log_id, now.epoch, now.sessions))
+
     async def check(request: Request) -> Response:
-        return JsonResponse(_check(guard, request))
+        _refuse_nothing_to_check(request)
+        is_current = await proofs.within(proof_max_age_s)
+        age_s = proofs.age_s()
+        trouble = proofs.trouble if guard.permissions().log_id else "there is no cluster yet"
+        if not is_current or not guard.permissions().log_id:
+            answer = not_current(age_s, proof_max_age_s, trouble)
+            return JsonResponse(answer, status_code=NOT_CURRENT_STATUS)
+        return JsonResponse(checked(guard, request, age_s))
 
     return [
         Route("/v1/barrier", barrier, methods=["GET"]),
         Route("/v1/nodes", nodes, methods=["GET"]),
+        Route("/v1/sessions", sessions, methods=["GET"]),
         Route("/v1/check", check, methods=["GET"]),
     ]
 
 
-def health(guard: Guard, followed: Followed, writer: RedisWriter) -> Health:
-    """Without Redis the guard still answers over HTTP, so it is up, and says that it is degraded."""
-    found = followed.health()
-    if found.ok and writer.trouble:
-        return msgspec.structs.replace(found, reason=f"degraded: {writer.trouble}")
-    return found
+def health(
+    guard: Guard, followed: Followed, proofs: Proofs, acks: AckReader, writer: RedisWriter
+) -> Health:
+    """Without Redis the guard still answers over HTTP, so it is up, and says that it is degraded.
+
+    Without acks nobody can be told who is up; without proofs nothing is permitted.
+    """
+    state = followed.health()
+    if not state.ok:
+        return state
+    reason = acks.trouble
+    if not reason and guard.permissions().log_id and proofs.trouble:
+        reason = f"Nothing is permitted, because {proofs.trouble}."
+    if reason:
+        return msgspec.structs.replace(state, ok=False, reason=reason)
+    degraded = writer.trouble or acks.restless
+    if degraded:
+        return msgspec.structs.replace(state, reason=f"degraded: {degraded}")
+    return state
 
 
-def _check(guard: Guard, request: Request) -> CheckView:
+def checked(guard: Guard, request: Request, age_s: float) -> CheckView:
+    """The answer by an image that is proven to be current."""
+    now, asked = guard.permissions(), request.query_params
+    code, message, hint = CheckCode.PERMITTED, "", ""
+    if "version" in asked:
+        message = stale_version(_number(request, "version", 0), now.fence_version, now.epoch)
+        if message:
+            code, hint = CheckCode.STALE_VERSION, "Read the newest topology and start again."
+    if not message and "session" in asked:
+        message = session_not_open(asked["session"], now.sessions, now.epoch)
+        if message:
+            code, hint = CheckCode.SESSION_NOT_OPEN, "Give up the work under this session."
+    return CheckView(
+        ok=code is CheckCode.PERMITTED,
+        code=code,
+        message=message,
+        hint=hint,
+        proof_age_s=age_s,
+        log_id=now.log_id,
+        epoch=now.epoch,
+        version=now.version,
+        fence_version=now.fence_version,
+    )
+
+
+def not_current(age_s: float, max_age_s: float, trouble: str) -> CheckView:
+    proof_age_s = None if math.isinf(age_s) else age_s
+    known = "never" if proof_age_s is None else f"{proof_age_s:.1f} s ago"
+    return CheckView(
+        ok=False,
+        code=CheckCode.NOT_CURRENT,
+        message=f"This guard cannot say; it was last known to be current {known}: "
+        f"{trouble or 'the log is slow'}.",
+        hint="Do not go on; ask again, or ask another session-guard.",
+        proof_age_s=proof_age_s,
+        facts={"proof_age_s": proof_age_s, "proof_max_age_s": max_age_s},
+    )
+
+
+def _refuse_nothing_to_check(request: Request) -> None:
     if not {"version", "session"} & request.query_params.keys():
         raise HttpError(
-            422,
+            400,
             ErrorCode.INVALID_REQUEST,
             "There is nothing to check.",
             hint="Ask with ?version=, ?session= or both.",
         )
-    image, why = guard.image, list[str]()
-    topology = image.topology.topology
-    stale = check_fence(topology, _number(request, "version", topology.version))
-    if stale is not None:
-        why.append(f"{stale}: read the newest topology and start again.")
-    session = request.query_params.get("session")
-    if session is not None and (not session or session != topology.session):
-        why.append(f"Session {session or '(none)'} is not open: give up the work under it.")
-    return CheckView(
-        not why,
-        image.epoch,
-        topology.version,
-        topology.fence_version,
-        topology.session,
-        tuple(why),
-    )
+    _number(request, "version", 0)
 
 
 def _number(request: Request, name: str, default: int) -> int:
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not text.isdecimal() or len(text) > 18:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
         raise HttpError(
-            422,
+            400,
             ErrorCode.INVALID_REQUEST,
             f"'{name}' is no whole number of at least 0.",
             hint=f"Send ?{name}= followed by digits.",
-            facts={name: text[:80]},
+            details={name: text[:80]},
         )
     return int(text)

@@ -1,4 +1,9 @@
-"""Which nodes are up: heard within the time-out, with hysteresis. Pure; seconds of one monotonic clock."""
+"""Which nodes are up: heard within the time-out, with hysteresis. Pure; seconds of one monotonic clock.
+
+Silence counts only as far as the acks were *read*. A guard that was paused, cut off, or put out of its group
+has heard nobody, and that says nothing about the nodes: after such a gap each node gets a full time-out of
+reading before it is declared down, and until then is unknown.
+"""
 
 from typing import Final
 
@@ -8,76 +13,87 @@ from immutables import Map
 from stele.domain.acks import AckTable
 from stele.domain.image import Image
 from stele.domain.names import NodeState
+from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 
 STEADY_PART: Final = 0.5
 """A node that was down is up again once it was heard, without a gap, for this part of the time-out."""
+READING_GAP_S: Final = 2.5
+"""Reading is confirmed at each answer to a fetch, which a quiet partition gives every 1.5 s."""
+NEVER: Final = float("-inf")
 
 
-class Pulse(msgspec.Struct, frozen=True):
-    """Whether a node counts as up, and since when it has been heard without a gap (seconds)."""
+class Heard(msgspec.Struct, frozen=True):
+    """When a node was last heard, since when without a gap, and whether it has been declared down."""
 
-    up: bool
     last_s: float
     steady_since_s: float
+    down: bool = False
 
 
-class Pulses(msgspec.Struct, frozen=True):
-    """Pulse by node. ``beat`` for each heartbeat, ``at`` before looking."""
+class LivenessTracker(msgspec.Struct, frozen=True):
+    """What is known of each node. ``heard`` for each ack, ``read_until`` for each confirmation."""
 
     timeout_s: float
-    by_node: Map[str, Pulse] = Map()
+    reading_since_s: float = NEVER
+    read_until_s: float = NEVER
+    """All acks that were sent before this are in here, back to ``reading_since_s``."""
+    by_node: Map[str, Heard] = Map()
 
-    def beat(self, node_id: str, now_s: float) -> "Pulses":
+    def heard(self, node_id: str, now_s: float) -> "LivenessTracker":
         known = self.by_node.get(node_id)
         if known is None:
-            return self._set(node_id, Pulse(True, now_s, now_s))
-        gap = now_s - known.last_s > self.timeout_s
+            return self._with(node_id, Heard(now_s, now_s))
+        gap = known.down and now_s - known.last_s > self.timeout_s
         since_s = now_s if gap else known.steady_since_s
-        steady = now_s - since_s >= STEADY_PART * self.timeout_s
-        return self._set(node_id, Pulse((known.up and not gap) or steady, now_s, since_s))
+        down = known.down and now_s - since_s < STEADY_PART * self.timeout_s
+        return self._with(node_id, Heard(now_s, since_s, down))
 
-    def at(self, now_s: float) -> "Pulses":
-        """The pulses at ``now_s``: who was silent for longer than the time-out is down."""
-        pulses = self
-        for node_id, pulse in self.by_node.items():
-            if pulse.up and now_s - pulse.last_s > self.timeout_s:
-                pulses = pulses._set(node_id, msgspec.structs.replace(pulse, up=False))
-        return pulses
+    def read_until(self, at_s: float, began_s: float = NEVER) -> "LivenessTracker":
+        """Every ack from between ``began_s``, when the reader began, and ``at_s`` has been told to ``heard``.
 
-    def is_up(self, node_id: str) -> bool:
-        pulse = self.by_node.get(node_id)
-        return pulse is not None and pulse.up
+        Who was silent for too long is down.
+        """
+        if at_s <= self.read_until_s:
+            return self
+        gap = at_s - self.read_until_s > READING_GAP_S
+        since_s = at_s if gap else max(self.reading_since_s, began_s)
+        by_node = self.by_node
+        for node_id, known in self.by_node.items():
+            if not known.down and at_s - max(known.last_s, since_s) > self.timeout_s:
+                by_node = by_node.set(node_id, msgspec.structs.replace(known, down=True))
+        return LivenessTracker(self.timeout_s, since_s, at_s, by_node)
 
-    def _set(self, node_id: str, pulse: Pulse) -> "Pulses":
-        return Pulses(self.timeout_s, self.by_node.set(node_id, pulse))
+    def liveness(self, node_id: str, now_s: float) -> Liveness:
+        known = self.by_node.get(node_id)
+        if known is None:
+            read_long_enough = self.read_until_s - self.reading_since_s > self.timeout_s
+            return Liveness.DOWN if read_long_enough else Liveness.UNKNOWN
+        if known.down:
+            return Liveness.DOWN
+        return Liveness.UP if now_s - known.last_s <= self.timeout_s else Liveness.UNKNOWN
+
+    def _with(self, node_id: str, heard: Heard) -> "LivenessTracker":
+        return msgspec.structs.replace(self, by_node=self.by_node.set(node_id, heard))
 
 
-class NodeLiveness(msgspec.Struct, frozen=True):
-    """One node as people and Redis see it; ``lag`` in epochs; None where it was never heard."""
-
-    node_id: str
-    up: bool
-    epoch: int
-    lag: int | None
-    version: int
-    silent_for_s: float | None
-
-
-def liveness(image: Image, acks: AckTable, pulses: Pulses, now_s: float) -> list[NodeLiveness]:
+def liveness_of_all(
+    image: Image, acks: AckTable, tracker: LivenessTracker, now_s: float
+) -> list[NodeLiveness]:
     """All nodes that have not left, by id."""
-    pulses = pulses.at(now_s)
     nodes = image.membership.nodes
     here = [n for n in sorted(nodes) if nodes[n].state is not NodeState.LEFT]
-    return [_node(image, acks, pulses, node_id, now_s) for node_id in here]
+    return [_one(image, acks, tracker, node_id, now_s) for node_id in here]
 
 
-def _node(image: Image, acks: AckTable, pulses: Pulses, node_id: str, now_s: float) -> NodeLiveness:
-    seen = acks.by_node.get(node_id)
+def _one(
+    image: Image, acks: AckTable, tracker: LivenessTracker, node_id: str, now_s: float
+) -> NodeLiveness:
+    liveness, seen = tracker.liveness(node_id, now_s), acks.by_node.get(node_id)
     if seen is None:
-        return NodeLiveness(node_id, False, 0, None, 0, None)
+        return NodeLiveness(node_id, liveness)
     return NodeLiveness(
         node_id=node_id,
-        up=pulses.is_up(node_id),
+        liveness=liveness,
         epoch=seen.ack.epoch,
         lag=max(0, image.epoch - seen.ack.epoch),
         version=seen.ack.version,

@@ -14,11 +14,14 @@ blockers = Gauge(
     "stele_session_guard_blockers", "Nodes that hold up the newest step.", registry=REGISTRY
 )
 nodes = Gauge(
-    "stele_session_guard_nodes", "Nodes by liveness, up or down.", ["liveness"], registry=REGISTRY
+    "stele_session_guard_nodes",
+    "Nodes by liveness: up, down, unknown.",
+    ["liveness"],
+    registry=REGISTRY,
 )
 redis_writes = Counter(
     "stele_session_guard_redis_writes",
-    "Writes to Redis: written, overtaken by a newer epoch, failed.",
+    "Answers of Redis: written, proved_already, overtaken, vacant, too_late; and failed.",
     ["result"],
     registry=REGISTRY,
 )

@@ -1,150 +1,216 @@
 """Keeps Redis current: all of it at each epoch and at each refresh, so a flushed Redis is soon whole.
 
-One script writes both keys or nothing. A guard that is behind never overwrites one that is ahead; only
-what an earlier cluster of the same name has left is overwritten, which the cluster's id tells. Both keys
-expire, so that checks fail closed once no guard that knows the log's end writes any more.
+What may be written when is in ``redis_script.py``. This is the loop around it: it takes proofs, remembers the
+greatest (log_id, epoch) that Redis was ever seen to show, and never offers an older one.
 """
 
 import asyncio
 import contextlib
-import random
+import math
 import time
+import uuid
 from typing import Final
 
 import msgspec
-from confluent_kafka import KafkaException
-from redis.asyncio import Redis
+import stamina
+from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisError
 
-from stele.domain.image import Image
-from stele.log.errors import LogError
-from stele.runtime.follow import Followed
+from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger
 from stele.session_guard import metrics
-from stele.session_guard.check import guard_key, nodes_key
+from stele.session_guard.check import guard_key, nodes_key, session_field
 from stele.session_guard.guard import Guard
+from stele.session_guard.permissions import Permissions
+from stele.session_guard.proof import NEVER, Proofs
+from stele.session_guard.redis_script import VACANCY_MS, WRITE, Written, parse_answer
 from stele.session_guard.settings import SessionGuardSettings
 
-FIRST_BACK_OFF_S: Final = 0.1
-LAST_BACK_OFF_S: Final = 5.0
+FIRST_PAUSE_S: Final = 0.1
+LAST_PAUSE_S: Final = 2.0
+ANSWERS_A_WRITE: Final = 3
+"""At most: Redis's time is learnt, a vacancy is met, the value is taken."""
 
 log = get_logger(__name__)
-
-_WRITE: Final = """
-local known = redis.call('HMGET', KEYS[1], 'cluster_id', 'epoch')
-if known[1] == ARGV[1] and tonumber(known[2]) and tonumber(known[2]) > tonumber(ARGV[2]) then
-  return 0
-end
-redis.call('HSET', KEYS[1], 'cluster_id', ARGV[1], 'epoch', ARGV[2], 'version', ARGV[3],
-  'fence_version', ARGV[4], 'session', ARGV[5], 'state_id', ARGV[6], 'updated_at_ms', ARGV[7])
-redis.call('PEXPIRE', KEYS[1], ARGV[8])
-redis.call('DEL', KEYS[2])
-for i = 9, #ARGV, 2 do
-  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
-end
-redis.call('PEXPIRE', KEYS[2], ARGV[8])
-return 1
-"""
 
 
 class RedisWriter:
     """The loop that writes; ``trouble`` says why Redis is not current, empty when it is."""
 
-    def __init__(self, settings: SessionGuardSettings, followed: Followed, guard: Guard) -> None:
+    def __init__(
+        self,
+        settings: SessionGuardSettings,
+        follower: LogFollower,
+        guard: Guard,
+        proofs: Proofs,
+        redis: Redis | RedisCluster | None = None,
+    ) -> None:
         self.trouble = "Redis has not been written yet"
         self._settings = settings
-        self._followed = followed
         self._guard = guard
+        self._proofs = proofs
+        self._redis = redis or connect(settings)
         self._changed = asyncio.Event()
-        self._confirmed_at_s = float("-inf")
-        self._back_off_s = FIRST_BACK_OFF_S
-        timeout_s = settings.redis_timeout_s
-        self._redis = Redis.from_url(
-            settings.redis_url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
-        )
-        self._script = self._redis.register_script(_WRITE)
-        followed.follower.listen(lambda _image, _epoch: self._changed.set())
+        self._nonce = uuid.uuid4().hex
+        self._shown: tuple[str, int] = ("", 0)
+        """The greatest place that Redis was ever seen to show, whoever wrote it."""
+        self._redis_ahead_ms = math.nan
+        """Redis's time less this process's monotonic time, at the least; not a number until it was told."""
+        self._vacancy, self._vacancy_seen_at_s = "", NEVER
+        follower.listen(lambda _image, _epoch: self._changed.set())
 
     async def run(self) -> None:
-        """Write until cancelled, and keep asking whether the log goes on."""
+        """Write until cancelled, and keep proving that the image is current."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._confirm(), name="confirm")
+            group.create_task(self._keep_proving(), name="prove")
             group.create_task(self._keep_writing(), name="write")
 
     async def close(self) -> None:
         await self._redis.aclose()
 
-    async def _confirm(self) -> None:
-        """Note when this process was last known to have read the log to its end."""
+    async def _keep_proving(self) -> None:
         while True:
-            asked_at_s = time.monotonic()
-            try:
-                await self._followed.follower.wait_for_end(self._settings.guard_ttl_s)
-                self._confirmed_at_s = asked_at_s
-            except (TimeoutError, KafkaException, LogError) as error:
-                log.warning("the log's end is out of reach", why=repr(error))
+            await self._proofs.asked_after(time.monotonic(), self._settings.guard_ttl_s)
             await asyncio.sleep(self._settings.refresh_s)
 
     async def _keep_writing(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self._settings.refresh_s)
-            self._changed.clear()
             self._guard.look()
-            if self._is_current():
-                await self._write_or_back_off()
+            async for attempt in stamina.retry_context(
+                on=(RedisError, OSError, TimeoutError),
+                attempts=None,
+                timeout=None,
+                wait_initial=FIRST_PAUSE_S,
+                wait_max=LAST_PAUSE_S,
+                wait_jitter=FIRST_PAUSE_S,
+            ):
+                with attempt:
+                    self._changed.clear()
+                    await self._bring_up_to_date()
 
-    def _is_current(self) -> bool:
-        """A guard that may be behind must not keep old permissions alive."""
-        age_s = time.monotonic() - self._confirmed_at_s
-        if age_s > self._settings.guard_ttl_s:
-            self.trouble = "this guard has not read the log to its end lately"
-        elif not self._guard.image.cluster:
-            self.trouble = "the cluster has not been created yet"
-        else:
-            return True
-        metrics.redis_up.set(0)
-        return False
+    async def _bring_up_to_date(self) -> None:
+        """Write what is true now, if that can be proven. Raises what Redis raises."""
+        self.trouble = self._why_not(self._guard.permissions()) or await self._write_now()
+        metrics.redis_up.set(0 if self.trouble else 1)
 
-    async def _write_or_back_off(self) -> None:
+    async def _write_now(self) -> str:
+        """Why Redis is not current now; empty when it is."""
         try:
             async with asyncio.timeout(2 * self._settings.redis_timeout_s):
                 written = await self._write()
         except (RedisError, OSError, TimeoutError) as error:
-            if not self.trouble:
+            if not self.trouble.startswith("Redis is away"):
                 log.warning("Redis is away", error=repr(error))
             self.trouble = f"Redis is away: {error!r}"
             metrics.redis_writes.labels("failed").inc()
             metrics.redis_up.set(0)
-            await asyncio.sleep(self._back_off_s * random.uniform(0.5, 1.0))
-            self._back_off_s = min(LAST_BACK_OFF_S, 2 * self._back_off_s)
-            self._changed.set()
-            return
-        metrics.redis_writes.labels("written" if written else "overtaken").inc()
-        metrics.redis_up.set(1)
-        self.trouble, self._back_off_s = "", FIRST_BACK_OFF_S
+            raise
+        metrics.redis_writes.labels(written.result).inc()
+        match written.result:
+            case "written" | "proved_already":
+                return ""
+            case "overtaken":
+                return f"Redis shows epoch {written.epoch}, which this guard has not read yet"
+            case "vacant":
+                return (
+                    self._proofs.trouble or "Redis was empty, and this guard has no new proof yet"
+                )
+            case _:
+                return "the proof of this guard was too old when it came to Redis"
 
-    async def _write(self) -> bool:
-        """False when another guard has written a newer epoch."""
-        image, cluster = self._guard.image, self._settings.cluster
-        nodes = [
+    def _why_not(self, now: Permissions) -> str:
+        """A guard that may be behind must not keep old permissions alive, nor bring them back."""
+        if not now.log_id:
+            return "the cluster has not been created yet"
+        if self._proofs.age_s() > self._settings.guard_ttl_s:
+            return self._proofs.trouble or "this guard has not read the log to its end lately"
+        if now.place < self._shown:
+            return (
+                f"Redis has shown epoch {self._shown[1]} of log {self._shown[0]}; this guard is at "
+                f"epoch {now.epoch} of log {now.log_id}"
+            )
+        return ""
+
+    async def _write(self) -> Written:
+        """Offer the newest, up to the answer that settles it."""
+        written = await self._call()
+        for _ in range(ANSWERS_A_WRITE - 1):
+            if written.result == "vacant":
+                seen_at_s = self._vacancy_seen_at_s
+                left_s = self._settings.redis_timeout_s
+                if not await self._proofs.asked_after(seen_at_s, left_s):
+                    break
+            elif written.result != "too_late":
+                break
+            if self._guard.permissions().place < self._shown:
+                break
+            written = await self._call()
+        return written
+
+    async def _call(self) -> Written:
+        """The script, once."""
+        now, cluster = self._guard.permissions(), self._settings.cluster
+        fields = _fields(now, self._guard.image.cluster_id, self._guard.image.state_id)
+        proven = self._proofs.asked_at_s
+        answer = await self._redis.eval(
+            WRITE,
+            2,
+            guard_key(cluster),
+            nodes_key(cluster),
+            now.log_id,
+            now.epoch,
+            self._by_redis_clock_ms(proven),
+            math.floor(self._settings.guard_ttl_s * 1000),
+            self._vacancy if proven > self._vacancy_seen_at_s else "",
+            self._nonce,
+            VACANCY_MS,
+            len(fields),
+            *fields,
+            *self._nodes(),
+        )
+        written = parse_answer(answer)
+        self._learn(written, time.monotonic())
+        return written
+
+    def _learn(self, written: Written, now_s: float) -> None:
+        """The answer was made before ``now_s``: so Redis's clock is at least this far ahead of ours."""
+        self._redis_ahead_ms = written.redis_now_ms - now_s * 1000
+        self._shown = max(self._shown, written.place)
+        if written.vacancy != self._vacancy:
+            self._vacancy, self._vacancy_seen_at_s = written.vacancy, now_s
+
+    def _by_redis_clock_ms(self, at_s: float) -> int:
+        """When that was, by Redis's clock, at the earliest; 0, which is always too late, while unknown."""
+        if math.isnan(self._redis_ahead_ms) or at_s == NEVER:
+            return 0
+        return max(0, math.floor(at_s * 1000 + self._redis_ahead_ms))
+
+    def _nodes(self) -> list[str | bytes]:
+        return [
             part
             for node in self._guard.nodes()
             for part in (node.node_id, msgspec.json.encode(node))
         ]
-        arguments = [*_fields(image), round(self._settings.guard_ttl_s * 1000), *nodes]
-        keys = [guard_key(cluster), nodes_key(cluster)]
-        return bool(await self._script(keys=keys, args=arguments))
 
 
-def _fields(image: Image) -> list[str | int]:
-    topology = image.topology.topology
+def connect(settings: SessionGuardSettings) -> Redis | RedisCluster:
+    """A client of one server, or of a cluster."""
+    timeout_s = settings.redis_timeout_s
+    kind = RedisCluster if settings.redis_cluster else Redis
+    client: Redis | RedisCluster = kind.from_url(
+        settings.redis_url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
+    )
+    return client
+
+
+def _fields(now: Permissions, cluster_id: str, state_id: bytes) -> list[str | int]:
+    sessions = [part for session in now.sessions for part in (session_field(session), 1)]
     return [
-        image.cluster_id,
-        image.epoch,
-        topology.version,
-        topology.fence_version,
-        topology.session,
-        image.state_id.hex(),
-        time.time_ns() // 1_000_000,
+        *("version", now.version),
+        *("fence_version", now.fence_version),
+        *("cluster_id", cluster_id),
+        *("state_id", state_id.hex()),
+        *sessions,
     ]

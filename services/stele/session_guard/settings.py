@@ -21,9 +21,19 @@ class SessionGuardSettings(ServiceSettings):
         description="Redis is written at each epoch, and at least this often; seconds.",
     )
     guard_ttl_s: float = Field(
-        default=10.0,
+        default=5.0,
         gt=0,
         le=600,
-        description="What is in Redis expires after this time without a write, so that checks "
-        "fail closed when no guard runs; seconds, several times the refresh.",
+        description="What is in Redis counts for this time after the moment for which it was proven "
+        "current, so it bounds how long a stale permission is shown; seconds, several times the refresh.",
+    )
+    proof_max_age_s: float = Field(
+        default=2.0,
+        gt=0,
+        le=60,
+        description="A check over HTTP permits only when the log's end was asked at most this long ago "
+        "and reached; seconds.",
+    )
+    redis_cluster: bool = Field(
+        default=False, description="Whether STELE_REDIS_URL names a member of a Redis Cluster."
     )

@@ -4,7 +4,6 @@ The holder of the newest term says that it lives. Whoever has not heard it for a
 term; the log lets one win. Nothing rests on this election: two that both believe in themselves are safe.
 """
 
-import uuid
 from typing import Final
 
 from stele.coordinator.steps import Memory, Observed, Steps, next_steps
@@ -14,6 +13,7 @@ from stele.domain.facts import Epoch
 from stele.domain.messages import Ack, Report
 from stele.domain.names import OrderKind
 from stele.domain.reports import ReportTable
+from stele.domain.requests.ids import named
 from stele.sim.kernel import SECOND, us
 from stele.sim.process import Follower
 from stele.sim.writer import Caller
@@ -22,7 +22,6 @@ TICK_S: Final = 0.25
 ALIVE_S: Final = 1.0
 SILENCE_S: Final = 3.0
 """Shortest silence after which a rival claims; up to twice as long, by chance."""
-_CLAIMS: Final = uuid.UUID("5f0a2f1e-9d55-4d0e-8a55-8f3a0c9be001")
 
 
 class Driver(Caller, Follower):
@@ -82,7 +81,7 @@ class Driver(Caller, Follower):
         term = self.image.topology.coordinator.term + 1
         name = f"{self.name}/{self.incarnation}/{term}/{self.world.kernel.now_us}"
         envelope = Envelope(
-            request_id=str(uuid.uuid5(_CLAIMS, name)),
+            request_id=named(f"claim {name}"),
             command=ClaimCoordinator(holder=self.name, term=term),
             actor=self.name,
         )

@@ -1,6 +1,5 @@
 """The first epochs of a cluster, laid down by the production rules with nobody to wait for."""
 
-import uuid
 from collections.abc import Iterable
 from random import Random
 
@@ -10,6 +9,7 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
+from stele.domain.requests.ids import uuid7
 from stele.log.codec import encode_epoch
 from stele.log.state_ids import next_state_id
 
@@ -81,4 +81,4 @@ class Founding:
                 self.apply(commands.FinishCleanup(TERM, node_id, node.cleanup_session()))
 
     def _uuid(self) -> str:
-        return str(uuid.UUID(int=self._random.getrandbits(128)))
+        return uuid7(0, self._random.getrandbits(74))

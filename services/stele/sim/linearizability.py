@@ -5,7 +5,7 @@ had been told before the question, and hold exactly what was asked.
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -13,9 +13,8 @@ from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE, Image
+from stele.domain.requests.facts import CommandRefused
 from stele.sim.violation import require
-
-NOOP: Final = "noop"
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -48,6 +47,9 @@ class CommandHistory:
         self.barriers = 0
         self.envelopes: dict[str, Envelope] = {}
         self.epoch_of: dict[str, int] = {}
+        """Request id -> the epoch that decided it."""
+        self._refusals: dict[str, str] = {}
+        self._told: dict[str, Outcome] = {}
         self.floor = 0
         """The newest epoch that anybody has been told."""
         self._log = log
@@ -64,16 +66,13 @@ class CommandHistory:
 
     def won(self, before: Image, epoch: Epoch) -> None:
         """An epoch must be what its command decides on the very state before it, and happen once."""
-        if epoch.command == NOOP:
+        for fact in epoch.facts:
+            if isinstance(fact, CommandRefused):
+                self._decided_once(fact.request_id, epoch.epoch)
+                self._refusals[fact.request_id] = fact.code
+        if not epoch.request_id:
             return
-        earlier = self.epoch_of.get(epoch.request_id)
-        require(
-            earlier is None,
-            "I2",
-            f"request {epoch.request_id} takes effect once",
-            f"it became epoch {earlier} and again epoch {epoch.epoch}",
-        )
-        self.epoch_of[epoch.request_id] = epoch.epoch
+        self._decided_once(epoch.request_id, epoch.epoch)
         envelope = self.envelopes.get(epoch.request_id)
         if envelope is None:
             require(
@@ -90,6 +89,15 @@ class CommandHistory:
             "I2",
             f"epoch {epoch.epoch} holds what {epoch.command} decides on epoch {before.epoch}",
             f"on that state it decides {str(decision)[:300]}",
+        )
+
+    def _decided_once(self, request_id: str, epoch: int) -> None:
+        earlier = self.epoch_of.setdefault(request_id, epoch)
+        require(
+            earlier == epoch,
+            "I2",
+            f"request {request_id} is decided once",
+            f"it was decided at epoch {earlier} and again at epoch {epoch}",
         )
 
     @staticmethod
@@ -109,6 +117,16 @@ class CommandHistory:
         """An answer must be true, and newer than all that was known when the question was first put."""
         asked = self.asked[number]
         self.told += 1
+        if not outcome.taken:
+            return
+        first = self._told.setdefault(outcome.request_id, outcome)
+        require(
+            (first.applied, first.epoch, first.rejection)
+            == (outcome.applied, outcome.epoch, outcome.rejection),
+            "I2",
+            f"request {outcome.request_id} was answered by epoch {first.epoch}",
+            f"later its caller was told epoch {outcome.epoch}, applied is {outcome.applied}",
+        )
         if outcome.applied:
             self._check_applied(asked, outcome)
         else:
@@ -144,26 +162,26 @@ class CommandHistory:
     def _check_rejected(self, asked: Asked, outcome: Outcome) -> None:
         request_id, rejection = asked.envelope.request_id, outcome.rejection
         assert rejection is not None
-        earlier = self.epoch_of.get(request_id)
+        there = outcome.epoch < len(self._log.images)
         require(
-            earlier is None or earlier > outcome.epoch,
+            there and outcome.epoch > asked.first_floor,
             "I2",
-            f"request {request_id} was applied at epoch {earlier}",
-            f"its caller was told at epoch {outcome.epoch} that it is rejected: {rejection.code}",
+            f"a rejection lies after epoch {asked.first_floor}, which was known before the question",
+            f"request {request_id} was rejected at epoch {outcome.epoch}",
         )
         require(
-            outcome.epoch >= asked.floor and outcome.epoch < len(self._log.images),
+            self.epoch_of.get(request_id) == outcome.epoch
+            and self._refusals.get(request_id) == rejection.code,
             "I2",
-            f"a rejection rests on epoch {asked.floor} or later, which was known before the question",
-            f"request {request_id} was rejected on epoch {outcome.epoch}",
+            f"request {request_id} was told that epoch {outcome.epoch} refuses it: {rejection.code}",
+            f"the log decided it at epoch {self.epoch_of.get(request_id)}",
         )
-        image = self._log.images[outcome.epoch]
-        decision = decide(image, asked.envelope, 0)
+        decision = decide(self._log.images[outcome.epoch - 1], asked.envelope, 0)
         require(
             isinstance(decision, Rejection) and decision.code == rejection.code,
             "I2",
-            f"request {request_id} is rejected on epoch {outcome.epoch} for {rejection.code}",
-            f"on that state it decides {str(decision)[:200]}",
+            f"request {request_id} is rejected at epoch {outcome.epoch} for {rejection.code}",
+            f"on the state before it decides {str(decision)[:200]}",
         )
 
     def barrier_answered(self, durable_before: int, epoch: int) -> None:

@@ -27,13 +27,14 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class WriteCell(msgspec.Struct, frozen=True):
-    """A replica's part of a write, routed by ``version``."""
+    """A replica's part of a write, routed by ``version`` at the node ``sender``."""
 
     key: Key
     token: int
     cell: Cell
     version: int
     epoch: int
+    sender: str
 
 
 class ReadCell(msgspec.Struct, frozen=True):
@@ -41,6 +42,7 @@ class ReadCell(msgspec.Struct, frozen=True):
     token: int
     version: int
     epoch: int
+    sender: str
 
 
 class PullRange(msgspec.Struct, frozen=True):

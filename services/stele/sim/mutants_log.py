@@ -6,16 +6,18 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.domain import snapshot
 from stele.domain.commands import Envelope, Outcome, Rejection
-from stele.domain.evolve import apply_fact
-from stele.domain.facts import Epoch
-from stele.domain.image import ZERO_STATE, AppliedImage
+from stele.domain.evolve import apply_facts
+from stele.domain.facts import AnyFact, Epoch
+from stele.domain.image import ZERO_STATE, Image
+from stele.domain.requests.memory import RequestMemory
+from stele.domain.snapshot import image_to_facts
 from stele.log.chain import PREV_STATE_ID
 from stele.log.codec import decode_epoch
+from stele.log.flight import InFlight, Reply, Waiting
 from stele.log.fold import Fold
 from stele.log.history import Checkpoint, History, Mark, Winner
-from stele.log.pipeline import CommitPipeline, InFlight, Reply, Waiting
+from stele.log.pipeline import CommitPipeline
 from stele.log.state_ids import STATE_ID_BYTES, next_state_id
 from stele.sim.patching import Patch
 from stele.sim.process import Follower
@@ -33,9 +35,12 @@ def acknowledge_before_apply(patch: Patch) -> None:
 
     def eager(self: CommitPipeline, flight: InFlight) -> None:
         launch(self, flight)
-        for waiting in flight.waiting:
-            waiting.reply(_applied(waiting.envelope, flight.image.epoch, flight.image.state_id))
-        flight.waiting = []
+        for command in flight.commands:
+            if command.refused is None:
+                for waiting in command.callers:
+                    image = flight.image
+                    waiting.reply(_applied(waiting.envelope, image.epoch, image.state_id))
+                command.callers = []
 
     patch.attribute(CommitPipeline, "_launch", eager)
 
@@ -50,9 +55,7 @@ def compare_and_swap_by_epoch_number(patch: Patch) -> None:
             return offer(self, offset, value)
         self.chain.jump(offset)
         self.chain.win(offset, value)
-        image = self.image
-        for fact in epoch.facts:
-            image = apply_fact(image, fact)
+        image = apply_facts(self.image, epoch.facts)
         self.image = replace(image, epoch=epoch.epoch, state_id=epoch.state_id)
         return epoch
 
@@ -66,16 +69,15 @@ def replay_a_loser(patch: Patch) -> None:
     def forgiving(self: Fold, offset: int, value: bytes) -> Epoch | None:
         found = offer(self, offset, value)
         if found is None:
-            for fact in decode_epoch(value).facts:
-                self.image = apply_fact(self.image, fact)
+            self.image = apply_facts(self.image, decode_epoch(value).facts)
         return found
 
     patch.attribute(Fold, "offer", forgiving)
 
 
 def forget_applied_requests(patch: Patch) -> None:
-    """The table of request ids forgets: a retry takes effect again."""
-    patch.attribute(AppliedImage, "epoch_of", lambda self, request_id: None)
+    """The memory of decided requests forgets: a retry takes effect again."""
+    patch.attribute(RequestMemory, "candidates", lambda self, request_id: ())
 
 
 def recognise_requests_by_payload(patch: Patch) -> None:
@@ -83,7 +85,9 @@ def recognise_requests_by_payload(patch: Patch) -> None:
     submit = CommitPipeline._submit
     seen: dict[str, int] = {}
 
-    def by_payload(self: CommitPipeline, waiting: Waiting) -> None:
+    def by_payload(
+        self: CommitPipeline, waiting: Waiting, unrelated: frozenset[int] = frozenset()
+    ) -> None:
         command = repr(waiting.envelope.command)
         if command in seen:
             waiting.reply(_applied(waiting.envelope, seen[command], ZERO_STATE))
@@ -95,7 +99,7 @@ def recognise_requests_by_payload(patch: Patch) -> None:
                 seen[command] = outcome.epoch
             reply(outcome)
 
-        submit(self, Waiting(waiting.envelope, remember))
+        submit(self, replace(waiting, reply=remember))
 
     patch.attribute(CommitPipeline, "_submit", by_payload)
 
@@ -130,23 +134,35 @@ def barrier_reads_locally(patch: Patch) -> None:
 
 def barrier_is_shared_for_ever(patch: Patch) -> None:
     """Late readers join a NOOP that was appended long before they asked."""
-    patch.attribute(CommitPipeline, "flush", lambda self: None)
+    read_barrier = CommitPipeline.read_barrier
+
+    def join(self: CommitPipeline, reply: Reply) -> None:
+        for flight in self._in_flight:
+            if flight.readers:
+                flight.readers.append(reply)
+                return
+        read_barrier(self, reply)
+
+    patch.attribute(CommitPipeline, "read_barrier", join)
 
 
 def loser_is_not_decided_again(patch: Patch) -> None:
     """A lost command's old facts are appended again on top of the new state."""
     encode = CommitPipeline._encode
-    decided: dict[str, tuple[object, ...]] = {}
+    decided: dict[str, tuple[AnyFact, ...]] = {}
 
     def once(
         self: CommitPipeline,
         tip: Any,
         envelope: Envelope,
-        decision: tuple[object, ...],
+        digest: bytes,
+        facts: tuple[AnyFact, ...],
         at_ms: int,
+        state_id: bytes = b"",
     ) -> Any:
-        first = decided.setdefault(envelope.request_id, decision)
-        return encode(self, tip, envelope, first, at_ms)
+        if envelope.request_id:
+            facts = decided.setdefault(envelope.request_id, facts)
+        return encode(self, tip, envelope, digest, facts, at_ms, state_id)
 
     patch.attribute(CommitPipeline, "_encode", once)
 
@@ -157,18 +173,18 @@ def timeout_is_failure(patch: Patch) -> None:
     def give_up(self: CommitPipeline) -> None:
         image, refused = self.fold.image, Rejection("timeout", "The log did not answer.")
         for flight in self._in_flight:
-            for waiting in flight.waiting:
-                request_id = waiting.envelope.request_id
-                waiting.reply(
-                    Outcome(
-                        request_id=request_id,
-                        applied=False,
-                        epoch=image.epoch,
-                        state_id=image.state_id,
-                        rejection=refused,
+            for command in flight.commands:
+                for waiting in command.callers:
+                    waiting.reply(
+                        Outcome(
+                            request_id=command.request_id,
+                            applied=False,
+                            epoch=image.epoch,
+                            state_id=image.state_id,
+                            rejection=refused,
+                        )
                     )
-                )
-            flight.waiting = []
+                command.callers = []
         resolve(self)
 
     resolve = CommitPipeline.resolve
@@ -202,13 +218,24 @@ def snapshot_is_one_record_off(patch: Patch) -> None:
 
 
 def snapshot_forgets_requests(patch: Patch) -> None:
-    """The table of applied request ids is not part of the snapshot."""
-    patch.attribute(snapshot, "_applied", lambda image: ())
+    """The memory of decided requests is not part of the snapshot."""
+    plain = image_to_facts
+
+    def forgetful(image: Image) -> list[AnyFact]:
+        empty = None if image.decided is None else RequestMemory()
+        return plain(replace(image, decided=empty))
+
+    patch.function(image_to_facts, forgetful)
 
 
 def snapshot_forgets_topology(patch: Patch) -> None:
-    """Version, fence and operation are not part of the snapshot."""
-    patch.attribute(snapshot, "_topology", lambda image: ())
+    """Version, fence and transitions are not part of the snapshot."""
+    plain = image_to_facts
+
+    def without(image: Image) -> list[AnyFact]:
+        return plain(replace(image, topology=type(image.topology)()))
+
+    patch.function(image_to_facts, without)
 
 
 def writer_trusts_its_own_image(patch: Patch) -> None:

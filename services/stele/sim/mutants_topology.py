@@ -1,4 +1,4 @@
-"""Planted bugs of topology operations: gates, fences, sessions, quorums, placements, data."""
+"""Planted bugs of topology operations: ways back, placements, locks, quorums, data."""
 # ruff: noqa: SLF001 - bugs are planted in private places too
 
 from collections.abc import Set
@@ -6,21 +6,21 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.coordinator import steps
-from stele.coordinator.work import Work, work
-from stele.domain import acks, commands, decide, facts, stages
-from stele.domain.acks import AckTable, Barrier, barrier
-from stele.domain.decide import entry, operation, requests, undo
-from stele.domain.decide.context import Context
-from stele.domain.fencing import VersionTracker, check_fence
+from stele.domain.context import Context
 from stele.domain.image import Image
-from stele.domain.messages import Ack
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring import strategy, transition
+from stele.domain.ring.locks import locks_of
 from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.transition import TransitionRow, stream_sources
-from stele.domain.sessions import SessionManager
+from stele.domain.ring.ranges import Placement, Range, RangeReplicas
+from stele.domain.ring.transition import TransitionPlan, TransitionRow, stream_sources
+from stele.domain.topology import marks
+from stele.domain.topology import steps as moves
+from stele.domain.topology.domain import versions_of
+from stele.domain.topology.draft import Draft
+from stele.domain.topology.facts import VersionsChanged
+from stele.domain.topology.operations import leave
+from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim import node_work
 from stele.sim.messages import Key, token_of_key
 from stele.sim.node import Node
@@ -31,101 +31,9 @@ replace = msgspec.structs.replace
 _STATE = TransitionState
 
 
-def _stage(patch: Patch, kind: RequestKind, state: TransitionState, **changes: Any) -> None:
-    table = stages.STAGES[kind]
+def _state(patch: Patch, kind: RequestKind, state: TransitionState, **changes: Any) -> None:
+    table: Any = OPERATIONS[kind].states
     patch.item(table, state, replace(table[state], **changes))
-
-
-# --- gates
-
-
-def skip_the_gate(patch: Patch) -> None:
-    """Steps do not wait for acknowledgements."""
-    patch.function(barrier, lambda *a, **k: Barrier(True, True, ()))
-
-
-def gate_counts_the_old_replicas_only(patch: Patch) -> None:
-    """A quorum of the replicas before is enough, those after are not asked."""
-
-    def old_only(image: Image, nodes: Set[str]) -> bool:
-        found = image.topology.operation
-        rows = [] if found is None else [r for plan in found.plans.values() for r in plan.rows]
-        return all(len(set(r.old) & nodes) >= quorum_of(len(r.old)) for r in rows if r.old)
-
-    patch.function(acks.covers_quorums, old_only)
-
-
-def gate_needs_one_answer(patch: Patch) -> None:
-    """One node that answered stands for all."""
-    patch.function(acks.covers_quorums, lambda image, nodes: bool(nodes))
-
-
-def fence_need_not_be_known(patch: Patch) -> None:
-    """The next step begins before a quorum knows that the older version is fenced out."""
-    waits = steps._barrier
-
-    def hasty(memory: Any, seen: Any, limits: Any, epoch: int) -> Barrier:
-        if epoch == seen.image.topology.topology.fence_epoch:
-            return Barrier(True, True, ())
-        return waits(memory, seen, limits, epoch)
-
-    patch.attribute(steps, "_barrier", hasty)
-
-
-def node_acknowledges_before_applying(patch: Patch) -> None:
-    """Nodes acknowledge what is in the log, not what they have applied."""
-    take = AckTable.with_ack
-
-    def eager(self: AckTable, ack: Ack, now_s: float) -> AckTable:
-        boast = 1_000_000
-        return take(self, replace(ack, epoch=boast, oldest_version_in_use=boast), now_s)
-
-    patch.attribute(AckTable, "with_ack", eager)
-
-
-def requests_do_not_hold_their_version(patch: Patch) -> None:
-    """Barriers do not wait for requests that are routed by the version before."""
-    patch.attribute(VersionTracker, "oldest_in_use", lambda self, current: current)
-
-
-def drained_is_not_asked(patch: Patch) -> None:
-    """A node that has applied the epoch passes, whatever it still works on."""
-    blocked = acks._blocked_by
-
-    def lenient(table: AckTable, node_id: str, epoch: int, version: int, session: str) -> str:
-        return blocked(table, node_id, epoch, 0, session)
-
-    patch.attribute(acks, "_blocked_by", lenient)
-
-
-def reads_move_before_streaming(patch: Patch) -> None:
-    """The coordinator does not wait for the data."""
-
-    def nothing_to_do(memory: Any, *rest: Any) -> Work:
-        return Work(memory, (), (), "")
-
-    patch.function(work, nothing_to_do)
-
-
-def term_is_not_checked(patch: Patch) -> None:
-    """A coordinator that was replaced goes on."""
-    patch.attribute(operation, "_check_term", lambda image, term: None)
-
-
-def fence_above_version(patch: Patch) -> None:
-    """The fence is put above the version that routes."""
-
-    def above(context: Context, command: commands.AdvanceFence) -> Any:
-        topology = context.image.topology.topology
-        fence, epoch = topology.version + 1, context.epoch
-        return (facts.TopologyChanged(replace(topology, fence_version=fence, fence_epoch=epoch)),)
-
-    patch.item(decide._DECIDE, commands.AdvanceFence, above)
-
-
-def dead_nodes_are_waited_for(patch: Patch) -> None:
-    """A request that needs a dead node waits for ever."""
-    patch.attribute(steps, "_gone", lambda memory, seen, limits: [])
 
 
 # --- ways back
@@ -133,40 +41,42 @@ def dead_nodes_are_waited_for(patch: Patch) -> None:
 
 def rollback_after_the_point_of_no_return(patch: Patch) -> None:
     """An operation may be undone when reads have moved already."""
-    _stage(patch, RequestKind.JOIN, _STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.LEFT_TOKEN_RING)
-    _stage(
+    _state(patch, RequestKind.JOIN, _STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.LEFT_TOKEN_RING)
+    _state(
         patch, RequestKind.LEAVE, _STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.ROLLBACK_TO_NORMAL
     )
 
 
 def rollback_forgets_the_placements(patch: Patch) -> None:
     """The books are closed, the rows stay as they are."""
-    _stage(patch, RequestKind.JOIN, _STATE.LEFT_TOKEN_RING, delta=None)
-    _stage(patch, RequestKind.LEAVE, _STATE.ROLLBACK_TO_NORMAL, delta=None)
+    _state(patch, RequestKind.JOIN, _STATE.LEFT_TOKEN_RING, delta=None)
+    _state(patch, RequestKind.LEAVE, _STATE.ROLLBACK_TO_NORMAL, delta=None)
 
 
 def rollback_makes_a_third_version(patch: Patch) -> None:
     """A rollback does not wait until the step that it undoes is fenced."""
 
+    plain = marks.mark
+
     def at_once(context: Context, request: Any, why: str, *, cancelled: bool) -> Any:
-        fenced = replace(
-            context.image.topology.topology,
-            fence_version=context.image.topology.topology.version,
-        )
-        image = replace(context.image, topology=replace(context.image.topology, topology=fenced))
-        found = plain(context._replace(image=image), request, why, cancelled=cancelled)
+        found = plain(context, request, why, cancelled=cancelled)
         if not isinstance(found, tuple):
             return found
-        fence = context.image.topology.topology.fence_version
-        return tuple(
-            facts.TopologyChanged(replace(fact.topology, fence_version=fence))
-            if isinstance(fact, facts.TopologyChanged)
-            else fact
-            for fact in found
-        )
+        draft, versions = Draft(context), versions_of(context.image.topology)
+        draft.add(*found)
+        version, epoch = versions.version + 1, context.epoch
+        draft.add(VersionsChanged(replace(versions, version=version, since_epoch=epoch)))
+        open_ = draft.image.topology.of_request(request.request_id)
+        assert open_ is not None
+        moves.move(draft, open_)
+        return tuple(draft.facts)
 
-    plain = undo.roll_back
-    patch.attribute(undo, "roll_back", at_once)
+    patch.function(marks.mark, at_once)
+
+
+def undone_group_keeps_its_tokens(patch: Patch) -> None:
+    """Who joined together with the one that was cancelled keeps the tokens that it was to have."""
+    _state(patch, RequestKind.JOIN, _STATE.LEFT_TOKEN_RING, drops_tokens=False)
 
 
 # --- placements
@@ -174,36 +84,63 @@ def rollback_makes_a_third_version(patch: Patch) -> None:
 
 def leave_ignores_other_leaves(patch: Patch) -> None:
     """Two nodes that may leave one at a time are let go both."""
-    plain = requests._check_enough_remain
+    plain = leave._check_enough_remain
 
     def alone(image: Image, leaving: Any) -> Any:
         empty = replace(image, requests=type(image.requests)())
         return plain(empty, leaving)
 
-    patch.attribute(requests, "_check_enough_remain", alone)
+    patch.attribute(leave, "_check_enough_remain", alone)
 
 
 def writes_move_with_the_reads(patch: Patch) -> None:
     """In write_both_read_new the old replicas get no writes, though late readers still ask them."""
     for kind in (RequestKind.JOIN, RequestKind.LEAVE):
-        _stage(patch, kind, _STATE.WRITE_BOTH_READ_NEW, delta=transition.finish)
+        _state(patch, kind, _STATE.WRITE_BOTH_READ_NEW, delta=transition.finish)
 
 
 def read_new_too_early(patch: Patch) -> None:
     """Reads go to the new replicas while these still stream."""
     for kind in (RequestKind.JOIN, RequestKind.LEAVE):
-        _stage(patch, kind, _STATE.WRITE_BOTH_READ_OLD, delta=transition.write_both_read_new)
+        _state(patch, kind, _STATE.WRITE_BOTH_READ_OLD, delta=transition.write_both_read_new)
 
 
 def racks_are_ignored(patch: Patch) -> None:
     """Replicas are taken as they come on the ring."""
-    rules = strategy._rules
+    patch.attribute(strategy, "_racks", lambda owners, places: owners * 0)
 
-    def lax(nodes: Any, locations: Any, rf: Any) -> Any:
-        found = rules(nodes, locations, rf)
-        return {dc: replace(rule, acceptable_rack_repeats=99) for dc, rule in found.items()}
 
-    patch.attribute(strategy, "_rules", lax)
+def locks_are_the_changed_rows_only(patch: Patch) -> None:
+    """The pieces beside a token that comes or goes are not locked, and nobody looks at the outcome."""
+
+    def rows_only(plan: TransitionPlan, before: Placement) -> tuple[tuple[int, int], ...]:
+        return tuple((row.start, row.end) for row in plan.rows)
+
+    patch.function(locks_of, rows_only)
+
+
+def row_takes_the_version_of_a_split(patch: Patch) -> None:
+    """A range whose bounds alone move counts as changed."""
+    plain = transition._delta
+
+    def all_new(placement: Any, wanted: Any, version: int) -> Any:
+        delta = plain(placement, wanted, version)
+        return replace(delta, added=tuple(replace(row, version=version) for row in delta.added))
+
+    patch.attribute(transition, "_delta", all_new)
+
+
+def row_keeps_its_version(patch: Patch) -> None:
+    """A range that has other replicas still has the version of before."""
+    plain = transition._delta
+
+    def as_before(placement: Any, wanted: Any, version: int) -> Any:
+        delta = plain(placement, wanted, version)
+        rows = [(row, placement.overlapping(Range(row.start, row.end))) for row in delta.added]
+        kept = (replace(row, version=max(r.version for r in there)) for row, there in rows)
+        return replace(delta, added=tuple(kept))
+
+    patch.attribute(transition, "_delta", as_before)
 
 
 # --- quorums
@@ -235,45 +172,6 @@ def read_is_not_settled(patch: Patch) -> None:
         return True
 
     patch.attribute(Node, "_settle", settled)
-
-
-# --- fences and sessions
-
-
-def skip_the_fence(patch: Patch) -> None:
-    """Replicas serve every version."""
-    patch.function(check_fence, lambda topology, version: None)
-
-
-def fence_is_not_checked_again(patch: Patch) -> None:
-    """A write that began before the fence counts after it."""
-    patch.attribute(Node, "_passes_again", lambda self, version: True)
-
-
-def serve_before_caught_up(patch: Patch) -> None:
-    """A node that restarts serves by its snapshot, before it knows the fences it has acknowledged."""
-    start = Node.start
-
-    def at_once(self: Node) -> None:
-        start(self)
-        self.serving = True
-
-    patch.attribute(Node, "start", at_once)
-
-
-def session_id_is_used_again(patch: Patch) -> None:
-    """Every operation streams under the same session."""
-    patch.attribute(Context, "new_session", lambda self: "the-session")
-
-
-def closed_session_is_accepted(patch: Patch) -> None:
-    """Work of an operation goes on after its step is over."""
-    patch.attribute(SessionManager, "is_open", lambda self, session: bool(session))
-
-
-def guard_is_not_checked(patch: Patch) -> None:
-    """Streaming enters its session and never looks again."""
-    patch.attribute(OrderWorker, "check_guard", lambda self, guard: None)
 
 
 # --- data
@@ -309,7 +207,7 @@ def stream_reports_success_first(patch: Patch) -> None:
 
 def cleanup_is_forgotten(patch: Patch) -> None:
     """Nobody is told to drop what it does not own any more."""
-    patch.attribute(entry, "_mark_cleanup", lambda image, operation, touched: [])
+    patch.attribute(moves, "_mark_cleanup", lambda draft, transition, touched: [])
 
 
 def cleanup_counts_before_it_is_done(patch: Patch) -> None:
@@ -325,41 +223,31 @@ def cleanup_keeps_primary_ranges_only(patch: Patch) -> None:
     """Cleanup drops what a node holds as the second or third replica."""
 
     def primary(image: Image, node_id: str, key: Key) -> bool:
-        placement = image.placement_of(key[0])
-        return placement is not None and placement.row_for(token_of_key(key)).reads[0] == node_id
+        keyspace = image.schema.by_id.get(key[0])
+        if keyspace is None:
+            return False
+        row = image.ring.placements[keyspace.placement].row_for(token_of_key(key))
+        return row.reads[0] == node_id
 
     patch.attribute(node_work, "owns", primary)
 
 
 TOPOLOGY_MUTANTS: Final = (
-    skip_the_gate,
-    gate_counts_the_old_replicas_only,
-    gate_needs_one_answer,
-    fence_need_not_be_known,
-    node_acknowledges_before_applying,
-    requests_do_not_hold_their_version,
-    drained_is_not_asked,
-    reads_move_before_streaming,
-    term_is_not_checked,
-    fence_above_version,
-    dead_nodes_are_waited_for,
     rollback_after_the_point_of_no_return,
     rollback_forgets_the_placements,
     rollback_makes_a_third_version,
+    undone_group_keeps_its_tokens,
     leave_ignores_other_leaves,
     writes_move_with_the_reads,
     read_new_too_early,
     racks_are_ignored,
+    locks_are_the_changed_rows_only,
+    row_takes_the_version_of_a_split,
+    row_keeps_its_version,
     write_quorum_over_the_old_set_only,
     write_is_acknowledged_by_one,
     read_is_answered_by_one,
     read_is_not_settled,
-    skip_the_fence,
-    fence_is_not_checked_again,
-    serve_before_caught_up,
-    session_id_is_used_again,
-    closed_session_is_accepted,
-    guard_is_not_checked,
     stream_from_one_replica,
     stream_from_a_source_that_is_behind,
     stream_reports_success_first,

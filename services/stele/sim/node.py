@@ -5,14 +5,14 @@ requests hold until they end or are promoted, quorums. The storage is a dictiona
 its short flush is over.
 """
 
-import uuid
 from collections.abc import Callable
 from typing import Final
 
 from stele.domain.commands import Envelope, Join
 from stele.domain.facts import Epoch
-from stele.domain.fencing import VersionTracker, check_token
+from stele.domain.fencing import VersionTracker, check_token, takes_part
 from stele.domain.messages import Ack
+from stele.domain.requests.ids import named
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.sessions import SessionManager
@@ -29,7 +29,6 @@ EPOCH_WAIT_S: Final = 1.0
 """A replica that is asked by a newer image reads the log for so long before it refuses."""
 SNAPSHOT_EVERY: Final = 25
 """Epochs between the node's own snapshots."""
-_JOINS: Final = uuid.UUID("5f0a2f1e-9d55-4d0e-8a55-8f3a0c9be002")
 
 
 class Node(OrderWorker, Caller, Follower):
@@ -68,13 +67,18 @@ class Node(OrderWorker, Caller, Follower):
     def oldest_version(self) -> int:
         return self.versions.oldest_in_use(self.image.topology.version)
 
+    @property
+    def coordinates(self) -> bool:
+        """Serves clients: as far as it knows it is one of those whom every barrier waits for."""
+        return self.serving and self.name in self.image.membership.taking_part()
+
     async def _enter_service(self) -> None:
         """A node serves nobody before it knows every fence that it may have acknowledged in a former life."""
         await self.catch_up()
         self.serving = True
         self.wake_orders()
         if self.join_command is not None and self.image.node(self.name) is None:
-            request_id = str(uuid.uuid5(_JOINS, f"{self.name}"))
+            request_id = named(f"join {self.name}")
             await self.submit(
                 Envelope(request_id=request_id, command=self.join_command, actor=self.name)
             )
@@ -138,7 +142,12 @@ class Node(OrderWorker, Caller, Follower):
         return self.serving
 
     def _passes(self, request: WriteCell | ReadCell) -> bool:
+        if not self.knows_as_member(request.sender):
+            return False
         return check_token(self.image, request.key[0], request.token, request.version) is None
+
+    def knows_as_member(self, sender: str) -> bool:
+        return takes_part(self.image, sender)
 
     def _passes_again(self, write: WriteCell) -> bool:
         return self._passes(write)
@@ -162,7 +171,7 @@ class Node(OrderWorker, Caller, Follower):
         self, keyspace: str, key: str, token: int, cell: Cell, reply: Reply
     ) -> None:
         """Answers with the id of the keyspace that was written to, or None."""
-        if not self.serving:
+        if not self.coordinates:
             reply(None)
         else:
             self.spawn(self._write(keyspace, key, token, cell, reply))
@@ -176,7 +185,8 @@ class Node(OrderWorker, Caller, Follower):
         version = self.image.topology.version
         hold = self.versions.hold(version, known.keyspace_id, token)
         held = self.world.witness.nodes.coordinates(self, known.keyspace_id, token, row)
-        write = WriteCell((known.keyspace_id, key), token, cell, version, self.image.epoch)
+        epoch = self.image.epoch
+        write = WriteCell((known.keyspace_id, key), token, cell, version, epoch, self.name)
         self.world.witness.data.routes(cell, known.keyspace_id)
         answers, settled = self._ask_replicas(row.writes, lambda node: node.serve_write, write)
         accepted = set[str]()
@@ -196,7 +206,7 @@ class Node(OrderWorker, Caller, Follower):
         self.versions.release(hold)
 
     def serve_client_read(self, keyspace: str, key: str, token: int, reply: Reply) -> None:
-        if not self.serving:
+        if not self.coordinates:
             reply(None)
         else:
             self.spawn(self._read(keyspace, key, token, reply))
@@ -210,7 +220,8 @@ class Node(OrderWorker, Caller, Follower):
         version = self.image.topology.version
         hold = self.versions.hold(version, known.keyspace_id, token)
         held = self.world.witness.nodes.coordinates(self, known.keyspace_id, token, row)
-        read = ReadCell((known.keyspace_id, key), token, version, self.image.epoch)
+        epoch = self.image.epoch
+        read = ReadCell((known.keyspace_id, key), token, version, epoch, self.name)
         answers, settled = self._ask_replicas(row.reads, lambda node: node.serve_read, read)
         found = dict[str, Cell | None]()
         while not settled.done and not read_satisfied(found.keys(), row):
@@ -235,7 +246,7 @@ class Node(OrderWorker, Caller, Follower):
         """Put the cell where it lacks, so that no later read can find less than this one did."""
         if write_satisfied(have, row):
             return True
-        write = WriteCell(read.key, read.token, cell, read.version, read.epoch)
+        write = WriteCell(read.key, read.token, cell, read.version, read.epoch, self.name)
         lacking = tuple(node_id for node_id in row.writes if node_id not in have)
         answers, settled = self._ask_replicas(lacking, lambda node: node.serve_write, write)
         accepted = set(have)

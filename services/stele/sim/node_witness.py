@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import RangeReplicas
 from stele.sim import ranges_in_use as in_use
+from stele.sim.gates import Gates
 from stele.sim.messages import PullRange, WriteCell
-from stele.sim.ranges_in_use import Sides, majority, sides
+from stele.sim.ranges_in_use import Sides, sides
 from stele.sim.violation import require
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from stele.sim.process import Follower, Process
 
 
-class Held(msgspec.Struct):
+class Held(msgspec.Struct, eq=False):
     """A client's request at its coordinating node: the row that it goes by, and the newest version up to
     which that row has stayed the same.
     """
@@ -40,14 +41,12 @@ class NodeWitness:
 
     def __init__(self, nodes: Callable[[], Iterable["Node"]]) -> None:
         self.checks = 0
-        self.by_version: dict[int, Image] = {EMPTY.topology.version: EMPTY}
-        """The newest image of each topology version."""
+        self.gates = Gates()
         self._nodes = nodes
         self._held: dict[str, list[Held]] = defaultdict(list)
-        self._seen_epoch: dict[str, int] = {}
-        self._drained: dict[str, int] = {}
         self._fences: dict[str, int] = {}
         self._streamed = set[tuple[str, str]]()
+        self._receivers: dict[str, list[str]] = {}
 
     # --- what nodes do
 
@@ -76,15 +75,16 @@ class NodeWitness:
                 (self._same_until(held, image) for held in self._held[node.name]),
                 default=image.topology.version,
             )
-            self._seen_epoch[node.name] = max(self._seen_epoch.get(node.name, 0), image.epoch)
-            self._drained[node.name] = max(self._drained.get(node.name, 0), oldest)
+            self.gates.passes(node.name, image.epoch, oldest)
 
     def _same_until(self, held: Held, image: Image) -> int:
         """The newest version, as far as this image knows, in which the request's row is still the same."""
         version = image.topology.version
         while held.same_until < version:
             after = (
-                image if held.same_until + 1 == version else self.by_version[held.same_until + 1]
+                image
+                if held.same_until + 1 == version
+                else self.gates.by_version[held.same_until + 1]
             )
             if in_use.row_of(after, held.keyspace_id, held.token) != held.row:
                 break
@@ -110,7 +110,9 @@ class NodeWitness:
         )
 
     def gives(self, name: str, image: Image, pull: PullRange) -> None:
-        """I6: a source is behind the fence of the step, or it could accept older writes afterwards."""
+        """I6: a source knows the fence of the step, or every member has drained what is older: else it could
+        accept older writes afterwards.
+        """
         self.checks += 1
         transition = image.topology.of_session(pull.session)
         require(
@@ -120,12 +122,14 @@ class NodeWitness:
             f"{pull.session} is not open there",
         )
         assert transition is not None
-        fence = image.topology.fence_version
+        fence, version = image.topology.fence_version, transition.entered_version
+        members = image.membership.taking_part()
+        late = sorted(n for n in members if self.gates.drained.get(n, 0) < version)
         require(
-            fence >= transition.entered_version,
+            fence >= version or not late,
             "I6",
-            f"{name} gives data of version {transition.entered_version} once older writes are fenced",
-            f"its fence is {fence}",
+            f"{name} gives data of version {version} once older writes are fenced out or drained by all",
+            f"its fence is {fence}, and {late} have not drained them",
         )
 
     def accepts(self, node: "Node", write: WriteCell) -> None:
@@ -143,9 +147,9 @@ class NodeWitness:
 
     def _changed_in(self, keyspace_id: str, token: int, version: int, fence: int) -> int | None:
         """The newest version after ``version`` and up to ``fence`` that changed the row, or dropped it."""
-        for later in range(min(fence, max(self.by_version)), version, -1):
-            one = in_use.row_of(self.by_version[later - 1], keyspace_id, token)
-            two = in_use.row_of(self.by_version[later], keyspace_id, token)
+        for later in range(min(fence, max(self.gates.by_version)), version, -1):
+            one = in_use.row_of(self.gates.by_version[later - 1], keyspace_id, token)
+            two = in_use.row_of(self.gates.by_version[later], keyspace_id, token)
             if one != two and one is not None:
                 return later
         return None
@@ -155,69 +159,20 @@ class NodeWitness:
     def durable(self, before: Image, after: Image, founding: bool) -> None:
         """The topology has changed: were the nodes ready for it? Then it counts."""
         if not founding:
-            self._check_fence(before, after)
+            self.gates.check(before, after)
             if after.topology.version > before.topology.version:
-                self._check_fence_known(before, after)
                 self._check_streamed(before, after)
                 self._check_in_use(before, after)
-        self.note(after)
+        self._note_receivers(after)
+        self.gates.note(after)
 
-    def note(self, image: Image) -> None:
-        self.by_version[image.topology.version] = image
-
-    def _check_fence(self, before: Image, after: Image) -> None:
-        """I5: a version is fenced when enough nodes have drained what is older; in passing, when all have."""
-        old, new = before.topology, after.topology
-        if new.fence_version == old.fence_version:
-            return
-        self.checks += 1
-        members = set(before.membership.taking_part())
-        passed = {n for n in members if self._drained.get(n, 0) >= new.fence_version}
-        what = f"version {new.fence_version} is fenced when enough have drained the older"
-        if new.version > old.version:
-            require(
-                passed == members,
-                "I5",
-                f"epoch {after.epoch} takes the fence along when everybody has drained the older",
-                f"{sorted(members - passed)} have not",
-            )
-        self._require_gate(before, passed, f"{what} (epoch {after.epoch})")
-
-    def _check_fence_known(self, before: Image, after: Image) -> None:
-        """I5: a fence that not all have answered is known to enough before anything moves."""
-        topology = before.topology
-        if not topology.settled():
-            return
-        self.checks += 1
-        members = set(before.membership.taking_part())
-        passed = {n for n in members if self._seen_epoch.get(n, 0) >= topology.fence_epoch}
-        what = f"enough nodes know the fence of epoch {topology.fence_epoch}"
-        self._require_gate(before, passed, f"{what} before epoch {after.epoch}")
-
-    def _require_gate(self, image: Image, passed: set[str], expected: str) -> None:
-        """Majorities of the readers and of the writers, before and after, of each range of this version."""
-        version = image.topology.version
-        previous = self.by_version.get(version - 1, EMPTY)
-        for change in in_use.changes(previous, image):
-            earlier = self._row_before(change.keyspace_id, change.token, version - 1)
-            if change.after is not None and in_use.goes_back(earlier, change.before, change.after):
-                continue
-            for replicas in change.replica_sets():
-                require(
-                    len(replicas & passed) >= majority(len(replicas)),
-                    "I5",
-                    f"{expected}: of {sorted(replicas)}, at token {change.token}",
-                    f"only {sorted(passed)} have",
-                )
-
-    def _row_before(self, keyspace_id: str, token: int, version: int) -> Sides | None:
-        """The row that this version's row has replaced."""
-        row = in_use.row_of(self.by_version.get(version, EMPTY), keyspace_id, token)
-        for older in range(version - 1, 0, -1):
-            found = in_use.row_of(self.by_version.get(older, EMPTY), keyspace_id, token)
-            if found != row:
-                return found
-        return None
+    def _note_receivers(self, image: Image) -> None:
+        """Who gains data when a session opens. What is created later is written to them from the beginning."""
+        for transition in image.topology.open():
+            if transition.session and transition.session not in self._receivers:
+                rows = [row for plan in transition.plans.values() for row in plan.rows]
+                gaining = {n for row in rows for n in row.new if n not in row.old}
+                self._receivers[transition.session] = sorted(gaining)
 
     def _check_streamed(self, before: Image, after: Image) -> None:
         """I5: reads move only to those who have all the data of the session before."""
@@ -226,8 +181,7 @@ class NodeWitness:
             moved = now is None or now.state != transition.state
             if not transition.session or transition.mark or not moved:
                 continue
-            rows = [row for plan in transition.plans.values() for row in plan.rows]
-            for node_id in sorted({n for row in rows for n in row.new if n not in row.old}):
+            for node_id in self._receivers[transition.session]:
                 self.checks += 1
                 require(
                     (node_id, transition.session) in self._streamed,
@@ -243,7 +197,7 @@ class NodeWitness:
                 continue
             for name, row, version in self._stale_rows(change):
                 self.checks += 1
-                willing = self._willing(change, row, version)
+                willing = self._willing(name, change, row, version)
                 if in_use.can_be_acknowledged(row, willing):
                     require(
                         row[0] == change.after[0] and in_use.meet(row, change.after),
@@ -257,7 +211,7 @@ class NodeWitness:
         """Rows that a node's present request, or its next one, would go by, and that are neither of two."""
         known = (change.before, change.after)
         for node in self._nodes():
-            if not node.alive or not node.serving:
+            if not node.alive or not node.coordinates:
                 continue
             own = in_use.row_of(node.image, change.keyspace_id, change.token)
             if own is not None and own not in known:
@@ -267,11 +221,13 @@ class NodeWitness:
                 if same and held.row not in known:
                     yield node.name, held.row, held.version
 
-    def _willing(self, change: in_use.Change, row: Sides, version: int) -> set[str]:
-        """Replicas of a row that would serve a request of this version, by the fences that they know."""
+    def _willing(self, asking: str, change: in_use.Change, row: Sides, version: int) -> set[str]:
+        """Replicas of a row that would serve this node's request, by the fences and members that they know."""
         found = set[str]()
         for node in self._nodes():
             if node.name not in row[1] or not node.alive or not node.serving:
+                continue
+            if not node.knows_as_member(asking):
                 continue
             fence = node.image.topology.fence_version
             if self._changed_in(change.keyspace_id, change.token, version, fence) is None:

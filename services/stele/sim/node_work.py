@@ -5,8 +5,9 @@ from typing import Any, Final
 from stele.domain.image import Image
 from stele.domain.messages import Order, Report, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.ring.locks import overlaps
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.ring.transition import TransitionRow, gained, meet, stream_sources
+from stele.domain.ring.transition import TransitionRow, gained, stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.sim.kernel import Future
@@ -92,7 +93,7 @@ class OrderWorker(Follower):
             status=status,
             error=error,
             at_ms=self.clock.wall_ms(),
-            log_id=self.image.log_id,
+            log_id=order.log_id,
         )
         for driver in self.world.drivers:
             self.world.network.send(self, driver, driver.on_report, report)
@@ -250,4 +251,8 @@ def owns(image: Image, node_id: str, key: Key) -> bool:
 
 
 def _meet(mine: Pieces, theirs: Pieces) -> bool:
-    return any(meet(ranges, theirs[name]) for name, ranges in mine.items() if name in theirs)
+    return any(
+        overlaps([(r.start, r.end) for r in ranges], [(r.start, r.end) for r in theirs[name]])
+        for name, ranges in mine.items()
+        if name in theirs
+    )

@@ -11,7 +11,7 @@ import msgspec
 
 from stele.domain.image import Image
 from stele.domain.ring import quorum
-from stele.domain.ring.ranges import Placement, Range, RangeReplicas, range_of
+from stele.domain.ring.ranges import Placement, Range, RangeReplicas, contains, range_of
 from stele.sim.quorum_sets import quorums_meet
 
 __all__ = ["Change", "Range", "Sides", "range_of"]
@@ -37,9 +37,12 @@ class Change(msgspec.Struct, frozen=True):
     after: Sides | None
 
     def replica_sets(self) -> list[set[str]]:
-        """Readers before, readers after, and all who are written to."""
-        after = self.after or ((), ())
-        found = [set(self.before[0]), set(after[0]), {*self.before[1], *after[1]}]
+        """Readers before, readers after, and all who are written to. Without its readers a dropped row does
+        nothing.
+        """
+        if self.after is None:
+            return [set(self.before[0])] if self.before[0] else []
+        found = [set(self.before[0]), set(self.after[0]), {*self.before[1], *self.after[1]}]
         return [replicas for replicas in found if replicas]
 
 
@@ -86,9 +89,22 @@ def shared(before: Image, after: Image) -> dict[str, tuple[Placement, Placement]
     return found
 
 
-def goes_back(earlier: Sides | None, now: Sides, after: Sides) -> bool:
+def goes_back(earlier: Sides | None, change: Change) -> bool:
     """A step back to the row at rest that was there before, from one that was read from the same nodes."""
-    return after == earlier and after[0] == after[1] and now[0] == after[0]
+    after = change.after
+    if after is None or after != earlier:
+        return False
+    return after[0] == after[1] and change.before[0] == after[0]
+
+
+def will_go_back(image: Image, change: Change) -> bool:
+    """A range whose reads have not moved, of a transition that is marked: its old readers have every write."""
+    if change.after is None or change.before[0] != change.after[0]:
+        return False
+    name = image.schema.by_id[change.keyspace_id].placement
+    plans = [t.plans[name] for t in image.topology.open() if t.mark and name in t.plans]
+    ranges = [Range(row.start, row.end) for plan in plans for row in plan.rows]
+    return any(contains(range_, change.token) for range_ in ranges)
 
 
 def meet(one: Sides, two: Sides) -> bool:

@@ -157,6 +157,7 @@ def _result(world: World, failure: Failure | None, real_s: float) -> Result:
     checks = (
         witness.checks
         + witness.nodes.checks
+        + witness.nodes.gates.checks
         + witness.data.checks
         + witness.commands.told
         + witness.commands.barriers

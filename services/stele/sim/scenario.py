@@ -68,7 +68,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _ROUGH_FAULTS: Final = {"crash": 4, "pause": 3, "cut": 3, "leader": 1, "jump": 1, "trap": 4}
-_STORM_FAULTS: Final = {**_ROUGH_FAULTS, "wipe": 1, "trap": 6}
+_STORM_FAULTS: Final = {**_ROUGH_FAULTS, "wipe": 1, "wipe_on": 1, "trap": 6}
 PROFILES: Final = {
     "calm": Profile(weather=Weather(delay_s=0.002)),
     "rough": Profile(
@@ -107,7 +107,7 @@ PROFILES: Final = {
 DEFAULT_DURATION_S: Final = 60.0
 BARRIER_EVERY_S: Final = 3.0
 """Linearizable reads; each is up to three that come close together."""
-MAX_NODES: Final = 7
+MAX_NODES: Final = 8
 STATES: Final = (
     "join_group0",
     *("write_both_read_old",) * 4,
@@ -178,27 +178,41 @@ def _times(random: Random, every_s: float, until_s: float) -> list[float]:
 def _requests(random: Random, rules: Profile, base: Scenario) -> list[Action]:
     found = list[Action]()
     joined = base.nodes
-    kinds = ("join",) * 4 + ("leave",) * 4 + ("cancel",) * 2 + ("keyspace", "setting", "bad")
+    kinds = (
+        *("join",) * 4,
+        *("leave",) * 4,
+        *("cancel",) * 3,
+        *("keyspace",) * 3,
+        *("join_and_leave", "setting", "bad"),
+    )
     for at_s in _times(random, BARRIER_EVERY_S, base.duration_s):
         found.append(Action(at_s, "barrier", number=random.randrange(1, 4)))
     for at_s in _times(random, rules.request_every_s, base.duration_s):
         kind = random.choice(kinds)
         number = random.randrange(1, 4)
-        if kind == "join" and joined < MAX_NODES:
-            joined += 1
-            rack = f"r{random.randrange(base.racks) + 1}"
-            found.append(Action(at_s, "join", f"n{joined}", number=number, text=rack))
-        elif kind == "leave":
+        if kind in ("join", "join_and_leave"):
+            for _ in range(min(random.choice((1, 1, 2, 3)), MAX_NODES - joined)):
+                joined += 1
+                rack = f"r{random.randrange(base.racks) + 1}"
+                found.append(Action(at_s, "join", f"n{joined}", number=number, text=rack))
+        if kind in ("leave", "join_and_leave"):
             count = random.choice((1, 1, 2))
             leaving = random.sample(range(1, joined + 1), count)
             found.extend(Action(at_s, "leave", f"n{node}") for node in leaving)
         elif kind == "keyspace":
-            found.append(
-                Action(at_s, random.choice(("keyspace", "drop")), f"k{number}", number=number)
-            )
-        elif kind != "join":
+            found.extend(_keyspace(random, at_s, number))
+        elif kind in ("cancel", "setting", "bad"):
             found.append(Action(at_s, kind, number=number))
     return found
+
+
+def _keyspace(random: Random, at_s: float, number: int) -> list[Action]:
+    """Make a keyspace, drop it, or drop it and make another of its name as soon as that may be free."""
+    name, again_s = f"k{number}", round(at_s + 3 * random.random(), 3)
+    create = Action(at_s, "keyspace", name, number=random.randrange(1, 4))
+    drop = Action(at_s, "drop", name)
+    again = Action(again_s, "keyspace", name, number=random.randrange(1, 4))
+    return random.choice(([create], [create], [drop], [drop, again]))
 
 
 def _faults(random: Random, rules: Profile, base: Scenario) -> list[Action]:
@@ -219,6 +233,10 @@ def _faults(random: Random, rules: Profile, base: Scenario) -> list[Action]:
             found.append(Action(at_s, "jump", random.choice(processes), number=ms))
         elif kind == "wipe":
             found.append(Action(at_s, "wipe", f"n{random.randrange(MAX_NODES) + 1}"))
+        elif kind == "wipe_on":
+            who = random.choice(("operation_node", "member", "member"))
+            state, number = random.choice(STATES), random.randrange(3)
+            found.append(Action(at_s, "wipe_on", who, 0.0, number, state))
         else:
             found.append(Action(at_s, kind, random.choice(processes), seconds))
     return found

@@ -1,7 +1,6 @@
 """One run's world: all processes, what happens to them, and the way to rest after the faults."""
 
 import hashlib
-import uuid
 from collections.abc import Callable
 from typing import Final
 
@@ -9,6 +8,7 @@ from stele.coordinator.knowledge import Limits, Wait
 from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.image import Image
+from stele.domain.requests.ids import named
 from stele.sim.clients import KEYSPACE, Admin, KvClient
 from stele.sim.driver import Driver
 from stele.sim.founding import Founding
@@ -30,7 +30,6 @@ IDLE: Final = "idle"
 WATCHERS: Final = 2
 KEPT_LINES: Final = 60
 """Newest lines of the trace that a report shows."""
-_REQUESTS: Final = uuid.UUID("5f0a2f1e-9d55-4d0e-8a55-8f3a0c9be003")
 
 
 class World:
@@ -179,7 +178,7 @@ class World:
     def request(self, command: AnyCommand, name: str = "") -> str:
         """Have the administrator ask for something; returns the request id."""
         self.requests += 1
-        request_id = str(uuid.uuid5(_REQUESTS, f"{self.scenario.seed}/{name or self.requests}"))
+        request_id = named(f"request {self.scenario.seed}/{name or self.requests}")
         envelope = Envelope(
             request_id=request_id, command=command, actor="admin", reason="simulated"
         )
@@ -257,7 +256,7 @@ def lost_for_good(world: World) -> list[str]:
     named = {b.node_id for wait in world.told_by_coordinator() for b in wait.blockers} & gone
     if not named:
         return []
-    previous = world.witness.nodes.by_version.get(image.topology.version - 1)
+    previous = world.witness.nodes.gates.by_version.get(image.topology.version - 1)
     moved = [] if previous is None else [*changes(previous, image)]
     return [
         f"token {change.token} misses {sorted(gone)}"

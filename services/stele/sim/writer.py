@@ -1,16 +1,20 @@
 """The metadata log's process: the production commit pipeline behind a simulated front door."""
 
-import uuid
+from collections.abc import Callable
 from typing import Final
 
 from stele.domain.commands import Envelope, Outcome
 from stele.domain.facts import Epoch
+from stele.domain.image import ZERO_STATE
+from stele.domain.requests.decisions import decisions_of
+from stele.domain.requests.not_taken import BUSY
+from stele.log.codec import decode_epoch
 from stele.log.history import Bounds, History
-from stele.log.pipeline import Ids
-from stele.log.state_ids import next_state_id
+from stele.log.pipeline import CommitPipeline, Decisions, Ids
+from stele.log.schemas import HEADER_BYTES
+from stele.log.state_ids import STATE_ID_BYTES, next_state_id
 from stele.sim.kernel import Future
 from stele.sim.process import Follower, Process, Reply
-from stele.sim.remembering import RememberingFold, RememberingPipeline
 from stele.sim.watcher import TooOld
 
 RESOLVE_AFTER_S: Final = 0.6
@@ -23,29 +27,24 @@ SMALL_HISTORY: Final = Bounds(mark_every=4, marks=6, images=4, recent_records=12
 """A run of a hundred epochs goes past all of them."""
 
 
+READ_RECORDS: Final = 50
+PREVIOUS: Final = slice(HEADER_BYTES, HEADER_BYTES + STATE_ID_BYTES)
+OWN: Final = slice(HEADER_BYTES + STATE_ID_BYTES, HEADER_BYTES + 2 * STATE_ID_BYTES)
+
+
 class Writer(Follower):
     """Any number of these write at once; the order of the log decides."""
 
-    fold: RememberingFold
-    pipeline: RememberingPipeline
+    pipeline: CommitPipeline
 
     def start(self) -> None:
         self.follow_log()
         self._looks = 0
-        ids = Ids(self._state_id, self._request_id, self._now_ms)
-        self.pipeline = RememberingPipeline(self.fold, self._append, ids)
+        ids = Ids(self._state_id, self._now_ms)
+        self.pipeline = CommitPipeline(self.fold, self._append, ids, self._recall)
         self.history = History(self, self.fold.image, self.fold.next_offset, SMALL_HISTORY)
         self._head: tuple[int, int] = (0, 0)
         self.after(RESOLVE_AFTER_S, self._resolve)
-
-    def _resume(self) -> RememberingFold:
-        fold = super()._resume()
-        known = self.disk.get("requests", {})
-        return RememberingFold(fold.image, fold.next_offset, fold.chain.anchor, known)
-
-    def save_snapshot(self) -> None:
-        super().save_snapshot()
-        self.disk["requests"] = dict(self.fold.epoch_of)
 
     def offer(self, offset: int, value: bytes) -> Epoch | None:
         before = self.fold.image
@@ -83,6 +82,28 @@ class Writer(Follower):
         found = await self.history.epochs(first, limit)
         reply([(epoch.epoch, epoch.state_id) for epoch in found])
 
+    def _recall(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
+        found = self.history.recent(epoch)
+        if found is not None:
+            answer(decisions_of(found))
+        else:
+            self.spawn(self._recall_from_log(epoch, answer))
+
+    async def _recall_from_log(
+        self, wanted: int, answer: Callable[[Decisions | None], None]
+    ) -> None:
+        """From the log's beginning, since this process may have started from a snapshot after it."""
+        epoch, state_id, offset = 0, ZERO_STATE, 0
+        while epoch < wanted:
+            records = await self.read(offset, READ_RECORDS)
+            assert records, f"the log holds epoch {wanted}"
+            for _, value in records:
+                if epoch < wanted and value[PREVIOUS] == state_id:
+                    epoch, state_id, found = epoch + 1, value[OWN], value
+            offset = records[-1].offset + 1
+        answer(decisions_of(decode_epoch(found)))
+        self.pipeline.flush()
+
     def _append(self, value: bytes) -> None:
         self.world.log.append(self, value)
 
@@ -93,9 +114,6 @@ class Writer(Follower):
 
     def _state_id(self, previous: bytes) -> bytes:
         return next_state_id(previous, self.clock.wall_ms(), self._bits())
-
-    def _request_id(self) -> str:
-        return str(uuid.UUID(int=self._bits() << 48 | self._bits() & (1 << 48) - 1))
 
     def _bits(self) -> int:
         """74 random bits out of exact draws of 37."""
@@ -132,7 +150,13 @@ class Caller(Process):
         """Try until the outcome is known."""
         for _ in range(attempts):
             outcome = await self.submit_once(envelope).wait()
-            if outcome is not None:
+            if outcome is not None and not _is_busy(outcome):
                 return outcome
             self.world.failpoint(self, "before_retry")
         return None
+
+
+def _is_busy(outcome: Outcome) -> bool:
+    """Nothing was decided, and another try may find the writer able to."""
+    rejection = outcome.rejection
+    return not outcome.taken and rejection is not None and rejection.code == BUSY

@@ -55,7 +55,7 @@ class ServiceSpec:
 
 
 SERVICES: tuple[ServiceSpec, ...] = (
-    ServiceSpec("metadata-log", "stele.metadata_log"),
+    ServiceSpec("metadata-log", "stele.metadata_log", {"STELE_FOUND": "auto"}),
     ServiceSpec("session-guard", "stele.session_guard"),
     ServiceSpec("catch-up", "stele.catch_up", {"STELE_DATA_DIR": "{directory}"}),
     ServiceSpec("coordinator", "stele.coordinator"),

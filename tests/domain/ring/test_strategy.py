@@ -1,13 +1,16 @@
 """NetworkTopologyStrategy against a slow model of its rule, and against Cassandra's own vectors."""
 
+import random
 import time
 from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 
+from stele.domain.ring import strategy
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.strategy import NodeLocation, network_topology, placement_of
+from stele.domain.ring.strategy_walk import DcRule, walk
 from stele.domain.ring.tokens import MIN_TOKEN, RING_SIZE
 from tests.domain.ring.rings import Ring, one_rack_ring, rings, some_rf
 
@@ -33,6 +36,34 @@ def replicas_by_model(ring: Ring, rf: Mapping[str, int], end: int) -> tuple[str,
 def test_replicas_are_those_of_the_slow_model(ring: Ring, rf: dict[str, int]) -> None:
     rows = network_topology(ring.tokens, ring.locations, rf)
     assert rows == tuple((r, replicas_by_model(ring, rf, r.end)) for r, _ in rows)
+
+
+@pytest.mark.parametrize(("groups", "rounds"), [(0, 64), (0, 2), (16, 2)])
+@given(ring=rings(), rf=some_rf)
+def test_every_way_to_find_replicas_gives_the_same(
+    groups: int, rounds: int, ring: Ring, rf: dict[str, int]
+) -> None:
+    """Lookups by rack, walks made together, and the plain walk that takes over when they are long."""
+    rows = network_topology(ring.tokens, ring.locations, rf)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strategy, "MAX_GROUPS", groups)
+        patch.setattr(strategy, "MAX_ROUNDS", rounds)
+        assert network_topology(ring.tokens, ring.locations, rf) == rows
+
+
+@pytest.mark.parametrize("racks", [1, 2, 3, 5, 20, 60])
+def test_replicas_of_a_ring_of_vnodes_are_those_of_the_plain_walk(racks: int) -> None:
+    rng = random.Random(racks)
+    owners = [rng.randrange(60) for _ in range(960)]
+    # The first node owns nearly nothing, and in the case of two racks it is a rack of its own.
+    owners = [owner or 1 for owner in owners[1:]] + [0]
+    tokens = {MIN_TOKEN + 1000 * (i + 1): f"n{owner}" for i, owner in enumerate(owners)}
+    rack_of = [min(node, 1) if racks == 2 else node % racks for node in range(60)]
+    locations = {f"n{node}": NodeLocation("dc1", f"r{rack_of[node]}") for node in range(60)}
+    found = walk(owners, [rack_of[owner] for owner in owners], DcRule(3, 3 - racks))
+    expected = [tuple(f"n{owners[place % 960]}" for place in places) for places in found]
+    rows = network_topology(tokens, locations, {"dc1": 3})
+    assert [replicas for _, replicas in rows] == [*expected, expected[0]]
 
 
 @given(ring=rings(), rf=some_rf)

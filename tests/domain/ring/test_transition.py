@@ -1,18 +1,22 @@
 """The steps of a join and a leave, row by row (seed 001's worked example), and the vectors."""
 
+import msgspec
 import pytest
 
 from stele.domain.ring import transition
-from stele.domain.ring.ranges import EMPTY_RING, Placement, PlacementError, Range, apply
+from stele.domain.ring.numbers import NodeNumbers
+from stele.domain.ring.ranges import EMPTY_RING, Placement, PlacementError, Range, apply, range_of
 from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import (
+    WHOLE_RING,
     PlacementDelta,
     TransitionPlan,
     TransitionRow,
+    equals_at_rest,
     gained,
     lost,
-    prepare,
+    prepare_rings,
     stream_sources,
 )
 from tests.domain.ring.rings import ONE_RACK, Ring, join, leave, one_rack_ring, written
@@ -35,14 +39,9 @@ def at_rest(ring: Ring, rf: int = 2) -> Placement:
 
 
 def planned(before: Ring, after: Ring, rf: int = 2) -> TransitionPlan:
-    return prepare(
-        at_rest(before, rf),
-        before.tokens,
-        after.tokens,
-        before.locations,
-        after.locations,
-        {"dc1": rf},
-    )
+    return prepare_rings(
+        before.tokens, after.tokens, before.locations, after.locations, {"dc1": rf}
+    ).plan
 
 
 def step(placement: Placement, plan: TransitionPlan, name: str) -> Placement:
@@ -134,7 +133,7 @@ def test_gained_and_lost_ranges_of_the_worked_example() -> None:
 @pytest.mark.parametrize("start", [None, EMPTY_RING])
 def test_the_first_node_takes_a_ring_that_nobody_replicates(start: Placement | None) -> None:
     rf = {"dc1": 3}
-    plan = prepare(start, {}, {0: "A", 10: "A"}, {}, {"A": ONE_RACK}, rf)
+    plan = prepare_rings({}, {0: "A", 10: "A"}, {}, {"A": ONE_RACK}, rf).plan
     assert {row.old for row in plan.rows} == {()}
     split = transition.split_delta(start, plan)
     placement = (
@@ -146,7 +145,7 @@ def test_the_first_node_takes_a_ring_that_nobody_replicates(start: Placement | N
     assert step(placement, plan, "rollback") == EMPTY_RING
     placement = after_steps(placement, plan, "write_both_read_new", "finish")
     assert written(placement) == ["(MIN,0] A", "(0,10] A", "(10,MIN] A"]
-    last_leaves = prepare(placement, {0: "A", 10: "A"}, {}, {"A": ONE_RACK}, {}, rf)
+    last_leaves = prepare_rings({0: "A", 10: "A"}, {}, {"A": ONE_RACK}, {}, rf).plan
     assert step(placement, last_leaves, "finish") == EMPTY_RING
 
 
@@ -174,10 +173,41 @@ def test_a_replacement_gains_exactly_the_ranges_of_the_replaced() -> None:
     assert {stream_sources(row, "A'") for row in plan.rows} == {(("A",), 1)}
 
 
-def test_prepare_refuses_a_placement_that_is_in_transition() -> None:
-    under_way = after_steps(at_rest(ABC), planned(ABC, ABCX), "split", "write_both_read_old")
-    with pytest.raises(PlacementError, match="under way"):
-        prepare(under_way, ABC.tokens, ABCX.tokens, ABC.locations, ABCX.locations, {"dc1": 2})
+def test_a_ring_is_at_rest_where_no_operation_is_under_way() -> None:
+    before = at_rest(ABC)
+    under_way = after_steps(before, planned(ABC, ABCX), "split", "write_both_read_old")
+    assert equals_at_rest(before, before, [WHOLE_RING])
+    assert not equals_at_rest(under_way, before, [WHOLE_RING])
+    assert equals_at_rest(under_way, before, [(200, 300)])
+    assert equals_at_rest(under_way, before, [(220, 230)]), "a part of a row"
+    for start, end in ((MIN_TOKEN, 50), (100, 150), (160, 180), (190, 210), (350, MIN_TOKEN)):
+        assert not equals_at_rest(under_way, before, [(200, 300), (start, end)])
+
+
+def test_a_split_alone_is_not_at_rest() -> None:
+    before = at_rest(ABC)
+    split = after_steps(before, planned(ABC, ABCX), "split")
+    assert not equals_at_rest(split, before, [(100, 120)])
+    assert equals_at_rest(split, before, [(MIN_TOKEN, 100), (200, MIN_TOKEN)])
+
+
+def test_numbers_and_versions_do_not_matter_at_rest() -> None:
+    turned = placement_of(ABC.tokens, ABC.locations, {"dc1": 2}, NodeNumbers(("C", "A")))
+    row = turned.row_for(150)
+    live = apply(turned, [range_of(row)], [msgspec.structs.replace(row, version=3)])
+    assert live != at_rest(ABC)
+    assert equals_at_rest(live, at_rest(ABC), [WHOLE_RING])
+
+
+def test_rows_that_a_step_writes_carry_its_version_and_others_keep_theirs() -> None:
+    placement, plan = at_rest(ABC), planned(ABC, ABCX)
+    versions = list[list[int]]()
+    for version, name in enumerate(("split", "write_both_read_old", "finish"), start=7):
+        delta = STEPS[name](placement, plan, version)
+        placement = apply(placement, delta.removed, delta.added)
+        versions.append([row.version for row in placement.rows])
+        assert STEPS[name](placement, plan, version + 1) == PlacementDelta()
+    assert versions == [[0, 7, 7, 0, 0], [8, 8, 7, 0, 8], [9, 9, 7, 0, 9]]
 
 
 def test_prepare_refuses_that_two_replicas_vanish_at_once() -> None:

@@ -10,7 +10,7 @@ from stele.domain.ring import transition
 from stele.domain.ring.ranges import Placement, apply, range_of
 from stele.domain.ring.strategy import placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.ring.transition import TransitionPlan, gained, lost, prepare, stream_sources
+from stele.domain.ring.transition import TransitionPlan, gained, lost, prepare_rings, stream_sources
 from tests.domain.ring.rings import Ring, changes, some_rf
 
 Change = tuple[Ring, Ring]
@@ -28,9 +28,7 @@ def at_rest(ring: Ring, rf: dict[str, int]) -> Placement:
 
 def planned(change: Change, rf: dict[str, int]) -> TransitionPlan:
     before, after = change
-    return prepare(
-        at_rest(before, rf), before.tokens, after.tokens, before.locations, after.locations, rf
-    )
+    return prepare_rings(before.tokens, after.tokens, before.locations, after.locations, rf).plan
 
 
 def walked(change: Change, rf: dict[str, int]) -> list[Placement]:

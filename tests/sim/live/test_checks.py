@@ -10,10 +10,12 @@ import pytest
 from stele.domain.commands import AnyCommand, Envelope, Leave, Outcome, SetSetting
 from stele.domain.decide import decide
 from stele.domain.messages import Ack
+from stele.domain.schema.facts import CreateKeyspace
 from stele.domain.snapshot import state_hash
 from stele.log.codec import encode_epoch
 from stele.log.port import Record
 from stele.sim.live.checks import LogRead, check_all
+from stele.sim.live.clients import KEYSPACE
 from stele.sim.live.history import AnyRecord, Probe, Question, StateRead, Told
 from stele.sim.live.rest import Rest
 from stele.sim.violation import Violation
@@ -30,6 +32,8 @@ class Run:
         self.at = 0.0
         self.ask(SetSetting(name="a", value="1"))
         self.ask(Leave(node_id="nobody"))
+        self.history.apply(CreateKeyspace(name=KEYSPACE, replication={"dc1": 3}))
+        before_join = self.history.image.topology.version
         self.history.apply(join(4))
         driver.run()
         self.read()
@@ -38,8 +42,7 @@ class Run:
         log = LogRead(records(self.history))
         for epoch in range(1, log.image.epoch + 1):
             self.add(Told(**self.moment(), watch=0, epoch=epoch, state_id=state_id(log, epoch)))
-        fence = log.image.topology.topology.fence_version
-        stale = {"node": "n1", "epoch": log.image.epoch, "version": fence - 1}
+        stale = {"node": "n1", "epoch": log.image.epoch, "version": before_join}
         self.add(Probe(**self.moment(), **stale, code="stale_version"))
         self.log = log
         self.acks = [
@@ -70,14 +73,15 @@ class Run:
     def ask(self, command: AnyCommand) -> None:
         number = len(self.records)
         envelope = Envelope(request_id=f"q{number}", command=command, actor="ada", reason="why")
-        before = self.history.image
         rejection = self.history.submit(envelope)
+        if rejection is not None:
+            self.history.refuse(envelope, rejection)
         image = self.history.image
         outcome = Outcome(
             request_id=envelope.request_id,
             applied=rejection is None,
             epoch=image.epoch,
-            state_id=image.state_id if rejection is None else before.state_id,
+            state_id=image.state_id,
             rejection=rejection,
         )
         self.add(Question(**self.moment(), envelope=envelope, through="http", outcome=outcome))
@@ -207,15 +211,15 @@ PLANTED: list[tuple[Callable[[Run], None], str, str]] = [
     (_other_state, "I9", "has state id"),
     (_lagging_watch, "I9", "has come to epoch"),
     (_wrong_epoch, "I2", "as its caller was told"),
-    (_refused_yet_applied, "I2", "was applied at epoch"),
-    (_refused_for_no_reason, "I2", "is rejected on epoch"),
+    (_refused_yet_applied, "I2", "the log decided it at epoch"),
+    (_refused_for_no_reason, "I2", "a rejection lies after epoch"),
     (_stale_read, "I2", "shows that epoch"),
     (_invented_read, "I1", "shows a state of the log"),
     (_invented_read_at_barrier, "I1", "shows a state of the log"),
     (_silent_metadata_log, "I10", "answers reads at level barrier"),
-    (_stale_write_taken, "I6", "takes writes from version"),
-    (_nobody_had_acknowledged, "I5", "had said so"),
-    (_acknowledged_too_late, "I5", "had said so"),
+    (_stale_write_taken, "I6", "takes no write by a row older than"),
+    (_nobody_had_acknowledged, "I5", "have not"),
+    (_acknowledged_too_late, "I5", "have not"),
     (_other_hash, "I1", "has hash"),
     (_process_behind, "I10", "has come to epoch"),
     (_silent_key, "I10", "can be read through every member"),

@@ -102,5 +102,6 @@ async def fold_log(log: Log, end_offset: int, last: int | None = None) -> Fold:
         for offset, value in records:
             if fold.image.epoch == last:
                 return fold
+            fold.chain.jump(offset)  # what is read here is all that is there
             fold.offer(offset, value)
     return fold

@@ -15,6 +15,7 @@ from stele.domain.features.facts import (
 )
 from stele.domain.names import NodeState
 from stele.domain.registry_entry import Domain
+from stele.domain.requests import memory
 from stele.domain.tables import Json, compared
 
 MAX_SETTING_CHARS: Final = 65_536
@@ -47,6 +48,12 @@ def set_setting(context: Context, command: SetSetting) -> Decision:
             "setting_too_large",
             f"The value has {len(command.value)} characters; at most {MAX_SETTING_CHARS} fit.",
             "Store it elsewhere and keep a reference here.",
+        )
+    if command.name == memory.SETTING and command.value and not memory.is_limit(command.value):
+        return Rejection(
+            "bad_setting",
+            f"'{memory.SETTING}' is '{command.value[:40]}'; it counts generations of decided requests.",
+            f"Send a whole number from 1 to {memory.MAX_GENERATIONS}; each takes half a MiB.",
         )
     return (SettingChanged(command.name, command.value),)
 

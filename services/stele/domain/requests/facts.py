@@ -43,3 +43,38 @@ class RequestForgotten(Fact, frozen=True):
 
 
 RequestsFact = RequestChanged | RequestForgotten
+
+
+class CommandRefused(Fact, frozen=True, kw_only=True):
+    """A command was decided: nothing changes, and its id stays refused (design, section 1, rule 4)."""
+
+    request_id: str
+    digest: bytes
+    command: str
+    code: str
+    message: str
+    hint: str
+    details: dict[str, str]
+    actor: str
+    reason: str
+    origin: str
+
+
+class DecidedGeneration(Fact, frozen=True):
+    """In snapshots only: a sealed generation of decided requests; entries of 8 bytes, little endian."""
+
+    base: int
+    last: int
+    newest_ms: int
+    entries: bytes
+
+
+class DecidedRequests(Fact, frozen=True):
+    """In snapshots only: the newest decided requests and their epochs, and what is forgotten."""
+
+    floor: int
+    horizon_ms: int
+    young: dict[str, int]
+
+
+DecidedFact = CommandRefused | DecidedGeneration | DecidedRequests

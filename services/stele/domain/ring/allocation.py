@@ -28,9 +28,9 @@ def allocate_tokens(
 ) -> tuple[int, ...]:
     """``num_tokens`` new tokens for ``node``, sorted; the same arguments always give the same.
 
-    ``owned`` maps each token of the whole ring to its owner. None of these is given out again, nor are those
-    that are ``reserved``, nor is MIN_TOKEN. Raises ValueError when ``num_tokens`` is below 1 or ``node`` owns
-    tokens already.
+    ``owned`` maps each token of the whole ring to its owner. None of these is given out again, nor are
+    those that are ``reserved``, nor is MIN_TOKEN. Raises ValueError when ``num_tokens`` is below 1 or
+    ``node`` owns tokens already.
     """
     if num_tokens < 1:
         raise ValueError(f"A node needs at least 1 token, not {num_tokens}.")

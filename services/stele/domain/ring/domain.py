@@ -3,41 +3,74 @@
 from collections.abc import Iterable
 from operator import attrgetter
 
+import msgspec
 from immutables import Map
 
+from stele.domain.hashing import HASH_BYTES, MODULUS, row_hash
 from stele.domain.registry_entry import Domain
-from stele.domain.ring.facts import PlacementChanged, PlacementDropped
+from stele.domain.ring.changes import unpacked
+from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped, RingFact
 from stele.domain.ring.image import RingImage
 from stele.domain.ring.ranges import Placement, RangeReplicas, apply
 from stele.domain.tables import Json, row_json
 
+replace = msgspec.structs.replace
+
+
+def node_numbered(image: RingImage, fact: NodeNumbered) -> RingImage:
+    return replace(image, nodes=image.nodes.with_node(fact.number, fact.node_id))
+
 
 def placement_changed(image: RingImage, fact: PlacementChanged) -> RingImage:
-    before = image.placements.get(fact.placement)
-    after = Placement.of(fact.added) if before is None else apply(before, fact.removed, fact.added)
-    return RingImage(image.placements.set(fact.placement, after))
+    before = image.placement(fact.placement)
+    after = apply(before, fact.removed, unpacked(fact.added, image.nodes))
+    return replace(image, placements=image.placements.set(fact.placement, after))
 
 
 def placement_dropped(image: RingImage, fact: PlacementDropped) -> RingImage:
-    return RingImage(image.placements.delete(fact.placement))
+    return replace(image, placements=image.placements.delete(fact.placement))
 
 
-def to_facts(image: RingImage) -> Iterable[PlacementChanged]:
+def to_facts(image: RingImage) -> Iterable[RingFact]:
+    numbered = RingImage(nodes=image.nodes)
+    for number, node_id in enumerate(image.nodes.names):
+        yield NodeNumbered(number, node_id)
     for name in sorted(image.placements):
-        yield PlacementChanged(name, (), tuple(image.placements[name].rows))
+        yield from numbered.creation(name, image.placements[name].rows)
+
+
+def hash_of(image: RingImage) -> int:
+    """Of the rows by their chunks, which remember theirs; the numbers are those of facts, the same
+    everywhere.
+    """
+    total = row_hash(",".join(image.nodes.names).encode())
+    for name, placement in image.placements.items():
+        rows = placement.table.hash_sum().to_bytes(HASH_BYTES, "big")
+        total += row_hash(name.encode() + rows)
+    return total % MODULUS
 
 
 def view(image: RingImage) -> Json:
-    return {
-        "placements": {
-            name: [row_json(row) for row in image.placements[name].rows]
-            for name in sorted(image.placements)
-        }
-    }
+    return {"placements": {n: image.placements[n].rows for n in sorted(image.placements)}}
 
 
 def diff(before: RingImage, after: RingImage) -> Json:
     return {"placements": _changed(before.placements, after.placements)}
+
+
+def delta(before: RingImage, after: RingImage, facts: Iterable[object]) -> Json:
+    """By name, how many rows went and came: an epoch may change very many, and carries them all."""
+    changed: Json = {}
+    for fact in facts:
+        if isinstance(fact, PlacementChanged):
+            changed[fact.placement] = {
+                "added": len(fact.added.starts),
+                "removed": len(fact.removed),
+            }
+        elif isinstance(fact, PlacementDropped):
+            rows = before.placements[fact.placement].rows
+            changed[fact.placement] = {"added": 0, "removed": len(rows)}
+    return {"placements": changed}
 
 
 def _changed(before: Map[str, Placement], after: Map[str, Placement]) -> Json:
@@ -67,8 +100,14 @@ DOMAIN = Domain(
     name="ring",
     empty=RingImage(),
     decide={},
-    apply={PlacementChanged: placement_changed, PlacementDropped: placement_dropped},
+    apply={
+        NodeNumbered: node_numbered,
+        PlacementChanged: placement_changed,
+        PlacementDropped: placement_dropped,
+    },
     to_facts=to_facts,
     view=view,
     diff=diff,
+    hash=hash_of,
+    delta=delta,
 )

@@ -1,12 +1,34 @@
-"""NetworkTopologyStrategy: the natural replicas of every range (reference: cassandra_tcm 5.5)."""
+"""NetworkTopologyStrategy: the natural replicas of every range (reference: cassandra_tcm 5.5).
 
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
-from itertools import chain
+A walk up the ring from a range's end meets the nodes; each dc takes ``min(rf, its nodes)`` of them, first
+one from each rack while there are racks enough. Replicas stand in the order of the walk, so the first is
+the primary. Only nodes that own tokens count as nodes, and only their racks as racks.
+
+All walks are made at once, with arrays as long as the ring: ``strategy_walk`` is the rule put plainly.
+"""
+
+from collections.abc import Mapping
+from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from stele.domain.ring.ranges import Placement, Range, RangeReplicas, ranges_of
+from stele.domain.ring.numbers import NO_NODES, NodeNumbers, Numbers
+from stele.domain.ring.ranges import Placement, Range
+from stele.domain.ring.strategy_walk import DcRule, walk
+from stele.domain.ring.tokens import MIN_TOKEN
+
+MAX_GROUPS: Final = 16
+"""Racks (or nodes) of a dc up to which the next token of each is looked up for every range: their number
+times the ring's tokens is what that costs in memory."""
+
+MAX_ROUNDS: Final = 64
+"""Tokens that the walks pass together, one each a round, before the plain walk is taken. With random
+tokens a handful is enough; only a ring on which some rack or node hardly owns a token needs more."""
+
+Positions = npt.NDArray[np.int64]
+"""Places of tokens in ring order; one turn further around the ring is higher by the number of tokens."""
 
 
 class NodeLocation(msgspec.Struct, frozen=True):
@@ -16,94 +38,148 @@ class NodeLocation(msgspec.Struct, frozen=True):
     rack: str
 
 
-class DcRule(msgspec.Struct, frozen=True):
-    """How many replicas a dc takes at most, and how often one may stand in a rack that has one."""
-
-    replicas: int
-    acceptable_rack_repeats: int
-
-
 def network_topology(
     tokens: Mapping[int, str], locations: Mapping[str, NodeLocation], rf: Mapping[str, int]
 ) -> tuple[tuple[Range, tuple[str, ...]], ...]:
     """Each range of the ring with its replicas, in ring order.
 
-    ``tokens`` maps token to owner, ``rf`` maps dc to replication factor. A walk up the ring from a
-    range's end meets the nodes; each dc takes ``min(rf, its nodes)`` of them, first one from each rack
-    while there are racks enough. Replicas stand in the order of the walk, so the first is the primary.
-    Only nodes that own tokens count as nodes, and only their racks as racks.
+    ``tokens`` maps token to owner, ``rf`` maps dc to replication factor.
     """
-    ring = sorted(tokens)
-    replicas = dict(zip(ring, _walks([tokens[t] for t in ring], locations, rf), strict=True))
-    if not ring:
-        return tuple((range_, ()) for range_ in ranges_of(()))
-    wrap_around = replicas[ring[0]]
-    return tuple((range_, replicas.get(range_.end, wrap_around)) for range_ in ranges_of(ring))
+    nodes = NO_NODES.with_nodes(sorted(set(tokens.values())))
+    starts, replicas = _natural(tokens, locations, rf, nodes)
+    bounds = starts.tolist()
+    ranges = map(Range, bounds, (*bounds[1:], MIN_TOKEN))
+    return tuple(zip(ranges, nodes.decode(replicas), strict=True))
 
 
 def placement_of(
-    tokens: Mapping[int, str], locations: Mapping[str, NodeLocation], rf: Mapping[str, int]
+    tokens: Mapping[int, str],
+    locations: Mapping[str, NodeLocation],
+    rf: Mapping[str, int],
+    nodes: NodeNumbers = NO_NODES,
 ) -> Placement:
-    """The placement of a ring at rest: the natural replicas both serve reads and receive writes."""
-    rows = network_topology(tokens, locations, rf)
-    return Placement.of(RangeReplicas(r.start, r.end, nodes, nodes) for r, nodes in rows)
+    """The placement of a ring at rest: the natural replicas both serve reads and receive writes.
 
-
-def _walks(
-    owners: list[str], locations: Mapping[str, NodeLocation], rf: Mapping[str, int]
-) -> list[tuple[str, ...]]:
-    """Replicas found by the walk from each token; ``owners`` are the tokens' owners in ring order.
-
-    Going down the ring twice, a node that is met moves to the front of its dc: so each dc always has
-    its nodes in the order in which a walk up from here meets them, and only the dc of the node just met
-    chooses anew. That makes it O(tokens x nodes looked at) where walking over tokens could be squared.
+    Owners without a number in ``nodes`` get the next ones, in the order of their ids.
     """
-    rules = _rules(set(owners), locations, rf)
-    ahead: dict[str, OrderedDict[str, None]] = {dc: OrderedDict() for dc in rules}
-    chosen: dict[str, list[str]] = {dc: [] for dc in rules}
-    met_at: dict[str, int] = {}
-    found: list[tuple[str, ...]] = []
-    for position in reversed(range(2 * len(owners))):
-        node = owners[position % len(owners)]
-        dc = locations[node].dc
-        if dc in rules:
-            met_at[node] = position
-            ahead[dc][node] = None
-            ahead[dc].move_to_end(node, last=False)
-            chosen[dc] = _choose(ahead[dc], locations, rules[dc])
-        if position < len(owners):
-            found.append(tuple(sorted(chain(*chosen.values()), key=met_at.__getitem__)))
-    found.reverse()
+    nodes = nodes.with_nodes(sorted(set(tokens.values())))
+    starts, replicas = _natural(tokens, locations, rf, nodes)
+    return Placement.at_rest(starts, replicas, nodes)
+
+
+def _natural(
+    tokens: Mapping[int, str],
+    locations: Mapping[str, NodeLocation],
+    rf: Mapping[str, int],
+    nodes: NodeNumbers,
+) -> tuple[npt.NDArray[np.int64], Numbers]:
+    """The ranges' starts, and for each its replicas by number."""
+    ring = np.fromiter(tokens, np.int64, len(tokens))
+    owners = np.fromiter(map(nodes.numbers.__getitem__, tokens.values()), np.int32, len(tokens))
+    order = np.argsort(ring)
+    ring, owners = ring[order], owners[order]
+    if not len(ring):
+        return np.array([MIN_TOKEN]), np.empty((1, 0), np.int32)
+    replicas = _walks(owners, _places(locations, nodes), rf)
+    # The last range ends where the ring does; its replicas are those of the lowest token. A token at
+    # the lower bound is the end of just that range, and starts the first one.
+    if int(ring[0]) == MIN_TOKEN:
+        return ring, np.roll(replicas, -1, axis=0)
+    return np.insert(ring, 0, MIN_TOKEN), np.concatenate((replicas, replicas[:1]))
+
+
+def _places(locations: Mapping[str, NodeLocation], nodes: NodeNumbers) -> list[NodeLocation | None]:
+    """Where each node stands, by number; None of those that are not of this ring."""
+    return [locations.get(name) for name in nodes.names]
+
+
+def _walks(owners: Numbers, places: list[NodeLocation | None], rf: Mapping[str, int]) -> Numbers:
+    """Replicas found by the walk from each token; ``owners`` are the tokens' owners in ring order."""
+    count = len(owners)
+    met = list[Positions]()
+    for dc in sorted(dc for dc in rf if rf[dc] > 0):
+        inside = np.array([place is not None and place.dc == dc for place in places])
+        here = np.flatnonzero(inside[owners])
+        if len(here):
+            positions = _walks_of_dc(owners[here], _racks(owners[here], places), rf[dc])
+            # From the next token of the dc, as places of the whole ring.
+            around = positions[:, _next_of(here, count) % len(here)]
+            turns = (_next_of(here, count) // len(here) + around // len(here)) * count
+            met.append(here[around % len(here)] + turns)
+    if not met:
+        return np.empty((count, 0), np.int32)
+    walked = np.sort(np.concatenate(met), axis=0) if len(met) > 1 else met[0]
+    return np.ascontiguousarray(owners[walked % count].T)
+
+
+def _racks(owners: Numbers, places: list[NodeLocation | None]) -> Numbers:
+    """The rack of each token's owner, all of one dc, by a number of its own."""
+    known = np.unique(owners)
+    names = [place.rack for place in (places[node] for node in known.tolist()) if place is not None]
+    numbers = {rack: number for number, rack in enumerate(sorted(set(names)))}
+    by_node = np.zeros(int(known[-1]) + 1, np.int32)
+    by_node[known] = [numbers[name] for name in names]
+    return by_node[owners]
+
+
+def _walks_of_dc(owners: Numbers, racks: Numbers, rf: int) -> Positions:
+    """Where the walk from each token of a dc finds its replicas: shape (replicas, tokens), ascending."""
+    nodes, rack_count = len(np.unique(owners)), int(racks.max()) + 1
+    wanted = min(rf, nodes)
+    found: Positions | None
+    if nodes <= rf:
+        found = _first_of_each(owners, wanted)
+    elif rack_count >= rf:
+        few = rack_count <= MAX_GROUPS
+        found = _first_of_each(racks, wanted) if few else _distinct(racks, None, wanted)
+    else:
+        found = _distinct(owners, _first_of_each(racks, rack_count), wanted - rack_count)
+    if found is None:
+        rule = DcRule(rf, rf - rack_count)
+        found = np.array(walk(owners.tolist(), racks.tolist(), rule), np.int64).T
     return found
 
 
-def _rules(
-    nodes: Collection[str], locations: Mapping[str, NodeLocation], rf: Mapping[str, int]
-) -> dict[str, DcRule]:
-    """The rule of each dc that has nodes and replicas."""
-    found: dict[str, DcRule] = {}
-    for dc in sorted(rf):
-        members = [node for node in nodes if locations[node].dc == dc]
-        racks = {locations[node].rack for node in members}
-        if members and rf[dc] > 0:
-            found[dc] = DcRule(rf[dc], rf[dc] - len(racks))
-    return found
+def _first_of_each(groups: Numbers, wanted: int) -> Positions:
+    """The next token of each group at or after each token, the ``wanted`` nearest of them, ascending."""
+    found = [_next_of(np.flatnonzero(groups == g), len(groups), True) for g in np.unique(groups)]
+    return np.sort(np.array(found), axis=0)[:wanted]
 
 
-def _choose(nodes: Iterable[str], locations: Mapping[str, NodeLocation], rule: DcRule) -> list[str]:
-    """The nodes of one dc that a walk takes, meeting them in the order given."""
-    chosen: list[str] = []
-    racks = set[str]()
-    repeats_left = rule.acceptable_rack_repeats
-    for node in nodes:
-        rack = locations[node].rack
-        if rack not in racks:
-            racks.add(rack)
-        elif repeats_left > 0:
-            repeats_left -= 1
+def _next_of(here: Positions, count: int, unwrapped: bool = False) -> Positions:
+    """For each place of the ring the next of ``here``, sorted, at or after it.
+
+    As an index into ``here``, which is its length where the next one is around the ring; or
+    ``unwrapped``, as a place.
+    """
+    steps = np.diff(here, prepend=-1, append=count - 1)
+    values = np.append(here, here[0] + count) if unwrapped else np.arange(len(here) + 1)
+    return np.repeat(values, steps)
+
+
+def _distinct(groups: Numbers, taken: Positions | None, wanted: int) -> Positions | None:
+    """The next ``wanted`` tokens at or after each whose groups differ, from each other and ``taken``'s.
+
+    All of them with those of ``taken``, ascending; None if some walk is longer than MAX_ROUNDS.
+    """
+    count = len(groups)
+    found = [] if taken is None else list(taken)
+    met = [groups[place % count] for place in found]
+    at = np.arange(count)
+    for _ in range(wanted):
+        at = at.copy()
+        walking = np.arange(count)
+        for _ in range(MAX_ROUNDS):
+            here = groups[at[walking] % count]
+            known = np.zeros(len(walking), np.bool_)
+            for group in met:
+                known |= here == group[walking]
+            walking = walking[known]
+            if not len(walking):
+                break
+            at[walking] += 1
         else:
-            continue
-        chosen.append(node)
-        if len(chosen) == rule.replicas:
-            break
-    return chosen
+            return None
+        found.append(at)
+        met.append(groups[at % count])
+    return np.sort(np.array(found), axis=0)

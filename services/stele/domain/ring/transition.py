@@ -10,13 +10,18 @@ finish               new    new          joined where tokens went
 rollback             old    old          as they were before split_delta
 
 A step's delta is what differs between the placement given and the rows the step asks for. So a step may
-follow any other, repeating it changes nothing, and only rows that change are in a delta.
+follow any other, repeating it changes nothing, and only rows that change are in a delta; those whose
+replicas change carry the step's topology ``version``. Elsewhere on the ring other operations may be under
+way: a step neither reads nor writes what its plan does not name.
 """
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
+import numpy as np
 
+from stele.domain.ring.columns import widened
+from stele.domain.ring.numbers import NO_NODES, NodeNumbers, lengths
 from stele.domain.ring.quorum import MAX_SHRINK, quorum_of
 from stele.domain.ring.ranges import (
     Placement,
@@ -24,11 +29,16 @@ from stele.domain.ring.ranges import (
     Range,
     RangeReplicas,
     range_of,
-    ranges_of,
     split_row,
     upper_bound,
 )
+from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
+
+Interval = tuple[int, int]
+"""(start, end] of the ring, in tokens, as a range."""
+
+WHOLE_RING: Interval = (MIN_TOKEN, MIN_TOKEN)
 
 
 class TransitionRow(msgspec.Struct, frozen=True):
@@ -44,7 +54,8 @@ class TransitionPlan(msgspec.Struct, frozen=True):
     """All that the steps of one operation need to know, for one placement; all parts in ring order.
 
     ``rows`` are the affected ranges. ``split`` are the rows before the operation that the tokens
-    ``split_at`` cut; ``merge`` are the rows after it that were cut by the tokens ``merge_at``.
+    ``split_at`` cut; ``merge`` are the rows after it that were cut by the tokens ``merge_at``. ``locks`` is
+    what it must have for itself (``locks.locks_of``).
     """
 
     rows: tuple[TransitionRow, ...]
@@ -52,6 +63,7 @@ class TransitionPlan(msgspec.Struct, frozen=True):
     split_at: tuple[int, ...] = ()
     merge: tuple[RangeReplicas, ...] = ()
     merge_at: tuple[int, ...] = ()
+    locks: tuple[Range, ...] = ()
 
 
 Wanted = tuple[TransitionRow | RangeReplicas, tuple[str, ...], tuple[str, ...]]
@@ -65,56 +77,57 @@ class PlacementDelta(msgspec.Struct, frozen=True):
     added: tuple[RangeReplicas, ...] = ()
 
 
-def prepare(before: Placement, after: Placement) -> TransitionPlan:
-    """Plan the way from one ring at rest to another; both placements are computed ones (``placement_of``).
+class Prepared(msgspec.Struct, frozen=True):
+    """A plan, and the placements at rest that it leads from and to."""
 
-    Raises PlacementError when a range would lose more than ``MAX_SHRINK`` replicas.
+    before: Placement
+    after: Placement
+    plan: TransitionPlan
+
+
+def prepare_rings(
+    old_tokens: Mapping[int, str],
+    new_tokens: Mapping[int, str],
+    old_locations: Mapping[str, NodeLocation],
+    new_locations: Mapping[str, NodeLocation],
+    rf: Mapping[str, int],
+    nodes: NodeNumbers = NO_NODES,
+) -> Prepared:
+    """Plan the way from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``.
+
+    Raises PlacementError as ``prepare`` does.
     """
-    old_ends = {row.end for row in before.rows} - {MIN_TOKEN}
-    new_ends = {row.end for row in after.rows} - {MIN_TOKEN}
-    rows = tuple(_affected(before, after, ranges_of(old_ends | new_ends)))
-    split_at, merge_at = tuple(sorted(new_ends - old_ends)), tuple(sorted(old_ends - new_ends))
+    before = placement_of(old_tokens, old_locations, rf, nodes)
+    after = placement_of(new_tokens, new_locations, rf, before.nodes)
+    split_at = sorted(new_tokens.keys() - old_tokens.keys() - {MIN_TOKEN})
+    merge_at = sorted(old_tokens.keys() - new_tokens.keys() - {MIN_TOKEN})
+    return Prepared(before, after, prepare(before, after, split_at, merge_at))
+
+
+def prepare(
+    before: Placement, after: Placement, split_at: Sequence[int], merge_at: Sequence[int]
+) -> TransitionPlan:
+    """Plan the way between two placements at rest; tokens ``split_at`` come, ``merge_at`` go, sorted.
+
+    What stands in the live placement is no part of it: see ``equals_at_rest``. Raises PlacementError
+    when a range would lose more than ``MAX_SHRINK`` replicas.
+    """
     return TransitionPlan(
-        rows=rows,
+        rows=_affected(before, after),
         split=_rows_at(before, split_at),
-        split_at=split_at,
+        split_at=tuple(split_at),
         merge=_rows_at(after, merge_at),
-        merge_at=merge_at,
+        merge_at=tuple(merge_at),
     )
 
 
-def locks_of(plan: TransitionPlan) -> tuple[Range, ...]:
-    """What the operation must have for itself, as disjoint ranges in ring order.
+def equals_at_rest(live: Placement, computed: Placement, spans: Iterable[Interval]) -> bool:
+    """True when over these spans ``live`` has the very rows of ``computed``, which is at rest.
 
-    These are the ranges that change and both pieces beside every token that comes or goes: a split row is
-    the two pieces that its token makes, a merged row the two that its token parted. Operations whose locks
-    do not meet give the same placement in any order, side by side or one after another
-    (``tests/models/test_locks.py``).
+    Rows of one placement that the other cuts elsewhere are not the same. Versions do not matter.
     """
-    touched = [(row.start, row.end) for row in plan.rows]
-    touched += [(row.start, row.end) for row in (*plan.split, *plan.merge)]
-    joined: list[Range] = []
-    for start, end in sorted(touched, key=lambda r: (r[0], upper_bound(r[1]))):
-        if joined and start <= upper_bound(joined[-1].end):
-            if upper_bound(end) > upper_bound(joined[-1].end):
-                joined[-1] = Range(joined[-1].start, end)
-        else:
-            joined.append(Range(start, end))
-    return tuple(joined)
-
-
-def meet(mine: Sequence[Range], theirs: Sequence[Range]) -> bool:
-    """True when two sets of ranges in ring order share a token."""
-    left, right = 0, 0
-    while left < len(mine) and right < len(theirs):
-        a, b = mine[left], theirs[right]
-        if a.start < upper_bound(b.end) and b.start < upper_bound(a.end):
-            return True
-        if upper_bound(a.end) <= upper_bound(b.end):
-            left += 1
-        else:
-            right += 1
-    return False
+    computed = computed.renumbered(live.nodes)
+    return all(_same_over(live, computed, span) for span in spans)
 
 
 def split_delta(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
@@ -139,7 +152,7 @@ def finish(placement: Placement, plan: TransitionPlan, version: int) -> Placemen
 
 
 def rollback(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
-    """From any step back to the replicas of before ``split_delta`` (I11)."""
+    """From any step back to the replicas of before, cut as they were (I11)."""
     rows = [(row, row.old, row.old) for row in _pieces(plan)]
     return _delta(placement, _joined(rows, plan.split, plan.split_at), version)
 
@@ -184,17 +197,47 @@ def stream_sources(
     return sources, quorum_of(len(row.old)) if row.old else 0
 
 
-def _affected(
-    before: Placement, after: Placement, ranges: Iterable[Range]
-) -> Iterable[TransitionRow]:
-    for range_ in ranges:
-        old, new = before.row_for(range_.end).reads, after.row_for(range_.end).reads
-        if len(old) - len(new) > MAX_SHRINK:
-            raise PlacementError(
-                f"({range_.start}, {range_.end}] would shrink from {old} to {new} at once."
-            )
-        if old != new:
-            yield TransitionRow(range_.start, range_.end, old, new)
+def _affected(before: Placement, after: Placement) -> tuple[TransitionRow, ...]:
+    """The ranges, cut by the tokens of both, whose replicas differ."""
+    after = after.renumbered(before.nodes)
+    old_starts, new_starts = before.table.all().keys, after.table.all().keys
+    starts = np.union1d(old_starts, new_starts)
+    old, new = before.reads(), after.reads()
+    width = max(old.shape[1], new.shape[1])
+    old = widened(old, width)[np.searchsorted(old_starts, starts, "right") - 1]
+    new = widened(new, width)[np.searchsorted(new_starts, starts, "right") - 1]
+    changing = np.flatnonzero((old != new).any(axis=1))
+    old, new = old[changing], new[changing]
+    ends = np.append(starts[1:], MIN_TOKEN)[changing]
+    names = max(before.nodes, after.nodes, key=lambda nodes: len(nodes.names))
+    columns = starts[changing].tolist(), ends.tolist(), names.decode(old), names.decode(new)
+    rows = tuple(map(TransitionRow, *columns))
+    shrinking = np.flatnonzero(lengths(old) - lengths(new) > MAX_SHRINK)
+    if len(shrinking):
+        row = rows[int(shrinking[0])]
+        raise PlacementError(
+            f"({row.start}, {row.end}] would shrink from {row.old} to {row.new} at once."
+        )
+    return rows
+
+
+def _same_over(live: Placement, computed: Placement, span: Interval) -> bool:
+    found = []
+    for placement in (live, computed):
+        at, place = placement.table.find(span[0])
+        start = placement.table.chunks[at].keys[place]
+        rows = placement.table.between(start, upper_bound(span[1]))
+        end = placement.end_of(*placement.table.find(int(rows.keys[-1])))
+        found.append((rows, end))
+    (one, one_end), (two, two_end) = found
+    if one_end != two_end or not np.array_equal(one.keys, two.keys):
+        return False
+    _, _, counts, writes, _ = one.values
+    _, _, rest_counts, rest_writes, _ = two.values
+    width = max(writes.shape[1], rest_writes.shape[1])
+    return np.array_equal(counts, rest_counts) and np.array_equal(
+        widened(writes, width), widened(rest_writes, width)
+    )
 
 
 def _rows_at(placement: Placement, tokens: Iterable[int]) -> tuple[RangeReplicas, ...]:
@@ -226,8 +269,8 @@ def _joined(
 def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> PlacementDelta:
     """What to change in the placement so that the ranges of ``wanted`` have exactly these replicas.
 
-    A row that is as wanted stays. A range whose replicas stay, and only its bounds move, keeps the versions
-    that gave it them; the others get ``version``, and the newest that they had becomes ``version_before``.
+    A row that is as wanted stays. A range whose replicas stay, and only its bounds move, keeps the
+    versions of its changes; the others get ``version``.
     """
     removed: dict[Range, None] = {}
     added: list[RangeReplicas] = []
@@ -236,11 +279,17 @@ def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> Plac
         same = all((row.reads, row.writes) == (reads, writes) for row in there)
         if same and [(row.start, row.end) for row in there] == [(range_.start, range_.end)]:
             continue
-        had = max((row.version, row.version_before) for row in there)
-        versions = had if same else (version, had[0])
+        newest = max(row.version for row in there)
+        kept, before = (newest, _before(there, newest)) if same else (version, newest)
         removed.update(dict.fromkeys(range_of(row) for row in there))
-        added.append(RangeReplicas(range_.start, range_.end, reads, writes, *versions))
+        added.append(RangeReplicas(range_.start, range_.end, reads, writes, kept, before))
     return PlacementDelta(tuple(removed), tuple(added))
+
+
+def _before(rows: Sequence[RangeReplicas], newest: int) -> int:
+    """The newest change of any of these rows before ``newest``."""
+    versions = (v for row in rows for v in (row.version, row.version_before) if v < newest)
+    return max(versions, default=0)
 
 
 def _union(row: TransitionRow) -> tuple[str, ...]:

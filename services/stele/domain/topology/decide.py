@@ -18,12 +18,12 @@ from stele.domain.topology.facts import (
     Coordinator,
     CoordinatorChanged,
     TransitionMarked,
-    TransitionOpened,
     Versions,
     VersionsChanged,
 )
 from stele.domain.topology.guards import check_fenced, check_term, overtaken
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.pieces import opening
 from stele.domain.topology.planning import plan_group
 from stele.domain.topology.steps import enter, move, replace
 
@@ -150,7 +150,7 @@ def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
             started_at_ms=context.at_ms,
         )
         draft.add(RequestChanged(started))
-    draft.add(TransitionOpened(planned))
+    draft.add(*opening(planned))
     draft.add(*operation.on_open(draft.image, planned, draft.version))
     enter(draft, planned, operation.first)
     return None

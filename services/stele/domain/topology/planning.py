@@ -7,6 +7,7 @@ all their deltas.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 
 import msgspec
 
@@ -15,10 +16,12 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.requests.facts import Request
 from stele.domain.ring import transition as ring_steps
-from stele.domain.ring.facts import PlacementChanged
+from stele.domain.ring.locks import locks_of, overlaps
 from stele.domain.ring.ranges import Placement, PlacementError, Range, apply
-from stele.domain.ring.transition import TransitionPlan, locks_of, meet, prepare
-from stele.domain.topology.facts import Transition, TransitionPlanned
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, equals_at_rest, prepare
+from stele.domain.topology import pieces
+from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.rings import Ring, ring_now
 
@@ -65,11 +68,11 @@ def ring_with_open(image: Image) -> Ring:
 
 def locks(transition: Transition) -> Locks:
     """The ranges that a transition has for itself."""
-    return {name: locks_of(plan) for name, plan in transition.plans.items()}
+    return {name: plan.locks for name, plan in transition.plans.items()}
 
 
 def locks_meet(mine: Locks, theirs: Locks) -> bool:
-    return any(meet(ranges, theirs[name]) for name, ranges in mine.items() if name in theirs)
+    return any(_overlap(ranges, theirs[name]) for name, ranges in mine.items() if name in theirs)
 
 
 def new_placement(
@@ -80,22 +83,21 @@ def new_placement(
     It needs no version, since nobody routes by it yet; and no stream, since it has no data yet.
     """
     base = ring_now(image)
-    placement = base.placement(replication)
-    planned: list[tuple[Transition, TransitionPlan, tuple[Range, ...]]] = []
+    planned: list[tuple[Transition, TransitionPlan]] = []
     for other in image.topology.open():
-        ring = OPERATIONS[other.kind].ring_after(image, base, other.subjects)
         if not other.subjects:
             continue
-        plan = prepare(placement, ring.placement(replication))
-        mine = locks_of(plan)
-        for rival, _, theirs in planned:
-            if meet(mine, theirs):
+        after = OPERATIONS[other.kind].ring_after(image, base, other.subjects)
+        plan = _plan(base, after, replication)
+        for rival, theirs in planned:
+            if _overlap(plan.locks, theirs.locks):
                 return _locked(rival)
-        planned.append((other, plan, mine))
-    for other, plan, _ in planned:
+        planned.append((other, plan))
+    placement = base.placement(replication)
+    for other, plan in planned:
         placement = _as_it_stands(placement, other, plan)
-    plans = (TransitionPlanned(other.transition_id, name, plan) for other, plan, _ in planned)
-    return PlacementChanged(name, (), placement.rows), *plans
+    plans = (pieces.planned(other.transition_id, name, plan) for other, plan in planned)
+    return *image.ring.creation(name, placement.rows), *chain.from_iterable(plans)
 
 
 def _as_it_stands(placement: Placement, other: Transition, plan: TransitionPlan) -> Placement:
@@ -113,10 +115,22 @@ def _as_it_stands(placement: Placement, other: Transition, plan: TransitionPlan)
 def _plans(image: Image, base: Ring, after: Ring) -> dict[str, TransitionPlan]:
     if after is base:
         return {}
-    return {
-        name: prepare(base.placement(replication), after.placement(replication))
-        for name, replication in image.schema.replications().items()
-    }
+    replications = image.schema.replications().items()
+    return {name: _plan(base, after, replication) for name, replication in replications}
+
+
+def _plan(base: Ring, after: Ring, replication: Mapping[str, int]) -> TransitionPlan:
+    """The way between two rings at rest, with what it locks."""
+    before = base.placement(replication)
+    split_at = sorted(after.tokens.keys() - base.tokens.keys() - {MIN_TOKEN})
+    merge_at = sorted(base.tokens.keys() - after.tokens.keys() - {MIN_TOKEN})
+    plan = prepare(before, after.placement(replication), split_at, merge_at)
+    locked = tuple(Range(start, end) for start, end in locks_of(plan, before))
+    return msgspec.structs.replace(plan, locks=locked)
+
+
+def _overlap(mine: tuple[Range, ...], theirs: tuple[Range, ...]) -> bool:
+    return overlaps([(r.start, r.end) for r in mine], [(r.start, r.end) for r in theirs])
 
 
 def _check_locks(image: Image, planned: Transition) -> Rejection | None:
@@ -140,20 +154,13 @@ def _check_outcome(image: Image, later: Ring, planned: Transition) -> Rejection 
                 last = ring_steps.rollback if other.mark else ring_steps.finish
                 change = last(live, plan, 0)
                 live = apply(live, change.removed, change.added)
-        if not _same_replicas(live, after.placement(replication)):
+        if not equals_at_rest(live, after.placement(replication), [WHOLE_RING]):
             return Rejection(
                 "ranges_locked",
                 "The ranges would not come out as if one operation ran after the other.",
                 "It waits until the operations under way are done.",
             )
     return None
-
-
-def _same_replicas(live: Placement, computed: Placement) -> bool:
-    return len(live.rows) == len(computed.rows) and all(
-        (a.start, a.end, a.reads, a.writes) == (b.start, b.end, b.reads, b.writes)
-        for a, b in zip(live.rows, computed.rows, strict=True)
-    )
 
 
 def _locked(other: Transition) -> Rejection:

@@ -7,7 +7,6 @@ from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.requests.rows import ended
-from stele.domain.ring.facts import PlacementChanged
 from stele.domain.ring.transition import gained, lost
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
@@ -32,18 +31,17 @@ def enter(draft: Draft, transition: Transition, to: TransitionState) -> None:
     epoch = draft.context.epoch
     session = draft.context.unique(transition.transition_id) if state.streams else ""
     draft.add(TransitionMoved(transition.transition_id, to, session, draft.version, epoch))
-    draft.add(*_placements(draft, transition, state))
+    _change_placements(draft, transition, state)
     draft.add(*_nodes(draft, transition, state))
 
 
-def _placements(draft: Draft, transition: Transition, state: State) -> list[AnyFact]:
-    changes: list[AnyFact] = []
-    if state.delta is not None:
-        for name, plan in sorted(transition.plans.items()):
-            delta = state.delta(draft.image.ring.placements[name], plan, draft.version)
-            if delta.removed or delta.added:
-                changes.append(PlacementChanged(name, delta.removed, delta.added))
-    return changes
+def _change_placements(draft: Draft, transition: Transition, state: State) -> None:
+    if state.delta is None:
+        return
+    for name, plan in sorted(transition.plans.items()):
+        delta = state.delta(draft.image.ring.placements[name], plan, draft.version)
+        if delta.removed or delta.added:
+            draft.add(*draft.image.ring.change(name, delta))
 
 
 def _nodes(draft: Draft, transition: Transition, state: State) -> list[AnyFact]:
@@ -103,7 +101,7 @@ def _end_request(draft: Draft, transition: Transition, request_id: str, *, undon
 
 def _mark_cleanup(draft: Draft, transition: Transition, touched: set[str]) -> list[AnyFact]:
     """Nodes that hold data of ranges which are not, or not any more, theirs. They are ordered to clean up while
-    they are normal: those that leave or wait to join, once they are that.
+    they are normal: those that leave, or wait to join, once they are that.
     """
     nodes, epoch = draft.image.membership.nodes, draft.context.epoch
     stay = [nodes[n] for n in sorted(touched) if nodes[n].state is not NodeState.LEFT]

@@ -24,8 +24,9 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestStatus
-from stele.log.commander import Commander
+from stele.log.commander import Commander, NotTakenError
 from stele.metadata_log.api import OutcomeAnswer
+from stele.runtime.request_ids import new_request_id
 from stele.sim.live.history import History, Question
 from stele.sim.live.site import ANSWER_TIMEOUT_S
 
@@ -59,13 +60,11 @@ class Asker:
         self.urls = list(urls)
         self._history = history
         self._chance = random.Random(seed)
-        self._asked = 0
 
     async def ask(self, command: AnyCommand, reason: str) -> Outcome | None:
         """What became of it; None when nobody told within ``GIVE_UP_S``."""
-        self._asked += 1
         envelope = Envelope(
-            request_id=f"live-{self._asked:06}",
+            request_id=new_request_id(),
             command=command,
             actor="admin",
             reason=reason,
@@ -88,7 +87,7 @@ class Asker:
     async def _by_kafka(self, envelope: Envelope) -> Outcome | None:
         try:
             return await self._commander.submit(envelope, GIVE_UP_S)
-        except TimeoutError:
+        except (TimeoutError, NotTakenError):
             return None
 
     async def _by_http(self, envelope: Envelope) -> Outcome | None:
@@ -197,7 +196,7 @@ class Admins:
 
     def _some_command(self) -> AnyCommand:
         self._made += 1
-        others = sorted(k for k in self._image().schema.keyspaces if k.startswith("other"))
+        others = sorted(k for k in self._image().schema.ids if k.startswith("other"))
         invalid: list[AnyCommand] = [
             Leave(node_id="nobody"),
             Cancel(target="no-such-request"),

@@ -11,19 +11,23 @@ from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack
 from stele.domain.names import UNFINISHED
+from stele.domain.ring.tokens import token_of
 from stele.domain.snapshot import state_hash
 from stele.log.fold import Fold
 from stele.log.port import Record
-from stele.sim import invariants
+from stele.sim.gates import Gates
 from stele.sim.linearizability import CommandHistory
 from stele.sim.live.availability import Owed, check_availability
+from stele.sim.live.clients import KEYSPACE
 from stele.sim.live.history import AnyRecord, DataOp, Probe, Question, StateRead, Told
 from stele.sim.live.rest import Rest
+from stele.sim.live.watchers import PROBE_KEY
+from stele.sim.log_checks import LogChecks
+from stele.sim.ranges_in_use import row_of
 from stele.sim.registers import check_registers
 from stele.sim.violation import require
 
 DONE_CODES = frozenset({"ok", "superseded"})
-STEP_COMMANDS = frozenset({"start_request", "advance"})
 
 
 class LogRead:
@@ -84,69 +88,25 @@ def check_all(
 
 
 def check_log(log: LogRead) -> None:
-    """I1, I3, I4, I7, I11 over all epochs, and I6: a session opens once."""
-    by_version, sessions = dict[int, Image](), set[str]()
-    for number, (before, after) in enumerate(zip(log.images, log.images[1:], strict=False)):
-        if after.topology is not before.topology:
-            invariants.check_versions(before, after)
-            invariants.check_no_way_back(before, after)
-            invariants.check_undone(log.images[: number + 1], after)
-            _check_session(before, after, sessions)
-        topology = after.topology.topology
-        by_version[topology.version] = after
-        by_version = {v: image for v, image in by_version.items() if v >= topology.fence_version}
-        if after.ring is not before.ring or after.topology is not before.topology:
-            for image in by_version.values():
-                invariants.check_quorums_meet(image, after)
-            invariants.check_placements(after)
-            invariants.check_at_rest(after)
-
-
-def _check_session(before: Image, after: Image, sessions: set[str]) -> None:
-    session = after.topology.topology.session
-    if session and session != before.topology.topology.session:
-        fresh = session not in sessions
-        require(fresh, "I6", "a session is opened once", f"{session} is opened again")
-        sessions.add(session)
+    """I3, I4, I6, I7, I11 and locks over all epochs."""
+    checks, by_version = LogChecks(), dict[int, Image]()
+    for before, after in zip(log.images, log.images[1:], strict=False):
+        checks.check(before, after, by_version)
+        by_version[after.topology.version] = after
 
 
 def check_gates(log: LogRead, acks: Iterable[Ack]) -> int:
     """I5: what nodes had said before each fence and step was enough for it. The number of gates."""
     said = sorted(acks, key=lambda ack: ack.at_ms)
-    applied, drained = dict[str, int](), dict[str, int]()
-    gates, at = 0, 0
+    gates, at = Gates(), 0
     for before, epoch, after in zip(log.images, log.epochs, log.images[1:], strict=False):
         while at < len(said) and said[at].at_ms <= epoch.at_ms:
             ack, at = said[at], at + 1
-            applied[ack.node_id] = max(applied.get(ack.node_id, 0), ack.epoch)
-            oldest = ack.oldest_version_in_use
-            drained[ack.node_id] = max(drained.get(ack.node_id, 0), oldest)
-        old, new = before.topology.topology, after.topology.topology
-        members = set(before.membership.taking_part())
-        if new.fence_version > old.fence_version:
-            gates += 1
-            passed = {n for n in members if drained.get(n, 0) >= new.fence_version}
-            what = f"version {new.fence_version} is fenced when a quorum has drained the older"
-            _require_gate(before, passed, what, after.epoch)
-        if epoch.command in STEP_COMMANDS:
-            gates += 1
-            passed = {n for n in members if applied.get(n, 0) >= old.fence_epoch}
-            what = (
-                f"{epoch.command} waits until a quorum knows the fence of epoch {old.fence_epoch}"
-            )
-            _require_gate(before, passed, what, after.epoch)
-    return gates
-
-
-def _require_gate(before: Image, passed: set[str], what: str, epoch: int) -> None:
-    missing = sorted(set(before.membership.taking_part()) - passed)
-    covered = invariants.gate_covers(before, passed)
-    require(
-        covered,
-        "I5",
-        f"{what} (epoch {epoch})",
-        f"only {sorted(passed)} had said so, not {missing}",
-    )
+            gates.passes(ack.node_id, ack.epoch, ack.oldest_version_in_use)
+        if after.topology is not before.topology:
+            gates.check(before, after)
+        gates.note(after)
+    return gates.checks
 
 
 def check_commands(records: Sequence[AnyRecord], log: LogRead) -> CommandHistory:
@@ -222,27 +182,42 @@ def check_watches(records: Iterable[AnyRecord], log: LogRead, last_epoch: int) -
 
 
 def check_probes(records: Iterable[AnyRecord], log: LogRead) -> int:
-    """I6: no replica took a write of a version below the fence that it knew."""
-    count = 0
+    """I6: no replica took a write by a row that had changed behind the fence that it knew."""
+    count, by_version = 0, {image.topology.version: image for image in log.images}
     for probe in (r for r in records if isinstance(r, Probe)):
-        fence = log.images[probe.epoch].topology.topology.fence_version
-        if probe.version >= fence:
+        fence = log.images[probe.epoch].topology.fence_version
+        changed = _changed_in(by_version, probe, fence)
+        if changed is None:
             continue
         count += 1
         require(
             probe.code not in DONE_CODES,
             "I6",
-            f"{probe.node} at epoch {probe.epoch} takes writes from version {fence} on",
+            f"{probe.node} at epoch {probe.epoch} takes no write by a row older than {changed},"
+            f" its fence is {fence}",
             f"it took one of version {probe.version}",
         )
     return count
 
 
+def _changed_in(by_version: dict[int, Image], probe: Probe, fence: int) -> int | None:
+    """The newest version up to the fence that changed the probed key's row after the probe's version."""
+    token = token_of(PROBE_KEY.encode())
+    for version in range(fence, probe.version, -1):
+        keyspace = by_version[version].schema.named(KEYSPACE)
+        if keyspace is None:
+            continue
+        one = row_of(by_version[version - 1], keyspace.keyspace_id, token)
+        if one is not None and one != row_of(by_version[version], keyspace.keyspace_id, token):
+            return version
+    return None
+
+
 def check_rest(log: LogRead, rest: Rest) -> None:
     """I10 and I1: nothing is unfinished, and every process is where the log is, in the same state."""
     image = log.image
-    operation = image.topology.operation
-    require(operation is None, "I10", "no operation is under way", f"{operation} is")
+    open_ = [t.transition_id for t in image.topology.open()]
+    require(not open_, "I10", "no transition is open", f"{open_} are")
     unfinished = [r.request_id for r in image.requests.requests.values() if r.status in UNFINISHED]
     require(not unfinished, "I10", "every request is finished", f"{unfinished} are not")
     require(

@@ -13,7 +13,7 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.names import OWNS_TOKENS, UNFINISHED
 from stele.log.follower import LogFollower
-from stele.runtime.position import Position
+from stele.runtime.answers.position import Position
 from stele.sim.live.clients import DataClients
 from stele.sim.live.faults import Role
 from stele.sim.live.history import History, Told
@@ -75,12 +75,7 @@ async def until(true: Callable[[], bool], limit_s: float, what: str) -> None:
 
 def _is_at_rest(image: Image) -> bool:
     unfinished = any(r.status in UNFINISHED for r in image.requests.requests.values())
-    topology = image.topology.topology
-    return (
-        image.topology.operation is None
-        and not unfinished
-        and topology.fence_version == topology.version
-    )
+    return not image.topology.transitions and not unfinished and image.topology.settled()
 
 
 def _least_told(history: History) -> int:

@@ -11,7 +11,7 @@ LEAVING = "n1"
 
 
 async def run(scene: Scene) -> None:
-    outcome = await scene.site.submit(f"leave-{LEAVING}", Leave(LEAVING), "the demo replaces it")
+    outcome = await scene.site.submit(Leave(LEAVING), "the demo replaces it")
     scene.timeline.note(f"decommission of {LEAVING} accepted at epoch {outcome.epoch}")
     fault = Fault("metadata-log")
     request = await follow_operation(scene, outcome.request_id, fault)

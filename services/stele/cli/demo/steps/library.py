@@ -33,9 +33,7 @@ File = tuple[Path, int]
 
 
 async def run(scene: Scene) -> None:
-    outcome = await scene.site.submit(
-        "keyspace-library", CreateKeyspace(KEYSPACE, dict(REPLICATION)), "demo"
-    )
+    outcome = await scene.site.submit(CreateKeyspace(KEYSPACE, dict(REPLICATION)), "demo")
     scene.timeline.note(f"keyspace {KEYSPACE} with three copies exists at epoch {outcome.epoch}")
     root = Path(sysconfig.get_path("stdlib"))
     files, left_out = await asyncio.to_thread(library_files, root)

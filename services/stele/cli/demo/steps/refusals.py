@@ -19,7 +19,7 @@ async def run(scene: Scene) -> None:
 
 async def _refused(scene: Scene, what: str, command: AnyCommand, code: str) -> None:
     try:
-        outcome = await scene.site.submit("refusal", command, "the demo wants a refusal")
+        outcome = await scene.site.submit(command, "the demo wants a refusal")
     except RefusedError as error:
         scene.timeline.check(f"{what} is refused", error.code == code, error.line())
     else:

@@ -75,7 +75,7 @@ def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyF
 
 
 def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
-    """The row, its placement when nobody else uses it; and every member has data to delete."""
+    """The row, and its placement when nobody else uses it. Every member has data to delete."""
     keyspace = image.schema.by_id[transition.keyspace_id]
     yield KeyspaceDropped(keyspace.keyspace_id)
     if len(image.schema.using(keyspace.placement)) == 1:

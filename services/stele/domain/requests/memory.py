@@ -1,0 +1,302 @@
+"""The memory of decided requests: id -> the epochs that may have decided it, in bounded space.
+
+Decisions are kept in generations of about 65,536. The young one is a table of ids. A full one is sealed:
+sorted 8-byte entries, 40 bits of the id's hash above 24 bits of the epoch's place after a base. So a sealed
+generation gives candidates, and the candidate's own record says whether it is the one. Above the limit the
+oldest generation is forgotten, and the horizon rises to the newest time inside its ids: an unknown id at or
+below the horizon may have been decided, so it can never be decided again.
+
+Sealed generations that lie side by side are merged into few runs, because each run costs a search. How they
+are merged is no part of the state: equal memories are those with equal generations.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stele.domain.requests.ids import parse, time_ms
+
+GENERATION: Final = 65_536
+"""Decisions after which a generation is sealed, at the end of an epoch. Part of the log's format."""
+DEFAULT_GENERATIONS: Final = 128
+"""Sealed generations kept when the log does not say otherwise: 64 MiB. Part of the log's format."""
+SETTING: Final = "request_memory"
+"""Name of the setting that says otherwise."""
+MAX_GENERATIONS: Final = 4096
+"""The greatest value of the setting: 2 GiB."""
+
+PLACE_BITS: Final = 24
+_SPAN: Final = 1 << PLACE_BITS
+_PLACE: Final = np.uint64(_SPAN - 1)
+_HASH_BYTES: Final = 5
+_MERGE: Final = 8
+"""Generations that the newest run collects before it is merged into the old one. Copying 64 MiB happens
+once in half a million decisions; fewer than so many generations stay in memory once they are forgotten."""
+_BUCKET: Final = 64
+"""Entries of a run that share an entry of its table of contents."""
+
+Entries = NDArray[np.uint64]
+
+
+class Generation(NamedTuple):
+    """A sealed generation: it holds the decisions of the epochs after ``base`` up to ``last``."""
+
+    base: int
+    last: int
+    newest_ms: int
+
+
+class Run:
+    """Entries of one generation or of several, sorted, places counted from ``base``."""
+
+    __slots__ = ("_shift", "_starts", "_view", "base", "entries", "generations", "last")
+
+    def __init__(self, base: int, last: int, entries: Entries, generations: int) -> None:
+        self.base = base
+        self.last = last
+        self.entries = entries
+        self.generations = generations
+        self._view = entries.data
+        bits = max(0, (len(entries) // _BUCKET).bit_length())
+        self._shift = _HASH_BYTES * 8 - bits
+        bounds = np.arange((1 << bits) + 1, dtype=np.uint64) << np.uint64(64 - bits if bits else 0)
+        starts = np.searchsorted(entries, bounds).astype(np.uint32)
+        starts[-1] = len(entries)  # the last bound does not fit into 64 bits
+        self._starts = starts.data
+
+    def epochs_of(self, hashed: int) -> Iterator[int]:
+        bucket = hashed >> self._shift
+        view, starts = self._view, self._starts
+        end = starts[bucket + 1]
+        at = bisect_left(view, hashed << PLACE_BITS, starts[bucket], end)
+        while at < end and view[at] >> PLACE_BITS == hashed:
+            yield self.base + (view[at] & (_SPAN - 1))
+            at += 1
+
+    def after(self, base: int, last: int) -> Entries:
+        """Entries of the epochs after ``base`` up to ``last``, places counted from ``base``."""
+        if base <= self.base and last >= self.last:
+            return self.entries + np.uint64(self.base - base)
+        low = base - self.base
+        places = self.entries & _PLACE
+        found: Entries = self.entries[(places > low) & (places <= last - self.base)]
+        return found - np.uint64(low)
+
+
+class Young:
+    """Ids of the newest decisions. Later versions of one memory share a table that only grows.
+
+    A version sees the epochs up to its own ``last``; whoever appends to an older version copies it.
+    """
+
+    __slots__ = ("_size", "_table", "base", "last", "newest")
+
+    def __init__(
+        self,
+        base: int = 0,
+        last: int = 0,
+        newest: str = "",
+        table: dict[str, int] | None = None,
+    ) -> None:
+        self.base = base
+        self.last = last
+        self.newest = newest
+        self._table = {} if table is None else table
+        self._size = len(self._table)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def epoch_of(self, request_id: str) -> int | None:
+        entry = self._table.get(request_id)
+        if entry is None:
+            return None
+        epoch = self.base + (entry & (_SPAN - 1))
+        return epoch if epoch <= self.last else None
+
+    def with_decisions(self, request_ids: Iterable[str], epoch: int) -> "Young":
+        base, table, newest = self.base, self._table, self.newest
+        if len(table) != self._size:
+            table = {i: e for i, e in table.items() if base + (e & (_SPAN - 1)) <= self.last}
+        if not table:
+            base = epoch - 1
+        for request_id in request_ids:
+            if request_id not in table:
+                table[request_id] = hash_of(request_id) << PLACE_BITS | epoch - base
+                newest = max(newest, request_id)
+        return Young(base, epoch, newest, table)
+
+    def entries(self) -> Entries:
+        values = [e for e in self._table.values() if self.base + (e & (_SPAN - 1)) <= self.last]
+        found = np.array(values, dtype=np.uint64)
+        found.sort()
+        return found
+
+    def epochs(self) -> dict[str, int]:
+        """Id -> epoch, sorted by id."""
+        found = sorted(i for i in self._table if self.epoch_of(i) is not None)
+        return {i: self.base + (self._table[i] & (_SPAN - 1)) for i in found}
+
+
+class RequestMemory:
+    """Immutable, and the same in every process that folded the same epochs."""
+
+    __slots__ = ("floor", "generations", "horizon_ms", "runs", "young")
+
+    def __init__(
+        self,
+        young: Young | None = None,
+        generations: tuple[Generation, ...] = (),
+        runs: tuple[Run, ...] = (),
+        floor: int = 0,
+        horizon_ms: int = -1,
+    ) -> None:
+        self.young = young if young is not None else Young()
+        self.generations = generations
+        self.runs = runs
+        self.floor = floor
+        """The last epoch whose decisions are forgotten."""
+        self.horizon_ms = horizon_ms
+        """An id that is not known and has this time or an older one may have been decided."""
+
+    def candidates(self, request_id: str) -> tuple[int, ...]:
+        """Epochs that may have decided this id; newest first, nearly always one or none."""
+        young = self.young.epoch_of(request_id)
+        found: tuple[int, ...] = () if young is None else (young,)
+        if not self.runs:
+            return found
+        hashed, floor = hash_of(request_id), self.floor
+        for run in reversed(self.runs):
+            for epoch in run.epochs_of(hashed):
+                if epoch > floor:
+                    found += (epoch,)
+        return found
+
+    def with_decisions(
+        self, request_ids: Iterable[str], epoch: int, limit: int = DEFAULT_GENERATIONS
+    ) -> "RequestMemory":
+        """The memory after ``epoch``, which decided these; ``limit`` is the number of sealed generations."""
+        memory = self
+        if len(self.young) and epoch - self.young.base >= _SPAN:
+            memory = memory._sealed(limit)
+        memory = RequestMemory(
+            memory.young.with_decisions(request_ids, epoch),
+            memory.generations,
+            memory.runs,
+            memory.floor,
+            memory.horizon_ms,
+        )
+        return memory._sealed(limit) if len(memory.young) >= GENERATION else memory
+
+    def limited(self, limit: int) -> "RequestMemory":
+        """Without the oldest generations above the limit."""
+        excess = len(self.generations) - limit
+        if excess <= 0:
+            return self
+        gone, kept = self.generations[:excess], self.generations[excess:]
+        horizon_ms = max(self.horizon_ms, *(generation.newest_ms for generation in gone))
+        floor = gone[-1].last
+        runs = tuple(run for run in self.runs if run.last > floor)
+        return RequestMemory(self.young, kept, runs, floor, horizon_ms)
+
+    def entries_of(self, generation: Generation) -> Entries:
+        """A sealed generation as it stands in a snapshot."""
+        run = next(run for run in self.runs if run.base <= generation.base < run.last)
+        return run.after(generation.base, generation.last)
+
+    def with_generation(self, generation: Generation, entries: Entries) -> "RequestMemory":
+        """With a sealed generation that is younger than all others."""
+        run = Run(generation.base, generation.last, entries, 1)
+        return RequestMemory(
+            self.young,
+            (*self.generations, generation),
+            merged((*self.runs, run), self.floor),
+            self.floor,
+            self.horizon_ms,
+        )
+
+    def _sealed(self, limit: int) -> "RequestMemory":
+        young = self.young
+        generation = Generation(young.base, young.last, time_of(young.newest))
+        rest = RequestMemory(
+            Young(young.last, young.last),
+            self.generations,
+            self.runs,
+            self.floor,
+            self.horizon_ms,
+        ).limited(max(0, limit - 1))
+        return rest.with_generation(generation, young.entries())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RequestMemory):
+            return NotImplemented
+        return self is other or (
+            (self.floor, self.horizon_ms, self.generations)
+            == (other.floor, other.horizon_ms, other.generations)
+            and self.young.epochs() == other.young.epochs()
+            and all(
+                np.array_equal(self.entries_of(g), other.entries_of(g)) for g in self.generations
+            )
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def restored(young: Mapping[str, int], floor: int, horizon_ms: int) -> RequestMemory:
+    """What a snapshot says of the newest decisions; its sealed generations follow."""
+    table, epochs = Young(floor, floor), sorted({*young.values()})
+    ids: dict[int, list[str]] = {epoch: [] for epoch in epochs}
+    for request_id, epoch in young.items():
+        ids[epoch].append(request_id)
+    for epoch in epochs:
+        table = table.with_decisions(sorted(ids[epoch]), epoch)
+    return RequestMemory(table, floor=floor, horizon_ms=horizon_ms)
+
+
+def hash_of(request_id: str) -> int:
+    """40 bits that are the same in every process."""
+    return int.from_bytes(blake2b(request_id.encode(), digest_size=_HASH_BYTES).digest(), "big")
+
+
+def time_of(request_id: str) -> int:
+    """The time inside an id; 0 when it is not of our form, as another program's may be."""
+    return time_ms(request_id) if parse(request_id) is not None else 0
+
+
+def limit_of(settings: Mapping[str, str]) -> int:
+    """Generations to keep, as the log's settings say; a value that makes no sense counts as none."""
+    given = settings.get(SETTING, "")
+    if not is_limit(given):
+        return DEFAULT_GENERATIONS
+    return int(given)
+
+
+def is_limit(text: str) -> bool:
+    """A whole number of generations from 1 to ``MAX_GENERATIONS``."""
+    plain = text.isascii() and text.isdigit() and len(text) <= 4
+    return plain and 1 <= int(text) <= MAX_GENERATIONS
+
+
+def merged(runs: tuple[Run, ...], floor: int) -> tuple[Run, ...]:
+    """The last run joins the one before it while that collects; when it is full, it joins the old one."""
+    if len(runs) > 1 and runs[-2].generations < _MERGE:
+        runs = _join_last_two(runs, floor)
+    if len(runs) > 1 and runs[-1].generations >= _MERGE:
+        runs = _join_last_two(runs, floor)
+    return runs
+
+
+def _join_last_two(runs: tuple[Run, ...], floor: int) -> tuple[Run, ...]:
+    """As they are when their epochs lie too far apart for 24 bits. Without what is forgotten."""
+    one, two = runs[-2:]
+    base = max(one.base, floor)
+    if two.last - base >= _SPAN:
+        return runs
+    entries = np.concatenate((one.after(base, one.last), two.after(base, two.last)))
+    entries.sort(kind="stable")  # two sorted halves: one pass
+    run = Run(base, two.last, entries, one.generations + two.generations)
+    return (*runs[:-2], run)

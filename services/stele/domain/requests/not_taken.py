@@ -1,0 +1,70 @@
+"""Why a command is not taken: nothing is decided, and nothing is remembered under its id."""
+
+from typing import Final
+
+from stele.domain.commands import Rejection
+from stele.domain.requests.ids import parse, time_ms
+
+MAX_AHEAD_MS: Final = 10 * 60 * 1000
+"""How far an id's time may lie ahead of the log's: clocks differ by less, and one id from far ahead would
+one day raise the horizon above everybody's ids."""
+
+BUSY: Final = "busy"
+BAD_ID: Final = "bad_request_id"
+FROM_THE_FUTURE: Final = "request_id_from_the_future"
+REUSED: Final = "request_id_reused"
+EXPIRED: Final = "request_id_expired"
+NOT_FOUNDED: Final = "not_founded"
+OLDER_CLUSTER: Final = "older_cluster"
+OTHER_LOG: Final = "other_log"
+
+
+def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
+    """What is wrong with an id; the log's time is that of its newest state id, or the writer's clock.
+
+    The clock counts because the next state id will be of that time: a log that nothing was written to for an
+    hour must take the ids of now.
+    """
+    if parse(request_id) is None:
+        return Rejection(
+            BAD_ID,
+            f"'{request_id[:80]}' is no request id: it must be a UUID of version 7, in lower case.",
+            "`stele id` makes one; send the same one again when you retry.",
+        )
+    newest_ms = max(int.from_bytes(state_id[:6], "big"), now_ms)
+    ahead_ms = time_ms(request_id) - newest_ms
+    if ahead_ms > MAX_AHEAD_MS:
+        return Rejection(
+            FROM_THE_FUTURE,
+            f"The time inside {request_id} is {ahead_ms // 1000} s ahead of the log's.",
+            "Set the clock of the machine that made the id, and make a new one.",
+            {"ahead_ms": str(ahead_ms)},
+        )
+    return None
+
+
+def reused(epoch: int) -> Rejection:
+    return Rejection(
+        REUSED,
+        f"This request id stands for another command, which was decided at epoch {epoch}.",
+        "Send each command under an id of its own; `stele id` makes one.",
+        {"epoch": str(epoch)},
+    )
+
+
+def expired(horizon_ms: int) -> Rejection:
+    return Rejection(
+        EXPIRED,
+        "The request id is older than what the log remembers: if it was not decided, it never will be.",
+        "Look whether the change is there; if not, send it under a new id.",
+        {"horizon_ms": str(horizon_ms)},
+    )
+
+
+def unreadable(epoch: int) -> Rejection:
+    return Rejection(
+        BUSY,
+        f"The request may have been decided at epoch {epoch}, which cannot be read now.",
+        "Try again in a moment with the same request id.",
+        {"epoch": str(epoch)},
+    )

@@ -1,0 +1,321 @@
+"""Chunked columns: an immutable table of rows, ordered by an int64 key and copied on write.
+
+A table of a million rows is a thousand chunks. A change copies the chunks that it touches and shares
+the others, so it costs the same in a large table as in a small one, and old versions cost little.
+"""
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from struct import Struct
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from stele.domain.ring.numbers import PAD
+
+CHUNK_ROWS: Final = 768
+"""Rows a chunk aims at. Smaller ones make the list of chunks, larger ones the chunk dear to copy."""
+
+MIN_CHUNK_ROWS: Final = CHUNK_ROWS // 2
+MAX_CHUNK_ROWS: Final = CHUNK_ROWS * 2
+
+HASH_BYTES: Final = 16
+HASH_RANGE: Final = 2 ** (8 * HASH_BYTES)
+"""Hashes of rows are added modulo this."""
+
+Ints = npt.NDArray[np.signedinteger]
+Keys = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows by column. ``keys`` ascend; each of ``values`` is as long as they are.
+
+    A column of one dimension holds a number a row; one of two holds a list a row, padded with PAD.
+    """
+
+    keys: Keys
+    values: tuple[Ints, ...]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def cut(self, low: int, high: int) -> "Rows":
+        """The rows from place ``low`` up to, not including, ``high``; a view."""
+        return Rows(self.keys[low:high], tuple(column[low:high] for column in self.values))
+
+    def chosen(self, which: npt.NDArray[np.bool_]) -> "Rows":
+        return Rows(self.keys[which], tuple(column[which] for column in self.values))
+
+    def canonical(self) -> Iterator[bytes]:
+        """Each row as bytes that depend on its values alone: numbers, then the lists with lengths."""
+        numbers: list[Ints] = [self.keys]
+        lists = np.empty((len(self), 0), np.int32)
+        for column in self.values:
+            numbers.append(column if column.ndim == 1 else np.count_nonzero(column != PAD, axis=1))
+            if column.ndim == 2:
+                lists = np.hstack((lists, column))
+        head = np.column_stack(numbers).astype("<i8").tobytes()
+        there = lists != PAD
+        body = lists[there].astype("<i4").tobytes()
+        width, begin = 8 * len(numbers), 0
+        for row, end in enumerate((4 * np.cumsum(there.sum(axis=1))).tolist()):
+            yield head[width * row : width * (row + 1)] + body[begin:end]
+            begin = end
+
+    def hash_sum(self) -> int:
+        """The rows' hashes added up, modulo HASH_RANGE."""
+        hash_of, number = hashlib.blake2b, int.from_bytes
+        hashes = (hash_of(row, digest_size=HASH_BYTES).digest() for row in self.canonical())
+        return sum(number(hashed, "little") for hashed in hashes) % HASH_RANGE
+
+
+class Chunk:
+    """Rows that own their arrays, lists padded no wider than needed, with views for single numbers."""
+
+    __slots__ = ("_hash_sum", "_lists", "keys", "rows", "values")
+
+    def __init__(self, rows: Rows) -> None:
+        for column in (rows.keys, *rows.values):
+            column.setflags(write=False)
+        self.rows = rows
+        self.keys = rows.keys.data
+        """For ``bisect``: a search in numpy costs five times as much for one key."""
+        self.values = tuple(column.data for column in rows.values)
+        self._lists = tuple(_unpacker(column) for column in rows.values)
+        self._hash_sum: int | None = None
+
+    def list_at(self, column: int, place: int) -> tuple[int, ...]:
+        """The list of one row, without padding."""
+        unpack = self._lists[column]
+        numbers: tuple[int, ...] = unpack.unpack_from(self.values[column], place * unpack.size)
+        if numbers and numbers[-1] == PAD:
+            return numbers[: numbers.index(PAD)]
+        return numbers
+
+    def hash_sum(self) -> int:
+        if self._hash_sum is None:
+            self._hash_sum = self.rows.hash_sum()
+        return self._hash_sum
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """The table. Made by ``of``, changed by ``splice``; equal when the rows are, however chunked."""
+
+    chunks: tuple[Chunk, ...]
+    firsts: tuple[int, ...]
+    """The chunks' first keys, for the search."""
+    size: int
+    empty: Rows
+    """No rows, of these columns."""
+
+    @classmethod
+    def of(cls, rows: Rows) -> Self:
+        """Raises ValueError unless the keys ascend."""
+        if (rows.keys[1:] <= rows.keys[:-1]).any():
+            raise ValueError("The keys of a table must ascend.")
+        chunks = tuple(_chunked(rows))
+        return cls(chunks, _firsts(chunks), len(rows), _owned(rows.cut(0, 0)))
+
+    def __len__(self) -> int:
+        return self.size
+
+    def find(self, key: int) -> tuple[int, int]:
+        """Chunk, and place in it, of the last row whose key is not above ``key``; KeyError if none."""
+        at = bisect_right(self.firsts, key) - 1
+        if at < 0:
+            raise KeyError(f"No row begins at or below {key}.")
+        return at, bisect_right(self.chunks[at].keys, key) - 1
+
+    def between(self, low: int, high: int) -> Rows:
+        """The rows whose keys are in [low, high)."""
+        if low >= high or not self.chunks:
+            return self.empty
+        first, start, last, stop = self._span(low, high)
+        if first == last:
+            return self.chunks[first].rows.cut(start, stop)
+        head, *inner, tail = self.chunks[first : last + 1]
+        parts = (chunk.rows for chunk in inner)
+        return joined((head.rows.cut(start, len(head.rows)), *parts, tail.rows.cut(0, stop)))
+
+    def all(self) -> Rows:
+        return joined([chunk.rows for chunk in self.chunks]) if self.chunks else self.empty
+
+    def splice(self, low: int, high: int, rows: Rows) -> Self:
+        """The table with ``rows`` in place of those whose keys are in [low, high).
+
+        Only the chunks that held such keys are copied, and a neighbour if one gets too small. Raises
+        ValueError when the keys of ``rows`` do not ascend within [low, high).
+        """
+        keys = rows.keys
+        if len(keys) and not (low <= int(keys[0]) and int(keys[-1]) < high):
+            raise ValueError(f"The new rows must have keys in [{low}, {high}).")
+        if len(keys) > 1 and (keys[1:] <= keys[:-1]).any():
+            raise ValueError("The keys of a table must ascend.")
+        if not self.chunks:
+            return type(self).of(rows)
+        first, start, last, stop = self._span(low, high)
+        head, tail = self.chunks[first], self.chunks[last]
+        if first == last and head.keys[start:stop].tolist() == keys.tolist():
+            return self._with(first, first, (Chunk(_overwritten(head.rows, start, stop, rows)),))
+        parts = [head.rows.cut(0, start), rows, tail.rows.cut(stop, len(tail.rows))]
+        count = sum(map(len, parts))
+        if count < MIN_CHUNK_ROWS:
+            if last + 1 < len(self.chunks):
+                last += 1
+                parts.append(self.chunks[last].rows)
+            elif first > 0:
+                first -= 1
+                parts.insert(0, self.chunks[first].rows)
+        return self._with(first, last, tuple(_chunked(joined(parts))))
+
+    def hash_sum(self) -> int:
+        """The sum of all rows' hashes: it names the rows, whatever their chunks and history."""
+        return sum(chunk.hash_sum() for chunk in self.chunks) % HASH_RANGE
+
+    def size_bytes(self) -> int:
+        """Memory of the arrays alone."""
+        arrays = (column for c in self.chunks for column in (c.rows.keys, *c.rows.values))
+        return sum(column.nbytes for column in arrays)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Columns):
+            return NotImplemented
+        if len(self) != len(other):
+            return False
+        mine, others = _without_shared(self.chunks, other.chunks)
+        return _same_rows(mine, others)
+
+    __hash__ = None  # type: ignore[assignment]  # a table names itself by ``hash_sum``
+
+    def _span(self, low: int, high: int) -> tuple[int, int, int, int]:
+        """First chunk and place with a key in [low, high), and last chunk and the place behind it."""
+        first = max(bisect_right(self.firsts, low) - 1, 0)
+        last = max(bisect_left(self.firsts, high) - 1, first)
+        start = bisect_left(self.chunks[first].keys, low)
+        return first, start, last, bisect_left(self.chunks[last].keys, high)
+
+    def _with(self, first: int, last: int, chunks: tuple[Chunk, ...]) -> Self:
+        """With ``chunks`` in place of those from ``first`` to ``last``."""
+        size = self.size - sum([len(chunk.keys) for chunk in self.chunks[first : last + 1]])
+        return type(self)(
+            self.chunks[:first] + chunks + self.chunks[last + 1 :],
+            self.firsts[:first] + _firsts(chunks) + self.firsts[last + 1 :],
+            size + sum([len(chunk.keys) for chunk in chunks]),
+            self.empty,
+        )
+
+
+@cache
+def _list_format(typecode: str, width: int) -> Struct:
+    return Struct(f"={width}{typecode}")
+
+
+def _unpacker(column: Ints) -> Struct:
+    """Reads one row of a column of lists; of no use for a column of numbers."""
+    return _list_format(column.dtype.char, column.shape[1] if column.ndim == 2 else 1)
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts, which stand in the order of their keys; at least one part."""
+    if len(parts) == 1:
+        return parts[0]
+    values = zip(*(part.values for part in parts), strict=True)
+    return Rows(np.concatenate([part.keys for part in parts]), tuple(map(_stacked, values)))
+
+
+def merged(one: Rows, two: Rows) -> Rows:
+    """The rows of both in the order of their keys."""
+    rows = joined((one, two))
+    order = np.argsort(rows.keys, kind="stable")
+    return Rows(rows.keys[order], tuple(column[order] for column in rows.values))
+
+
+def widened(column: Ints, width: int) -> Ints:
+    """Lists padded to a width that is not below theirs."""
+    if width == column.shape[1]:
+        return column
+    wide = np.full((len(column), width), PAD, column.dtype)
+    wide[:, : column.shape[1]] = column
+    return wide
+
+
+def _stacked(columns: Sequence[Ints]) -> Ints:
+    if columns[0].ndim == 1:
+        return np.concatenate(columns)
+    width = max(column.shape[1] for column in columns)
+    return np.concatenate([widened(column, width) for column in columns])
+
+
+def _overwritten(rows: Rows, low: int, high: int, new: Rows) -> Rows:
+    """The rows with the values of ``new`` at the places from ``low`` to ``high``."""
+    found = list[Ints]()
+    for old, column in zip(rows.values, new.values, strict=True):
+        if old.shape[1:] == column.shape[1:]:
+            changed = old
+            if column.size:
+                changed = old.copy()
+                changed[low:high] = column
+        else:
+            changed = _stacked((old[:low], column, old[high:]))
+        found.append(_trimmed(changed))
+    return Rows(rows.keys, tuple(found))
+
+
+def _chunked(rows: Rows) -> Iterator[Chunk]:
+    """The rows in chunks of about equal size, as near to CHUNK_ROWS as they can be."""
+    count = max(1, round(len(rows) / CHUNK_ROWS)) if len(rows) > MAX_CHUNK_ROWS else 1
+    bounds = [len(rows) * index // count for index in range(count + 1)]
+    for low, high in pairwise(bounds):
+        if low < high:
+            yield Chunk(_owned(rows.cut(low, high)))
+
+
+def _owned(rows: Rows) -> Rows:
+    """The rows in arrays of their own, so that no view keeps a larger one alive."""
+    values = (_trimmed(column) for column in rows.values)
+    return Rows(_own(rows.keys), tuple(map(_own, values)))
+
+
+def _own(column: Ints) -> Ints:
+    return column.copy() if column.base is not None else column
+
+
+def _trimmed(column: Ints) -> Ints:
+    """Lists without the padding that no row needs."""
+    if column.ndim == 1:
+        return column
+    needed = column.shape[1] if len(column) else 0
+    while needed and column.item(0, needed - 1) == PAD and (column[:, needed - 1] == PAD).all():
+        needed -= 1
+    return np.ascontiguousarray(column[:, :needed]) if needed < column.shape[1] else column
+
+
+def _firsts(chunks: Sequence[Chunk]) -> tuple[int, ...]:
+    return tuple([chunk.keys[0] for chunk in chunks])
+
+
+def _without_shared(
+    one: tuple[Chunk, ...], two: tuple[Chunk, ...]
+) -> tuple[tuple[Chunk, ...], tuple[Chunk, ...]]:
+    """Both without the chunks that they share at the front and at the back."""
+    fewest = min(len(one), len(two))
+    front = next((i for i in range(fewest) if one[i] is not two[i]), fewest)
+    one, two = one[front:], two[front:]
+    fewest -= front
+    back = next((i for i in range(fewest) if one[~i] is not two[~i]), fewest)
+    return one[: len(one) - back], two[: len(two) - back]
+
+
+def _same_rows(one: tuple[Chunk, ...], two: tuple[Chunk, ...]) -> bool:
+    if not one or not two:
+        return len(one) == len(two)
+    mine, others = (joined([chunk.rows for chunk in chunks]) for chunks in (one, two))
+    pairs = zip((mine.keys, *mine.values), (others.keys, *others.values), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)

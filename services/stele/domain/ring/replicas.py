@@ -1,0 +1,105 @@
+"""The columns of a placement, and the checks that look at a whole column at once.
+
+At rest the reads of a row are its writes, and while new replicas only receive writes they are the first
+of them; so the reads are a count. Where they are not, they are listed in a column of their own.
+"""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Final
+
+import numpy as np
+
+from stele.domain.ring.columns import Ints, Keys, Rows, widened
+from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers, lengths
+
+VERSION, VERSION_BEFORE, READS_COUNT, WRITES, READS = range(5)
+"""A placement's columns, in their order."""
+
+LISTED: Final = -1
+"""In column ``reads_count``: the reads are not the first of the writes, so they are listed alone."""
+
+
+def replica_columns(
+    versions: Keys,
+    versions_before: Keys,
+    writes: Numbers,
+    reads: Numbers | None = None,
+    counts: Ints | None = None,
+) -> tuple[Ints, ...]:
+    """A placement's columns: both versions, reads_count, writes, and reads where the count is LISTED.
+
+    Without ``reads`` and ``counts`` the reads are the writes.
+    """
+    if reads is None:
+        reads = np.empty((len(versions), 0), np.int32)
+    if counts is None:
+        counts = lengths(writes)
+    return versions, versions_before, counts, writes, reads
+
+
+def encoded(
+    starts: Sequence[int],
+    versions: Sequence[int],
+    versions_before: Sequence[int],
+    reads: Sequence[tuple[str, ...]],
+    writes: Sequence[tuple[str, ...]],
+    nodes: NodeNumbers,
+) -> tuple[NodeNumbers, Rows]:
+    """The rows as columns, and the numbers with those of nodes that had none."""
+    pairs = zip(reads, writes, strict=True)
+    counts = [len(w) if r is w else _reads_count(r, w) for r, w in pairs]
+    listed: Sequence[tuple[str, ...]] = ()
+    if LISTED in counts:
+        listed = [names if n == LISTED else () for names, n in zip(reads, counts, strict=True)]
+    try:
+        lists = nodes.encode(writes), nodes.encode(listed)
+    except KeyError:
+        nodes = nodes.with_nodes(chain(chain.from_iterable(writes), chain.from_iterable(listed)))
+        lists = nodes.encode(writes), nodes.encode(listed)
+    if not listed:
+        lists = lists[0], np.empty((len(starts), 0), np.int32)
+    columns = replica_columns(
+        np.array(versions, np.int64),
+        np.array(versions_before, np.int64),
+        *lists,
+        np.array(counts, np.int32),
+    )
+    return nodes, Rows(np.array(starts, np.int64), columns)
+
+
+def _reads_count(reads: tuple[str, ...], writes: tuple[str, ...]) -> int:
+    return len(reads) if reads == writes[: len(reads)] else LISTED
+
+
+def reads_of(rows: Rows) -> Numbers:
+    _, _, counts, writes, listed = rows.values
+    inside = np.arange(writes.shape[1]) < counts[:, None]
+    if inside.all():
+        return writes.astype(np.int32, copy=False)
+    width = max(writes.shape[1], listed.shape[1])
+    reads = widened(np.where(inside, writes, PAD), width)
+    alone = counts == LISTED
+    reads[alone] = widened(listed[alone], width)
+    return reads.astype(np.int32, copy=False)
+
+
+def first_unsound(rows: Rows) -> int | None:
+    """The first row that names a node twice, or is read from a node that receives no writes."""
+    _, _, counts, writes, listed = rows.values
+    wrong = _repeats(writes)
+    alone = np.flatnonzero(counts == LISTED)
+    if len(alone):
+        read, written = listed[alone], writes[alone]
+        known = (read[:, :, None] == written[:, None, :]).any(axis=2) | (read == PAD)
+        wrong[alone] |= _repeats(read) | ~known.all(axis=1)
+    return int(wrong.argmax()) if wrong.any() else None
+
+
+def _repeats(lists: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which lists name a node twice."""
+    found = np.zeros(len(lists), np.bool_)
+    for place in range(lists.shape[1]):
+        for later in range(place + 1, lists.shape[1]):
+            found |= (lists[:, place] == lists[:, later]) & (lists[:, place] != PAD)
+    return found

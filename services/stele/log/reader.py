@@ -1,0 +1,321 @@
+"""How every process reads its log (design, section 1, rule 11).
+
+Records go to ``take`` one by one. When something is suspicious they are held back, so that nothing is
+applied and nothing acknowledged, until a look at the broker shows that the last winner is still where it
+was read. One look answers all suspicions up to its beginning, and at most one is under way.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from stele.log.chain import PLAIN, Anchor, Verdict, digest_of
+from stele.log.codec import DecodeError, decode_epoch
+from stele.log.errors import AnchorLostError
+from stele.log.fold import Fold, stopped_by
+from stele.log.port import Log, Look, Record
+from stele.log.pulse import LONGEST_PAUSE_S, Pulse
+
+LOOK_EVERY_S: Final = 2.0
+LONGEST_WITHOUT_LOOK_S: Final = 10.0
+TICK_S: Final = 0.25
+RETRY_S: Final = 0.5
+SHORT_LOG_S: Final = 8.0
+"""An end before the last winner may be told by a leader that was replaced; if it stays, winners are gone."""
+QUIET_S: Final = 1.0
+"""A doubt that ends within this is no trouble to speak of."""
+MAX_STRAY_NAME_CHARS: Final = 200
+
+Take = Callable[[int, bytes], None]
+OnStray = Callable[[int, str], None]
+
+
+class LogReader:
+    """Reads ``log`` into ``fold``, whose chain ``take`` must move. Make it inside the event loop.
+
+    ``after`` is called when records were taken or a doubt has ended, ``fail`` once, when reading is over
+    for good; ``on_stray`` for each record of another log, with the name of its writer.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        fold: Fold,
+        take: Take,
+        after: Callable[[], None],
+        fail: Callable[[Exception], None],
+        on_stray: OnStray = lambda offset, name: None,
+    ) -> None:
+        self.doubt = ""
+        """Why it is not certain that this is the log that was read before; empty when it is."""
+        self.topic_id = ""
+        """What the brokers call the topic; empty before the first look, and where topics have no ids."""
+        self.end: int | None = None
+        """The log's end at the last look."""
+        self._log = log
+        self._fold = fold
+        self._take = take
+        self._after = after
+        self._on_fail = fail
+        self._on_stray = on_stray
+        self._loop = asyncio.get_running_loop()
+        self._over = False
+        self._held: deque[Record] = deque()
+        self._verified = 0
+        self._pulse = Pulse()
+        self._doubted_s = 0.0
+        self._since_s = 0.0
+        self._unanswered = ""
+        self._looked_s = time.monotonic()
+        self._short_since_s: float | None = None
+        self._looking = asyncio.Lock()
+        self._next_look: asyncio.Task[Look] | None = None
+        self._tasks = set[asyncio.Task[None]]()
+        self._settling = False
+        self._certain = asyncio.Event()
+        self._certain.set()
+
+    def start(self) -> None:
+        self._log.follow(self._fold.next_offset, self._on_records, self._fail, self.suspect)
+        self._pulse.beat()
+        self._tick()
+
+    def stop(self) -> None:
+        self._over = True
+        for task in self._tasks:
+            task.cancel()
+
+    @property
+    def in_doubt(self) -> bool:
+        """Nothing may be acknowledged: there is a doubt, or records are held back by one."""
+        return bool(self.doubt or self._held)
+
+    @property
+    def trouble(self) -> str:
+        """A doubt that has lasted, in words for people; else empty."""
+        if not self.in_doubt or time.monotonic() - self._since_s < QUIET_S:
+            return ""
+        why = f": {self._unanswered}" if self._unanswered else ""
+        return f"It is not certain that the log is still the one that was read ({self.doubt}){why}"
+
+    def suspect(self, reason: str) -> None:
+        """Hold everything back until a look that begins from now on has found the anchor."""
+        if self._over:
+            return
+        self._doubted_s = time.monotonic()
+        if not self.doubt:
+            self.doubt, self._unanswered = reason, ""
+            if not self._settling:
+                self._since_s = self._doubted_s
+        self._certain.clear()
+        if not self._settling:
+            self._settling = True
+            self._spawn(self._settle())
+
+    def look_at_clocks(self) -> None:
+        """Call it before anything is acknowledged: a process that was stopped must look first."""
+        pause_s = self._pulse.beat()
+        if pause_s > LONGEST_PAUSE_S:
+            self.suspect(f"this process was away for {pause_s:.1f} s")
+
+    async def certain(self) -> None:
+        """Return when there is no doubt, or when reading is over."""
+        await self._certain.wait()
+
+    async def look(self) -> Look:
+        """What the broker holds at some moment after the call, with the anchor found intact.
+
+        Callers share a look that has not begun. Raises TimeoutError, KafkaException, AnchorLostError.
+        """
+        if self._next_look is None:
+            self._next_look = asyncio.create_task(self._look_next(), name="look")
+            self._next_look.add_done_callback(_retrieve)
+        return await asyncio.shield(self._next_look)
+
+    # -- records --
+
+    def _on_records(self, records: list[Record]) -> None:
+        if self._over:
+            return
+        self.look_at_clocks()
+        if self.in_doubt:
+            self._held.extend(records)
+            return
+        try:
+            for index, (offset, value) in enumerate(records):
+                verdict = self._fold.chain.judge(offset, value)
+                if verdict in PLAIN:
+                    self._take(offset, value)
+                else:
+                    self._held.extend(records[index:])
+                    self.suspect(_text(verdict, offset))
+                    break
+        except Exception as error:  # whatever stops a reader must be seen, not swallowed
+            self._fail(error)
+            return
+        self._after()
+
+    def _drain(self) -> None:
+        """Take what was held back, up to a suspicion that came after the last look."""
+        chain = self._fold.chain
+        while self._held and not self._over:
+            offset, value = self._held[0]
+            verdict = chain.judge(offset, value)
+            if verdict not in PLAIN and (verdict is Verdict.HOLE or self._verified <= 0):
+                self.suspect(_text(verdict, offset))
+                return
+            if verdict is Verdict.LOST_WINNERS:
+                raise stopped_by(chain, verdict, offset, value)
+            self._held.popleft()
+            self._verified -= 1
+            if verdict is Verdict.STRAY:
+                chain.skip(offset, verdict)
+                self._on_stray(offset, _writer_of(value))
+            else:
+                self._take(offset, value)
+
+    async def _fill_hole(self) -> None:
+        """Read again what is missing before the first record that is held back."""
+        chain = self._fold.chain
+        while self._held and self._held[0].offset < chain.next_offset:
+            self._held.popleft()
+            self._verified -= 1
+        if not self._held or self._held[0].offset == chain.next_offset:
+            return
+        begin, end = chain.next_offset, self._held[0].offset
+        found = [r for r in await self._log.read(begin, end - begin) if begin <= r.offset < end]
+        chain.jump(found[0].offset if found else end)
+        self._held.extendleft(reversed(found))
+        self._verified += len(found)
+
+    # -- doubts --
+
+    async def _settle(self) -> None:
+        try:
+            while self.in_doubt and not self._over:
+                held, began_s = len(self._held), time.monotonic()
+                try:
+                    await self.look()
+                    if self._doubted_s > began_s:
+                        continue
+                    self._verified = held
+                    await self._fill_hole()
+                except (KafkaException, TimeoutError) as error:
+                    self._unanswered = str(error)
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                if self._doubted_s <= began_s:
+                    self.doubt = ""
+                    self._drain()
+                    self._after()
+        except Exception as error:  # whatever stops a reader must be seen, not swallowed
+            self._fail(error)
+        finally:
+            self._settling = False
+            if not self.in_doubt:
+                self._certain.set()
+                self._after()
+
+    async def _look_next(self) -> Look:
+        async with self._looking:
+            self._next_look = None
+            anchor, began_s = self._fold.chain.anchor, time.monotonic()
+            look = await self._log.look(None if anchor is None else anchor.offset)
+            try:
+                self._compare(anchor, look)
+            except AnchorLostError as error:
+                self._fail(error)
+                raise
+            self._looked_s, self.end = began_s, look.end
+            return look
+
+    def _compare(self, anchor: Anchor | None, look: Look) -> None:
+        for known in (self._fold.image.topic_id, self.topic_id):
+            if known and look.topic_id and look.topic_id != known:
+                text = f"the topic is another one, {look.topic_id} and not {known}"
+                raise self._lost(anchor, text)
+        self.topic_id = look.topic_id
+        if anchor is None:
+            return
+        if look.value is not None and digest_of(look.value) == anchor.digest:
+            self._short_since_s = None
+            return
+        if look.value is None and look.end <= anchor.offset:
+            self._wait_for_leader(anchor, look)
+        raise self._lost(anchor, "another record stands there" if look.value else "it is gone")
+
+    def _wait_for_leader(self, anchor: Anchor, look: Look) -> None:
+        """Raises TimeoutError while the end that was told may be an old one."""
+        now_s = time.monotonic()
+        self._short_since_s = self._short_since_s or now_s
+        if now_s - self._short_since_s < SHORT_LOG_S:
+            text = f"the log ends at {look.end}, before the last winner at {anchor.offset}"
+            if not self.doubt:
+                self.suspect(text)
+            raise TimeoutError(text)
+
+    def _lost(self, anchor: Anchor | None, why: str) -> AnchorLostError:
+        chain = self._fold.chain
+        offset = chain.next_offset if anchor is None else anchor.offset
+        return AnchorLostError(
+            offset,
+            f"the last winner that was read, epoch {chain.epoch} of log {chain.log_id.hex()}, is not there any"
+            f" more: {why}. Nothing is acknowledged any more. Restore the topic, or run `stele recover`.",
+        )
+
+    def _tick(self) -> None:
+        if self._over:
+            return
+        self.look_at_clocks()
+        since_s = time.monotonic() - self._looked_s
+        if since_s > LONGEST_WITHOUT_LOOK_S and not self.doubt:
+            self.suspect(f"the brokers have not shown the log for {since_s:.0f} s")
+        elif since_s > LOOK_EVERY_S and self._next_look is None and not self._looking.locked():
+            self._spawn(self._look_in_passing())
+        self._loop.call_later(TICK_S, self._tick)
+
+    async def _look_in_passing(self) -> None:
+        """Steady state: records go on meanwhile. What it finds wrong is said by ``look`` itself."""
+        with contextlib.suppress(KafkaException, TimeoutError, AnchorLostError):
+            await self.look()
+
+    def _fail(self, error: Exception) -> None:
+        if not self._over:
+            self._over = True
+            self._held.clear()
+            self._certain.set()
+            self._on_fail(error)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _retrieve(look: "asyncio.Task[Look]") -> None:
+    """Those who waited may have run out of time; then nobody else asks how it ended."""
+    if not look.cancelled():
+        look.exception()
+
+
+def _text(verdict: Verdict, offset: int) -> str:
+    return {
+        Verdict.HOLE: f"records before offset {offset} were not read",
+        Verdict.STRAY: f"the record at offset {offset} is of another log",
+    }.get(
+        verdict, f"the writer of the record at offset {offset} had read what is not in this history"
+    )
+
+
+def _writer_of(value: bytes) -> str:
+    """Who wrote a stray, as far as it can be decoded."""
+    try:
+        epoch = decode_epoch(value)
+    except DecodeError as error:
+        return f"unknown ({error})"[:MAX_STRAY_NAME_CHARS]
+    return f"{epoch.actor or '-'} from {epoch.origin or '-'}"[:MAX_STRAY_NAME_CHARS]

@@ -1,0 +1,63 @@
+"""Founding: who asks for it, and what it is refused for. An empty topic alone is no new cluster."""
+
+from collections.abc import Awaitable, Callable
+
+from stele.domain.commands import Envelope, FoundCluster, Outcome, Rejection
+from stele.domain.image import ZERO_STATE, Image
+from stele.domain.requests.ids import named
+from stele.domain.requests.not_taken import OLDER_CLUSTER, OTHER_LOG
+from stele.metadata_log.settings import MetadataLogSettings
+
+OlderCluster = Callable[[MetadataLogSettings], Awaitable[str]]
+"""What tells of an older cluster, in words; see ``evidence``."""
+
+
+async def nothing_older(_: MetadataLogSettings) -> str:
+    return ""
+
+
+def founding(settings: MetadataLogSettings) -> Envelope:
+    """All instances use one request id: whichever is first, the cluster is made once."""
+    return Envelope(
+        request_id=named(f"found-{settings.cluster}"),
+        command=FoundCluster(),
+        actor=settings.instance_id,
+        reason="The log was empty, and STELE_FOUND is auto.",
+        origin="metadata-log",
+    )
+
+
+def refused_for(envelope: Envelope, older: str) -> Outcome:
+    rejection = Rejection(
+        OLDER_CLUSTER,
+        f"The log is empty, but {older}: this may be a lost log and no new cluster. Nothing was decided.",
+        "Look for the right topic, or run `stele recover`. For a new cluster take another name, or delete"
+        " what is left of the old one.",
+        {"evidence": older},
+    )
+    return Outcome(
+        request_id=envelope.request_id,
+        applied=False,
+        epoch=0,
+        state_id=ZERO_STATE,
+        rejection=rejection,
+        taken=False,
+    )
+
+
+def meant_for_another(envelope: Envelope, image: Image) -> Outcome:
+    rejection = Rejection(
+        OTHER_LOG,
+        f"The command is meant for log {envelope.log_id[:64]}; this is {image.log_id.hex()}."
+        " Nothing was decided.",
+        "Look at the cluster's state, and send a new command if it is still wanted.",
+    )
+    return Outcome(
+        request_id=envelope.request_id,
+        applied=False,
+        epoch=image.epoch,
+        state_id=image.state_id,
+        rejection=rejection,
+        taken=False,
+        log_id=image.log_id,
+    )

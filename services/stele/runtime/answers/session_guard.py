@@ -1,0 +1,79 @@
+"""Answers of the session guard: barriers, liveness, checks. Times in seconds."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class BlockerView(msgspec.Struct, frozen=True):
+    """A node that something waits for. Seconds; ``silent_for_s`` is None when it was never heard."""
+
+    node_id: str
+    why: str
+    silent_for_s: float | None = None
+    blocking_for_s: float | None = None
+
+
+class BarrierView(msgspec.Struct, frozen=True):
+    """``GET /v1/barrier`` of the session guard."""
+
+    complete: bool
+    quorum: bool
+    blockers: tuple[BlockerView, ...] = ()
+    epoch: int = 0
+    version: int = 0
+
+
+class Liveness(StrEnum):
+    """``unknown``: not heard lately, but neither has the guard read the acks for a full time-out."""
+
+    UP = "up"
+    DOWN = "down"
+    UNKNOWN = "unknown"
+
+
+class NodeLiveness(msgspec.Struct, frozen=True):
+    """One row of ``GET /v1/nodes`` of the session guard; ``lag`` in epochs; None: never heard."""
+
+    node_id: str
+    liveness: Liveness
+    epoch: int = 0
+    lag: int | None = None
+    version: int = 0
+    silent_for_s: float | None = None
+
+
+class CheckCode(StrEnum):
+    """What ``GET /v1/check`` says; the first that applies."""
+
+    PERMITTED = "permitted"
+    NOT_CURRENT = "not_current"
+    STALE_VERSION = "stale_version"
+    SESSION_NOT_OPEN = "session_not_open"
+
+
+class CheckView(msgspec.Struct, frozen=True):
+    """``GET /v1/check`` of the session guard: ``ok`` when all that was asked about may go on.
+
+    The log's end was asked ``proof_age_s`` ago, and all that was there is in this answer; None when it
+    never was. A refusal has the shape of every error: ``code``, ``message``, ``hint``, ``facts``.
+    """
+
+    ok: bool
+    code: CheckCode
+    message: str
+    hint: str
+    proof_age_s: float | None
+    log_id: str = ""
+    epoch: int = 0
+    version: int = 0
+    fence_version: int = 0
+    facts: dict[str, float | None] = {}
+
+
+class SessionsView(msgspec.Struct, frozen=True):
+    """``GET /v1/sessions`` of the session guard: those that are open at ``epoch``, in order of their ids."""
+
+    log_id: str
+    epoch: int
+    sessions: tuple[str, ...]

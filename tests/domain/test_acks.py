@@ -1,0 +1,54 @@
+"""An ack counts only for the history that the counter has itself (I5, I13)."""
+
+import msgspec
+
+from stele.domain.acks import AckTable, barrier
+from stele.domain.image import Image
+from stele.domain.messages import Ack
+from tests.domain.history import three_nodes
+
+OTHER = bytes([3] * 16)
+
+
+def acks_of(image: Image, **more: object) -> AckTable:
+    table, version = AckTable(), image.topology.version
+    for node_id in image.membership.taking_part():
+        ack = Ack(
+            node_id=node_id,
+            boot_id="1",
+            sequence=1,
+            epoch=image.epoch,
+            version=version,
+            fence_version=version,
+            oldest_version_in_use=version,
+            log_id=image.log_id,
+            state_id=image.state_id,
+        )
+        table = table.with_ack(msgspec.structs.replace(ack, **more), 0.0)
+    return table
+
+
+def test_acks_of_ones_own_history_count() -> None:
+    history, _ = three_nodes()
+    image = history.image
+    states = {i.epoch: i.state_id for i in history.images}
+    found = barrier(image, acks_of(image), image.epoch, 0, 1.0, states.get)
+    assert found.complete
+    assert found.quorum
+
+
+def test_acks_of_another_history_count_for_nothing() -> None:
+    history, _ = three_nodes()
+    image = history.image
+    states = {i.epoch: i.state_id for i in history.images}
+    found = barrier(image, acks_of(image, state_id=OTHER), image.epoch, 0, 1.0, states.get)
+    assert not found.complete
+    assert not found.quorum
+    assert {b.why for b in found.blockers} == {f"is at epoch {image.epoch} of another history"}
+
+
+def test_an_ack_of_an_epoch_that_the_counter_has_not_read_yet_counts() -> None:
+    history, _ = three_nodes()
+    image = history.image
+    found = barrier(image, acks_of(image, state_id=OTHER), image.epoch, 0, 1.0, lambda _: None)
+    assert found.complete

@@ -1,0 +1,335 @@
+"""One id, one outcome (design, section 1, rule 4): what was refused stays refused, whoever asks again."""
+
+from collections.abc import Callable
+
+import pytest
+
+import stele.domain.decide as decisions
+from stele.domain.commands import (
+    AnyCommand,
+    Cancel,
+    ClaimCoordinator,
+    DropKeyspace,
+    Envelope,
+    Join,
+    Leave,
+    Noop,
+    Outcome,
+    SetSetting,
+)
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.requests import memory
+from stele.domain.requests.facts import CommandRefused
+from stele.domain.requests.ids import named, uuid7
+from stele.log.codec import decode_epoch
+from stele.log.fold import Fold
+from stele.log.memory import MemoryPartition
+from stele.log.pipeline import CommitPipeline, Decisions, Ids
+from stele.log.state_ids import next_state_id
+from tests.log.test_pipeline import Writer, code_of, create, setting, winners
+
+MINUTE_MS = 60_000
+
+
+def ask(writer: Writer, name: str, command: AnyCommand) -> list[Outcome]:
+    """Answers so far to this id; the newest comes when the log is met."""
+    writer.submit(Envelope(request_id=named(name), command=command))
+    return writer.answers[named(name)]
+
+
+def join(node_id: str) -> Join:
+    return Join(node_id=node_id, cluster="blue", address="http://same", dc="dc1", rack="r1")
+
+
+def test_a_request_that_was_refused_elsewhere_never_takes_effect_here() -> None:
+    """The writer is slow, its client asks another one and is refused, and then the reason goes away."""
+    partition = MemoryPartition()
+    slow, other = create(partition), Writer("other", partition)
+    other.meet()
+    at_slow = ask(slow, "join", join("n9"))
+    ask(other, "rival", join("n8"))
+    at_other = ask(other, "join", join("n9"))
+    other.settle()
+    assert code_of(at_other[0]) == "address_in_use"
+    ask(other, "cancel", Cancel(named("rival")))
+    other.settle()
+    slow.settle()
+    assert at_slow == at_other
+    assert slow.pipeline.fold.image.node("n9") is None
+
+
+def test_the_second_copy_of_a_refused_command_does_nothing() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    first = ask(writer, "drop", DropKeyspace("later"))
+    writer.settle()
+    assert code_of(first[0]) == "unknown_keyspace"
+    records = len(partition.records)
+    again = ask(writer, "drop", DropKeyspace("later"))
+    assert again == [first[0], first[0]]
+    other = Writer("other", partition)
+    other.meet()
+    assert ask(other, "drop", DropKeyspace("later")) == [first[0]]
+    assert len(partition.records) == records
+
+
+def test_an_id_stands_for_one_command() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    ask(writer, "deploy", SetSetting("a", "1"))
+    answers = ask(writer, "deploy", SetSetting("b", "2"))
+    writer.settle()
+    ask(writer, "deploy", SetSetting("b", "2"))
+    assert [(o.applied, o.taken, code_of(o)) for o in answers] == [
+        (True, True, ""),
+        (False, False, "request_id_reused"),
+        (False, False, "request_id_reused"),
+    ]
+    assert dict(writer.pipeline.fold.image.features.settings) == {"a": "1"}
+
+
+def test_refusals_of_one_turn_share_a_record_that_says_who_was_refused_what() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    for name in ("n1", "n2", "n3"):
+        envelope = Envelope(
+            request_id=named(name), command=Leave(name), actor="ada", reason="why", origin="cli"
+        )
+        writer.submit(envelope)
+        writer.submit(envelope)
+    writer.settle()
+    epoch = winners(partition)[-1]
+    assert len(partition.records) == 2
+    assert (epoch.command, epoch.request_id) == ("noop", "")
+    refused = [fact for fact in epoch.facts if isinstance(fact, CommandRefused)]
+    assert [fact.request_id for fact in refused] == [named(n) for n in ("n1", "n2", "n3")]
+    assert (refused[0].command, refused[0].code) == ("leave", "unknown_node")
+    assert (refused[0].actor, refused[0].reason, refused[0].origin) == ("ada", "why", "cli")
+    for name in ("n1", "n2", "n3"):
+        assert [o.epoch for o in writer.answers[named(name)]] == [2, 2]
+
+
+def test_a_refusal_stands_in_the_log_before_what_was_accepted_after_it() -> None:
+    """Any reader can decide again what the log holds, refusals too."""
+    partition = MemoryPartition()
+    writer = create(partition)
+    refused = ask(writer, "no", Leave("n1"))
+    applied = ask(writer, "yes", SetSetting("a", "1"))
+    also_refused = ask(writer, "no2", Leave("n2"))
+    writer.settle()
+    assert [o[0].epoch for o in (refused, applied, also_refused)] == [2, 3, 4]
+    assert writer.pipeline.fold.losers == 0
+    assert writer.pipeline.fold.image == image_of(partition)
+
+
+def image_of(partition: MemoryPartition) -> Image:
+    fold = Fold()
+    for record in partition.records:
+        fold.offer(record.offset, record.value)
+    return fold.image
+
+
+def test_many_refusals_are_spread_over_records_of_bounded_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stele.log.pipeline.MAX_REFUSALS_BYTES", 20_000)
+    partition = MemoryPartition()
+    writer = create(partition)
+    for n in range(100):
+        ask(writer, f"r{n}", Leave(f"n{n}"))
+    writer.settle()
+    assert 2 < len(partition.records) < 20
+    assert all(len(record.value) < 20_000 for record in partition.records)
+    assert all(len(writer.answers[named(f"r{n}")]) == 1 for n in range(100))
+
+
+def test_texts_of_a_refusal_are_cut() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(Envelope(request_id=named("r"), command=Leave("n1"), actor="x" * 100_000))
+    writer.settle()
+    outcome = writer.answers[named("r")][0]
+    assert code_of(outcome) == "text_too_long"
+    assert len(partition.records[-1].value) < 10_000
+
+
+def test_an_internal_error_is_remembered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.pipeline._on_bug = lambda envelope, error: None
+    with monkeypatch.context() as patch:
+        patch.setitem(decisions.DECISIONS, Noop, broken)
+        first = ask(writer, "bad", Noop())
+        assert first == []
+        writer.settle()
+    assert code_of(first[0]) == "internal"
+    assert ask(writer, "bad", Noop())[1] == first[0]
+
+
+def test_a_refusal_that_lost_is_decided_again() -> None:
+    """The winner makes true what the refusal missed."""
+    partition = MemoryPartition()
+    one, two = create(partition), Writer("second", partition)
+    two.meet()
+    answers = ask(one, "second term", ClaimCoordinator("c", 2))
+    ask(two, "first term", ClaimCoordinator("c", 1))
+    two.settle()
+    one.settle()
+    assert [(o.applied, o.epoch) for o in answers] == [(True, 3)]
+
+
+def test_a_refusal_that_another_writer_recorded_first_is_answered_from_its_record() -> None:
+    partition = MemoryPartition()
+    one, two = create(partition), Writer("second", partition)
+    two.meet()
+    mine, theirs = ask(one, "leave", Leave("n1")), ask(two, "leave", Leave("n1"))
+    two.settle()
+    one.settle()
+    assert mine == theirs
+    refusals = [
+        f for epoch in winners(partition) for f in epoch.facts if isinstance(f, CommandRefused)
+    ]
+    assert len(refusals) == 1
+
+
+@pytest.mark.parametrize(
+    "request_id",
+    [
+        "",
+        "deploy-42",
+        named("x").upper(),
+        f"{{{named('x')}}}",
+        "0d0ac0de-7c3e-4a53-8f0e-53a0e41f4c55",
+    ],
+)
+def test_an_id_that_is_no_uuid_of_version_7_is_not_taken(request_id: str) -> None:
+    writer = create(MemoryPartition())
+    writer.submit(Envelope(request_id=request_id, command=Leave("n1")))
+    outcome = writer.answers[request_id][0]
+    assert (outcome.taken, outcome.applied, code_of(outcome)) == (False, False, "bad_request_id")
+    assert writer.pipeline.in_flight == 0
+
+
+def test_an_id_from_the_future_is_not_taken() -> None:
+    """The log's time is 1000 ms."""
+    writer = create(MemoryPartition())
+    late, future = uuid7(1000 + 10 * MINUTE_MS, 5), uuid7(1001 + 10 * MINUTE_MS, 5)
+    for request_id in (late, future):
+        writer.submit(Envelope(request_id=request_id, command=SetSetting("a", "1")))
+    writer.settle()
+    assert writer.answers[late][0].applied
+    assert code_of(writer.answers[future][0]) == "request_id_from_the_future"
+    assert not writer.answers[future][0].taken
+
+
+def test_an_id_that_is_too_old_to_be_known_is_never_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "GENERATION", 4)
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(Envelope(request_id=uuid7(1, 1), command=SetSetting("request_memory", "2")))
+    first = Envelope(request_id=uuid7(2, 1), command=SetSetting("x", "mine"))
+    writer.submit(first)
+    writer.settle()
+    known = None
+    for n in range(40):
+        envelope = Envelope(request_id=uuid7(10 + n, 1), command=SetSetting("x", str(n)))
+        known = known or envelope
+        writer.submit(envelope)
+        writer.settle()
+    records = len(partition.records)
+    for envelope in (first, Envelope(request_id=uuid7(9, 1), command=SetSetting("y", "never"))):
+        writer.submit(envelope)
+        outcome = writer.answers[envelope.request_id][-1]
+        assert (outcome.taken, code_of(outcome)) == (False, "request_id_expired")
+    assert len(partition.records) == records
+    fresh = Envelope(request_id=uuid7(100, 1), command=SetSetting("y", "now"))
+    writer.submit(fresh)
+    writer.settle()
+    assert writer.answers[fresh.request_id][0].applied
+
+
+def test_what_a_record_on_its_way_forgets_is_expired_only_when_it_has_won(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "GENERATION", 2)
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.submit(Envelope(request_id=uuid7(1, 1), command=SetSetting("request_memory", "1")))
+    writer.settle()
+    for n in range(4):
+        writer.submit(Envelope(request_id=uuid7(10 + n, 1), command=SetSetting("x", str(n))))
+    assert writer.pipeline.tip.decided.horizon_ms == 11  # type: ignore[union-attr]
+    old = uuid7(11, 2)
+    writer.submit(Envelope(request_id=old, command=SetSetting("y", "never")))
+    assert writer.answers[old] == []
+    writer.settle()
+    assert [code_of(o) for o in writer.answers[old]] == ["request_id_expired"]
+
+
+class Later:
+    """A past that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, Callable[[Decisions | None], None]]] = []
+
+    def __call__(self, epoch: int, answer: Callable[[Decisions | None], None]) -> None:
+        self.asked.append((epoch, answer))
+
+
+def test_a_past_that_cannot_be_read_decides_nothing() -> None:
+    partition, later = MemoryPartition(), Later()
+    writer = create(partition)
+    ask(writer, "a", SetSetting("a", "1"))
+    ask(writer, "b", SetSetting("b", "1"))
+    writer.settle()
+    writer.pipeline._recall = later
+    answers = ask(writer, "a", SetSetting("a", "1"))
+    assert (len(answers), writer.pipeline.recalling) == (1, 1)
+    epoch, answer = later.asked[0]
+    answer(None)
+    assert epoch == 2
+    assert (answers[1].taken, code_of(answers[1])) == (False, "busy")
+    assert writer.pipeline.recalling == 0
+
+
+def test_a_candidate_of_the_same_hash_is_not_taken_for_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two copies wait for the past; what one of them becomes is the other's answer too."""
+    monkeypatch.setattr(memory, "GENERATION", 2)
+    monkeypatch.setattr(memory, "hash_of", lambda request_id: 7)
+    partition, later = MemoryPartition(), Later()
+    writer = create(partition)
+    for name in ("a", "b", "c"):
+        ask(writer, name, SetSetting(name, "1"))
+        writer.settle()
+    past, writer.pipeline._recall = writer.pipeline._recall, later
+    answers = ask(writer, "new", SetSetting("new", "1"))
+    ask(writer, "new", SetSetting("new", "1"))
+    while later.asked:
+        past(*later.asked.pop())
+    writer.settle()
+    assert [(o.applied, o.epoch) for o in answers] == [(True, 5), (True, 5)]
+
+
+def test_barriers_are_not_remembered() -> None:
+    partition = MemoryPartition()
+    writer = create(partition)
+    writer.pipeline.read_barrier(lambda outcome: None)
+    writer.settle()
+    assert decode_epoch(partition.records[-1].value).request_id == ""
+    decided = writer.pipeline.fold.image.decided
+    assert decided is not None
+    assert len(decided.young) == 1
+
+
+def test_a_pipeline_without_a_memory_decides_nothing() -> None:
+    ids = Ids(next_state_id=lambda previous: next_state_id(previous, 1, 1), now_ms=lambda: 1)
+    pipeline = CommitPipeline(Fold(EMPTY_FOR_FOLLOWERS), lambda value: None, ids, Later())
+    with pytest.raises(AssertionError, match="keeps the memory"):
+        pipeline.submit(setting("a"), lambda outcome: None)

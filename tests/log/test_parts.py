@@ -1,0 +1,282 @@
+"""Decisions that are too large for one record: parts that nobody sees until the record that commits them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+import pytest
+
+from stele.domain.commands import (
+    AnyCommand,
+    ClaimCoordinator,
+    CreateKeyspace,
+    Envelope,
+    FoundCluster,
+    Leave,
+    Rejection,
+)
+from stele.domain.decide import decide
+from stele.domain.evolve import Delta
+from stele.domain.facts import AnyFact, Epoch
+from stele.domain.features.facts import SettingChanged
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.names import NodeState
+from stele.domain.requests.ids import named
+from stele.domain.ring.facts import PlacementChanged
+from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
+from stele.domain.staging.facts import Part, PartsCommitted
+from stele.domain.staging.image import StagingImage, unfolded
+from stele.domain.topology.facts import TransitionOpened
+from stele.log.fold import Fold
+from stele.log.memory import MemoryPartition
+from stele.log.parts import in_parts
+from tests.domain.history import Driver, History, join
+from tests.log.test_pipeline import Writer, create, setting, winners
+
+replace = msgspec.structs.replace
+PART_BYTES = 600
+KEYSPACE = CreateKeyspace("library", {"dc1": 2})
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stele.log.pipeline.PART_BYTES", PART_BYTES)
+    monkeypatch.setattr("stele.domain.ring.image.ROWS_PER_FACT", 10)
+    monkeypatch.setattr("stele.domain.topology.pieces.ROWS_PER_FACT", 3)
+
+
+class Cluster:
+    """Two nodes in a log that one writer writes: what a coordinator's driver needs of a history."""
+
+    def __init__(self) -> None:
+        self.partition = MemoryPartition()
+        self.writer = create(self.partition)
+        self.ask(ClaimCoordinator("c1", 1))
+        for index in (1, 2):
+            self.ask(replace(join(index), cluster="blue"))
+        self.driver = Driver(cast("History", self))
+        self.driver.run()
+
+    @property
+    def image(self) -> Image:
+        return self.writer.pipeline.fold.image
+
+    def ask(self, command: AnyCommand) -> None:
+        name = f"ask-{self.image.epoch}"
+        assert self.submit(Envelope(request_id=named(name), command=command)) is None
+
+    def submit(self, envelope: Envelope) -> Rejection | None:
+        self.writer.submit(envelope)
+        self.writer.settle()
+        return self.writer.answers[envelope.request_id][0].rejection
+
+
+def asked(command: AnyCommand, name: str = "big") -> Envelope:
+    return Envelope(request_id=named(name), command=command, actor="ada")
+
+
+def chain_of(partition: MemoryPartition, envelope: Envelope) -> list[Epoch]:
+    """The epochs that a command became: its parts and their commit."""
+    epochs = winners(partition)
+    last = next(n for n, e in enumerate(epochs) if e.request_id == envelope.request_id)
+    first = last
+    while any(isinstance(fact, Part) for fact in epochs[first - 1].facts):
+        first -= 1
+    return epochs[first : last + 1]
+
+
+def made_true(chain: Sequence[Epoch]) -> list[AnyFact]:
+    """The facts of a chain as one record would have carried them."""
+    *parts, commit = chain
+    staged = [fact for epoch in parts for part in epoch.facts for fact in cast("Part", part).facts]
+    return [*staged, *commit.facts[1:]]
+
+
+def test_a_large_decision_goes_in_parts_and_has_one_outcome() -> None:
+    cluster = Cluster()
+    envelope = asked(KEYSPACE)
+    assert cluster.submit(envelope) is None
+    chain = chain_of(cluster.partition, envelope)
+    *parts, commit = chain
+    assert len(parts) >= 2
+    assert all((p.request_id, p.command_digest, p.actor) == ("", bytes(16), "ada") for p in parts)
+    assert commit.facts[0] == PartsCommitted(cast("Part", parts[0].facts[0]).staging_id, len(parts))
+    (outcome,) = cluster.writer.answers[envelope.request_id]
+    assert (outcome.applied, outcome.epoch) == (True, commit.epoch)
+    assert cluster.image.placement_of("library") is not None
+    assert cluster.image.staging == StagingImage()
+    cluster.writer.submit(envelope)
+    assert cluster.writer.answers[envelope.request_id] == [outcome, outcome]
+
+
+def test_parts_say_what_one_record_would_have_said() -> None:
+    """Any reader can decide again: the facts are those of the commit's own epoch."""
+    cluster = Cluster()
+    envelope = asked(KEYSPACE)
+    cluster.submit(envelope)
+    chain = chain_of(cluster.partition, envelope)
+    fold = Fold()
+    for record in cluster.partition.records:
+        before = fold.image
+        if fold.offer(record.offset, record.value) == chain[-1]:
+            break
+    assert decide(before, envelope, chain[-1].at_ms) == tuple(made_true(chain))
+
+
+def test_nothing_is_true_before_the_commit_and_all_of_it_after() -> None:
+    cluster = Cluster()
+    envelope = asked(KEYSPACE)
+    cluster.submit(envelope)
+    chain, fold = chain_of(cluster.partition, envelope), Fold(EMPTY_FOR_FOLLOWERS)
+    for record in cluster.partition.records:
+        before = fold.image
+        epoch = fold.offer(record.offset, record.value)
+        if epoch in chain[:-1]:
+            assert fold.image.schema == before.schema
+            assert fold.image.ring == before.ring
+            assert not Delta(before, epoch).touches(PlacementChanged)
+        elif epoch == chain[-1]:
+            assert Delta(before, epoch).touches(PlacementChanged)
+    assert state_hash(fold.image) == state_hash(cluster.image)
+
+
+def test_a_snapshot_while_a_part_is_staged_goes_on_as_a_full_replay() -> None:
+    cluster = Cluster()
+    envelope = asked(KEYSPACE)
+    cluster.submit(envelope)
+    cluster.ask(replace(join(3), cluster="blue"))
+    chain, fold, staged = chain_of(cluster.partition, envelope), Fold(EMPTY_FOR_FOLLOWERS), 0
+    for record in cluster.partition.records:
+        epoch = fold.offer(record.offset, record.value)
+        if epoch in chain[:-1]:
+            staged += 1
+            image = fold.image
+            again = facts_to_image(image_to_facts(image), image.epoch, image.state_id)
+            assert again == image
+            late = Fold(again, fold.next_offset)
+            for later in cluster.partition.records[fold.next_offset :]:
+                late.offer(later.offset, later.value)
+            assert state_hash(late.image) == state_hash(cluster.image)
+    assert staged >= 2
+
+
+@pytest.mark.parametrize("landed", [0, 1, 2])
+def test_a_chain_that_lost_is_decided_again_as_a_whole(landed: int) -> None:
+    """Another writer wins after so many parts; what they staged is replaced."""
+    cluster = Cluster()
+    one, two = cluster.writer, Writer("second", cluster.partition)
+    envelope = asked(KEYSPACE)
+    one.submit(envelope)
+    for _ in range(landed):
+        one.land()
+    two.meet()
+    assert len(two.pipeline.fold.image.staging.parts) == landed
+    two.submit(setting("between"))
+    two.land()
+    one.settle()
+    two.meet()
+    chain = chain_of(cluster.partition, envelope)
+    assert [cast("Part", e.facts[0]).index for e in chain[:-1]] == list(range(len(chain) - 1))
+    assert one.answers[envelope.request_id][0].epoch == chain[-1].epoch
+    assert one.pipeline.fold.image == two.pipeline.fold.image
+    assert one.pipeline.fold.image.staging == StagingImage()
+
+
+def test_a_chain_that_lost_to_what_it_rests_on_is_refused() -> None:
+    cluster = Cluster()
+    one, two = cluster.writer, Writer("second", cluster.partition)
+    envelope = asked(KEYSPACE)
+    one.submit(envelope)
+    one.land()
+    two.meet()
+    two.submit(asked(KEYSPACE, "rival"))
+    while two.sent:
+        two.land()
+    one.settle()
+    two.meet()
+    (outcome,) = one.answers[envelope.request_id]
+    assert outcome.rejection is not None
+    assert outcome.rejection.code == "keyspace_exists"
+    assert two.pipeline.fold.image == one.pipeline.fold.image
+
+
+def test_parts_that_were_abandoned_are_replaced_by_the_next() -> None:
+    """Their writer died; the slot is inert, and no rule clears it."""
+    cluster = Cluster()
+    dying, other = cluster.writer, Writer("second", cluster.partition)
+    dying.submit(asked(KEYSPACE))
+    dying.land()
+    dying.land()
+    other.meet()
+    other.submit(setting("small"))
+    other.settle()
+    assert len(other.pipeline.fold.image.staging.parts) == 2
+    other.submit(asked(KEYSPACE, "again"))
+    other.settle()
+    assert other.pipeline.fold.image.placement_of("library") is not None
+    assert other.pipeline.fold.image.staging == StagingImage()
+
+
+def test_what_is_in_flight_behind_parts_rests_on_them() -> None:
+    cluster = Cluster()
+    writer = cluster.writer
+    refused = asked(KEYSPACE, "same name")
+    seen: list[object] = []
+    writer.pipeline.read_barrier(seen.append)
+    for envelope in (asked(KEYSPACE), refused, setting("after")):
+        writer.submit(envelope)
+    writer.settle()
+    assert len(seen) == 1
+    assert writer.answers[named("big")][0].applied
+    assert writer.answers[named("after")][0].applied
+    rejection = writer.answers[refused.request_id][0].rejection
+    assert rejection is not None
+    assert rejection.code == "keyspace_exists"
+
+
+def test_a_join_and_a_leave_go_in_parts_from_their_beginning_to_their_end() -> None:
+    cluster = Cluster()
+    cluster.submit(asked(KEYSPACE))
+    cluster.ask(replace(join(3), cluster="blue"))
+    cluster.driver.run()
+    assert cluster.image.membership.nodes["n3"].state is NodeState.NORMAL
+    cluster.ask(Leave("n1"))
+    cluster.driver.run()
+    assert cluster.image.membership.nodes["n1"].state is NodeState.LEFT
+    in_parts_too = [e for e in winners(cluster.partition) if e.command == "advance"]
+    assert any(isinstance(fact, Part) for epoch in in_parts_too for fact in epoch.facts)
+    fold = Fold(EMPTY_FOR_FOLLOWERS)
+    for record in cluster.partition.records:
+        before = fold.image
+        epoch = fold.offer(record.offset, record.value)
+        if epoch is not None and Delta(before, epoch).touches(TransitionOpened):
+            for transition in fold.image.topology.open():
+                assert {*transition.plans} == {*before.schema.replications()}
+    assert state_hash(fold.image) == state_hash(cluster.image)
+
+
+def test_a_decision_that_needs_fewer_parts_when_decided_again_sends_an_empty_one() -> None:
+    large = tuple(SettingChanged(f"s{n}", "x" * 300) for n in range(4))
+    asked_for: list[int] = []
+
+    def smaller(parts: int) -> tuple[AnyFact, ...]:
+        asked_for.append(parts)
+        return large[:3]
+
+    found = in_parts(large, "id", smaller, PART_BYTES)
+    assert not isinstance(found, Rejection)
+    parts, commit = found
+    assert asked_for == [3]
+    assert [part.facts for part in parts] == [(large[0],), (large[1],), ()]
+    assert commit == (PartsCommitted("id", 3), large[2])
+    image = StagingImage("id", tuple(part.facts for part in parts))
+    assert [*unfolded(image, commit)] == [*large[:2], PartsCommitted("id", 3), large[2]]
+
+
+def test_a_founding_never_goes_in_parts() -> None:
+    writer = Writer("first", MemoryPartition())
+    writer.submit(asked(FoundCluster("b" * 64 + "/" + "u" * PART_BYTES)))
+    writer.settle()
+    assert writer.answers[named("big")][0].epoch == 1

@@ -1,0 +1,275 @@
+"""A reader notices what it missed, and nothing is acknowledged while it is in doubt (rule 11)."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from stele.domain.cluster.facts import ClusterImage
+from stele.domain.image import Image
+from stele.log import reader as rules
+from stele.log.codec import encode_epoch
+from stele.log.errors import AnchorLostError, LostWinnersError, OtherHistoryError
+from stele.log.follower import Floor, LogFollower
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.port import Look, Record
+from tests.domain.history import three_nodes
+
+TIMEOUT_S = 10.0
+OTHER_LOG = bytes([5] * 16)
+
+
+def records() -> list[bytes]:
+    return [encode_epoch(epoch) for epoch in three_nodes()[0].epochs]
+
+
+class SlowLooks(MemoryLog):
+    """Looks wait until the test lets them go, and may fail."""
+
+    def __init__(self, partition: MemoryPartition) -> None:
+        super().__init__(partition)
+        self.looks = 0
+        self.may_look = asyncio.Event()
+        self.may_look.set()
+        self.error: Exception | None = None
+        self.end_told: int | None = None
+
+    async def look(self, offset: int | None) -> Look:
+        self.looks += 1
+        await self.may_look.wait()
+        if self.error is not None:
+            raise self.error
+        found = await super().look(offset)
+        if self.end_told is not None:
+            return found._replace(end=self.end_told, value=None)
+        return found
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    end_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < end_s, f"not within {TIMEOUT_S} s: {what}"
+        await asyncio.sleep(0.005)
+
+
+class Following:
+    """A follower of a partition that holds the first records of a history."""
+
+    def __init__(self, held: int = 6) -> None:
+        self.values = records()
+        self.partition = MemoryPartition()
+        for value in self.values[:held]:
+            self.partition.append(value)
+        self.log = SlowLooks(self.partition)
+        self.strays = list[str]()
+        self.follower = LogFollower(self.log, on_stray=lambda _, name: self.strays.append(name))
+        self.follower.start()
+
+    async def begin(self) -> LogFollower:
+        await self.follower.wait_for_end(TIMEOUT_S)
+        return self.follower
+
+    def deliver(self, *records: Record) -> None:
+        self.follower._reader._on_records([*records])
+
+
+async def test_a_hole_is_read_again() -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    for value in here.values[3:8]:
+        here.partition.records.append(Record(len(here.partition.records), value))
+    here.deliver(*here.partition.records[5:8])
+    assert follower.image.epoch == 3
+    assert (await follower.wait_for_end(TIMEOUT_S)).epoch == 8
+    assert follower.failure is None
+
+
+async def test_a_hole_that_is_a_hole_is_stepped_over() -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    here.deliver(Record(5, here.values[3]))
+    await until(lambda: follower.image.epoch == 4, "the record after the hole to be applied")
+    assert follower.fold.next_offset == 6
+
+
+async def test_records_are_held_back_while_there_is_a_doubt() -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    here.log.may_look.clear()
+    follower._reader.suspect("a test")
+    here.log.append(here.values[3])
+    waiting = asyncio.create_task(follower.wait_for_end(TIMEOUT_S))
+    await until(lambda: follower._reader._held, "the record to be held back")
+    assert follower.image.epoch == 3
+    assert not waiting.done()
+    here.log.may_look.set()
+    assert (await waiting).epoch == 4
+
+
+async def test_a_topic_made_anew_stops_the_reader_and_names_log_epoch_and_offset() -> None:
+    here = Following()
+    follower = await here.begin()
+    here.partition.recreate()
+    with pytest.raises(AnchorLostError) as caught:
+        await follower.wait_for_end(TIMEOUT_S)
+    text = str(caught.value)
+    assert "offset 5" in text
+    assert "epoch 6" in text
+    assert follower.log_id.hex() in text
+    assert follower.failure is caught.value
+
+
+async def test_other_bytes_at_the_anchor_stop_the_reader() -> None:
+    here = Following()
+    follower = await here.begin()
+    here.partition.records[5] = Record(5, here.values[4])
+    with pytest.raises(AnchorLostError, match="another record stands there"):
+        await follower.wait_for_end(TIMEOUT_S)
+
+
+async def test_a_last_winner_that_is_gone_is_noticed_on_a_quiet_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(rules, "SHORT_LOG_S", 0.3)
+    monkeypatch.setattr(rules, "RETRY_S", 0.05)
+    monkeypatch.setattr(rules, "TICK_S", 0.05)
+    here = Following()
+    follower = await here.begin()
+    here.partition.truncate(5)
+    await until(lambda: follower.failure, "the reader to stop")
+    assert isinstance(follower.failure, AnchorLostError)
+    assert "it is gone" in str(follower.failure)
+
+
+def test_what_is_gone_is_noticed_within_ten_seconds() -> None:
+    assert rules.LOOK_EVERY_S + rules.TICK_S + rules.QUIET_S < 10
+    assert rules.LONGEST_WITHOUT_LOOK_S == 10
+
+
+async def test_an_old_end_told_by_a_replaced_leader_is_a_doubt_and_no_loss() -> None:
+    here = Following()
+    follower = await here.begin()
+    here.log.end_told = 3
+    with pytest.raises(TimeoutError, match="before the last winner"):
+        await follower.wait_for_end(TIMEOUT_S)
+    assert follower.failure is None
+    assert follower._reader.in_doubt
+    here.log.end_told = None
+    assert (await follower.wait_for_end(TIMEOUT_S)).epoch == 6
+    await until(lambda: not follower._reader.in_doubt, "the doubt to end")
+
+
+def _stray(value: bytes) -> bytes:
+    return value[:42] + OTHER_LOG + value[58:]
+
+
+async def test_strays_stop_nobody_and_share_one_look() -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    looks = here.log.looks
+    here.log.may_look.clear()
+    for value in (*map(_stray, here.values[3:8]), here.values[3]):
+        here.log.append(value)
+    await until(lambda: len(follower._reader._held) == 6, "all records to be held back")
+    here.log.may_look.set()
+    assert (await follower.wait_for_epoch(4, TIMEOUT_S)).epoch == 4
+    assert (follower.fold.chain.strays, follower.failure) == (5, None)
+    assert here.strays == ["ada from -"] * 2 + ["coordinator from -"] * 3
+    assert here.log.looks - looks <= 2
+
+
+async def test_a_stray_in_a_topic_made_anew_stops_the_reader() -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    here.partition.recreate()
+    for value in here.values[:5]:
+        here.log.append(_stray(value))
+    await until(lambda: follower.failure, "the reader to stop")
+    assert isinstance(follower.failure, AnchorLostError)
+    assert (follower.image.epoch, follower.fold.chain.strays) == (3, 0)
+
+
+async def test_a_witness_of_a_lost_winner_stops_the_reader_for_good() -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    here.log.append(here.values[5])  # its writer had read epochs 4 and 5, which are not there
+    await until(lambda: follower.failure, "the reader to stop")
+    assert isinstance(follower.failure, LostWinnersError)
+    assert "stele recover" in str(follower.failure)
+
+
+async def test_a_process_that_was_away_looks_before_it_applies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    here.log.may_look.clear()
+    monkeypatch.setattr(follower._reader._pulse, "beat", lambda: 1.5)
+    here.deliver(Record(3, here.values[3]))
+    monkeypatch.undo()
+    assert follower.image.epoch == 3
+    assert follower._reader.doubt == "this process was away for 1.5 s"
+    here.partition.append(here.values[3])
+    here.log.may_look.set()
+    await until(lambda: follower.image.epoch == 4, "the record to be applied after the look")
+
+
+async def test_no_look_for_ten_seconds_is_a_doubt_that_health_tells(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(rules, "LONGEST_WITHOUT_LOOK_S", 0.2)
+    monkeypatch.setattr(rules, "QUIET_S", 0.0)
+    monkeypatch.setattr(rules, "RETRY_S", 0.02)
+    here.log.error = TimeoutError("no leader")
+    await until(lambda: "no leader" in follower.trouble, "the trouble to be told")
+    assert follower.image.epoch == 3
+    assert follower.failure is None
+    here.log.error = None
+    await until(lambda: not follower.trouble, "the trouble to end")
+
+
+async def test_the_steady_state_looks_every_two_seconds_and_not_for_each_record() -> None:
+    here = Following(held=1)
+    follower = await here.begin()
+    looks = here.log.looks
+    for value in here.values[1:]:
+        here.log.append(value)
+    await follower.wait_for_epoch(len(here.values), TIMEOUT_S)
+    assert here.log.looks - looks <= 1
+
+
+async def test_a_restarted_process_is_not_caught_up_below_what_it_acknowledged() -> None:
+    here = Following(held=4)
+    epochs = three_nodes()[0].epochs
+    floor = Floor(6, epochs[5].state_id)
+    follower = LogFollower(here.log, floor=floor)
+    follower.start()
+    with pytest.raises(TimeoutError):
+        await follower.wait_for_end(0.05)
+    assert "acknowledged epoch 6" in follower.trouble
+    for value in here.values[4:6]:
+        here.log.append(value)
+    assert (await follower.wait_for_end(TIMEOUT_S)).epoch == 6
+    assert follower.trouble == ""
+
+
+async def test_a_process_stops_where_the_log_differs_from_what_it_acknowledged() -> None:
+    here = Following(held=6)
+    follower = LogFollower(here.log, floor=Floor(4, bytes(16)))
+    follower.start()
+    with pytest.raises(OtherHistoryError, match="epoch 4"):
+        await follower.wait_for_end(TIMEOUT_S)
+
+
+async def test_a_log_in_another_topic_than_it_was_founded_in_is_not_read() -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    follower.fold.image = Image(founding=ClusterImage(topic_id="the first"), epoch=3)
+    with pytest.raises(AnchorLostError, match="not the first"):
+        follower._reader.topic_id = ""
+        await follower.wait_for_end(TIMEOUT_S)

@@ -1,0 +1,82 @@
+"""The check of the schema files: old records stay readable, and no released schema is overwritten."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.log import schemas as module
+
+
+def record(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "Epoch", "namespace": "stele", "fields": list(fields)}
+
+
+AT = {"name": "at_ms", "type": "long"}
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    """A folder with a released schema of one field."""
+    write(tmp_path, record(AT))
+    assert module._release(tmp_path) == 0
+    return tmp_path
+
+
+def write(folder: Path, schema: dict[str, Any]) -> None:
+    (folder / "epoch.avsc").write_text(json.dumps(schema))
+    module.load_schemas.cache_clear()
+
+
+def history(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in (folder / "history").glob("*.avsc")}
+
+
+def test_a_changed_schema_must_be_released(
+    released: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(released, record(AT, {"name": "why", "type": "string", "default": ""}))
+    assert module._check(released) == 1
+    assert "release" in capsys.readouterr().out
+    assert module._release(released) == 0
+    assert len(history(released)) == 2
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_field_without_a_default_that_older_records_do_not_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], nested: bool
+) -> None:
+    def schema(*more: dict[str, Any]) -> dict[str, Any]:
+        if not nested:
+            return record(AT, *more)
+        node = {"type": "record", "name": "Node", "fields": [AT, *more]}
+        union = {"type": "array", "items": ["null", node]}
+        return record({"name": "nodes", "type": union})
+
+    write(tmp_path, schema())
+    module._release(tmp_path)
+    write(tmp_path, schema({"name": "why", "type": "string"}))
+    assert module._release(tmp_path) == 1
+    assert "why has no default" in capsys.readouterr().out
+    write(tmp_path, schema({"name": "why", "type": "string", "default": ""}))
+    next(p for p in (tmp_path / "history").iterdir() if "why" in p.read_text()).unlink()
+    assert module._release(tmp_path) == 0
+
+
+def test_a_logical_type_which_no_fingerprint_shows_is_refused_and_overwrites_nothing(
+    released: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = history(released)
+    logical = {"type": "long", "logicalType": "timestamp-millis"}
+    write(released, record({"name": "at_ms", "type": logical}))
+    assert module._release(released) == 1
+    assert "logical type" in capsys.readouterr().out
+    assert history(released) == before
+
+
+def test_documentation_may_change(released: Path) -> None:
+    before = history(released)
+    write(released, record({**AT, "doc": "milliseconds"}))
+    assert module._release(released) == 0
+    assert history(released) == before

@@ -1,0 +1,124 @@
+"""A build with newer facts and fields writes what older builds can read, as long as that loses nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.domain import decide as decide_module
+from stele.domain.cluster.facts import FoundCluster
+from stele.domain.commands import Envelope, Rejection, SetSetting
+from stele.domain.decide import decide
+from stele.domain.facts import Epoch
+from stele.domain.features.facts import SettingChanged
+from stele.domain.membership.facts import Node, NodeChanged
+from stele.domain.registry import FEATURES_OF_FACTS, required_features
+from stele.domain.requests.ids import named
+from stele.log import codec, schemas, sufficient
+from stele.log.codec import decode_epoch, encode_epoch
+from stele.log.schemas import HEADER_BYTES, load_schemas, schema_folder
+from tests.domain.history import three_nodes
+
+NODE = Node(node_id="n1", address="http://n1", dc="dc1", rack="r1", num_tokens=16)
+
+
+def epoch(*facts: Any) -> Epoch:
+    return Epoch(
+        prev_state_id=bytes(16),
+        state_id=bytes(16),
+        epoch=1,
+        request_id="r",
+        command="c",
+        facts=facts,
+    )
+
+
+@pytest.fixture
+def release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
+    """Releases a schema of Epoch that was changed; gives its header."""
+    folder = tmp_path / "schemas"
+    shutil.copytree(schema_folder(), folder)
+    caches = (load_schemas, sufficient.releases, codec._tails)
+
+    def forget() -> None:
+        for cached in caches:
+            cached.cache_clear()
+
+    def change(edit: Callable[[list[Any]], None]) -> bytes:
+        path = folder / "epoch.avsc"
+        schema = json.loads(path.read_text())
+        edit(next(f for f in schema["fields"] if f["name"] == "facts")["type"]["items"])
+        path.write_text(json.dumps(schema))
+        assert schemas._release(folder) == 0
+        forget()
+        return load_schemas().headers["Epoch"]
+
+    monkeypatch.setenv("STELE_SCHEMAS", str(folder))
+    forget()
+    yield change
+    forget()
+
+
+def new_field(facts: list[Any]) -> None:
+    (node,) = (f["fields"][0]["type"] for f in facts if f["name"] == "NodeChanged")
+    node["fields"].append({"name": "host_name", "type": "string", "default": ""})
+
+
+def new_fact(facts: list[Any]) -> None:
+    facts.append({"type": "record", "name": "TabletMoved", "fields": []})
+
+
+def header_of(*facts: Any) -> bytes:
+    return encode_epoch(epoch(*facts))[:HEADER_BYTES]
+
+
+def test_a_new_fact_changes_the_records_that_carry_it_alone(release: Callable[..., bytes]) -> None:
+    before = load_schemas().headers["Epoch"]
+    after = release(new_fact)
+    assert before != after
+    known = encode_epoch(epoch(NodeChanged(NODE)))
+    assert known[:HEADER_BYTES] == before
+    assert decode_epoch(known).facts == (NodeChanged(NODE),)
+    record = {"facts": [("stele.TabletMoved", {})]}
+    assert sufficient.oldest_sufficient("Epoch", record) == after
+
+
+def test_a_new_field_is_written_once_it_says_something(release: Callable[..., bytes]) -> None:
+    before = load_schemas().headers["Epoch"]
+    after = release(new_field)
+    node = {"node_id": "n1", "host_name": ""}
+    for name, header in (("", before), ("rack12-host7", after)):
+        fact = ("stele.NodeChanged", {"node": {**node, "host_name": name}})
+        assert sufficient.oldest_sufficient("Epoch", {"facts": [fact]}) == header
+
+
+def test_of_several_releases_the_oldest_that_suffices_is_taken(
+    release: Callable[..., bytes],
+) -> None:
+    first = load_schemas().headers["Epoch"]
+    second, third = release(new_field), release(new_fact)
+    assert load_schemas().releases["Epoch"] == (first, second, third)
+    assert header_of(SettingChanged("a", "b")) == first
+
+
+def test_required_features_come_from_the_facts_and_what_needs_an_absent_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history, _ = three_nodes()
+    monkeypatch.setitem(FEATURES_OF_FACTS, SettingChanged, "settings_v2")
+    assert required_features((SettingChanged("a", "b"),)) == ("settings_v2",)
+    assert required_features((NodeChanged(NODE),)) == ()
+    asked = Envelope(request_id=named("x"), command=SetSetting("a", "b"))
+    refused = decide(history.image, asked, 0)
+    assert isinstance(refused, Rejection)
+    assert refused.code == "feature_not_enabled"
+    assert refused.details == {"features": "settings_v2"}
+    assert decide_module.required_features is required_features
+    assert not isinstance(
+        decide(history.image, Envelope(request_id=named("y"), command=FoundCluster()), 0), Rejection
+    )

@@ -1,0 +1,235 @@
+"""Do operations whose locks are disjoint commute? Random rings, joins and leaves; racks come and go.
+
+Locking the rows that change is not enough: the last test finds two operations that then differ from
+their serial execution.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import combinations, pairwise, permutations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.domain.ring import transition
+from stele.domain.ring.locks import disjoint, locks_of, overlaps
+from stele.domain.ring.ranges import Placement, PlacementError, Range, apply, contains, upper_bound
+from stele.domain.ring.strategy import NodeLocation, placement_of
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.transition import (
+    WHOLE_RING,
+    Interval,
+    Prepared,
+    equals_at_rest,
+    prepare_rings,
+)
+from tests.domain.ring.rings import Ring, join, leave, some_token
+
+TOKENS = 1 << 16
+"""Tokens are drawn from so many, around zero: close enough to fall next to each other now and then."""
+
+
+class World(msgspec.Struct, frozen=True):
+    """How large the rings are, and whether a join may bring a new rack and a leave empty one."""
+
+    nodes: int
+    tokens: int
+    rf: int
+    racks: int
+    operations: int = 2
+    racks_change: bool = False
+    trials: int = 60
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """A join, which has a location, or a leave."""
+
+    node: str
+    tokens: tuple[int, ...]
+    location: NodeLocation | None = None
+
+
+WORLDS = (
+    World(8, 1, 2, 2),
+    World(10, 1, 3, 3),
+    World(12, 1, 3, 1),
+    World(12, 2, 2, 2),
+    World(14, 2, 3, 3),
+    World(14, 1, 3, 4),
+    World(10, 1, 3, 2, racks_change=True),
+    World(12, 1, 3, 3, racks_change=True),
+    World(12, 1, 2, 1, racks_change=True),
+    World(16, 1, 2, 2, operations=3),
+    World(18, 1, 3, 3, operations=3),
+)
+
+Locks = Callable[[Prepared], Sequence[Interval]]
+
+
+def ring_of(world: World, rng: random.Random) -> Ring:
+    ring = Ring({}, {})
+    for i in range(world.nodes):
+        location = NodeLocation("dc1", f"r{i % world.racks}")
+        ring = join(ring, f"n{i}", location, *free_tokens(ring, world.tokens, rng))
+    return ring
+
+
+def free_tokens(ring: Ring, count: int, rng: random.Random) -> tuple[int, ...]:
+    tokens = set[int]()
+    while len(tokens) < count:
+        tokens.add(rng.randrange(-TOKENS // 2, TOKENS // 2))
+        tokens -= ring.tokens.keys()
+    return tuple(sorted(tokens))
+
+
+def some_operation(ring: Ring, world: World, rng: random.Random) -> Operation:
+    if rng.random() < 0.5:
+        racks = sorted({place.rack for place in ring.locations.values()})
+        location = NodeLocation("dc1", rng.choice(racks + ["new"] * world.racks_change))
+        return Operation(f"j{rng.randrange(10**9)}", free_tokens(ring, world.tokens, rng), location)
+    node = rng.choice(sorted(ring.locations))
+    return Operation(node, tuple(t for t, owner in ring.tokens.items() if owner == node))
+
+
+def after(ring: Ring, operations: Sequence[Operation]) -> Ring:
+    for operation in operations:
+        if operation.location is None:
+            ring = leave(ring, operation.node)
+        else:
+            ring = join(ring, operation.node, operation.location, *operation.tokens)
+    return ring
+
+
+def possible(ring: Ring, world: World, operations: Sequence[Operation]) -> bool:
+    """No two of one node or token, replicas enough, and the racks stay unless they may go."""
+    tokens = [token for operation in operations for token in operation.tokens]
+    if len({o.node for o in operations}) < len(operations) or len(set(tokens)) < len(tokens):
+        return False
+    left = after(ring, [o for o in operations if o.location is None])
+    racks = {place.rack for place in left.locations.values()}
+    return len(left.locations) >= world.rf and (world.racks_change or len(racks) == world.racks)
+
+
+def accepted(
+    world: World, seed: int, locks: Locks
+) -> Iterator[tuple[Ring, dict[Operation, Prepared]]]:
+    """Rings with operations whose locks are pairwise disjoint, each planned as if it were alone."""
+    rng = random.Random(seed)
+    for _ in range(world.trials):
+        ring = ring_of(world, rng)
+        operations = [some_operation(ring, world, rng) for _ in range(world.operations)]
+        if possible(ring, world, operations):
+            plans = {operation: prepared(ring, operation, world) for operation in operations}
+            locked = map(locks, plans.values())
+            if not any(overlaps(a, b) for a, b in combinations(locked, 2)):
+                yield ring, plans
+
+
+def prepared(ring: Ring, operation: Operation, world: World) -> Prepared:
+    then = after(ring, [operation])
+    return prepare_rings(
+        ring.tokens, then.tokens, ring.locations, then.locations, {"dc1": world.rf}
+    )
+
+
+def at_rest(ring: Ring, world: World) -> Placement:
+    return placement_of(ring.tokens, ring.locations, {"dc1": world.rf})
+
+
+def production_locks(found: Prepared) -> Sequence[Interval]:
+    return locks_of(found.plan, found.before)
+
+
+def changed_rows_only(found: Prepared) -> Sequence[Interval]:
+    return disjoint((row.start, row.end) for row in found.plan.rows)
+
+
+def rests_as(live: Placement, computed: Placement) -> bool:
+    return equals_at_rest(live, computed, [WHOLE_RING])
+
+
+def serial(ring: Ring, plans: Mapping[Operation, Prepared], world: World) -> bool:
+    """Each, planned as if it were alone, in every order, gives what the whole ring is computed to be."""
+    computed = {
+        frozenset(some): at_rest(after(ring, some), world)
+        for count in range(len(plans) + 1)
+        for some in combinations(plans, count)
+    }
+    for order in permutations(plans):
+        placement = computed[frozenset()]
+        for done, operation in enumerate(order, start=1):
+            try:
+                delta = transition.finish(placement, plans[operation].plan, 0)
+                placement = apply(placement, delta.removed, delta.added)
+            except PlacementError:
+                return False
+            if not rests_as(placement, computed[frozenset(order[:done])]):
+                return False
+    return True
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=str)
+def test_operations_with_disjoint_locks_equal_serial_execution(world: World) -> None:
+    tried = 0
+    for ring, plans in accepted(world, 1, production_locks):
+        tried += 1
+        assert serial(ring, plans, world), (ring, list(plans))
+    assert tried >= 5, "too few operations had disjoint locks to say anything"
+
+
+def test_steps_of_two_operations_may_come_in_turns() -> None:
+    """Split, write both, and the way back or on: what is not locked by the other stays at rest."""
+    world = World(14, 1, 3, 3)
+    steps = (transition.split_delta, transition.write_both_read_old, transition.write_both_read_new)
+    for ring, plans in accepted(world, 2, production_locks):
+        one, two = plans.values()
+        placement = at_rest(ring, world)
+        for version, step in enumerate((*steps, transition.finish), start=1):
+            for found in (one, two):
+                delta = step(placement, found.plan, version)
+                placement = apply(placement, delta.removed, delta.added)
+        assert rests_as(placement, at_rest(after(ring, list(plans)), world))
+        placement = at_rest(ring, world)
+        for version, step in enumerate((*steps, transition.rollback), start=1):
+            delta = step(placement, one.plan, version)
+            placement = apply(placement, delta.removed, delta.added)
+            assert equals_at_rest(placement, two.before, locks_of(two.plan, two.before))
+        assert rests_as(placement, at_rest(ring, world))
+
+
+def test_locking_the_changed_rows_alone_is_not_enough() -> None:
+    for world in WORLDS:
+        for ring, plans in accepted(world, 1, changed_rows_only):
+            if not serial(ring, plans, world):
+                return
+    raise AssertionError(
+        "no two operations were found whose changed rows are disjoint and that differ"
+    )
+
+
+some_bounds = st.lists(some_token | st.just(MIN_TOKEN), min_size=2, max_size=2).map(
+    lambda pair: (min(pair), max(pair)) if min(pair) < max(pair) else (min(pair), MIN_TOKEN)
+)
+
+
+@given(intervals=st.lists(some_bounds, max_size=8), token=some_token | st.just(MAX_TOKEN))
+def test_disjoint_intervals_hold_the_same_tokens(intervals: list[Interval], token: int) -> None:
+    found = disjoint(intervals)
+    held = any(contains(Range(*interval), token) for interval in intervals)
+    assert sum(contains(Range(*interval), token) for interval in found) == held
+    assert all(upper_bound(a[1]) < b[0] for a, b in pairwise(found))
+
+
+@given(a=st.lists(some_bounds, max_size=4), b=st.lists(some_bounds, max_size=4))
+def test_locks_overlap_when_an_end_of_one_lies_in_the_other(
+    a: list[Interval], b: list[Interval]
+) -> None:
+    """Two unions of (start, end] meet exactly if the least of two ends lies in both."""
+    ends = [x[1] for x in (*a, *b)]
+    shared = any(
+        any(contains(Range(*x), end) for x in a) and any(contains(Range(*y), end) for y in b)
+        for end in ends
+    )
+    assert overlaps(disjoint(a), disjoint(b)) == shared == overlaps(disjoint(b), disjoint(a))

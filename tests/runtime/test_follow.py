@@ -1,0 +1,63 @@
+"""Reading the log to its end at the start of a service: for as long as it takes, and no longer than asked."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from stele.log.follower import LogFollower
+from stele.runtime import follow
+from stele.runtime.follow import Followed
+from tests.node.world import World
+
+LIMIT_S = 5.0
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(follow, "LAST_PAUSE_S", 0.01)
+
+
+def failing(follower: LogFollower, *errors: Exception) -> list[Exception]:
+    """The next waits for the end raise these; returns those that are still to come."""
+    left, wait_for_end = list(errors), follower.wait_for_end
+
+    async def wait(timeout_s: float) -> object:
+        if left:
+            raise left.pop(0)
+        return await wait_for_end(timeout_s)
+
+    follower.wait_for_end = wait  # type: ignore[method-assign,assignment]
+    return left
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_log_that_does_not_answer_is_asked_again_until_its_end_is_read() -> None:
+    followed = Followed(await World().follower())
+    left = failing(followed.follower, *(TimeoutError(f"try {each}") for each in range(20)))
+    assert not followed.health().ok
+    await asyncio.wait_for(followed.catch_up(), LIMIT_S)
+    assert not left and followed.caught_up.is_set() and followed.health().ok
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_does_not_pass_is_not_asked_again() -> None:
+    followed = Followed(await World().follower())
+    left = failing(followed.follower, ValueError("unreadable"), TimeoutError("never raised"))
+    with pytest.raises(ValueError, match="unreadable"):
+        await followed.catch_up()
+    assert len(left) == 1 and not followed.caught_up.is_set()
+
+
+async def test_catching_up_can_be_cancelled_in_a_pause() -> None:
+    followed = Followed(await World().follower())
+    left = failing(followed.follower, *(TimeoutError("away") for _ in range(1000)))
+    task = asyncio.create_task(followed.catch_up())
+    async with asyncio.timeout(LIMIT_S):
+        while len(left) == 1000:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, LIMIT_S)

@@ -1,0 +1,205 @@
+"""Founding is an act, and a log that was lost is noticed: the real process on a real broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from stele.domain.facts import Epoch
+from stele.log.codec import encode_epoch
+from stele.log.flows import flow_topic
+from stele.metadata_log.evidence import GUARD_KEY
+from stele.runtime.kafka import ensure_topics
+from stele.session_guard.check import guard_key
+from tests.polling import wait_until
+from tests.services.metadata_logs import DEADLINE_S, Service
+
+pytestmark = pytest.mark.broker
+
+NOTICED_S = 10.0
+
+
+class Start(Protocol):
+    def __call__(self, instance: str = "ml-1", **env: str) -> Service: ...
+
+
+@pytest.fixture
+def start(kafka: str, cluster: str, tmp_path: Path) -> Iterator[Start]:
+    with ExitStack() as stack:
+
+        def started(instance: str = "ml-1", **env: str) -> Service:
+            service = Service(tmp_path, kafka, cluster, instance, **env)
+            stack.callback(service.stop)
+            return service.start()
+
+        yield started
+
+
+def reason_of(service: Service) -> str:
+    answer = service.http.get("/healthz")
+    return "" if answer.status_code == 200 else str(answer.json()["reason"])
+
+
+def append(bootstrap: str, topic: str, value: bytes) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, value)
+    assert producer.flush(DEADLINE_S) == 0
+
+
+def make_anew(bootstrap: str, cluster: str) -> None:
+    """Delete the topic of epochs and make it again, as an operator's slip would."""
+    topic = flow_topic(cluster, "epochs")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
+    wait_until(
+        lambda: topic not in admin.list_topics(timeout=10).topics, "the topic to go", DEADLINE_S
+    )
+    ensure_topics(bootstrap, cluster)
+
+
+def test_an_empty_topic_is_no_cluster_until_it_is_founded(start: Start) -> None:
+    service = start(STELE_FOUND="no")
+    wait_until(lambda: "stele found" in reason_of(service), "health to say what to do", DEADLINE_S)
+    early = service.command("early", type="set_setting", name="a", value="1")
+    assert (early.status_code, early.json()["code"]) == (412, "not_founded")
+    assert service.http.get("/v1/state", params={"level": "linearizable"}).status_code == 503
+    assert service.get("/v1/state")["epoch"] == 0
+    founded = service.command("found-1", type="found").json()
+    assert (founded["applied"], founded["epoch"]) == (True, 1)
+    fact = service.get("/v1/epochs/1")["facts"][0]
+    state = service.wait_healthy().get("/v1/state")
+    assert (
+        fact["log_id"]
+        == state["log_id"]
+        == founded["log_id"]
+        == service.get("/v1/position")["log_id"]
+    )
+    assert fact["topic_id"]
+    assert service.set("a", "1", "early")["applied"]
+    again = service.command("found-2", type="found").json()
+    assert (again["applied"], again["log_id"]) == (True, founded["log_id"])
+    assert service.get("/v1/state")["cluster_id"] == state["cluster_id"]
+
+
+def test_of_two_founders_one_is_adopted(start: Start) -> None:
+    services = [start(f"ml-{number}", STELE_FOUND="no") for number in (1, 2)]
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(lambda s: s.command(f"f-{s.instance}", type="found"), services))
+    assert [answer.status_code for answer in answers] == [200, 200]
+    for service in services:
+        service.wait_healthy()
+    states = [service.get("/v1/state", level="barrier") for service in services]
+    assert len({(state["cluster_id"], state["log_id"]) for state in states}) == 1
+    assert services[0].set("a", "1")["applied"]
+    assert services[1].set("b", "1")["applied"]
+
+
+def test_founding_is_refused_where_orders_were_sent_before(
+    start: Start, kafka: str, cluster: str
+) -> None:
+    ensure_topics(kafka, cluster)
+    append(kafka, flow_topic(cluster, "orders"), b"an order of the old cluster")
+    service = start(STELE_FOUND="auto")
+    wait_until(lambda: "has held records" in reason_of(service), "health to say why", DEADLINE_S)
+    answer = service.command("f", type="found")
+    assert (answer.status_code, answer.json()["code"]) == (412, "older_cluster")
+    assert service.get("/v1/state")["epoch"] == 0
+
+
+def test_founding_is_refused_where_redis_knows_an_older_cluster(
+    start: Start, redis_url: str, cluster: str
+) -> None:
+    from redis import Redis
+
+    assert GUARD_KEY.format(cluster=cluster) == guard_key(cluster)
+    Redis.from_url(redis_url).hset(guard_key(cluster), "cluster_id", f"{cluster}/old")
+    service = start(STELE_FOUND="auto", STELE_REDIS_URL=redis_url)
+    wait_until(lambda: f"{cluster}/old" in reason_of(service), "health to say why", DEADLINE_S)
+
+
+def test_a_process_that_slept_through_a_topic_made_anew_acknowledges_nothing(
+    start: Start, kafka: str, cluster: str
+) -> None:
+    old = start("old", STELE_FOUND="auto").wait_healthy()
+    for number in range(5):
+        old.set(f"a{number}", "1")
+    epoch = old.get("/v1/state")["epoch"]
+    assert old._process is not None
+    os.kill(old._process.pid, signal.SIGSTOP)
+    try:
+        make_anew(kafka, cluster)
+        new = start("new", STELE_FOUND="auto").wait_healthy()
+        for number in range(3 * epoch):
+            new.set(f"b{number}", "1")
+    finally:
+        os.kill(old._process.pid, signal.SIGCONT)
+    answer = old.command("LOST", type="set_setting", name="important", value="yes")
+    assert answer.status_code == 503, answer.text
+    wait_until(lambda: "not there any more" in reason_of(old), "health to say why", DEADLINE_S)
+    assert old.http.get("/v1/state", params={"level": "linearizable"}).status_code == 503
+    assert old.http.get("/v1/state", params={"level": "barrier"}).status_code == 503
+    assert old.get("/v1/state")["epoch"] == epoch
+    assert "important" not in new.get("/v1/state", level="linearizable")["settings"]
+    assert new.set("after", "1")["applied"]
+
+
+def test_a_topic_that_is_gone_is_told_by_health_within_ten_seconds(
+    start: Start, kafka: str, cluster: str
+) -> None:
+    service = start(STELE_FOUND="auto").wait_healthy()
+    service.set("a", "1")
+    topic = flow_topic(cluster, "epochs")
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
+    began_s = time.monotonic()
+    wait_until(lambda: reason_of(service), "health to turn", DEADLINE_S)
+    assert time.monotonic() - began_s < NOTICED_S
+    assert service.get("/v1/state")["settings"]["a"] == "1"
+
+
+def _stray(like: dict[str, Any]) -> bytes:
+    """A record of a writer that follows another log, on the very state that is newest here."""
+    return encode_epoch(
+        Epoch(
+            prev_state_id=bytes.fromhex(like["state_id"]),
+            state_id=bytes(range(16)),
+            log_id=bytes([7]) * 16,
+            epoch=like["epoch"] + 1,
+            witness_epoch=like["epoch"] + 40,
+            request_id="stray",
+            command="noop",
+            facts=(),
+            actor="an old writer",
+        )
+    )
+
+
+def test_a_record_of_another_log_stops_nobody(start: Start, kafka: str, cluster: str) -> None:
+    services = [start(f"ml-{number}", STELE_FOUND="auto").wait_healthy() for number in (1, 2)]
+    last = services[0].set("a", "1")
+    append(kafka, flow_topic(cluster, "epochs"), _stray(last))
+    assert services[0].set("b", "1")["epoch"] == last["epoch"] + 1
+    for service in services:
+        assert service.get("/v1/state", level="barrier")["settings"]["b"] == "1"
+        assert reason_of(service) == ""
+        assert "stele_log_strays 1.0" in service.http.get("/metrics").text
+
+
+def test_a_command_for_another_log_is_not_decided(start: Start) -> None:
+    service = start(STELE_FOUND="auto").wait_healthy()
+    command = {"type": "set_setting", "name": "a", "value": "1"}
+    body = {"request_id": "r", "command": command, "log_id": "07" * 16}
+    answer = service.http.post("/v1/commands", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (412, "other_log")
+    body["log_id"] = service.get("/v1/state")["log_id"]
+    assert service.http.post("/v1/commands", json=body).status_code == 200

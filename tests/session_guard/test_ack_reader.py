@@ -1,0 +1,87 @@
+"""The reader of acks: when it ends, the guard ends, and says why."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from stele.runtime.follow import run_beside
+from stele.runtime.service import Stop
+from stele.session_guard import acks
+from stele.session_guard.acks import AckReader, AcksLost
+from stele.session_guard.settings import SessionGuardSettings
+from stele.session_guard.tail import Fetched
+
+LIMIT_S = 5.0
+
+
+class FakeApp(SimpleNamespace):
+    """What the reader looks at in a Faust application."""
+
+    crashed = False
+    should_stop = False
+    crash_reason: Exception | None = None
+
+
+@pytest.fixture
+def app() -> FakeApp:
+    return FakeApp(consumer=SimpleNamespace(fetched=dict))
+
+
+@pytest.fixture
+def reader(tmp_path: Path, app: FakeApp) -> Iterator[AckReader]:
+    settings = SessionGuardSettings(cluster="c", instance_id="guard-1")
+    confirmed = list[tuple[float, float]]()
+    made = AckReader(settings, str(tmp_path), lambda *_: None, lambda *at: confirmed.append(at))
+    made.app = app
+    made.confirmed = confirmed  # type: ignore[attr-defined]
+    yield made
+
+
+@pytest.mark.parametrize("how", ["crashed", "should_stop"])
+async def test_a_reader_that_ends_takes_the_guard_down_with_a_reason(
+    reader: AckReader, app: FakeApp, how: str
+) -> None:
+    stop = Stop()
+    with pytest.raises(AcksLost, match="not authorized"):
+        async with run_beside(asyncio.ensure_future(reader.watch()), stop):
+            assert not stop.requested
+            app.crash_reason = RuntimeError("not authorized for acks")
+            setattr(app, how, True)
+            await asyncio.wait_for(stop.wait(), LIMIT_S)
+            assert stop.reason
+
+
+async def test_reading_is_told_on_and_a_stall_says_why(
+    reader: AckReader, app: FakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acks, "STALLED_S", 0.5)
+    monkeypatch.setattr(reader, "_why_stalled", lambda: "the topic is gone")
+    reader._tail.start({0: 0}, {0: 0}, 0.0)
+    answers = iter(range(4))
+    app.consumer.fetched = lambda: {0: Fetched(0, next(answers, 3))}
+    task = asyncio.create_task(reader.watch())
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while not reader.trouble:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert reader.trouble == "the topic is gone"
+        assert reader.confirmed  # type: ignore[attr-defined]
+        app.consumer.fetched = lambda: {0: Fetched(0, object())}
+        async with asyncio.timeout(LIMIT_S):
+            while reader.trouble:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def test_the_group_is_named_after_the_instance_and_its_member_is_static(tmp_path: Path) -> None:
+    settings = SessionGuardSettings(cluster="c", instance_id="guard-1")
+    made = AckReader(settings, str(tmp_path), lambda *_: None, lambda *_: None)
+    assert made.app.conf.id == "stele.c.session-guard.guard-1"
+    assert made.app.conf.consumer_group_instance_id == "guard-1"

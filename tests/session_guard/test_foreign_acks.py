@@ -1,0 +1,44 @@
+"""The guard leaves out what speaks of another log, and counts it."""
+
+from stele.domain.messages import Ack
+from stele.log.codec import encode_ack, encode_epoch
+from stele.log.follower import LogFollower
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.runtime.metrics import foreign_messages
+from stele.session_guard.guard import Guard
+from tests.domain.history import three_nodes
+
+
+async def test_an_ack_of_another_log_is_left_out_and_counted() -> None:
+    partition = MemoryPartition()
+    for epoch in three_nodes()[0].epochs:
+        partition.append(encode_epoch(epoch))
+    follower = LogFollower(MemoryLog(partition))
+    follower.start()
+    image = await follower.wait_for_end(10)
+    guard = Guard(follower, 5.0)
+
+    def ack(log_id: bytes) -> bytes:
+        version = image.topology.version
+        return encode_ack(
+            Ack(
+                node_id="n1",
+                boot_id="1",
+                sequence=1,
+                epoch=image.epoch,
+                version=version,
+                fence_version=version,
+                oldest_version_in_use=version,
+                log_id=log_id,
+                state_id=image.state_id,
+            )
+        )
+
+    counted = foreign_messages.labels("acks")
+    before = counted._value.get()
+    guard.on_ack(ack(bytes([4] * 16)))
+    assert "n1" in {blocker.node_id for blocker in guard.barrier().blockers}
+    assert counted._value.get() == before + 1
+    guard.on_ack(ack(image.log_id))
+    assert "n1" not in {blocker.node_id for blocker in guard.barrier().blockers}
+    follower.stop()

@@ -1,0 +1,75 @@
+"""Proofs that an image is current: their age, one probe for all who ask, none when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from tests.session_guard.world import GuardedWorld
+
+
+async def test_a_proof_is_as_old_as_its_question() -> None:
+    world = await GuardedWorld.make()
+    assert world.proofs.age_s() == float("inf")
+    world.withhold_answers()
+    before_s = time.monotonic()
+    waiting = asyncio.create_task(world.proofs.within(2.0))
+    await asyncio.sleep(0.1)
+    world.answer()
+    assert await waiting
+    assert before_s <= world.proofs.asked_at_s <= before_s + 0.09
+    await world.proofs.close()
+
+
+async def test_all_who_ask_share_one_probe_and_a_young_proof_needs_none() -> None:
+    world = await GuardedWorld.make()
+    assert all(await asyncio.gather(*(world.proofs.within(2.0) for _ in range(100))))
+    assert world.asked == 1
+    assert await world.proofs.within(2.0)
+    assert world.asked == 1
+
+
+async def test_a_question_from_before_the_moment_does_not_count_after_it() -> None:
+    world = await GuardedWorld.make()
+    assert await world.proofs.within(2.0)
+    now_s = time.monotonic()
+    assert await world.proofs.asked_after(now_s, 2.0)
+    assert world.proofs.asked_at_s > now_s
+    assert world.asked == 2
+
+
+async def test_a_question_on_its_way_is_not_enough_for_who_needs_a_later_one() -> None:
+    world = await GuardedWorld.make()
+    world.withhold_answers()
+    first = asyncio.create_task(world.proofs.within(2.0))
+    await asyncio.sleep(0.01)
+    now_s = time.monotonic()
+    later = asyncio.create_task(world.proofs.asked_after(now_s, 2.0))
+    await asyncio.sleep(0.01)
+    world.answer()
+    assert await first and await later
+    assert world.proofs.asked_at_s > now_s and world.asked == 2
+
+
+async def test_without_an_answer_there_is_no_proof_and_the_wait_has_a_limit() -> None:
+    world = await GuardedWorld.make()
+    world.cut_off()
+    began_s = time.monotonic()
+    assert not await world.proofs.within(0.2)
+    assert 0.2 <= time.monotonic() - began_s < 1.0
+    await world.proofs.close()
+
+
+async def test_an_end_that_is_not_reached_proves_nothing() -> None:
+    world = await GuardedWorld.make()
+    world.freeze()
+    world.world.start_join()
+    assert not await world.proofs.within(0.2)
+    await world.proofs.close()
+
+
+async def test_a_reader_that_has_failed_proves_nothing_and_says_why() -> None:
+    world = await GuardedWorld.make()
+    world.follower._fail(RuntimeError("the topic is not the one that it was"))
+    assert not await world.proofs.within(2.0)
+    assert "not the one that it was" in world.proofs.trouble
