@@ -12,9 +12,9 @@ from stele.domain.commands import CreateKeyspace, SetSetting, command_digest
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.features.facts import SettingChanged
-from stele.domain.requests.facts import CommandRefused
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests import memory
+from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, parse, time_ms, uuid7, uuid8
 from stele.domain.requests.memory import RequestMemory, is_limit, limit_of
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
