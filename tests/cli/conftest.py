@@ -119,7 +119,7 @@ def stele(
     """Run ``stele`` with the server as every service: ``stele("status", "--json")``."""
     monkeypatch.setenv("STELE_URL", server.url)
     monkeypatch.setenv("STELE_COORDINATOR_URLS", server.url)
-    monkeypatch.setenv("STELE_SESSION_GUARD_URLS", server.url)
+    monkeypatch.setenv("STELE_SESSION_GUARD_URLS", f"{server.url}/guard")
     monkeypatch.setenv("STELE_ACTOR", "ada")
     monkeypatch.delenv("STELE_DIR", raising=False)
 
@@ -132,37 +132,69 @@ def stele(
     return call
 
 
-def view(epoch: int = 7, **more: object) -> dict[str, object]:
-    """A state as the metadata-log shows it: two members, a keyspace, a ring of two ranges."""
-    nodes = [
-        {
-            "node_id": f"n{number}",
-            "address": f"http://127.0.0.1:{number}",
-            "dc": "dc1",
-            "rack": f"r{number}",
-            "num_tokens": 1,
-            "state": "normal",
-            "tokens": [token],
-        }
-        for number, token in ((1, -100), (2, 100))
-    ]
-    rows = [
-        {"start": -(2**63), "end": 0, "reads": ["n1"], "writes": ["n1", "n2"]},
-        {"start": 0, "end": -(2**63), "reads": ["n2"], "writes": ["n2"]},
-    ]
-    return {
-        "epoch": epoch,
-        "state_id": "ab" * 16,
-        "hash": "cd" * 32,
-        "cluster": "books",
-        "nodes": nodes,
-        "keyspaces": [{"name": "library", "replication": {"dc1": 1}, "placement": "dc1:1"}],
-        "placements": {"dc1:1": rows},
-        **more,
+STATE_ID = "ab" * 16
+NODES = [
+    {
+        "node_id": f"n{number}",
+        "address": f"http://127.0.0.1:{number}",
+        "dc": "dc1",
+        "rack": f"r{number}",
+        "num_tokens": 1,
+        "state": "normal",
+        "tokens": [token],
     }
+    for number, token in ((1, -100), (2, 100))
+]
+ROWS = [
+    {"start": -(2**63), "end": 0, "reads": ["n1"], "writes": ["n1", "n2"], "version": 2},
+    {"start": 0, "end": -(2**63), "reads": ["n2"], "writes": ["n2"]},
+]
+KEYSPACE = {
+    "keyspace_id": "id-1",
+    "name": "library",
+    "replication": {"dc1": 1},
+    "placement": "dc1:1",
+}
+Rows = list[dict[str, Any]]
 
 
-def request(status: str, **more: object) -> dict[str, object]:
+def cluster(
+    server: Server,
+    epoch: int = 7,
+    *,
+    nodes: Rows = NODES,
+    requests: Rows = [],  # noqa: B006
+    transitions: Rows = [],  # noqa: B006
+    keyspaces: Rows = [KEYSPACE],  # noqa: B006
+) -> None:
+    """Answers as of one state: two members, a keyspace, a ring of two ranges."""
+    topology = {
+        **at(epoch),
+        "cluster": "books",
+        "cluster_id": "books/1",
+        "log_id": "",
+        "topology": {"version": 3, "fence_version": 2, "since_epoch": 6, "fence_epoch": 5},
+        "coordinator": {"term": 2, "holder": "c-1"},
+        "transitions": transitions,
+    }
+    placement = {"placement": "dc1:1", "keyspaces": ["library"], "ranges": len(ROWS), "rows": ROWS}
+    server.answer("GET", "/v1/topology", topology)
+    server.answer("GET", "/v1/nodes", {**at(epoch), "nodes": nodes})
+    server.answer("GET", "/v1/requests", {**at(epoch), "requests": requests})
+    server.answer("GET", "/v1/keyspaces", {**at(epoch), "keyspaces": keyspaces})
+    server.answer("GET", "/v1/placements", {**at(epoch), **placement})
+    for row in requests:
+        carried = [t for t in transitions if row["request_id"] in request_ids(t)]
+        transition = carried[0] if carried else None
+        answer = {**at(epoch), "request": row, "transition": transition}
+        server.answer("GET", f"/v1/requests/{row['request_id']}", answer)
+
+
+def at(epoch: int) -> dict[str, Any]:
+    return {"epoch": epoch, "state_id": STATE_ID}
+
+
+def request(status: str, **more: object) -> dict[str, Any]:
     """A topology request of n3's."""
     return {
         "request_id": "join-n3-1",
@@ -173,3 +205,24 @@ def request(status: str, **more: object) -> dict[str, object]:
         "submitted_at_ms": 1_000,
         **more,
     }
+
+
+def transition(state: str, *request_ids: str, **more: object) -> dict[str, Any]:
+    """The join of n3, and of n4 and so on when there are more requests."""
+    subjects = [
+        {"request_id": request_id, "node_id": f"n{3 + index}"}
+        for index, request_id in enumerate(request_ids)
+    ]
+    return {
+        "transition_id": request_ids[0],
+        "kind": "join",
+        "state": state,
+        "entered_version": 3,
+        "entered_epoch": 6,
+        "subjects": subjects,
+        **more,
+    }
+
+
+def request_ids(transition: dict[str, Any]) -> list[str]:
+    return [subject["request_id"] for subject in transition["subjects"]]

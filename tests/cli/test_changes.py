@@ -12,7 +12,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.cli.conftest import Server, Stele, request, view
+from tests.cli.conftest import (
+    KEYSPACE,
+    NODES,
+    Server,
+    Stele,
+    at,
+    cluster,
+    request,
+    transition,
+)
 
 ACCEPTED = {"request_id": "x", "applied": True, "epoch": 8, "state_id": "00"}
 
@@ -44,7 +53,7 @@ def test_join_asks_the_node_who_it_is(server: Server, stele: Stele) -> None:
 
 
 def test_join_by_flags_does_not_ask_the_node(server: Server, stele: Stele) -> None:
-    server.answer("GET", "/v1/state", view())
+    cluster(server)
     server.answer("POST", "/v1/commands", ACCEPTED)
     flags = ("--node-id", "n3", "--dc", "dc1", "--rack", "r3", "--no-wait")
     assert stele("join", "n3.example:7000", *flags).exit_code == 0
@@ -54,27 +63,81 @@ def test_join_by_flags_does_not_ask_the_node(server: Server, stele: Stele) -> No
     assert command["cluster"] == "books"
 
 
+def test_join_at_another_service_says_what_is_there(server: Server, stele: Stele) -> None:
+    position = {"service": "metadata-log", "instance": "ml", "epoch": 1, "state_id": "", "hash": ""}
+    server.answer("GET", "/v1/position", position)
+    ran = stele("join", server.url)
+    assert ran.exit_code == 2
+    assert f"{server.url} is a metadata-log, not a data node." in ran.err
+
+
+def follows(server: Server, request_id: str, *steps: tuple[int, str, str]) -> None:
+    """The request at epochs, with its status and its transition's state."""
+    for epoch, status, state in steps:
+        row = request(status, request_id=request_id, finished_epoch=12, finished_at_ms=4_000)
+        moving = transition(state, request_id) if state else None
+        answer = {**at(epoch), "request": row, "transition": moving}
+        server.answer("GET", f"/v1/requests/{request_id}", answer)
+
+
 def test_a_change_says_its_request_id_first_and_follows_to_the_end(
     server: Server, stele: Stele
 ) -> None:
-    operation = {"request_id": "mine", "kind": "leave", "node_id": "n1"}
-    at_rest, moving = {"version": 3}, {"version": 4, "transition_state": "write_both_read_old"}
     server.answer("POST", "/v1/commands", ACCEPTED)
-    for epoch, status, topology in (
-        (8, "pending", at_rest),
-        (9, "running", moving),
-        (12, "done", at_rest),
-    ):
-        row = request(status, request_id="mine", finished_epoch=12, finished_at_ms=4_000)
-        more = {"operation": operation} if status == "running" else {}
-        server.answer("GET", "/v1/state", view(epoch, requests=[row], topology=topology, **more))
+    follows(
+        server, "mine", (8, "pending", ""), (9, "running", "write_both_read_old"), (12, "done", "")
+    )
     ran = stele("decommission", "n1", "--request-id", "mine")
     assert ran.exit_code == 0, ran.err
     lines = ran.out.splitlines()
     assert lines[0] == "request mine"
     assert lines[1] == "accepted at epoch 8"
-    assert lines[-1] == "done at epoch 12 after 3.0 s"
+    assert lines[-1] == "done at epoch 12, 3.0 s after it was asked for"
     assert any("epoch    9  write_both_read_old" in line for line in lines)
+    assert not server.asked_for("/v1/state")
+
+
+def test_a_follower_shows_the_state_of_its_own_request_only(server: Server, stele: Stele) -> None:
+    """Another transition is under way meanwhile: its state is none of ours."""
+    cluster(
+        server,
+        requests=[request("done", request_id="mine")],
+        transitions=[transition("write_both_read_old", "other")],
+    )
+    ran = stele("request", "follow", "mine")
+    assert ran.exit_code == 0, ran.err
+    assert "write_both_read_old" not in ran.out
+
+
+def test_dropping_a_keyspace_follows_the_request(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    drop = {"kind": "drop_keyspace", "node_id": "", "keyspace_id": KEYSPACE["keyspace_id"]}
+    for epoch, status in ((8, "pending"), (10, "done")):
+        row = request(status, request_id="mine", finished_epoch=10, finished_at_ms=2_000, **drop)
+        server.answer("GET", "/v1/requests/mine", {**at(epoch), "request": row})
+    ran = stele("keyspace", "drop", "library", "--request-id", "mine")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["command"] == {"type": "drop_keyspace", "name": "library"}
+    assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
+
+
+def test_cancel_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:
+    cluster(server, requests=[request("running")])
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("cancel", "join-n3", "--request-id", "mine", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["command"] == {"type": "cancel", "target": "join-n3-1"}
+    assert sent(server)["request_id"] == "mine"
+    assert server.asked_for("/v1/requests")[0].query["prefix"] == ["join-n3"]
+
+
+def test_cancel_of_an_ambiguous_beginning_sends_nothing(server: Server, stele: Stele) -> None:
+    two = [request("running"), request("pending", request_id="join-n3-2")]
+    cluster(server, requests=two)
+    ran = stele("cancel", "join-n3")
+    assert ran.exit_code == 1
+    assert "2 requests begin with 'join-n3'" in ran.err
+    assert not server.asked_for("/v1/commands")
 
 
 def test_a_request_that_failed_fails_the_command_with_its_reason(
@@ -82,18 +145,15 @@ def test_a_request_that_failed_fails_the_command_with_its_reason(
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     row = request("failed", request_id="mine", error="n1 [no data]", finished_at_ms=2_000)
-    server.answer("GET", "/v1/state", view(requests=[row]))
+    cluster(server, requests=[row])
     ran = stele("decommission", "n1", "--request-id", "mine")
     assert ran.exit_code == 1
     assert "n1 [no data]" in ran.out
 
 
 def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:
-    nodes = view()["nodes"]
-    assert isinstance(nodes, list)
-    nodes[0]["address"] = "http://127.0.0.1:9"
-    nodes[1]["address"] = server.url
-    server.answer("GET", "/v1/state", view(nodes=nodes))
+    dead, alive = "http://127.0.0.1:9", server.url
+    cluster(server, nodes=[{**NODES[0], "address": dead}, {**NODES[1], "address": alive}])
     path = "/v1/data/library/a%20b/%C3%BC"
     server.answer("PUT", path, {"timestamp": 5, "version": 3, "epoch": 7, "acks": ["n1", "n2"]})
     (tmp_path / "value").write_bytes(b"\x00\xff")
@@ -105,10 +165,7 @@ def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_p
 def test_put_reads_standard_input(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = view()["nodes"]
-    assert isinstance(nodes, list)
-    nodes[0]["address"] = server.url
-    server.answer("GET", "/v1/state", view(nodes=nodes))
+    cluster(server, nodes=[{**NODES[0], "address": server.url}])
     server.answer("PUT", "/v1/data/library/key", {"timestamp": 5, "version": 3, "epoch": 7})
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
     ran = stele("put", "library", "key", "-")
@@ -119,10 +176,7 @@ def test_put_reads_standard_input(
 def test_get_writes_the_bytes_as_they_are(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nodes = view()["nodes"]
-    assert isinstance(nodes, list)
-    nodes[0]["address"] = server.url
-    server.answer("GET", "/v1/state", view(nodes=nodes))
+    cluster(server, nodes=[{**NODES[0], "address": server.url}])
     server.answer("GET", "/v1/data/library/key", b"\x00\xff\n")
     out = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr(sys, "stdout", out)
@@ -131,21 +185,15 @@ def test_get_writes_the_bytes_as_they_are(
 
 
 def test_get_of_a_key_that_is_not_there_fails(server: Server, stele: Stele) -> None:
-    nodes = view()["nodes"]
-    assert isinstance(nodes, list)
-    nodes[0]["address"] = server.url
-    server.answer("GET", "/v1/state", view(nodes=nodes))
+    cluster(server, nodes=[{**NODES[0], "address": server.url}])
     ran = stele("get", "library", "nothing")
     assert ran.exit_code == 1
     assert "There is nothing at /v1/data/library/nothing." in ran.err
 
 
 def test_ctrl_c_leaves_the_request_running_and_says_how_to_go_on(server: Server) -> None:
-    operation = {"request_id": "mine", "kind": "leave", "node_id": "n1"}
-    moving = {"version": 4, "transition_state": "write_both_read_old"}
-    row = request("running", request_id="mine")
     server.answer("POST", "/v1/commands", ACCEPTED)
-    server.answer("GET", "/v1/state", view(requests=[row], topology=moving, operation=operation))
+    follows(server, "mine", (9, "running", "write_both_read_old"))
     arguments = ("decommission", "n1", "--request-id", "mine", "--url", server.url)
     child = subprocess.Popen(
         [sys.executable, "-u", "-m", "stele.cli", *arguments],

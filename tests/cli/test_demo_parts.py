@@ -6,18 +6,20 @@ import asyncio
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from stele.cli.demo.checks import Check, Report, read_report
 from stele.cli.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, number_in, value_of
-from stele.cli.demo.operation import step_durations
+from stele.cli.demo.operation import Fault, step_durations
 from stele.cli.demo.scenario import STEPS, chosen_steps
-from stele.cli.demo.steps.fences import holds
 from stele.cli.demo.steps.library import library_files
+from stele.cli.demo.steps.together import Watch
 from stele.cli.errors import CliError
 from stele.cli.facts import EpochRow
-from stele.cli.models import PlacementRow
-from tests.cli.conftest import Server
+from stele.domain.topology.facts import TransitionSummary
+from stele.runtime.answers.metadata_log import RequestAnswer
+from tests.cli.conftest import Server, at, request, transition
 
 
 def test_a_step_brings_those_that_it_needs_in_order() -> None:
@@ -42,20 +44,63 @@ def test_a_report_holds_only_when_every_check_does(tmp_path: Path) -> None:
     assert not report.held
 
 
-def topology(epoch: int, state: str, at_ms: int) -> EpochRow:
-    fact = {"type": "TopologyChanged", "topology": {"transition_state": state}}
-    return EpochRow(epoch=epoch, command="advance", at_ms=at_ms, facts=(fact,))
+def epoch(number: int, at_ms: int, **fact: object) -> EpochRow:
+    return EpochRow(epoch=number, command="advance", at_ms=at_ms, facts=(fact,))
 
 
-def test_steps_last_until_the_next_one_begins() -> None:
+def moved(number: int, at_ms: int, transition_id: str, state: str) -> EpochRow:
+    return epoch(number, at_ms, type="TransitionMoved", transition_id=transition_id, state=state)
+
+
+def test_states_of_a_transition_last_until_the_next_begins() -> None:
+    opened = transition("join_group0", "join-n3", "join-n4")
     epochs = [
-        topology(3, "write_both_read_old", 1_000),
-        topology(4, "write_both_read_old", 1_500),
-        topology(5, "write_both_read_new", 4_000),
-        topology(6, "", 4_250),
+        epoch(3, 1_000, type="TransitionOpened", transition=opened),
+        moved(4, 1_500, "join-n3", "write_both_read_old"),
+        moved(5, 2_000, "another", "finishing"),
+        moved(6, 4_000, "join-n3", "finishing"),
+        epoch(7, 4_250, type="TransitionFinished", transition_id="join-n3"),
     ]
-    spans = step_durations(epochs, last=6)
-    assert spans == [("write_both_read_old", 3.0), ("write_both_read_new", 0.25)]
+    spans = step_durations(epochs, "join-n4")
+    assert spans == [("join_group0", 0.5), ("write_both_read_old", 2.5), ("finishing", 0.25)]
+    assert step_durations(epochs, "leave-n1") == []
+
+
+def answer(status: str, request_id: str, found: dict[str, object] | None) -> RequestAnswer:
+    raw = {**at(9), "request": request(status, request_id=request_id), "transition": found}
+    return msgspec.convert(raw, RequestAnswer)
+
+
+def test_two_joins_are_together_only_in_one_transition() -> None:
+    watch = Watch()
+    apart = [answer("running", n, transition("write_both_read_old", n)) for n in ("a", "b")]
+    leave = answer("pending", "leave", None)
+    assert watch.look(apart, leave) == ""
+    assert not watch.together
+    both = transition("write_both_read_old", "a", "b")
+    joins = [answer("running", name, both) for name in ("a", "b")]
+    assert watch.look(joins, answer("running", "leave", transition("finishing", "leave"))) != ""
+    assert (watch.together, watch.waited) == (True, False)
+    assert watch.look(joins, leave) == ""
+    assert watch.waited
+
+
+def test_a_fault_waits_until_data_moves() -> None:
+    fault = Fault("coordinator")
+    begins, streams, after = (
+        msgspec.convert(transition(state, "a", session=session), TransitionSummary)
+        for state, session in (
+            ("join_group0", ""),
+            ("write_both_read_old", "s-1"),
+            ("write_both_read_new", ""),
+        )
+    )
+    assert not fault.is_due(None, None)
+    assert not fault.is_due(begins, None)
+    assert not fault.is_due(streams, None)
+    assert fault.is_due(after, None)
+    fault.fired = True
+    assert not fault.is_due(after, None)
 
 
 def test_a_value_is_known_only_as_its_own_keys() -> None:
@@ -121,14 +166,6 @@ async def test_a_lost_write_is_found(server: Server) -> None:
         load._all = [load.keys[0][0]]
         load._all[0].acknowledged = load._all[0].attempted = 1
         assert len(await asyncio.wait_for(load.lost_writes(), 10)) == 1
-
-
-def test_the_last_range_wraps_around_the_ring() -> None:
-    row = PlacementRow(start=10, end=-10, reads=(), writes=())
-    assert holds(row, 11)
-    assert holds(row, -10)
-    assert not holds(row, 10)
-    assert not holds(row, 0)
 
 
 def test_the_library_leaves_out_what_is_no_data(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import socket
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from stele.cli.main import run
-from tests.cli.conftest import Server, Stele, view
+from stele.cli.notice import RetryNotice
+from tests.cli.conftest import Server, Stele, cluster, request
 
 DEAD = "http://127.0.0.1:9"  # the discard port: nobody listens there
 BUSY = {"code": "busy", "message": "Too many commands are in flight.", "hint": "Try again."}
@@ -18,6 +22,13 @@ def one_line(text: str) -> str:
     lines = text.strip().splitlines()
     assert len(lines) == 1, text
     return lines[0]
+
+
+def last_line(text: str) -> str:
+    """After what was said while it was tried again."""
+    *notices, last = text.strip().splitlines()
+    assert all("trying again" in notice for notice in notices), text
+    return last
 
 
 def test_a_cluster_that_is_nowhere_is_unreachable_and_says_how_to_start_one(
@@ -33,9 +44,39 @@ def test_a_silent_service_is_unreachable_within_the_time_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["status", "--url", DEAD, "--timeout", "0.3"]) == 3
-    line = one_line(capsys.readouterr().err)
-    assert DEAD in line
-    assert "metadata-log did not answer" in line
+    err = capsys.readouterr().err
+    assert f"{DEAD} cannot be reached" in err.splitlines()[0]
+    assert "trying again (1)" in err.splitlines()[0]
+    assert "metadata-log did not answer in 0.3 s" in last_line(err)
+
+
+@pytest.mark.parametrize("timeout_s", [1.0, 3.0])
+def test_the_time_limit_holds_for_a_service_that_hangs(
+    timeout_s: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as hung:
+        url = f"http://127.0.0.1:{hung.getsockname()[1]}"
+        began = time.monotonic()
+        code = run(["status", "--url", url, "--url", DEAD, "--timeout", str(timeout_s)])
+        took_s = time.monotonic() - began
+    assert code == 3
+    assert took_s < timeout_s + 1.0, capsys.readouterr().err
+
+
+def test_a_terminal_gets_one_line_that_counts() -> None:
+    out = Terminal()
+    notice = RetryNotice(out)
+    for attempt in (1, 2, 3):
+        notice.tell("http://a cannot be reached", attempt, 30 - attempt)
+    notice.end()
+    assert out.getvalue().count("\n") == 0
+    assert "trying again (3), for 27 s more" in out.getvalue()
+    assert out.getvalue().endswith("\r\x1b[K")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize(
@@ -61,7 +102,8 @@ def test_a_rejected_command_fails_with_the_reason_and_the_hint(
     server: Server, stele: Stele
 ) -> None:
     rejection = {"code": "too_few_nodes", "message": "2 nodes would remain.", "hint": "Add one."}
-    outcome = {"request_id": "x", "applied": False, "epoch": 9, "rejection": rejection}
+    outcome = {"request_id": "x", "applied": False, "epoch": 9, "state_id": "00"}
+    outcome["rejection"] = rejection
     server.answer("POST", "/v1/commands", outcome, status=409)
     ran = stele("decommission", "n1")
     assert ran.exit_code == 1
@@ -101,22 +143,36 @@ def test_an_unknown_outcome_names_the_request_id_to_send_again(
     server.answer("POST", "/v1/commands", BUSY, status=503)
     ran = stele("decommission", "n1", "--request-id", "mine", "--timeout", "0.3")
     assert ran.exit_code == 3
-    assert "--request-id mine" in one_line(ran.err)
+    assert "--request-id mine" in last_line(ran.err)
 
 
 def test_the_next_address_is_asked_when_one_is_dead(server: Server, stele: Stele) -> None:
-    server.answer("GET", "/v1/state", view())
+    cluster(server)
     ran = stele("keyspace", "list", "--url", DEAD, "--url", server.url)
     assert ran.exit_code == 0, ran.err
     assert "library" in ran.out
 
 
-def test_a_missing_address_names_the_variable(
+def test_without_a_coordinator_why_says_that_nothing_moves_on(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("STELE_COORDINATOR_URLS")
-    server.answer("GET", "/v1/state", view())
+    cluster(server, requests=[request("pending")])
     ran = stele("why")
     assert ran.exit_code == 0
-    assert "No operation is under way." in ran.out
     assert "No coordinator answers" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["put", "shop"], "Write `stele put KEYSPACE KEY FILE`."),
+        (["get", "shop"], "Write `stele get KEYSPACE KEY`."),
+        (["cancel"], "Write `stele cancel REQUEST`."),
+    ],
+)
+def test_a_missing_argument_shows_how_the_command_is_written(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert says in one_line(capsys.readouterr().err)

@@ -2,58 +2,125 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from tests.cli.conftest import Server, Stele, request, view
+from stele.cli.commands.why import advice
+from stele.cli.facts import IN_WORDS
+from stele.domain.registry import FACTS
+from stele.domain.requests.facts import Request
+from stele.domain.topology.facts import TransitionSummary
+from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
+from tests.cli.conftest import (
+    KEYSPACE,
+    NODES,
+    ROWS,
+    Server,
+    Stele,
+    at,
+    cluster,
+    request,
+    transition,
+)
 
 LIVENESS = [
     {"node_id": "n1", "liveness": "up", "epoch": 7, "lag": 0, "version": 3, "silent_for_s": 0.2},
     {"node_id": "n2", "liveness": "down", "epoch": 5, "lag": 2, "version": 3, "silent_for_s": None},
 ]
-OPERATION = {
-    "operation": {"request_id": "join-n3-1", "kind": "join", "node_id": "n3"},
-    "topology": {"version": 3, "fence_version": 2, "transition_state": "write_both_read_old"},
-    "requests": [request("running", actor="ada", reason="more room")],
-}
+JOIN = "join-n3-1"
+STREAMING = transition("write_both_read_old", JOIN, session="s-1")
+BLOCKER = {"node_id": "n2", "why": "has applied epoch 5, not 7", "silent_for_s": 8.0}
+WORK = {"kind": "stream", "status": "running", "bytes_done": 1_000_000, "bytes_total": 4_000_000}
 PROGRESS = {
     "term": 2,
     "active": True,
-    "waiting_for": "stream by n3",
-    "blockers": [{"node_id": "n2", "why": "has applied epoch 5, not 7", "silent_for_s": 8.0}],
-    "request_id": "join-n3-1",
-    "transition_state": "write_both_read_old",
-    "nodes": {"n3": {"kind": "stream", "status": "running", "bytes_done": 1, "bytes_total": 4}},
-    "bytes_done": 1_000_000,
-    "bytes_total": 4_000_000,
-    "eta_s": 30.0,
+    "version": 3,
+    "fence_version": 2,
+    "waits": [{"request_ids": [JOIN], "waiting_for": "stream by n3", "blockers": [BLOCKER]}],
+    "transitions": [
+        {
+            "transition_id": JOIN,
+            "request_ids": [JOIN],
+            "kind": "join",
+            "state": "write_both_read_old",
+            "session": "s-1",
+            "going_back": "",
+            "waiting_for": "stream by n3",
+            "blockers": [BLOCKER],
+            "nodes": {"n3": {**WORK, "keys_done": 3, "error": ""}},
+            "bytes_done": 1_000_000,
+            "bytes_total": 4_000_000,
+            "bytes_per_s": 100_000.0,
+            "eta_s": 30.0,
+        }
+    ],
+    "cleanups": {},
 }
+IDLE: dict[str, Any] = {**PROGRESS, "waits": [], "transitions": []}
+COMMANDS = [["status"], ["nodes"], ["ring"], ["requests"], ["keyspace", "list"]]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [["status"], ["nodes"], ["ring"], ["requests"], ["keyspace", "list"]],
-)
+def under_way(server: Server, progress: dict[str, Any] = PROGRESS) -> None:
+    """n3 joins and streams, held up by n2."""
+    running = request("running", actor="ada", reason="more room")
+    cluster(server, requests=[running], transitions=[STREAMING])
+    server.answer("GET", "/guard/v1/nodes", LIVENESS)
+    server.answer("GET", "/v1/progress", progress)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_read_takes_an_epoch_and_a_level(
     server: Server, stele: Stele, command: list[str]
 ) -> None:
-    server.answer("GET", "/v1/state", view(epoch=4))
+    cluster(server, epoch=4)
     ran = stele(*command, "--epoch", "4", "--level", "linearizable")
     assert ran.exit_code == 0, ran.err
-    assert server.asked_for("/v1/state")[0].query == {"epoch": ["4"], "level": ["linearizable"]}
+    queries = [asked.query for asked in server.asked if asked.path.startswith("/v1/")]
+    reads = [query for query in queries if "level" in query]
+    assert reads
+    for query in reads:
+        assert (query["epoch"], query["level"]) == (["4"], ["linearizable"])
 
 
-@pytest.mark.parametrize("command", [["status"], ["nodes"], ["ring"], ["requests"]])
-def test_json_is_the_services_own_answer(server: Server, stele: Stele, command: list[str]) -> None:
-    server.answer("GET", "/v1/state", view())
-    ran = stele(*command, "--json")
-    assert msgspec.json.decode(ran.out) == view()
+@pytest.mark.parametrize("command", COMMANDS)
+def test_all_parts_of_an_answer_are_of_one_epoch(
+    server: Server, stele: Stele, command: list[str]
+) -> None:
+    cluster(server, epoch=9)
+    assert stele(*command).exit_code == 0
+    reads = [asked.query for asked in server.asked if "level" in asked.query]
+    assert "epoch" not in reads[0]
+    assert all(query["epoch"] == ["9"] for query in reads[1:])
 
 
-def test_status_shows_the_operation_its_bytes_and_who_is_down(server: Server, stele: Stele) -> None:
-    server.answer("GET", "/v1/state", view(**OPERATION))
-    server.answer("GET", "/v1/nodes", LIVENESS)
-    server.answer("GET", "/v1/progress", PROGRESS)
+@pytest.mark.parametrize(
+    "arguments",
+    [*COMMANDS, ["why"], ["epochs"], ["requests", "--unfinished"]],
+)
+def test_no_command_fetches_the_whole_state(
+    server: Server, stele: Stele, arguments: list[str]
+) -> None:
+    cluster(server)
+    row = {"epoch": 7, "command": "advance", "facts": [{"type": "SomethingNew"}]}
+    server.answer("GET", "/v1/epochs", [row])
+    stele(*arguments, "--timeout", "0.2")
+    assert server.asked
+    assert not server.asked_for("/v1/state")
+
+
+def test_pages_are_followed_to_the_last(server: Server, stele: Stele) -> None:
+    for rows, cursor in ((NODES[:1], "more"), (NODES[1:], "")):
+        server.answer("GET", "/v1/nodes", {**at(7), "nodes": rows, "next_cursor": cursor})
+    server.answer("GET", "/v1/keyspaces", {**at(7), "keyspaces": []})
+    ran = stele("nodes", "--json")
+    assert [node["node_id"] for node in msgspec.json.decode(ran.out)["nodes"]] == ["n1", "n2"]
+    assert server.asked_for("/v1/nodes")[1].query["cursor"] == ["more"]
+
+
+def test_status_shows_transitions_their_bytes_and_who_is_down(server: Server, stele: Stele) -> None:
+    under_way(server)
     ran = stele("status")
     assert ran.exit_code == 1  # n2 is down
     for part in (
@@ -66,74 +133,186 @@ def test_status_shows_the_operation_its_bytes_and_who_is_down(server: Server, st
         assert part in ran.out
 
 
+def test_status_of_a_cluster_at_rest_says_so(server: Server, stele: Stele) -> None:
+    cluster(server)
+    assert "nothing is under way" in stele("status").out
+
+
+def test_nodes_shows_what_each_holds_of_each_keyspace(server: Server, stele: Stele) -> None:
+    cluster(server)
+    ran = stele("nodes")
+    assert "holds library" in ran.out
+    assert ran.out.count("50.0 %") == 2
+    shown = msgspec.json.decode(stele("nodes", "--json").out)
+    assert shown["holds"] == {"library": {"n1": 0.5, "n2": 0.5}}
+
+
 def test_ring_marks_replicas_that_are_only_written(server: Server, stele: Stele) -> None:
-    server.answer("GET", "/v1/state", view())
+    cluster(server)
     ran = stele("ring", "library")
     assert "n1 +n2" in ran.out
     assert "50.0 %" in ran.out
+    assert msgspec.json.decode(stele("ring", "--json").out)["placements"]["dc1:1"][0] == ROWS[0]
+
+
+def test_ring_asks_for_no_more_than_it_shows(server: Server, stele: Stele) -> None:
+    cluster(server)
+    server.answers.pop(("GET", "/v1/placements"))
+    placement = {"placement": "dc1:1", "keyspaces": ["library"], "ranges": 5, "rows": ROWS}
+    server.answer("GET", "/v1/placements", {**at(7), **placement, "next_cursor": "more"})
+    ran = stele("ring", "library", "--limit", "2")
+    assert "3 more ranges" in ran.out
+    (asked,) = server.asked_for("/v1/placements")
+    assert asked.query["limit"] == ["2"]
 
 
 def test_ring_of_an_unknown_keyspace_names_those_that_are_known(
     server: Server, stele: Stele
 ) -> None:
-    server.answer("GET", "/v1/state", view())
+    cluster(server)
     ran = stele("ring", "cellar")
     assert ran.exit_code == 2
     assert "library" in ran.err
 
 
-def test_why_tells_what_is_waited_for_who_blocks_and_since_when(
+def test_unfinished_requests_as_json_are_what_the_table_shows(server: Server, stele: Stele) -> None:
+    cluster(server, requests=[request("running")])
+    ran = stele("requests", "--unfinished", "--json")
+    shown = msgspec.json.decode(ran.out)
+    assert {*shown} == {"epoch", "state_id", "requests"}
+    assert [row["request_id"] for row in shown["requests"]] == [JOIN]
+    assert server.asked_for("/v1/requests")[0].query["unfinished"] == ["true"]
+
+
+def test_ids_are_never_broken_over_lines(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "01a1fdeb-935e-784e-9962-92b6b7e7e7cc"
+    row = request("failed", request_id=long, reason="r " * 60, error="e " * 60)
+    cluster(server, requests=[row])
+    for columns in ("40", "80", "160"):
+        monkeypatch.setenv("COLUMNS", columns)
+        for arguments in (("requests",), ("request", "show", long)):
+            assert long in stele(*arguments).out, (columns, arguments)
+
+
+def test_a_drop_shows_the_name_of_its_keyspace(server: Server, stele: Stele) -> None:
+    drop = request("pending", kind="drop_keyspace", node_id="", keyspace_id="id-1")
+    cluster(server, requests=[drop], keyspaces=[{**KEYSPACE, "dropped_version": 4}])
+    assert "drop_keyspace library" in stele("requests").out
+    assert "is being dropped" in stele("keyspace", "list").out
+
+
+def test_why_tells_what_is_waited_for_who_blocks_since_when_and_what_to_do(
     server: Server, stele: Stele
 ) -> None:
-    blocker = {**PROGRESS["blockers"][0], "blocking_for_s": 12.5}  # type: ignore[index]
-    server.answer("GET", "/v1/state", view(**OPERATION))
-    server.answer("GET", "/v1/progress", PROGRESS)
-    server.answer("GET", "/v1/barrier", {"complete": False, "quorum": True, "blockers": [blocker]})
+    under_way(server)
+    barrier = {
+        "complete": False,
+        "quorum": True,
+        "blockers": [{**BLOCKER, "blocking_for_s": 12.5}],
+        "epoch": 7,
+        "version": 3,
+    }
+    server.answer("GET", "/guard/v1/barrier", barrier)
     ran = stele("why", "join-n3")
     for part in (
         "join n3 is running",
-        "waiting for stream by n3",
-        "a quorum has passed it",
-        "has applied epoch 5, not 7",
-        "12.5 s",
-        "8.0 s ago",
+        "in write_both_read_old since epoch 6",
+        "waits for stream by n3",
+        "n3 stream running, 1.0 MB of 4.0 MB",
+        "about 30.0 s to go",
+        "held up by n2: has applied epoch 5, not 7, for 12.5 s; last heard 8.0 s ago",
+        "do: start n2, or undo it: `stele cancel join-n3-1`",
     ):
-        assert part in ran.out
+        assert part in ran.out, ran.out
 
 
-def test_why_of_a_pending_request_names_the_operation_before_it(
+def test_why_of_a_leave_of_a_dead_node_says_how_to_withdraw_it(
     server: Server, stele: Stele
 ) -> None:
-    state = {**OPERATION, "requests": [request("pending", request_id="leave-n1-2", node_id="n1")]}
-    server.answer("GET", "/v1/state", view(**state))
-    ran = stele("why", "leave-n1-2")
-    assert "it waits for its turn: join n3 (join-n3-1) is under way" in ran.out
+    dead = {"node_id": "n4", "why": "is down", "silent_for_s": 40.0}
+    wait = {"request_ids": ["leave-n4"], "waiting_for": "n4 to be up", "blockers": [dead]}
+    leave = request("pending", request_id="leave-n4", kind="leave", node_id="n4")
+    cluster(server, requests=[leave])
+    server.answer("GET", "/v1/progress", {**IDLE, "waits": [wait]})
+    ran = stele("why")
+    assert "leave n4 is pending" in ran.out
+    assert "waits for n4 to be up" in ran.out
+    assert "do: start n4, or withdraw the request: `stele cancel leave-n4`" in ran.out
+
+
+def test_why_of_a_request_without_room_names_what_it_waits_for(
+    server: Server, stele: Stele
+) -> None:
+    wait = {"request_ids": ["leave-n1"], "waiting_for": "room: join-n3-1 moves", "blockers": []}
+    leave = request("pending", request_id="leave-n1", kind="leave", node_id="n1")
+    cluster(server, requests=[leave, request("running")], transitions=[STREAMING])
+    server.answer("GET", "/v1/progress", {**PROGRESS, "waits": [wait]})
+    ran = stele("why")
+    assert "waits for room: join-n3-1 moves" in ran.out
+    assert "it starts when there is room" in ran.out
+
+
+def test_why_when_idle_says_that_nothing_is_under_way(server: Server, stele: Stele) -> None:
+    cluster(server)
+    done = {"n1": {**WORK, "status": "success", "keys_done": 1, "error": ""}}
+    server.answer("GET", "/v1/progress", {**IDLE, "cleanups": done})
+    assert stele("why").out.splitlines() == ["Nothing is under way."]
+
+
+@pytest.mark.parametrize(
+    ("state", "mark", "says"),
+    [
+        ("write_both_read_old", "", "undo it: `stele cancel join-n3-1`"),
+        ("write_both_read_new", "", "past its point of no return"),
+        ("write_both_read_old", "Rolled back", "cannot be undone"),
+    ],
+)
+def test_only_what_can_be_undone_is_offered_to_be_cancelled(
+    state: str, mark: str, says: str
+) -> None:
+    moving = msgspec.convert(transition(state, JOIN, mark=mark), TransitionSummary)
+    wait = WaitProgress((JOIN,), "stream", (BlockerAnswer("n3", "is slow", 0.1),))
+    running = msgspec.convert(request("running"), Request)
+    assert says in advice(running, moving, wait)
 
 
 def test_request_show_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:
-    done = request("done", finished_epoch=9, started_at_ms=1_000, finished_at_ms=3_500)
-    server.answer("GET", "/v1/state", view(requests=[done]))
+    done = request("done", finished_epoch=9, submitted_at_ms=1_000, finished_at_ms=3_500)
+    cluster(server, requests=[done])
     ran = stele("request", "show", "join-n3")
     assert "request join-n3-1" in ran.out
     assert "2.5 s" in ran.out
 
 
-def test_epochs_shows_the_last_ones_in_words(server: Server, stele: Stele) -> None:
-    server.answer("GET", "/v1/state", view(epoch=42))
+def test_every_kind_of_fact_has_words() -> None:
+    assert {fact.__name__ for fact in FACTS} == {*IN_WORDS}
+
+
+def test_epochs_shows_the_last_changes_in_words_and_hides_barriers(
+    server: Server, stele: Stele
+) -> None:
+    cluster(server, epoch=42)
     facts = [
-        {
-            "type": "TopologyChanged",
-            "topology": {"transition_state": "", "version": 4, "fence_version": 4},
-        },
-        {"type": "OperationChanged", "operation": None},
+        {"type": "VersionsChanged", "versions": {"version": 4, "fence_version": 3}},
+        {"type": "TransitionMoved", "transition_id": JOIN, "state": "finishing"},
         {"type": "SomethingNew", "what": 1},
     ]
-    row = {"epoch": 42, "command": "advance", "actor": "coordinator", "facts": facts}
-    server.answer("GET", "/v1/epochs", [row])
-    ran = stele("epochs", "--last", "5")
-    assert server.asked_for("/v1/epochs")[0].query == {"from": ["38"], "limit": ["5"]}
-    assert "topology at rest, version 4, fence 4; no operation under way" in ran.out
+    change = {"epoch": 41, "command": "advance", "actor": "coordinator", "facts": facts}
+    barrier = {"epoch": 42, "command": "noop", "facts": []}
+    server.answer(
+        "GET", "/v1/epochs", [{**barrier, "epoch": e} for e in range(1, 41)] + [change, barrier]
+    )
+    ran = stele("epochs", "--last", "1")
+    assert "version 4, fence 3; transition join-n3-1 is in finishing" in ran.out
     assert 'SomethingNew {"what":1}' in ran.out
+    assert "noop" not in ran.out
+    assert "1 barriers in between are hidden" in ran.out
+    shown = stele("epochs", "--last", "2", "--barriers")
+    assert "nothing: a barrier" in shown.out
+    rows = msgspec.json.decode(stele("epochs", "--last", "5", "--json").out)
+    assert [row["epoch"] for row in rows] == [41]
 
 
 def test_diff_signs_what_is_new_gone_and_changed(server: Server, stele: Stele) -> None:
@@ -150,6 +329,11 @@ def test_diff_signs_what_is_new_gone_and_changed(server: Server, stele: Stele) -
                     {"node_id": "n1", "fields": {"state": {"before": "normal", "after": "left"}}}
                 ],
             },
+            "transitions": {
+                "added": [{"transition_id": "t", "kind": "join", "state": "join_group0"}],
+                "removed": [],
+                "changed": [],
+            },
             "placements": {"dc1:1": {"added": [row], "removed": []}},
         },
     )
@@ -158,20 +342,22 @@ def test_diff_signs_what_is_new_gone_and_changed(server: Server, stele: Stele) -
         "~ topology: version 1 -> 2",
         "+ node n3: none dc1 r3",
         "~ node n1: state normal -> left",
+        "+ transition t: join join_group0",
         "+ placement dc1:1: (1, 2] reads n1, writes n1 n2",
     ]
 
 
 def test_watch_goes_on_where_a_broken_stream_ended(server: Server, stele: Stele) -> None:
-    server.answer("GET", "/v1/state", view(epoch=3))
+    cluster(server, epoch=3)
 
     def event(epoch: int) -> str:
         return f'id: {epoch}\ndata: {{"epoch": {epoch}, "command": "noop"}}\n\n'
 
     server.stream("/v1/epochs", ": ping\n\n" + event(4) + event(5))
     server.stream("/v1/epochs", event(5) + event(6))
-    ran = stele("watch", "--count", "3", "--json")
+    ran = stele("watch", "--count", "3", "--json", "--barriers")
     epochs = [msgspec.json.decode(line)["epoch"] for line in ran.out.splitlines()]
     assert epochs == [4, 5, 6]
     resumed = [asked.headers["last-event-id"] for asked in server.asked_for("/v1/epochs")]
     assert resumed == ["3", "5"]
+    assert not server.asked_for("/v1/state")

@@ -1,6 +1,6 @@
-"""Every rule of ``next_steps``, in virtual time. ``World.submit`` checks the invariants at each epoch."""
+"""Every rule of ``next_steps``, in virtual time. ``World`` checks the invariants at each epoch."""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import pytest
 
@@ -8,11 +8,13 @@ from stele.coordinator.steps import Limits, Memory, Observed, next_steps
 from stele.domain.commands import (
     Advance,
     AdvanceFence,
+    CreateKeyspace,
+    Envelope,
     Leave,
-    StartRequest,
+    Rejection,
+    command_name,
 )
 from stele.domain.names import (
-    CleanupStatus,
     NodeState,
     OrderKind,
     ReportStatus,
@@ -25,14 +27,25 @@ from tests.coordinator.world import World, empty_cluster, report_of, three_nodes
 STATE = TransitionState
 
 
-def states(world: World, since: int = 0) -> list[str]:
-    """The transition states that the log went through from an epoch on, each once in a row."""
+def states(world: World, request_id: str) -> list[str]:
+    """The states that a request's transition went through, each once in a row."""
     found: list[str] = []
-    for image in world.images[since:]:
-        state = image.topology.topology.transition_state
-        if not found or found[-1] != state:
-            found.append(state)
+    for image in world.images:
+        transition = image.topology.of_request(request_id)
+        if transition is not None and found[-1:] != [transition.state]:
+            found.append(transition.state)
     return found
+
+
+def wide() -> World:
+    """Nine nodes of one token each and a keyspace of replication 1: operations have room side by side."""
+    world = empty_cluster()
+    world.add("a1 a2 a3 a4 a5 a6 a7 a8 a9")
+    world.run()
+    assert world.apply(CreateKeyspace("narrow", {"dc1": 1})) is None
+    for node in world.nodes.values():
+        node.orders.clear()
+    return world
 
 
 # The way forward.
@@ -41,88 +54,138 @@ def states(world: World, since: int = 0) -> list[str]:
 def test_the_first_node_joins_alone() -> None:
     world = empty_cluster()
     world.add("a1")
-    world.settle()
+    world.run()
     assert world.state("a1") is NodeState.NORMAL
 
 
 def test_a_join_goes_through_its_states() -> None:
     world = three_nodes()
-    since = len(world.images) - 1
     world.add("a2")
-    world.settle()
-    assert states(world, since) == ["", STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD,
-                                    STATE.WRITE_BOTH_READ_NEW, ""]  # fmt: skip
+    world.run()
+    assert states(world, "join-a2") == [
+        STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_NEW, STATE.FINISHING,
+    ]  # fmt: skip
     assert world.state("a2") is NodeState.NORMAL
 
 
 def test_a_leave_goes_through_its_states() -> None:
     world = three_nodes()
-    since = len(world.images) - 1
     world.apply(Leave("c1"), "leave-c1")
-    world.settle()
-    assert states(world, since) == ["", STATE.WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_NEW,
-                                    STATE.LEFT_TOKEN_RING, ""]  # fmt: skip
+    world.run()
+    assert states(world, "leave-c1") == [
+        STATE.WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_NEW, STATE.LEFT_TOKEN_RING,
+    ]  # fmt: skip
     assert world.state("c1") is NodeState.LEFT
 
 
-def test_joins_come_before_leaves_and_one_runs_at_a_time() -> None:
+def test_joins_open_together_and_a_leave_of_the_same_ranges_waits_for_them() -> None:
     world = three_nodes()
     world.apply(Leave("c1"), "leave-c1")
     world.add("a2 b2")
-    world.settle()
+    world.run()
     requests = world.image.requests.requests
-    started = [requests[r].started_epoch for r in ("join-a2", "join-b2", "leave-c1")]
-    finished = [requests[r].finished_epoch for r in ("join-a2", "join-b2", "leave-c1")]
-    assert started == sorted(started) and finished == sorted(finished)
-    assert finished[0] < started[1] < finished[1] < started[2]
+    joins = [requests[r] for r in ("join-a2", "join-b2")]
+    assert {j.started_epoch for j in joins} == {joins[0].started_epoch}
+    assert {j.finished_epoch for j in joins} == {joins[0].finished_epoch}
+    assert joins[0].finished_epoch <= requests["leave-c1"].started_epoch
+
+
+def test_so_many_joins_open_together_and_no_more() -> None:
+    world = three_nodes()
+    world.limits = Limits(group=2)
+    world.add("a2 a3 a4")
+    world.run()
+    starts = {world.image.requests.requests[f"join-a{i}"].started_epoch for i in (2, 3, 4)}
+    assert len(starts) == 2
+
+
+def test_what_needs_other_ranges_goes_on_beside_a_long_stream() -> None:
+    """Its session stays, and whatever it is ordered meanwhile is the same work."""
+    world = wide()
+    for node in world.nodes.values():
+        node.mute = True
+    world.apply(Leave("a1"), "leave-a1")
+    reach(world, "leave-a1", STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: any(world.orders(n) for n in world.nodes), "the order to stream")
+    slow = {n for n in world.nodes if world.orders(n)}
+    session, version = world.transition("leave-a1").session, world.version
+    for name, node in world.nodes.items():
+        node.mute = name in slow
+    for name in sorted({*world.nodes} - slow - {"a1"}):
+        world.apply(Leave(name), f"leave-{name}")
+    world.pass_s(45)
+    assert world.version > version + 3
+    assert RequestStatus.DONE in {r.status for r in world.image.requests.requests.values()
+                                  if r.request_id.startswith("leave")}  # fmt: skip
+    assert world.transition("leave-a1").session == session
+    for name in slow:
+        works = {order.work() for order in world.orders(name) if order.request_id == "leave-a1"}
+        assert works == {(name, OrderKind.STREAM, session)}
+        world.nodes[name].mute = False
+    world.until(lambda: status_of(world, "leave-a1") is RequestStatus.DONE, "the long leave")
 
 
 def test_all_who_gain_ranges_are_ordered_to_stream_under_the_open_session() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")
-    topology = world.image.topology.topology
     order = world.orders("a2")[-1]
-    assert order.session == topology.session != ""
-    assert order.version == topology.version
-    assert order.epoch == topology.fence_epoch
+    transition = world.transition("join-a2")
+    assert order.session == transition.session != ""
+    assert order.epoch >= transition.entered_epoch
     assert order.request_id == "join-a2"
-    assert not world.orders("b1")[1:]
 
 
-def test_nodes_that_lost_ranges_clean_up_before_the_next_request() -> None:
+def test_nothing_is_ordered_under_a_version_that_is_not_settled() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD, rf=3)
+    assert not world.orders("a2")
+    world.nodes["b1"].applies = False
+    world.pass_s(Limits().barrier_patience_s / 2)
+    assert not world.orders("a2")
+    world.until(lambda: world.orders("a2"), "the order, once b1 is fenced out")
+    assert world.image.topology.settled()
+
+
+def test_nodes_that_lost_ranges_clean_up_beside_the_next_request() -> None:
     world = three_nodes()
     world.add("a2")
+    world.until(lambda: world.image.membership.nodes["a1"].cleanup_since, "the cleanup")
     world.nodes["a1"].mute = True
     world.until(lambda: world.orders("a1", OrderKind.CLEANUP), "the order to clean up")
     world.add("b2")
-    world.run(5)
-    assert status_of(world, "join-b2") is RequestStatus.PENDING
+    world.until(
+        lambda: states(world, "join-b2")[-1:] == [STATE.WRITE_BOTH_READ_OLD], "the next join"
+    )
     world.nodes["a1"].mute = False
-    world.settle()
+    world.run()
     assert status_of(world, "join-b2") is RequestStatus.DONE
 
 
-def test_a_cleanup_that_fails_for_good_holds_up_nobody() -> None:
+def test_a_cleanup_that_fails_holds_up_nobody_and_is_tried_anew_after_a_while() -> None:
     world = three_nodes()
     world.add("a2")
-    world.until(lambda: world.orders("a2"), "streaming")
-    world.nodes["a1"].fails = 1000
-    world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join")
+    world.until(lambda: world.image.membership.nodes["a1"].cleanup_since, "the cleanup")
+    world.nodes["a1"].fails = 4
     world.add("b2")
     world.until(lambda: status_of(world, "join-b2") is RequestStatus.DONE, "the next join")
-    node = world.image.node("a1")
-    assert node is not None and node.cleanup is CleanupStatus.NEEDED
-    assert 3 <= len(world.orders("a1", OrderKind.CLEANUP)) <= 12
+    world.until(lambda: world.nodes["a1"].fails == 1, "three failures")
+    world.pass_s(5)
+    assert world.image.membership.nodes["a1"].cleanup_since
+    orders = len(world.orders("a1", OrderKind.CLEANUP))
+    steps = world.pass_s(Limits().silence_s / 2)
+    assert len(world.orders("a1", OrderKind.CLEANUP)) == orders
+    assert "disk full" in steps.waiting_for
+    world.run()
+    assert not world.image.membership.nodes["a1"].cleanup_since
 
 
 def test_a_node_that_comes_back_late_is_cleaned_up() -> None:
     world = three_nodes()
     world.add("a2")
-    world.until(lambda: world.state("a2") is NodeState.NORMAL, "the join")
+    world.until(lambda: world.orders("a1", OrderKind.CLEANUP), "the order to clean up")
     world.nodes["a1"].alive = False
-    world.run(300)
+    world.pass_s(300)
     world.nodes["a1"].alive = True
-    world.settle()
+    world.run()
 
 
 # Barriers and fences.
@@ -131,7 +194,7 @@ def test_a_node_that_comes_back_late_is_cleaned_up() -> None:
 def test_a_barrier_waits_for_every_node_and_names_who_blocks() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False)
     world.nodes["b1"].applies = False
-    steps = world.run(5)
+    steps = world.pass_s(5)
     assert [b.node_id for b in steps.blockers] == ["b1"]
     assert "has applied epoch" in steps.blockers[0].why
 
@@ -140,22 +203,50 @@ def test_after_its_patience_a_quorum_will_do() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False, rf=3)
     world.nodes["b1"].applies = False
     version = world.version
-    took_s = world.until(
-        lambda: world.image.topology.topology.fence_version == version, "the fence"
-    )
+    took_s = world.until(lambda: world.image.topology.fence_version == version, "the fence")
     assert took_s >= Limits().barrier_patience_s - 1
     world.nodes["a2"].mute = False
     world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join without b1")
 
 
+def test_patience_is_for_a_node_and_not_for_each_round() -> None:
+    world = three_nodes(rf=3)
+    world.add("a2")
+    world.until(lambda: world.version > world.images[-2].topology.version, "the first round")
+    world.nodes["b1"].applies = False
+    began_s = world.now_s
+    world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join without b1")
+    assert world.now_s - began_s < 2 * Limits().barrier_patience_s
+
+
+def test_who_has_acknowledged_again_is_waited_for_again() -> None:
+    world = three_nodes(rf=3)
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=False)
+    world.nodes["b1"].applies = False
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD)
+    assert world.brain.memory.excluded == {"b1"}
+    world.nodes["b1"].applies = True
+    world.pass_s(2)
+    assert not world.brain.memory.excluded
+    world.nodes["b1"].applies = world.nodes["a2"].mute = False
+    world.until(lambda: world.orders("a2"), "the order")
+    version = world.version
+    world.until(lambda: world.version > version, "the next round")
+    began_s = world.now_s
+    world.until(world.fenced, "its fence")
+    assert world.now_s - began_s >= Limits().barrier_patience_s - 1
+
+
 def test_requests_of_an_older_version_hold_the_barrier_up() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False)
     world.nodes["b1"].holds = 1
-    steps = world.run(5)
+    steps = world.pass_s(5)
     assert "older than" in steps.blockers[0].why
     world.nodes["b1"].holds = None
     world.nodes["a2"].mute = False
-    world.settle()
+    world.run()
 
 
 def test_without_a_quorum_nothing_moves() -> None:
@@ -163,17 +254,17 @@ def test_without_a_quorum_nothing_moves() -> None:
     for name in ("a1", "b1", "c1"):
         world.nodes[name].applies = False
     version = world.version
-    world.run(25)
-    assert world.image.topology.topology.fence_version == version - 1
+    world.pass_s(25)
+    assert world.image.topology.fence_version == version - 1
 
 
 def test_a_steady_stream_of_requests_does_not_make_patience_endless() -> None:
     world = joining(STATE.JOIN_GROUP0, fenced=False, rf=3)
     world.nodes["b1"].applies = False
     version, began_s, names = world.version, world.now_s, iter(range(1000))
-    while world.image.topology.topology.fence_version < version:
+    while world.image.topology.fence_version < version:
         world.add(f"c{100 + next(names)}")
-        world.run(2)
+        world.pass_s(2)
         assert world.now_s - began_s < 30, "the fence did not move"
 
 
@@ -182,17 +273,17 @@ def test_a_steady_stream_of_requests_does_not_make_patience_endless() -> None:
 
 def test_an_order_that_was_lost_is_sent_again() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
-    world.run(5)
+    world.pass_s(5)
     orders = world.orders("a2")
     assert len(orders) >= 2
     assert [o.index for o in orders] == sorted({o.index for o in orders})
-    assert len({o.same_work() for o in orders}) == 1
+    assert len({o.work() for o in orders}) == 1
 
 
 def test_work_is_tried_three_times_and_then_rolled_back() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.nodes["a2"].mute, world.nodes["a2"].fails = False, 3
-    world.settle()
+    world.run()
     assert status_of(world, "join-a2") is RequestStatus.FAILED
     assert "3 times: disk full" in world.image.requests.requests["join-a2"].error
     assert world.state("a2") is NodeState.LEFT
@@ -201,7 +292,7 @@ def test_work_is_tried_three_times_and_then_rolled_back() -> None:
 def test_work_that_fails_twice_and_then_succeeds_is_no_failure() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.nodes["a2"].mute, world.nodes["a2"].fails = False, 2
-    world.settle()
+    world.run()
     assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
@@ -213,16 +304,16 @@ def test_the_last_try_is_waited_for() -> None:
     world.until(lambda: len(world.orders("a2")) == 2, "two tries")
     world.nodes["a2"].mute = True
     world.until(lambda: len(world.orders("a2")) >= 3, "the third try")
-    world.run(5)
+    world.pass_s(5)
     assert status_of(world, "join-a2") is RequestStatus.RUNNING
     world.nodes["a2"].mute = False
-    world.settle()
+    world.run()
     assert status_of(world, "join-a2") is RequestStatus.DONE
 
 
 def test_work_without_progress_is_rolled_back() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
-    took_s = world.settle()
+    took_s = world.run()
     assert took_s > Limits().silence_s - 1
     assert "no progress" in world.image.requests.requests["join-a2"].error
 
@@ -234,11 +325,11 @@ def test_work_with_progress_is_waited_for() -> None:
     for done in range(1, 40):
         report = report_of(order, ReportStatus.RUNNING, bytes_done=done)
         world.brain.reports = world.brain.reports.with_report(report, world.now_s)
-        world.run(5)
+        world.pass_s(5)
     assert status_of(world, "join-a2") is RequestStatus.RUNNING
 
 
-# Terms and memory.
+# Terms, memory and refusals.
 
 
 def test_a_stale_term_does_nothing() -> None:
@@ -250,15 +341,22 @@ def test_a_stale_term_does_nothing() -> None:
     assert "another coordinator" in steps.waiting_for
 
 
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("zombie", [False, True])
 @pytest.mark.parametrize(
-    "state", [STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_NEW]
+    "state",
+    [STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_NEW, STATE.FINISHING],
 )
-def test_a_successor_without_memory_goes_on(state: TransitionState) -> None:
-    world = three_nodes()
+def test_a_successor_without_memory_goes_on(
+    state: TransitionState, *, zombie: bool, fenced: bool
+) -> None:
+    world = three_nodes(rf=3)
     world.add("a2")
-    reach(world, state, fenced=False)
-    world.replace_brain()
-    world.settle()
+    world.nodes["b1"].applies = not fenced  # so that a fence is written for itself
+    reach(world, "join-a2", state, fenced=None if state is STATE.FINISHING else fenced)
+    world.nodes["b1"].applies = True
+    world.replace_brain(zombie=zombie)
+    world.run()
     assert status_of(world, "join-a2") is RequestStatus.DONE
     assert world.image.topology.coordinator.term == 2
 
@@ -272,7 +370,7 @@ def test_a_repeated_command_is_the_same_command() -> None:
         sent += [(type(e.command).__name__, e.request_id) for e in world.tick().commands]
     assert len(sent) >= 3
     assert len(set(sent)) == 1
-    world.settle()
+    world.run()
 
 
 def test_commands_of_a_step_that_is_over_are_refused() -> None:
@@ -280,20 +378,84 @@ def test_commands_of_a_step_that_is_over_are_refused() -> None:
     codes = [
         world.apply(command).code  # type: ignore[union-attr]
         for command in (
-            Advance(1, "join-a2", world.version - 1),
+            Advance(term=1, version=world.version - 1),
             AdvanceFence(1, world.version - 1),
-            StartRequest(1, "join-a2"),
-            Advance(0, "join-a2", world.version),
+            Advance(term=0, version=world.version),
         )
     ]
-    assert codes == ["overtaken", "overtaken", "topology_busy", "stale_term"]
+    assert codes == ["overtaken", "overtaken", "stale_term"]
 
 
 def test_a_node_that_restarts_with_an_earlier_clock_is_heard_again() -> None:
     world = three_nodes()
     node = world.nodes["b1"]
     node.boot, node.sequence = 0, 0
-    world.run(3)
+    world.pass_s(3)
     assert world.brain.acks.silent_for_s("b1", world.now_s) > 2
-    world.run(12)
+    world.pass_s(12)
     assert world.brain.acks.silent_for_s("b1", world.now_s) < 1
+
+
+INTERNAL = Rejection("internal", "The command could not be decided.", "Look into the log.")
+
+
+def _refuse_to_open(*poison: str) -> Callable[[Envelope], Rejection | None]:
+    """A metadata log that fails on openings: on all, or on those that name one of these requests."""
+
+    def refuse(envelope: Envelope) -> Rejection | None:
+        command = envelope.command
+        if not isinstance(command, Advance):
+            return None
+        opened = {i for group in command.open for i in group}
+        return INTERNAL if opened and (not poison or opened & {*poison}) else None
+
+    return refuse
+
+
+def test_an_opening_that_the_log_cannot_decide_does_not_stop_what_moves_and_says_why() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.refuse = _refuse_to_open()
+    world.apply(Leave("c1"), "leave-c1")
+    world.nodes["a2"].mute = False
+    why = set()
+    while status_of(world, "join-a2") is not RequestStatus.DONE:
+        for wait in world.tick().waits:
+            if "leave-c1" in wait.request_ids and "refused" in wait.what:
+                why.add(wait.what)
+        assert world.now_s < 200
+    steps = world.pass_s(10)
+    assert status_of(world, "leave-c1") is RequestStatus.PENDING
+    assert any("internal" in wait.what for wait in steps.waits if "leave-c1" in wait.request_ids)
+    world.refuse = _refuse_to_open("nobody")
+    world.run()
+    assert status_of(world, "leave-c1") is RequestStatus.DONE
+
+
+def test_an_opening_that_the_log_cannot_decide_does_not_stop_other_openings() -> None:
+    world = wide()
+    world.refuse = _refuse_to_open("leave-a1")
+    for name in ("a1", "a3", "a5", "a7"):
+        world.apply(Leave(name), f"leave-{name}")
+    world.until(
+        lambda: all(
+            status_of(world, f"leave-{n}") is RequestStatus.DONE for n in ("a3", "a5", "a7")
+        ),
+        "the other leaves",
+    )
+    assert status_of(world, "leave-a1") is RequestStatus.PENDING
+    world.refuse = _refuse_to_open("nobody")
+    world.run()
+    assert status_of(world, "leave-a1") is RequestStatus.DONE
+
+
+def test_what_was_refused_is_asked_again_under_another_id() -> None:
+    world = three_nodes()
+    world.refuse = _refuse_to_open()
+    world.add("a2")
+    ids = [
+        envelope.request_id
+        for _ in range(60)
+        for envelope in world.tick().commands
+        if command_name(envelope.command) == "advance"
+    ]
+    assert len(ids) == len({*ids}) > 3

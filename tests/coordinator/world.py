@@ -7,6 +7,7 @@ enumerate all of these moments and let somebody crash there.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 
 from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
@@ -129,6 +130,7 @@ class World:
         self.on_event: Callable[[str, str], None] = lambda _what, _when: None
         self.events: list[str] = []
         self._waiting_reports: list[Report] = []
+        self._ids = count(1)
 
     @property
     def image(self) -> Image:
@@ -151,7 +153,7 @@ class World:
         self.invariants.check_step(before, after, epoch, applied)
 
     def apply(self, command: AnyCommand, request_id: str = "") -> Rejection | None:
-        request_id = request_id or f"request-{len(self.epochs)}-{command_name(command)}"
+        request_id = request_id or f"{command_name(command)}-{next(self._ids)}"
         return self.submit(Envelope(request_id=request_id, command=command, actor="ada"))
 
     def submit(self, envelope: Envelope) -> Rejection | None:

@@ -11,7 +11,7 @@ OTHER = bytes([3] * 16)
 
 
 def acks_of(image: Image, **more: object) -> AckTable:
-    table, version = AckTable(), image.topology.topology.version
+    table, version = AckTable(), image.topology.version
     for node_id in image.membership.taking_part():
         ack = Ack(
             node_id=node_id,

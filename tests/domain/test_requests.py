@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.commands import CreateKeyspace, SetSetting, command_digest
+from stele.domain.commands import AnyCommand, CreateKeyspace, SetSetting, command_digest
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.features.facts import SettingChanged
@@ -62,7 +62,11 @@ def test_a_digest_tells_commands_apart_and_not_the_order_of_their_maps() -> None
     one = CreateKeyspace("k", {"dc1": 1, "dc2": 2})
     assert command_digest(one) == command_digest(CreateKeyspace("k", {"dc2": 2, "dc1": 1}))
     assert len(command_digest(one)) == 16
-    others = [CreateKeyspace("k", {"dc1": 1}), SetSetting("k", "1"), SetSetting("k", "2")]
+    others: list[AnyCommand] = [
+        CreateKeyspace("k", {"dc1": 1}),
+        SetSetting("k", "1"),
+        SetSetting("k", "2"),
+    ]
     assert len({command_digest(command) for command in (one, *others)}) == 4
 
 

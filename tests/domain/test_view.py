@@ -9,7 +9,7 @@ from stele.domain.commands import FoundCluster, Join, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, epoch_view, view
-from stele.metadata_log.api import DiffAnswer, EpochAnswer, StateAnswer
+from stele.runtime.answers.metadata_log import DiffAnswer, EpochAnswer, StateAnswer
 from tests.domain.history import History, join, three_nodes
 
 
@@ -93,7 +93,7 @@ def test_diff_shows_placement_rows_per_placement() -> None:
     found = diff(before, after)["placements"]
     assert list(found) == ["dc1:3"]
     assert found["dc1:3"]["removed"] == []
-    assert found["dc1:3"]["added"] == view(after)["placements"]["dc1:3"]
+    assert found["dc1:3"]["added"] == list(view(after)["placements"]["dc1:3"])
     assert diff(after, before)["placements"]["dc1:3"]["added"] == []
 
 

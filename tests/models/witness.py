@@ -140,7 +140,7 @@ class Search:
         """What ``check`` finds, with the way that leads there; empty when nothing in the bounds does."""
         names = (*self.writers, "R")
         start = World(procs=tuple((name, Proc(OLD_LOG)) for name in sorted(names)))
-        waiting, seen = deque([(start, ())]), {start}
+        waiting, seen = deque[tuple[World, tuple[str, ...]]]([(start, ())]), {start}
         while waiting:
             world, way = waiting.popleft()
             found = check(world)

@@ -142,6 +142,21 @@ async def test_a_node_that_cannot_read_the_log_falls_silent(
     await agent.close()
 
 
+async def test_nothing_is_acknowledged_while_it_is_in_doubt_which_log_this_is(
+    world: World, acks: list[Ack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = await world.follower()
+    agent = agent_of(tmp_path, follower, acks, NEVER_S)
+    await until(lambda: acks, "the first heartbeat")
+    follower._reader.suspect("the test wants it")
+    agent._ack()
+    assert len(acks) == 1
+    await until(lambda: not follower.in_doubt, "the look that ends the doubt")
+    agent._ack()
+    assert len(acks) == 2
+    await agent.close()
+
+
 async def test_nothing_is_acknowledged_and_no_order_taken_before_the_gate_opens(
     world: World, acks: list[Ack], tmp_path: Path
 ) -> None:

@@ -366,7 +366,7 @@ async def test_a_write_that_times_out_is_unknown(bench: Bench) -> None:
 
     then(bench, 2, silence)
     refused = await unknown(bench, "Only 1 of 3")
-    assert [*refused.facts.values()].count("did not answer in time") == 2
+    assert [*refused.details.values()].count("did not answer in time") == 2
 
 
 async def test_a_call_that_breaks_off_may_have_arrived(bench: Bench) -> None:

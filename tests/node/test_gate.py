@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from stele.domain.commands import Noop
+from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.node import gate as gate_module
-from stele.node.gate import Gate, NotThisReplica, noted
+from stele.node.gate import Gate, NotThisReplica, floor_of, noted
 from stele.node.identity import DataDirectory, boot
 from stele.runtime.service import Stop
 from tests.domain.history import join
@@ -27,18 +29,26 @@ class Start:
         for record in world.partition.records[:records]:
             self.partition.append(record.value)
         self.world = world
-        self.follower = LogFollower(MemoryLog(self.partition))
+        floor = floor_of(directory.identity.acknowledged)
+        self.follower = LogFollower(MemoryLog(self.partition), floor=floor)
         self.gate = Gate(directory, self.follower)
         self.follower.start()
         self.caught_up, self.stop = asyncio.Event(), Stop()
 
     async def admit(self) -> None:
         """What the process does."""
-        await self.follower.wait_for_end()
-        self.caught_up.set()
-        await self.gate.reach(self.caught_up, self.stop)
-        self.gate.check_host(self.follower.image)
-        await self.gate.recognise(self.stop)
+        catching_up = asyncio.create_task(self.catch_up())
+        try:
+            await self.gate.reach(self.caught_up, self.stop)
+            self.gate.check_host(self.follower.image)
+            await self.gate.recognise(self.stop)
+        finally:
+            catching_up.cancel()
+
+    async def catch_up(self) -> None:
+        with contextlib.suppress(LogError):
+            await self.follower.wait_for_end()
+            self.caught_up.set()
 
     def read_on(self) -> None:
         """The records that the broker did not show at first."""
@@ -112,6 +122,19 @@ async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_o
     assert start.code() == "not_admitted"
 
 
+async def test_data_of_another_log_of_the_same_cluster_is_refused(
+    world: World, directory: DataDirectory
+) -> None:
+    """It was recovered, or founded anew under the old id: the node's last epochs may not be in it."""
+    await Start(directory, everything(world), world).admit()
+    assert directory.identity.log_id == world.image.log_id.hex()
+    directory.save(log_id="0f" * 16)
+    start = Start(directory, everything(world), world)
+    with pytest.raises(NotThisReplica, match=f"data of log {'0f' * 16}; this log is of log"):
+        await start.admit()
+    assert start.code() == "not_admitted"
+
+
 async def test_a_member_that_the_log_does_not_know_is_refused(world: World, tmp_path: Path) -> None:
     directory = boot(tmp_path, "n7", "demo")
     directory.save(admitted_by="join-n7", cluster_id=world.image.cluster_id)
@@ -130,9 +153,10 @@ async def test_a_restarted_node_waits_for_the_fence_that_it_acknowledged(
     directory.save(acknowledged=noted(world.image))
     start = Start(directory, stale, world)
     admitting = asyncio.create_task(start.admit())
-    await until(start.caught_up.is_set, "the stale end")
+    await until(lambda: start.follower.is_at_end, "the stale end")
     for _ in range(5):
         await asyncio.sleep(0.01)
+    assert not start.caught_up.is_set()
     assert start.code() == "catching_up" and not start.gate.is_open
     closed = start.gate.closed()
     assert closed is not None and f"not yet at {world.image.epoch}" in closed.message
@@ -158,7 +182,9 @@ async def test_another_epoch_of_the_same_number_ends_the_node_with_the_reason(
     told = noted(world.image)
     directory.save(acknowledged=msgspec.structs.replace(told, state_id="00" * 16))
     start = Start(directory, everything(world), world)
-    with pytest.raises(NotThisReplica, match=f"epoch {told.epoch} is another one"):
+    with pytest.raises(
+        NotThisReplica, match=rf"has another epoch there .*epoch {told.epoch} has state id"
+    ):
         await start.admit()
 
 

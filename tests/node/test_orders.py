@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from stele.domain.commands import ClaimCoordinator
+from stele.domain.commands import Advance, ClaimCoordinator, Move
 from stele.domain.messages import Order, Report
 from stele.domain.names import OrderKind, ReportStatus
+from stele.node.commits import uncancelled
 from stele.node.orders import OrderExecutor, OrderProgress
-from tests.node.world import World, until
+from tests.domain.history import join
+from tests.node.world import TERM, World, until
 
 RUNNING, SUCCESS, FAILED = ReportStatus.RUNNING, ReportStatus.SUCCESS, ReportStatus.FAILED
 
@@ -34,12 +36,12 @@ class Desk:
         if self.error is not None:
             raise self.error
 
-    def order(self, index: int, term: int = 1, **more: object) -> Order:
+    def order(self, index: int, term: int = 1, session: str = "", **more: object) -> Order:
         fields = {
             "node_id": "n1",
             "kind": OrderKind.STREAM,
             "epoch": self.world.image.epoch,
-            "session": self.world.session,
+            "session": session or self.world.session,
             **more,
         }
         return Order(term=term, index=index, **fields)  # type: ignore[arg-type]
@@ -139,3 +141,77 @@ async def test_work_stops_when_its_session_closes(desk: Desk) -> None:
     await desk.reported(RUNNING, 1)
     desk.world.advance()
     assert "session has closed" in (await desk.reported(FAILED, 1)).error
+
+
+def two_joins(world: World) -> tuple[str, str]:
+    """n4 and n5 join, each as a transition of its own; their sessions."""
+    world.drop()  # without a keyspace they have no range in common
+    world.fence()
+    for number in (4, 5):
+        world.apply(join(number), f"join-n{number}")
+    groups = (("join-n4",), ("join-n5",))
+    world.apply(Advance(term=TERM, version=world.version, open=groups))
+    world.fence()
+    topology = world.image.topology
+    moves = tuple(Move(t.transition_id, t.state, t.session) for t in topology.open())
+    world.apply(Advance(term=TERM, version=world.version, moves=moves))
+    world.fence()
+    transitions = world.image.topology.transitions
+    return transitions["join-n4"].session, transitions["join-n5"].session
+
+
+async def test_work_of_several_sessions_runs_side_by_side_and_each_ends_with_its_own(
+    world: World,
+) -> None:
+    first, second = two_joins(world)
+    desk = Desk(world)
+    work = {OrderKind.STREAM: desk.work}
+    desk.desk = OrderExecutor("n1", await world.follower(), work, desk.reports.append)
+    desk.offer(desk.order(1, session=first))
+    desk.offer(desk.order(2, session=second))
+    await until(lambda: desk.runs == 2, "both to run")
+    transition = world.image.topology.transitions["join-n4"]
+    move = Move("join-n4", transition.state, first)
+    world.apply(Advance(term=TERM, version=world.version, moves=(move,)))
+    assert "session has closed" in (await desk.reported(FAILED, 1)).error
+    desk.go_on.set()
+    await desk.reported(SUCCESS, 2)
+    await desk.desk.close()
+
+
+async def test_work_waits_for_the_end_of_what_ran_under_a_session_that_has_closed(
+    world: World,
+) -> None:
+    """A write that is on its way to the disk cannot be stopped: nothing may overtake it."""
+    first, second = two_joins(world)
+    desk, written, begun = Desk(world), asyncio.Event(), list[str]()
+
+    async def write(order: Order, _: OrderProgress) -> None:
+        begun.append(order.session)
+        await uncancelled(asyncio.ensure_future(written.wait()))
+
+    follower = await world.follower()
+    executor = OrderExecutor("n1", follower, {OrderKind.STREAM: write}, desk.reports.append)
+    executor.offer(desk.order(1, session=first))
+    await until(lambda: begun == [first], "the first to write")
+    for _ in range(2):  # asked to end by each epoch
+        transition = world.image.topology.transitions["join-n4"]
+        move = Move("join-n4", transition.state, transition.session)
+        world.apply(Advance(term=TERM, version=world.version, moves=(move,)))
+        world.fence()
+    executor.offer(desk.order(2, session=second))
+    await desk.reported(RUNNING, 2)
+    assert begun == [first]
+    written.set()
+    await until(lambda: begun == [first, second], "the second to begin")
+    await desk.reported(SUCCESS, 2)
+    await executor.close()
+
+
+async def test_an_order_of_a_session_that_has_closed_is_refused(desk: Desk) -> None:
+    late = desk.order(1)
+    desk.world.advance()
+    desk.go_on.set()
+    desk.offer(late)
+    assert "not open" in (await desk.reported(FAILED, 1)).error
+    assert desk.runs == 0

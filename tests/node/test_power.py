@@ -19,7 +19,7 @@ from stele.node.commits import StoreFailed
 from stele.node.store import PRAGMAS, Span, Store
 from tests.node.disk import Change, ForgetfulDisk, Unsupported, inserted
 from tests.node.test_streaming import Cluster, fill_by_quorums, gained
-from tests.node.world import KEYSPACE, World, until
+from tests.node.world import World, until
 
 RING = Span("ks", MIN_TOKEN, MIN_TOKEN)
 
@@ -179,11 +179,11 @@ async def test_what_a_stream_reports_as_done_is_on_the_disk(
     await fill_by_quorums(cluster, keys)
     assert (await cluster.stream()).keys_done == 40
     left = disk.remains(tmp_path / "after") / "n4.sqlite"
-    had = [cluster.stores["n4"].timestamp(KEYSPACE, token_of(key), key) for key in keys]
+    had = [cluster.stores["n4"].timestamp(world.keyspace_id, token_of(key), key) for key in keys]
     for store in cluster.stores.values():
         await store.close()
     after = Store(left)
-    assert [after.timestamp(KEYSPACE, token_of(key), key) for key in keys] == had
+    assert [after.timestamp(world.keyspace_id, token_of(key), key) for key in keys] == had
     assert min(had) > 0
     await after.close()
 

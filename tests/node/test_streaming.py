@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
 from stele.node.replica import Replica
 from stele.node.routing import Routing
-from stele.node.store import Store
+from stele.node.store import Permit, Store
 from stele.node.streaming import PORTION_RANGES, Streamer, StreamFailed, portions_of
 from stele.node.wire import Code, Scan, Scanned
 from tests.node.world import TERM, Sessions, World
@@ -240,3 +240,23 @@ async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
     done = {(portions[0].placement, range_) for range_ in ranges}
     assert portions_of(world.image, transition, "n4", frozenset(), done) == []
     assert portions_of(world.image, transition, "n1", frozenset(), frozenset()) == []
+
+
+async def test_a_page_whose_session_closes_before_its_turn_is_not_written(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits behind other writes; the node may be fenced out and cleaned up by then."""
+    (key,) = gained(cluster.world, 1)
+    for node_id in ("n1", "n2", "n3"):
+        await cluster.put(node_id, key, Cell(5, False, b"v"))
+    store = cluster.stores["n4"]
+    write = store.write
+
+    async def after_the_end(rows: Sequence[Row], permit: Permit) -> list[int | None]:
+        undo(cluster.world)
+        return await write(rows, permit)
+
+    monkeypatch.setattr(store, "write", after_the_end)
+    with pytest.raises(SessionClosedError):
+        await cluster.stream()
+    assert (await store.size()).keys == 0

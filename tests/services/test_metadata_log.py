@@ -249,6 +249,15 @@ def test_diff_and_pages_of_epochs(shared: Service) -> None:
         ("/v1/epochs/zero", 400),
         ("/v1/epochs/0", 404),
         ("/v1/diff", 400),
+        ("/v1/nodes?limit=10001", 400),
+        ("/v1/nodes?cursor=zz", 400),
+        ("/v1/nodes?colour=red", 400),
+        ("/v1/state?colour=red", 400),
+        ("/v1/placements", 400),
+        ("/v1/placements?keyspace=cellar", 404),
+        ("/v1/requests/nothing", 404),
+        ("/v1/transitions/nothing", 404),
+        ("/v1/changes?from=999999", 404),
         ("/v1/diff?from=1&to=999999", 404),
         ("/v1/nothing", 404),
         ("/v1/commands", 405),
@@ -267,8 +276,24 @@ def test_the_openapi_document_names_every_path(shared: Service) -> None:
     assert references > 20
     for name in document["components"]["schemas"]:
         assert "/" not in name
-    for path in ("/v1/commands", "/v1/state", "/v1/epochs", "/v1/diff", "/v1/position"):
-        assert path in document["paths"]
+    assert {*document["paths"]} == {
+        "/healthz",
+        "/v1/changes",
+        "/v1/commands",
+        "/v1/diff",
+        "/v1/epochs",
+        "/v1/epochs/{epoch}",
+        "/v1/keyspaces",
+        "/v1/nodes",
+        "/v1/placements",
+        "/v1/position",
+        "/v1/requests",
+        "/v1/requests/{request_id}",
+        "/v1/settings",
+        "/v1/state",
+        "/v1/topology",
+        "/v1/transitions/{transition_id}",
+    }
 
 
 def test_a_stream_is_gapless_live_and_resumable(shared: Service) -> None:

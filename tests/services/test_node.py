@@ -6,194 +6,36 @@ import asyncio
 import contextlib
 import os
 import shutil
-import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 
-from stele.domain.image import Image
 from stele.domain.ring.tokens import token_of
-from stele.log.flows import flow_topic
-from stele.log.follower import LogFollower
-from stele.log.kafka import KafkaLog
 from stele.node.cells import Cell
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from stele.node.wire import (
-    BATCH_PATH,
-    Answer,
-    AnyOp,
-    Code,
-    Read,
-    ReadMode,
-    Write,
-    decode_answers,
-    encode,
-)
+from stele.node.wire import Code, Read, ReadMode, Write
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
-from tests.services.processes import Service, Start, services
+from tests.services.nodes import (
+    HTTP_OK,
+    KEYSPACE,
+    Cluster,
+    address_of,
+    cluster_of,
+    load,
+    state_of,
+)
+from tests.services.processes import services
 from tests.services.world import settle, until
 
 pytestmark = pytest.mark.broker
 
-KEYSPACE = "library"
-HTTP_OK = 200
-CLIENTS = 4
-CLIENT_PAUSE_S = 0.005
-TIMEOUT = aiohttp.ClientTimeout(total=10)
-
-
-class Cluster:
-    """Three normal nodes and a keyspace at replication factor 3. ``image`` follows the log."""
-
-    def __init__(self, start: Start, folder: Path, http: aiohttp.ClientSession) -> None:
-        self.nodes: dict[str, Service] = {}
-        self.follower: LogFollower
-        self.log_url = ""
-        self._start = start
-        self.folder = folder
-        self._http = http
-
-    @property
-    def image(self) -> Image:
-        return self.follower.image
-
-    async def start_node(self, node_id: str, **settings: object) -> Service:
-        self.nodes[node_id] = await self._start(
-            "node",
-            node_id,
-            node_id=node_id,
-            rack=f"r{node_id[1:]}",
-            data_dir=self.folder / node_id,
-            num_tokens=4,
-            **settings,
-        )
-        return self.nodes[node_id]
-
-    async def command(self, **command: object) -> dict[str, Any]:
-        body = {"request_id": str(uuid.uuid4()), "command": command}
-        async with self._http.post(f"{self.log_url}/v1/commands", json=body) as answer:
-            outcome: dict[str, Any] = await answer.json()
-        assert outcome["applied"], outcome
-        return outcome
-
-    async def put(self, node_id: str, key: str, value: bytes) -> tuple[int, dict[str, Any]]:
-        url = f"{self.nodes[node_id].url}/v1/data/{KEYSPACE}/{key}"
-        async with self._http.put(url, data=value) as answer:
-            return answer.status, await answer.json()
-
-    async def get(self, node_id: str, key: str) -> tuple[int, bytes]:
-        url = f"{self.nodes[node_id].url}/v1/data/{KEYSPACE}/{key}"
-        async with self._http.get(url) as answer:
-            return answer.status, await answer.read()
-
-    async def replica(self, node_id: str, *ops: AnyOp) -> list[Answer]:
-        """What a node answers to other nodes."""
-        url = self.nodes[node_id].url + BATCH_PATH
-        async with self._http.post(url, data=encode(ops)) as answer:
-            return decode_answers(await answer.read())
-
-    async def replica_statuses(self, node_id: str) -> set[int]:
-        """HTTP statuses of a node's replica until the process has ended; 0 is no connection."""
-        service, found = self.nodes[node_id], set[int]()
-        while service.process.poll() is None:
-            try:
-                async with self._http.post(service.url + BATCH_PATH, data=encode([])) as answer:
-                    found.add(answer.status)
-            except aiohttp.ClientError:
-                found.add(0)
-            await asyncio.sleep(0.01)
-        return found
-
-    async def normal(self, node_id: str) -> None:
-        def is_normal() -> bool:
-            node = self.image.node(node_id)
-            return node is not None and node.state == "normal" and settle(self.image)
-
-        await until(is_normal, f"{node_id} to be normal", 60)
-
 
 @pytest.fixture
 async def live(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    async with AsyncExitStack() as stack:
-        start = await stack.enter_async_context(
-            services(kafka, topics, "redis://127.0.0.1:1/0", tmp_path)
-        )
-        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=TIMEOUT))
-        log = KafkaLog(kafka, flow_topic(topics, "epochs"))
-        stack.push_async_callback(log.close)
-        cluster = Cluster(start, tmp_path, http)
-        cluster.follower = LogFollower(log)
-        cluster.follower.start()
-        cluster.log_url = (await start("metadata_log")).url
-        await start("coordinator", resend_s=0.5)
-        await asyncio.gather(*(cluster.start_node(node_id) for node_id in ("n1", "n2", "n3")))
-        for node_id in ("n1", "n2", "n3"):
-            await cluster.normal(node_id)
-        await cluster.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 3})
+    async with cluster_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
         yield cluster
-
-
-class Load:
-    """Clients that write, each to keys of its own, every key twice, and remember what was acknowledged."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.via = ["n1", "n2", "n3"]
-        self.acknowledged: dict[str, bytes] = {}
-        self.count = 0
-        self._cluster = cluster
-        self._running = True
-
-    async def client(self, name: int) -> None:
-        number = 0
-        while self._running:
-            number += 1
-            key, value = f"c{name}/{number // 2}", os.urandom(1000)
-            try:
-                node_id = self.via[number % len(self.via)]
-                status, _ = await self._cluster.put(node_id, key, value)
-            except (aiohttp.ClientError, TimeoutError):
-                status = 0
-            if status == HTTP_OK:
-                self.acknowledged[key] = value
-                self.count += 1
-            else:  # it may have taken effect or not: nothing can be said about the key any more
-                self.acknowledged.pop(key, None)
-                number += 2
-            await asyncio.sleep(CLIENT_PAUSE_S)
-
-    def stop(self) -> None:
-        self._running = False
-
-    async def go_on(self, writes: int) -> None:
-        goal = self.count + writes
-        await until(lambda: self.count >= goal, f"{writes} more acknowledged writes", 60)
-
-    async def is_read(self, via: list[str]) -> None:
-        """All that was acknowledged is found through these nodes."""
-        keys = iter([*self.acknowledged.items()])
-
-        async def reader(number: int) -> None:
-            for key, value in keys:
-                number += 1
-                node_id = via[number % len(via)]
-                assert await self._cluster.get(node_id, key) == (HTTP_OK, value), (node_id, key)
-
-        await asyncio.gather(*(reader(number) for number in range(CLIENTS)))
-
-
-@asynccontextmanager
-async def load(cluster: Cluster) -> AsyncIterator[Load]:
-    load = Load(cluster)
-    clients = [asyncio.create_task(load.client(name)) for name in range(CLIENTS)]
-    try:
-        yield load
-    finally:
-        load.stop()
-        await asyncio.gather(*clients)
 
 
 async def test_values_survive_a_killed_node_and_are_read_through_any(live: Cluster) -> None:
@@ -209,7 +51,7 @@ async def test_values_survive_a_killed_node_and_are_read_through_any(live: Clust
     node = await live.nodes["n3"].get("/v1/node")
     assert node["state"] == "normal"
     url = live.nodes["n3"].url
-    await until(lambda: _address(live, "n3") == url, "n3's new address in the log")
+    await until(lambda: address_of(live, "n3") == url, "n3's new address in the log")
     live.nodes["n1"].kill()
     await clients.is_read(["n3", "n2"])
 
@@ -244,7 +86,7 @@ async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Clu
     live.nodes["n2"].kill()
     await node.until("/healthz", lambda h: h["ok"], "n3 with its own disk to be well")
     url = node.url
-    await until(lambda: _address(live, "n3") == url, "n3's new address in the log")
+    await until(lambda: address_of(live, "n3") == url, "n3's new address in the log")
     assert await live.get("n3", "k") == (HTTP_OK, b"precious")
 
 
@@ -259,7 +101,7 @@ async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
     fields: dict[str, Any] = {
         "version": stale,
         "epoch": written["epoch"],
-        "keyspace": KEYSPACE,
+        "keyspace_id": live.keyspace_id(),
         "token": token_of(b"k"),
         "key": b"k",
     }
@@ -286,7 +128,7 @@ async def test_a_joining_node_gets_every_acknowledged_write_and_a_leaving_one_gi
         clients.via = ["n2", "n3", "n4"]
         await clients.go_on(50)
         await live.command(type="leave", node_id="n1")
-        await until(lambda: _state(live, "n1") == "left", "n1 to have left", 60)
+        await until(lambda: state_of(live, "n1") == "left", "n1 to have left", 60)
         await until(lambda: settle(live.image), "the leave to be done", 60)
         await clients.go_on(20)
     status, body = await live.put("n1", "k", b"v")
@@ -323,11 +165,22 @@ async def test_large_values_are_kept_and_too_large_ones_refused(live: Cluster) -
     assert (status, body["code"]) == (400, "bad_key")
 
 
-def _state(cluster: Cluster, node_id: str) -> str:
-    node = cluster.image.node(node_id)
-    return "" if node is None else node.state
-
-
-def _address(cluster: Cluster, node_id: str) -> str:
-    node = cluster.image.node(node_id)
-    return "" if node is None else node.address
+async def test_a_keyspace_made_again_under_its_name_shows_nothing_of_the_old_one(
+    live: Cluster,
+) -> None:
+    old = live.keyspace_id()
+    keys = [f"k{number}" for number in range(20)]
+    for key in keys:
+        assert (await live.put("n1", key, b"old"))[0] == HTTP_OK
+    await live.command(type="drop_keyspace", name=KEYSPACE)
+    await until(lambda: live.image.schema.named(KEYSPACE) is None, "the drop")
+    assert (await live.get("n2", "k0"))[0] == 404
+    await live.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 1})
+    assert live.keyspace_id() != old
+    for number, key in enumerate(keys):
+        assert (await live.get(f"n{1 + number % 3}", key))[0] == 404, key
+    await until(lambda: settle(live.image), "the cleanup")
+    for service in live.nodes.values():
+        await service.until("/v1/node", lambda n: n["keys"] == 0, "the old rows to be deleted")
+    assert (await live.put("n1", "k0", b"new"))[0] == HTTP_OK
+    assert await live.get("n3", "k0") == (HTTP_OK, b"new")

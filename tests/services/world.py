@@ -206,7 +206,7 @@ class FakeNode:
     def _ack(self) -> None:
         if self.applies:
             self._image = self._writer.image
-        topology = self._image.topology.topology
+        topology = self._image.topology
         self._sequence += 1
         ack = Ack(
             node_id=self.node_id,
@@ -236,7 +236,6 @@ class FakeNode:
             term=order.term,
             index=order.index,
             kind=order.kind,
-            version=order.version,
             session=order.session,
             request_id=order.request_id,
             status=status,
@@ -286,10 +285,9 @@ async def fake_nodes(
 
 def settle(image: Image) -> bool:
     """Nothing is in transition, waits, or is to be cleaned, and the newest version is fenced."""
-    topology = image.topology.topology
     return (
-        image.topology.operation is None
+        not image.topology.transitions
         and not image.requests.unfinished()
-        and topology.fence_version == topology.version
-        and all(n.cleanup == "clean" for n in image.membership.nodes.values())
+        and image.topology.settled()
+        and not any(node.cleanup_since for node in image.membership.nodes.values())
     )

@@ -2,41 +2,61 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from stele.domain.acks import AckTable
-from stele.domain.image import EMPTY
+from stele.domain.image import EMPTY, Image
+from stele.domain.messages import Ack
 from stele.session_guard.barriers import KEPT_TARGETS, Blocking, current_target, view
-from tests.coordinator.world import three_nodes
+from tests.domain.history import three_nodes
+from tests.node.world import World
+
+
+def image_of_three() -> Image:
+    return three_nodes()[0].image
+
+
+def ack_of(image: Image, node_id: str, host_id: str = "") -> Ack:
+    topology = image.topology
+    return Ack(
+        node_id=node_id,
+        boot_id="1",
+        sequence=1,
+        epoch=image.epoch,
+        version=topology.version,
+        fence_version=topology.fence_version,
+        oldest_version_in_use=topology.version,
+        host_id=host_id,
+    )
 
 
 def test_a_blocker_keeps_its_time_until_it_passes() -> None:
-    world = three_nodes()
-    target = (world.image.epoch, world.version)
-    found, blocking = view(world.image, AckTable(), Blocking(), target, 100.0)
-    assert [b.node_id for b in found.blockers] == ["a1", "b1", "c1"]
+    world = World()
+    world.start_join()
+    world.advance()
+    image = world.image
+    target = current_target(image)
+    found, blocking = view(image, AckTable(), Blocking(), target, 100.0)
+    assert [b.node_id for b in found.blockers] == ["n1", "n2", "n3", "n4"]
     assert {b.blocking_for_s for b in found.blockers} == {0.0}
     assert {b.silent_for_s for b in found.blockers} == {None}
-    acks = AckTable().with_ack(world.nodes["a1"].ack(world.image), 103.0)
-    found, blocking = view(world.image, acks, blocking, target, 104.0)
-    assert [(b.node_id, b.blocking_for_s) for b in found.blockers] == [("b1", 4.0), ("c1", 4.0)]
+    acks = AckTable().with_ack(ack_of(image, "n1"), 102.0).with_ack(ack_of(image, "n2"), 103.0)
+    found, blocking = view(image, acks, blocking, target, 104.0)
+    assert [(b.node_id, b.blocking_for_s) for b in found.blockers] == [("n3", 4.0), ("n4", 4.0)]
     assert not found.quorum
-    acks = acks.with_ack(world.nodes["b1"].ack(world.image), 105.0)
-    found, blocking = view(world.image, acks, blocking, target, 106.0)
+    acks = acks.with_ack(ack_of(image, "n3"), 105.0)
+    found, blocking = view(image, acks, blocking, target, 106.0)
     assert found.quorum and not found.complete
 
 
 def test_acks_from_another_data_directory_do_not_count() -> None:
     """A wiped node's new disk has not applied anything: what the node acknowledged was the old one's."""
-    world = three_nodes()
-    target = (world.image.epoch, world.version)
-    ack = world.nodes["a1"].ack(world.image)
-    strange = AckTable().with_ack(msgspec.structs.replace(ack, host_id="new disk"), 1.0)
-    found, _ = view(world.image, strange, Blocking(), target, 1.0)
+    image = image_of_three()
+    target = current_target(image)
+    strange = AckTable().with_ack(ack_of(image, "n1", "new disk"), 1.0)
+    found, _ = view(image, strange, Blocking(), target, 1.0)
     why = {blocker.node_id: blocker.why for blocker in found.blockers}
-    assert why["a1"] == "is heard from another data directory, host new disk"
-    found, _ = view(world.image, AckTable().with_ack(ack, 1.0), Blocking(), target, 1.0)
-    assert "a1" not in {blocker.node_id for blocker in found.blockers}
+    assert why["n1"] == "is heard from another data directory, host new disk"
+    found, _ = view(image, AckTable().with_ack(ack_of(image, "n1"), 1.0), Blocking(), target, 1.0)
+    assert "n1" not in {blocker.node_id for blocker in found.blockers}
 
 
 def test_each_barrier_has_its_own_times_and_their_number_is_bounded() -> None:
@@ -49,6 +69,6 @@ def test_each_barrier_has_its_own_times_and_their_number_is_bounded() -> None:
 
 def test_the_present_barrier_is_that_of_the_newest_version() -> None:
     assert current_target(EMPTY) == (0, 1)
-    world = three_nodes()
-    topology = world.image.topology.topology
-    assert current_target(world.image) == (topology.since_epoch, topology.version)
+    image = image_of_three()
+    topology = image.topology
+    assert current_target(image) == (topology.since_epoch, topology.version)

@@ -32,12 +32,12 @@ async def test_what_may_go_on_and_what_may_not() -> None:
     world = await GuardedWorld.make()
     world.world.start_join()
     world.world.fence()
-    topology = world.guard.image.topology.topology
+    topology = world.guard.image.topology
     async with asking(world.guard, world.proofs) as client:
         permitted = (await client.get(f"/v1/check?version={topology.version}")).json()
         assert permitted["ok"] and permitted["code"] == "permitted"
         assert 0 <= permitted["proof_age_s"] <= MAX_AGE_S
-        assert permitted["log_id"] == world.guard.image.cluster_id
+        assert permitted["log_id"] == world.guard.image.log_id.hex()
         stale = await client.get(f"/v1/check?version={topology.fence_version - 1}")
         assert (stale.status_code, stale.json()["ok"]) == (200, False)
         assert stale.json()["code"] == "stale_version"
@@ -49,9 +49,10 @@ async def test_what_may_go_on_and_what_may_not() -> None:
 async def test_an_open_session_may_go_on_and_is_listed() -> None:
     world = await GuardedWorld.make()
     world.world.start_join()
-    while not world.guard.image.topology.topology.session:
+    while not world.world.session:
         world.world.advance()
-    session = world.guard.image.topology.topology.session
+    session = world.world.session
+    await world.follower.wait_for_epoch(world.world.image.epoch)
     async with asking(world.guard, world.proofs) as client:
         assert (await client.get(f"/v1/check?session={session}")).json()["ok"] is True
         listed = (await client.get("/v1/sessions")).json()
@@ -73,7 +74,7 @@ async def test_a_guard_that_lags_refuses_what_it_would_permit(how: str) -> None:
         world.world.fence()
         world.world.advance()
         world.world.fence()
-        assert old >= world.guard.image.topology.topology.fence_version  # so it believes
+        assert old >= world.guard.image.topology.fence_version  # so it believes
         answer = await client.get(f"/v1/check?version={old}")
         assert answer.status_code == 503
         found = answer.json()

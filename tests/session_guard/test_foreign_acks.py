@@ -19,7 +19,7 @@ async def test_an_ack_of_another_log_is_left_out_and_counted() -> None:
     guard = Guard(follower, 5.0)
 
     def ack(log_id: bytes) -> bytes:
-        version = image.topology.topology.version
+        version = image.topology.version
         return encode_ack(
             Ack(
                 node_id="n1",

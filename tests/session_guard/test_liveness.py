@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stele.runtime.answers import Liveness
+from stele.runtime.answers.session_guard import Liveness
 from stele.session_guard.liveness import READING_GAP_S, LivenessTracker
 
 TIMEOUT_S = 5.0

@@ -93,9 +93,9 @@ async def show(redis: Redis, cluster: str, **changed: object) -> Written:
 async def test_versions_and_sessions_are_checked_with_one_read(redis: Redis, cluster: str) -> None:
     world = await GuardedWorld.make()
     world.world.start_join()
-    while not world.guard.image.topology.topology.session:
+    while not world.world.session:
         world.world.advance()
-    session = world.guard.image.topology.topology.session
+    session = world.world.session
     writer = writer_of(world, redis_url_of(redis), cluster)
     task = asyncio.create_task(writer.run())
     try:
@@ -104,7 +104,7 @@ async def test_versions_and_sessions_are_checked_with_one_read(redis: Redis, clu
         await until_shown(redis, cluster)
         state = await check_session(redis, cluster, session)
         assert state.epoch == world.world.image.epoch
-        assert state.log_id == world.world.image.cluster_id
+        assert state.log_id == world.world.image.log_id.hex()
         assert 0 <= state.age_s < TTL_S
         await check_version(redis, cluster, world.world.version)
         with pytest.raises(Refused, match="not open"):

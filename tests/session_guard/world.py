@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from stele.log.follower import LogFollower
+from stele.log.memory import MemoryLog
+from stele.log.port import Look
 from stele.session_guard.guard import Guard
 from stele.session_guard.proof import Proofs
 from tests.node.world import World
@@ -13,45 +14,65 @@ from tests.node.world import World
 TIMEOUT_S = 5.0
 
 
+class AskedLog(MemoryLog):
+    """Counts the questions for its end; the test can withhold the answers, and the records."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.partition)
+        self.asked = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def look(self, offset: int | None) -> Look:
+        self.asked += 1
+        await self.answers.wait()
+        return await super().look(offset)
+
+    def freeze(self) -> None:
+        assert self._follower is not None
+        self._partition.followers.remove(self._follower)
+
+    def thaw(self) -> None:
+        assert self._follower is not None
+        self._partition.followers.append(self._follower)
+        self._follower(self._partition.records)
+
+
 class GuardedWorld:
     """``asked`` counts the questions for the log's end; ``cut_off`` and ``freeze`` are the faults."""
 
-    def __init__(self, world: World, follower: LogFollower) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
-        self.follower = follower
-        self.guard = Guard(follower, TIMEOUT_S)
-        self.proofs = Proofs(follower, TIMEOUT_S)
-        self.asked = 0
-        self._log = follower._log
-        self._answers = asyncio.Event()
-        self._answers.set()
-        self._end_offset: Callable[[], object] = self._log.end_offset
-        self._log.end_offset = self._ask  # type: ignore[method-assign]
+        self._log = AskedLog(world)
+        self.follower = LogFollower(self._log)
+        self.follower.start()
+        self.guard = Guard(self.follower, TIMEOUT_S)
+        self.proofs = Proofs(self.follower, TIMEOUT_S)
 
     @staticmethod
     async def make(world: World | None = None) -> GuardedWorld:
-        world = world or World()
-        return GuardedWorld(world, await world.follower())
+        made = GuardedWorld(world or World())
+        await made.follower.wait_for_epoch(made.world.image.epoch)
+        return made
 
-    async def _ask(self) -> int:
-        self.asked += 1
-        await self._answers.wait()
-        return await self._end_offset()  # type: ignore[misc,no-any-return]
+    @property
+    def asked(self) -> int:
+        return self._log.asked
 
     def freeze(self) -> None:
         """No record comes any more; the log's end is told as ever."""
-        self.world.partition.followers.remove(self.follower._on_records)
+        self._log.freeze()
 
     def thaw(self) -> None:
-        self.follower.start()
+        self._log.thaw()
 
     def cut_off(self) -> None:
         """Neither records nor the log's end."""
         self.freeze()
-        self._answers.clear()
+        self._log.answers.clear()
 
     def answer(self) -> None:
-        self._answers.set()
+        self._log.answers.set()
 
     def withhold_answers(self) -> None:
-        self._answers.clear()
+        self._log.answers.clear()

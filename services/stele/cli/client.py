@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import TypeVar
 
 import httpx
 import msgspec
-import stamina
 
 from stele.cli.errors import CliError, RefusedError, UnreachableError
-from stele.cli.models import Refusal
+from stele.cli.notice import RetryNotice
 from stele.cli.places import Places
 from stele.domain.commands import Envelope
+from stele.metadata_log.api import OutcomeAnswer
+from stele.runtime.answers.errors import ErrorBody
 
 T = TypeVar("T")
 
@@ -23,6 +26,10 @@ RETRY_FOR_S = 30.0
 """A killed service is back within seconds; a supervisor's longest back-off is 10 s."""
 RETRY_WAIT_S = 0.1
 RETRY_WAIT_MAX_S = 2.0
+LEAST_S = 0.05
+"""With less time left nothing is tried any more."""
+ASK_S = 3.0
+"""For an answer that only adds to what is shown."""
 SILENCE_S = 60.0
 """An event stream says something at least this often (keep-alive), or is taken for dead."""
 
@@ -37,25 +44,30 @@ class _TryAgainError(Exception):
         self.why = why
 
 
-class OutcomeAnswer(msgspec.Struct, frozen=True):
-    """The metadata-log's answer to a command."""
+class Deadline:
+    """A moment until which something may be tried."""
 
-    request_id: str
-    applied: bool
-    epoch: int
-    state_id: str = ""
-    log_id: str = ""
-    rejection: Refusal | None = None
+    def __init__(self, limit_s: float) -> None:
+        self._end_s = time.monotonic() + limit_s
+
+    def left_s(self) -> float:
+        return self._end_s - time.monotonic()
 
 
 class Client:
     """Requests to the services at ``places``. Not for several threads at once."""
 
     def __init__(
-        self, places: Places, *, timeout_s: float = 15.0, retry_for_s: float = RETRY_FOR_S
+        self,
+        places: Places,
+        *,
+        timeout_s: float = 15.0,
+        retry_for_s: float = RETRY_FOR_S,
+        notice: RetryNotice | None = None,
     ) -> None:
         self.places = places
         self.timeout_s = timeout_s
+        self._notice = notice or RetryNotice(None)
         self._retry_for_s = retry_for_s
         self._first: dict[str, int] = {}
         self._http = httpx.Client(timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S))
@@ -75,7 +87,7 @@ class Client:
     def get_one(self, url: str, kind: type[T]) -> T:
         """From one address, once. Raises CliError."""
         try:
-            answer = self._http.get(url)
+            answer = self._http.get(url, timeout=_timeout(min(ASK_S, self.timeout_s)))
         except httpx.TransportError as error:
             raise UnreachableError(
                 f"{url} does not answer ({_short(error)}).", "Is the process running?"
@@ -139,24 +151,30 @@ class Client:
         params: Mapping[str, str] | None = None,
         content: bytes | None = None,
     ) -> httpx.Response:
-        began = time.monotonic()
-        try:
-            for attempt in stamina.retry_context(
-                on=_TryAgainError,
-                attempts=None,
-                timeout=self._retry_for_s,
-                wait_initial=RETRY_WAIT_S,
-                wait_max=RETRY_WAIT_MAX_S,
-            ):
-                with attempt:
-                    return self._any_instance(service, method, path, params, content)
-        except _TryAgainError as error:
-            raise UnreachableError(
-                f"{service} did not answer in {time.monotonic() - began:.0f} s ({error.why}).",
-                f"Addresses {self.places.source}: {', '.join(self.places.of(service))}. "
-                "Is it running? See `stele stack status`.",
-            ) from error
-        raise AssertionError("stamina either returns or raises")
+        """The first answer within the time limit; every failure is told while it is tried again."""
+        deadline = Deadline(self._retry_for_s)
+        for attempt in count(1):
+            try:
+                answer = self._any_instance(service, method, path, params, content, deadline)
+            except _TryAgainError as error:
+                left_s = deadline.left_s()
+                if left_s <= LEAST_S:
+                    self._notice.end()
+                    raise self._unreachable(service, error.why) from error
+                self._notice.tell(error.why, attempt, left_s)
+                pause_s = min(RETRY_WAIT_MAX_S, RETRY_WAIT_S * 2 ** min(attempt - 1, 8))
+                time.sleep(min(pause_s * random.uniform(0.5, 1), left_s))
+            else:
+                self._notice.end()
+                return answer
+        raise AssertionError("counting has no end")
+
+    def _unreachable(self, service: str, why: str) -> UnreachableError:
+        return UnreachableError(
+            f"{service} did not answer in {self._retry_for_s:g} s ({why}).",
+            f"Addresses {self.places.source}: {', '.join(self.places.of(service))}. "
+            "Is it running? See `stele stack status`.",
+        )
 
     def _any_instance(
         self,
@@ -165,6 +183,7 @@ class Client:
         path: str,
         params: Mapping[str, str] | None,
         content: bytes | None,
+        deadline: Deadline,
     ) -> httpx.Response:
         """One round over all addresses, the one that answered last time first."""
         urls = self.places.of(service)
@@ -172,6 +191,7 @@ class Client:
         why = ""
         for step in range(len(urls)):
             index = (first + step) % len(urls)
+            limit_s = min(self.timeout_s, deadline.left_s() / (len(urls) - step))
             try:
                 answer = self._http.request(
                     method,
@@ -179,9 +199,10 @@ class Client:
                     params=params,
                     content=content,
                     headers={"content-type": "application/json"} if content else None,
+                    timeout=_timeout(limit_s),
                 )
             except httpx.TransportError as error:
-                why = f"{urls[index]}: {_short(error)}"
+                why = f"{urls[index]} cannot be reached: {_short(error)}"
                 continue
             if answer.status_code in _TRY_AGAIN:
                 why = f"{urls[index]}: {refusal_of(answer).message}"
@@ -191,10 +212,17 @@ class Client:
         raise _TryAgainError(why)
 
 
+def _timeout(limit_s: float) -> httpx.Timeout:
+    """Connecting and answering together take no longer than the limit."""
+    limit_s = max(LEAST_S, limit_s)
+    connect_s = min(CONNECT_TIMEOUT_S, limit_s / 2)
+    return httpx.Timeout(limit_s - connect_s, connect=connect_s)
+
+
 def refusal_of(answer: httpx.Response) -> CliError:
     """A service's error answer as an error of ours."""
     try:
-        body = msgspec.json.decode(answer.content, type=Refusal)
+        body = msgspec.json.decode(answer.content, type=ErrorBody)
     except msgspec.MsgspecError:
         text = " ".join(answer.text.split())[:200]
         return RefusedError(f"{answer.url} answered {answer.status_code}: {text or 'nothing'}.")

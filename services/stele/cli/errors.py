@@ -11,6 +11,7 @@ class Exit(IntEnum):
     OK = 0
     FAILED = 1  # refused by the cluster, or a request that ended badly
     USAGE = 2
+    INTERRUPTED = 130  # 128 + SIGINT, as shells expect
     UNREACHABLE = 3  # nobody answered in time; whether a change took effect may be unknown
 
 

@@ -11,7 +11,10 @@ Fact = Mapping[str, Any]
 
 
 class EpochRow(msgspec.Struct, frozen=True):
-    """One epoch as the metadata-log shows it; state ids in hex."""
+    """One epoch as the metadata-log shows it; state ids in hex.
+
+    Unlike ``EpochAnswer`` it takes facts of kinds that this build does not know: history outlives builds.
+    """
 
     epoch: int
     command: str
@@ -24,20 +27,25 @@ class EpochRow(msgspec.Struct, frozen=True):
     at_ms: int = 0
     facts: tuple[dict[str, Any], ...] = ()
 
+    def is_barrier(self) -> bool:
+        """True when it changed nothing: the barrier of a read, or of a refusal."""
+        return not self.facts
+
 
 def summary(row: EpochRow) -> str:
-    """All facts on one line; what each epoch repeats is left out."""
+    """All facts on one line."""
     return "; ".join(fact_lines(row)) or "nothing: a barrier"
 
 
 def fact_lines(row: EpochRow) -> list[str]:
     """One line a fact."""
-    return [_IN_WORDS.get(str(fact.get("type")), _any)(fact) for fact in row.facts]
+    return [IN_WORDS.get(str(fact.get("type")), _any)(fact) for fact in row.facts]
 
 
 def _node(fact: Fact) -> str:
     node = fact["node"]
-    return f"node {node['node_id']} is {node['state']}, {len(node.get('tokens', ()))} tokens"
+    clean = f", to be cleaned since {node['cleanup_since']}" if node.get("cleanup_since") else ""
+    return f"node {node['node_id']} is {node['state']}, {len(node.get('tokens', ()))} tokens{clean}"
 
 
 def _request(fact: Fact) -> str:
@@ -48,6 +56,10 @@ def _request(fact: Fact) -> str:
 
 def _keyspace(fact: Fact) -> str:
     keyspace = fact["keyspace"]
+    if keyspace.get("dropped_version"):
+        return (
+            f"keyspace {keyspace['name']} is being dropped by version {keyspace['dropped_version']}"
+        )
     return f"keyspace {keyspace['name']} is replicated {keyspace['placement']}"
 
 
@@ -57,17 +69,35 @@ def _placement(fact: Fact) -> str:
     )
 
 
-def _topology(fact: Fact) -> str:
-    topology = fact["topology"]
-    state = topology["transition_state"] or "at rest"
-    return f"topology {state}, version {topology['version']}, fence {topology['fence_version']}"
+def _versions(fact: Fact) -> str:
+    versions = fact["versions"]
+    return f"version {versions['version']}, fence {versions['fence_version']}"
 
 
-def _operation(fact: Fact) -> str:
-    operation = fact["operation"]
-    if operation is None:
-        return "no operation under way"
-    return f"operation: {operation['kind']} {operation['node_id']}"
+def _opened(fact: Fact) -> str:
+    transition = fact["transition"]
+    about = [s["node_id"] for s in transition["subjects"]] or [transition["keyspace_id"]]
+    return (
+        f"{transition['kind']} {' '.join(about)} begins in {transition['state']} "
+        f"(transition {transition['transition_id']})"
+    )
+
+
+def _moved(fact: Fact) -> str:
+    return f"transition {fact['transition_id']} is in {fact['state']}"
+
+
+def _marked(fact: Fact) -> str:
+    return f"transition {fact['transition_id']} will go back: {fact['mark']}"
+
+
+def _planned(fact: Fact) -> str:
+    rows = len(fact["plan"]["rows"])
+    return f"transition {fact['transition_id']} changes {rows} ranges of {fact['placement']}"
+
+
+def _unplanned(fact: Fact) -> str:
+    return f"transition {fact['transition_id']} changes nothing of {fact['placement']} any more"
 
 
 def _coordinator(fact: Fact) -> str:
@@ -80,17 +110,24 @@ def _any(fact: Fact) -> str:
     return f"{fact.get('type')} {msgspec.json.encode(rest).decode()[:200]}"
 
 
-_IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
+IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "ClusterCreated": lambda fact: f"cluster {fact['cluster']}",
     "NodeChanged": _node,
     "RequestChanged": _request,
+    "RequestForgotten": lambda fact: f"request {fact['request_id']} leaves the state",
     "KeyspaceChanged": _keyspace,
-    "KeyspaceDropped": lambda fact: f"keyspace {fact['name']} is dropped",
+    "KeyspaceDropped": lambda fact: f"keyspace {fact['keyspace_id']} is gone",
     "PlacementChanged": _placement,
-    "PlacementDropped": lambda fact: f"placement {fact['placement']} is dropped",
-    "TopologyChanged": _topology,
-    "OperationChanged": _operation,
+    "PlacementDropped": lambda fact: f"placement {fact['placement']} is gone",
+    "VersionsChanged": _versions,
+    "TransitionOpened": _opened,
+    "TransitionMoved": _moved,
+    "TransitionMarked": _marked,
+    "TransitionPlanned": _planned,
+    "TransitionUnplanned": _unplanned,
+    "TransitionFinished": lambda fact: f"transition {fact['transition_id']} is over",
     "CoordinatorChanged": _coordinator,
     "FeaturesEnabled": lambda fact: f"features {', '.join(fact['features'])}",
     "SettingChanged": lambda fact: f"{fact['name']} = {fact['value'] or '(default)'}",
 }
+"""By the fact's name."""

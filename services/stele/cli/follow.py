@@ -17,40 +17,54 @@ from rich.progress import (
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
-from stele.cli.models import ProgressAnswer, StateView
 from stele.cli.optional import ask
 from stele.cli.output import console, duration
-from stele.domain.entities import Request
+from stele.cli.reading import Reading
 from stele.domain.names import UNFINISHED, RequestStatus
+from stele.domain.requests.facts import Request
+from stele.domain.topology.facts import TransitionSummary
+from stele.runtime.answers import coordinator as answers
+from stele.runtime.answers.metadata_log import RequestAnswer
 
 POLL_S = 0.25
 APPEARS_WITHIN_S = 30.0
 """An accepted request is in the state at once; an instance that restarts may lag a little."""
+UNKNOWN = "unknown_request"
 
 
 @dataclass(slots=True)
 class Seen:
     """What a follower has told already."""
 
-    epoch: int = -1
     step: str = ""
-    waiting_for: str = ""
+    waiting: str = ""
     began: float = field(default_factory=time.monotonic)
 
-    def news(self, view: StateView, request: Request, progress: ProgressAnswer | None) -> list[str]:
+    def news(self, answer: RequestAnswer, progress: answers.Progress | None) -> list[str]:
         """Lines worth printing since the last look."""
         lines: list[str] = []
-        step = _step_of(view, request)
+        step = step_of(answer.request, answer.transition)
         if step != self.step:
-            at = f"{time.monotonic() - self.began:5.1f} s  epoch {view.epoch:>4}"
-            lines.append(f"{at}  {step}")
-            self.step, self.epoch = step, view.epoch
-        waiting = _waiting_for(progress, request.request_id)
-        if waiting and waiting != self.waiting_for and progress is not None and progress.blockers:
-            names = ", ".join(f"{b.node_id} {b.why}" for b in progress.blockers)
-            lines.append(f"         waiting for {waiting}: {names}")
-        self.waiting_for = waiting
+            lines.append(f"{self.passed_s():5.1f} s  epoch {answer.epoch:>4}  {step}")
+            self.step = step
+        wait = None if progress is None else progress.wait_of(answer.request.request_id)
+        blockers = () if wait is None else wait.blockers
+        waiting = "" if wait is None else f"{wait.waiting_for} {[b.node_id for b in blockers]}"
+        if wait is not None and blockers and waiting != self.waiting:
+            names = ", ".join(f"{b.node_id} {b.why}" for b in blockers)
+            lines.append(f"         waiting for {wait.waiting_for}: {names}")
+        self.waiting = waiting
         return lines
+
+    def passed_s(self) -> float:
+        return time.monotonic() - self.began
+
+
+def step_of(request: Request, transition: TransitionSummary | None) -> str:
+    """Where a request is: its status, or the state of the transition that carries it out."""
+    if transition is None:
+        return str(request.status)
+    return f"{transition.state}{' (being undone)' if transition.mark else ''}"
 
 
 def follow(client: Client, request_id: str) -> bool:
@@ -69,9 +83,10 @@ def follow(client: Client, request_id: str) -> bool:
         transient=True,
         disable=not out.is_terminal,
     )
+    seen = Seen()
     try:
         with bar:
-            request = _watch(client, request_id, bar)
+            request = _watch(client, request_id, bar, seen)
     except KeyboardInterrupt:
         out.print(
             f"\nRequest {request_id} goes on. Follow it: stele request follow {request_id}; "
@@ -84,63 +99,49 @@ def follow(client: Client, request_id: str) -> bool:
     colour = "green" if done else "yellow" if request.status is RequestStatus.CANCELLED else "red"
     error = f": {escape(request.error)}" if request.error else ""
     out.print(
-        f"[{colour}]{request.status}[/{colour}] at epoch {request.finished_epoch} "
-        f"after {took}{error}",
+        f"[{colour}]{request.status}[/{colour}] at epoch {request.finished_epoch}, {took} after it "
+        f"was asked for{error}",
         soft_wrap=True,
     )
     return done
 
 
-def _watch(client: Client, request_id: str, bar: Progress) -> Request:
+def _watch(client: Client, request_id: str, bar: Progress, seen: Seen) -> Request:
     task = bar.add_task("", total=None, eta="", visible=False)
-    seen = Seen()
     while True:
-        view = client.get("metadata-log", "/v1/state", StateView, level="local")
-        request = view.request(request_id)
-        if request is None:
-            if time.monotonic() - seen.began > APPEARS_WITHIN_S:
-                raise CliError(
-                    f"Request {request_id} is not in the state at epoch {view.epoch}.",
-                    "`stele requests` shows them all.",
-                )
-        else:
-            progress = ask(client, "coordinator", "/v1/progress", ProgressAnswer)
-            for line in seen.news(view, request, progress):
+        answer = _look(client, request_id, seen)
+        if answer is not None:
+            progress = ask(client, "coordinator", "/v1/progress", answers.Progress)
+            for line in seen.news(answer, progress):
                 bar.console.print(line, markup=False, soft_wrap=True)
-            _draw(bar, task, seen.step, progress, request_id)
-            if request.status not in UNFINISHED:
-                return request
+            _draw(
+                bar, task, seen.step, None if progress is None else progress.of_request(request_id)
+            )
+            if answer.request.status not in UNFINISHED:
+                return answer.request
         time.sleep(POLL_S)
 
 
+def _look(client: Client, request_id: str, seen: Seen) -> RequestAnswer | None:
+    """None while an instance that lags does not know the request yet."""
+    try:
+        return Reading(client, level="local").request(request_id)
+    except CliError as error:
+        if error.code != UNKNOWN or seen.passed_s() > APPEARS_WITHIN_S:
+            raise
+        return None
+
+
 def _draw(
-    bar: Progress, task: TaskID, step: str, progress: ProgressAnswer | None, request_id: str
+    bar: Progress, task: TaskID, step: str, progress: answers.TransitionProgress | None
 ) -> None:
-    ours = progress is not None and progress.request_id == request_id
-    total = progress.bytes_total if progress is not None and ours else 0
-    done = progress.bytes_done if progress is not None and ours else 0
-    eta = progress.eta_s if progress is not None and ours else None
+    total = 0 if progress is None else progress.bytes_total
+    eta = None if progress is None else progress.eta_s
     bar.update(
         task,
         description=step,
         total=total or None,
-        completed=done,
+        completed=0 if progress is None else progress.bytes_done,
         visible=total > 0,
         eta="" if eta is None else f"{duration(eta)} to go",
     )
-
-
-def _step_of(view: StateView, request: Request) -> str:
-    """What people are told about where a request is: its status, or the step it is in."""
-    if view.operation is not None and view.operation.request_id == request.request_id:
-        undone = " (being undone)" if view.topology.rollback else ""
-        return f"{view.topology.transition_state}{undone}"
-    if request.status is RequestStatus.PENDING and view.operation is not None:
-        return f"pending behind {view.operation.request_id}"
-    return str(request.status)
-
-
-def _waiting_for(progress: ProgressAnswer | None, request_id: str) -> str:
-    if progress is None or progress.request_id != request_id:
-        return ""
-    return progress.waiting_for or ""

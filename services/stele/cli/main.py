@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Sequence
 
-import stamina.instrumentation
 from cyclopts import App, CycloptsError
 from rich.text import Text
 
 from stele.cli.errors import CliError, Exit
 from stele.cli.output import error_console
-
-INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 _COMMANDS = "stele.cli.commands"
 _LAZY: tuple[tuple[str, str, str], ...] = (
@@ -60,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code."""
-    stamina.instrumentation.set_on_retry_hooks([])
     try:
         result = build_app()(
             list(arguments),
@@ -72,14 +69,23 @@ def run(arguments: Sequence[str]) -> int:
         _say(error.line())
         return error.exit_code
     except CycloptsError as error:
-        _say(" ".join(str(error).split()) + " See `stele --help`.")
+        _say(f"{' '.join(str(error).split())} {_usage(error)}")
         return Exit.USAGE
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return Exit.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone; nobody is left to be told
         return Exit.OK
     return result if isinstance(result, int) else Exit.OK
+
+
+def _usage(error: CycloptsError) -> str:
+    """How the command is written, as far as the error knows which one was meant."""
+    words = ["stele", *(error.command_chain or ())]
+    parameters = inspect.signature(error.target).parameters if error.target else {}
+    arguments = [p.name.upper() for p in parameters.values() if p.kind is p.POSITIONAL_ONLY]
+    written = f"Write `{' '.join([*words, *arguments])}`. " if arguments else ""
+    return f"{written}See `{' '.join(words)} --help`."
 
 
 def _say(line: str) -> None:

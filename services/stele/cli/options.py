@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import getpass
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from stele.cli.client import Client
-from stele.cli.models import StateView
+from stele.cli.notice import RetryNotice
 from stele.cli.places import DEFAULT_DIRECTORY, find_places
+from stele.cli.reading import Level, Reading
 from stele.domain.commands import AnyCommand, Envelope
 from stele.runtime.request_ids import new_request_id
-
-Level = Literal["local", "barrier", "linearizable"]
 
 
 @Parameter(name="*")
@@ -39,7 +39,12 @@ class Where:
     def client(self) -> Iterator[Client]:
         """A client of this cluster, closed at the end of the block. Raises CliError."""
         places = find_places(self.url, self.directory, os.environ)
-        client = Client(places, timeout_s=min(15.0, self.timeout_s), retry_for_s=self.timeout_s)
+        client = Client(
+            places,
+            timeout_s=min(15.0, self.timeout_s),
+            retry_for_s=self.timeout_s,
+            notice=RetryNotice(sys.stderr),
+        )
         try:
             yield client
         finally:
@@ -58,16 +63,11 @@ class Read:
     """local: what the service has; barrier: all that is committed now; linearizable: proven."""
 
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
-    """The service's answer as JSON."""
+    """What is shown as JSON."""
 
-    def state(self, client: Client) -> StateView:
-        return client.get("metadata-log", "/v1/state", StateView, **self.params())
-
-    def state_json(self, client: Client) -> bytes:
-        return client.get_raw("metadata-log", "/v1/state", **self.params())
-
-    def params(self) -> dict[str, object]:
-        return {"epoch": self.epoch, "level": self.level}
+    def of(self, client: Client) -> Reading:
+        """The state at this point of the log."""
+        return Reading(client, self.epoch, self.level)
 
 
 @Parameter(name="*")

@@ -58,6 +58,20 @@ def table(title: str, *columns: str, right: Sequence[str] = ()) -> Table:
     return found
 
 
+NEVER_BROKEN = ("status", "epoch", "took")
+
+
+def id_table(title: str, first: str, *columns: str, right: Sequence[str] = ()) -> Table:
+    """A table whose first column is never broken over lines: an id is there to be copied."""
+    found = table(title, first, *columns, right=right)
+    found.columns[0].no_wrap = True
+    found.columns[0].overflow = "ignore"
+    for column in found.columns[1:]:
+        column.no_wrap = column.header in NEVER_BROKEN
+        column.min_width = 6 if column.header == columns[-1] else None
+    return found
+
+
 def styled(state: str) -> Text:
     """A state in its colour."""
     return Text(state, style=STATE_STYLE.get(state, ""))

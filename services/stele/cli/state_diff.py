@@ -11,16 +11,16 @@ Line = tuple[str, str]
 _ENTITIES = (
     ("nodes", "node", "node_id"),
     ("requests", "request", "request_id"),
-    ("keyspaces", "keyspace", "name"),
+    ("keyspaces", "keyspace", "keyspace_id"),
+    ("transitions", "transition", "transition_id"),
 )
 
 
 def diff_lines(diff: Json) -> list[Line]:
-    """Lines in the order topology, nodes, requests, keyspaces, placements, features, settings."""
+    """Lines in the order topology, nodes, requests, keyspaces, transitions, placements, features, settings."""
     return [
         *_fields("topology", diff.get("topology", {})),
         *_fields("coordinator", diff.get("coordinator", {})),
-        *_fields("operation", diff.get("operation", {})),
         *(line for part in _ENTITIES for line in _rows(diff.get(part[0], {}), *part[1:])),
         *_placements(diff.get("placements", {})),
         *_features(diff.get("features", {})),
@@ -71,7 +71,7 @@ def _settings(settings: Json) -> Iterator[Line]:
 
 
 def _short(row: Json, key: str) -> str:
-    names = ("kind", "node_id", "status", "state", "dc", "rack")
+    names = ("name", "kind", "node_id", "status", "state", "dc", "rack")
     shown = [str(row[name]) for name in names if name != key and row.get(name)]
     return f": {' '.join(shown)}" if shown else ""
 

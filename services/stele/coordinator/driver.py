@@ -16,7 +16,7 @@ import msgspec
 from stele.coordinator import metrics
 from stele.coordinator.election import Election
 from stele.coordinator.knowledge import Memory, Observed, Steps, Wait
-from stele.coordinator.progress import Progress, Rates, progress_of
+from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps
 from stele.domain.acks import AckTable
@@ -24,6 +24,7 @@ from stele.domain.commands import ClaimCoordinator, Envelope, Outcome, Rejection
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.reports import ReportTable
+from stele.domain.requests.not_taken import BUSY
 from stele.log.codec import (
     DecodeError,
     decode_ack,
@@ -33,6 +34,7 @@ from stele.log.codec import (
     encode_order,
 )
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
+from stele.runtime.answers.coordinator import Progress
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
@@ -131,9 +133,16 @@ class Driver:
         self.wake()
 
     def on_outcome(self, value: bytes) -> None:
-        """Note what became of a command of this process that was refused. Raises DecodeError."""
+        """Note that a command of this process was refused, or never will be decided. Raises DecodeError.
+
+        What is only busy is sent again under the same id.
+        """
         outcome: Outcome = decode_outcome(value)
-        if outcome.rejection is not None and outcome.request_id in self._sent:
+        if outcome.rejection is None or outcome.rejection.code == BUSY:
+            return
+        if self._claim is not None and self._claim.envelope.request_id == outcome.request_id:
+            self._claim = None  # the next one has another id
+        if outcome.request_id in self._sent:
             self._refusals[outcome.request_id] = outcome.rejection
             log.warning(
                 "a command was refused",

@@ -10,60 +10,16 @@ from stele.domain.acks import Blocker
 from stele.domain.image import Image
 from stele.domain.reports import ReceivedReport, ReportTable
 from stele.domain.topology.facts import Transition
+from stele.runtime.answers.coordinator import (
+    BlockerAnswer,
+    NodeProgress,
+    Progress,
+    TransitionProgress,
+    WaitProgress,
+)
 
 WINDOW_S: Final = 10.0
 """The rate is measured over this time: long enough to be steady, short enough to follow."""
-
-
-class NodeProgress(msgspec.Struct, frozen=True):
-    """One node's newest report of the work of a session."""
-
-    kind: str
-    status: str
-    bytes_done: int
-    bytes_total: int
-    keys_done: int
-    error: str
-
-
-class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """One open transition. ``eta_s`` is None while the rate is unknown; sums are over the nodes that have
-    reported.
-    """
-
-    transition_id: str
-    request_ids: tuple[str, ...]
-    kind: str
-    state: str
-    session: str
-    going_back: str
-    waiting_for: str
-    blockers: tuple[Blocker, ...]
-    nodes: dict[str, NodeProgress]
-    bytes_done: int
-    bytes_total: int
-    bytes_per_s: float | None
-    eta_s: float | None
-
-
-class WaitProgress(msgspec.Struct, frozen=True):
-    """What is waited for, and on whom; ``request_ids`` is empty for what holds up everybody."""
-
-    request_ids: tuple[str, ...]
-    waiting_for: str
-    blockers: tuple[Blocker, ...]
-
-
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the coordinator works on. ``silent_for_s`` of a blocker is None when it was never heard."""
-
-    term: int
-    active: bool
-    version: int
-    fence_version: int
-    waits: tuple[WaitProgress, ...]
-    transitions: tuple[TransitionProgress, ...]
-    cleanups: dict[str, NodeProgress]
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -136,7 +92,7 @@ def progress_of(
         active=active,
         version=image.topology.version,
         fence_version=image.topology.fence_version,
-        waits=tuple(WaitProgress(w.request_ids, w.what, w.blockers) for w in waits),
+        waits=tuple(WaitProgress(w.request_ids, w.what, _blockers(w)) for w in waits),
         transitions=tuple(
             _transition(transition, reports, rates, waits) for transition in image.topology.open()
         ),
@@ -166,12 +122,23 @@ def _transition(
         session=transition.session,
         going_back=transition.mark,
         waiting_for=wait.what,
-        blockers=wait.blockers,
+        blockers=_blockers(wait),
         nodes={node_id: _node_progress(r) for node_id, r in received.items()},
         bytes_done=done,
         bytes_total=total,
         bytes_per_s=bytes_per_s,
         eta_s=_eta_s(total - done, bytes_per_s) if received else None,
+    )
+
+
+def _blockers(wait: Wait) -> tuple[BlockerAnswer, ...]:
+    return tuple(_blocker(blocker) for blocker in wait.blockers)
+
+
+def _blocker(blocker: Blocker) -> BlockerAnswer:
+    silent_for_s = blocker.silent_for_s
+    return BlockerAnswer(
+        blocker.node_id, blocker.why, None if silent_for_s == float("inf") else silent_for_s
     )
 
 

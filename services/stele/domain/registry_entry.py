@@ -14,7 +14,10 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
 
     ``name`` is its attribute of ``Image``. ``apply`` folds a fact of the domain into the domain's own image and
     sees nothing else. ``to_facts`` writes the image back from nothing, in one fixed order: the snapshot.
-    ``view`` gives sections of the whole state as people see it, ``diff`` the same sections with what differs.
+    ``view`` gives sections of the whole state as people see it: structs, sequences of them, or plain
+    values; whoever shows them encodes them. ``diff`` gives the same sections with what differs, as plain
+    values. ``delta`` does so for one epoch from its facts, where ``diff`` would look at too much.
+    ``filters`` says by what the rows of a section can be asked for: section -> name -> whether a row fits.
     ``hash`` is a number below 2**128 that equal images share whatever their history: by default the sum of the
     hashes of the facts that ``to_facts`` gives.
     """
@@ -26,6 +29,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     to_facts: Callable[[Any], Iterable[Fact]]
     view: Callable[[Any], dict[str, Any]]
     diff: Callable[[Any, Any], dict[str, Any]]
+    delta: Callable[[Any, Any, Iterable[Fact]], dict[str, Any]] | None = None
+    filters: Mapping[str, Mapping[str, Callable[[Any, str], bool]]] = {}
     hash: Callable[[Any], int] | None = None
     features: Mapping[type, str] = {}
     """Facts that a reader can only fold with a feature: nobody writes them before it is enabled."""

@@ -54,9 +54,13 @@ class SessionGuard:
         self.session = session
         self._released = False
 
+    @property
+    def is_open(self) -> bool:
+        return not self._released and self._manager.is_open(self.session)
+
     def check(self) -> None:
         """Raises SessionClosedError once the session is closing: call before each effect."""
-        if self._released or not self._manager.is_open(self.session):
+        if not self.is_open:
             raise SessionClosedError(f"session {self.session} is closing")
 
     def release(self) -> None:

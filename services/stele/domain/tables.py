@@ -23,6 +23,11 @@ def row_json(struct: msgspec.Struct) -> Json:
     return shown
 
 
+def plain_values(value: Json) -> Json:
+    """Structs, sequences and maps of them as plain JSON values, maps sorted."""
+    return {k: msgspec.to_builtins(v, order="deterministic") for k, v in value.items()}
+
+
 def changed_fields(before: Json, after: Json) -> Json:
     """Field -> {before, after} of those that differ; a field that is not there shows as None."""
     return {

@@ -4,13 +4,18 @@
 domains.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
 import msgspec
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.domain.registry import DOMAINS
+from stele.domain.registry import DOMAINS, FACTS
 from stele.domain.snapshot import state_hash
-from stele.domain.tables import Json
+from stele.domain.tables import Json, plain_values
+
+_OF_SECTION: Final = {name: domain for domain in DOMAINS for name in domain.view(domain.empty)}
 
 
 def view(image: Image) -> Json:
@@ -20,8 +25,37 @@ def view(image: Image) -> Json:
         "state_id": image.state_id.hex(),
         "hash": state_hash(image),
     }
+    return {**shown, **plain_values(sections(image))}
+
+
+def sections(image: Image) -> Json:
+    """Every section of the view with its rows as they are, nothing encoded yet."""
+    found: Json = {}
     for domain in DOMAINS:
-        shown.update(domain.view(getattr(image, domain.name)))
+        found.update(domain.view(getattr(image, domain.name)))
+    return found
+
+
+def section(image: Image, name: str) -> Any:
+    """One section of the view; its rows are a sequence."""
+    domain = _OF_SECTION[name]
+    return domain.view(getattr(image, domain.name))[name]
+
+
+def filters() -> dict[str, Mapping[str, Callable[[Any, str], bool]]]:
+    """By what the rows of each section can be asked for."""
+    return {section: known for domain in DOMAINS for section, known in domain.filters.items()}
+
+
+def delta_view(before: Image, after: Image, epoch: Epoch) -> Json:
+    """What one epoch changed: the sections of ``diff`` that its facts touch, never more than a few rows."""
+    shown: Json = {}
+    for domain in DOMAINS:
+        facts = [fact for fact in epoch.facts if FACTS[type(fact)][0] == domain.name]
+        if facts:
+            old, new = getattr(before, domain.name), getattr(after, domain.name)
+            changed = domain.delta(old, new, facts) if domain.delta else domain.diff(old, new)
+            shown.update({section: what for section, what in changed.items() if any(what.values())})
     return shown
 
 

@@ -62,6 +62,17 @@ class LogFollower:
         """Why it is not certain that the image still goes with the log; empty when it is."""
         return self._reader.trouble or self._below_floor()
 
+    @property
+    def in_doubt(self) -> bool:
+        """Nothing may be acknowledged now; see ``LogReader``."""
+        return self._reader.in_doubt
+
+    @property
+    def is_at_end(self) -> bool:
+        """All that the last look at the broker showed was read, whatever the floor says."""
+        end = self._reader.end
+        return end is not None and self.fold.next_offset >= end and not self._reader.in_doubt
+
     def state_id_of(self, epoch: int) -> bytes | None:
         """The state id of one of the last epochs; None when it is not known here."""
         return self.fold.chain.state_id_of(epoch)

@@ -1,12 +1,11 @@
 """The HTTP side of metadata-log: commands in, state, epochs and differences out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
 from confluent_kafka import KafkaException
-from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,25 +14,28 @@ from stele.domain.commands import Outcome
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests import not_taken
-from stele.domain.view import diff, epoch_view, view
+from stele.domain.snapshot import state_hash
+from stele.domain.view import diff, epoch_view
 from stele.log.errors import OffsetGoneError
 from stele.log.history import EpochNotFoundError
 from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.openapi import openapi
+from stele.metadata_log.pages import Pages
+from stele.metadata_log.questions import filters_of, invalid, limit_of, number, parse
+from stele.metadata_log.reads import Reads
 from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.state import state_parts
+from stele.metadata_log.streams import Streams
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
+from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.http import Direct, ErrorCode, HttpError, JsonResponse, parse_json
-from stele.runtime.http_errors import ErrorBody
+from stele.runtime.http_encoding import etag_of, not_modified, respond, respond_in_pieces
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """An answer with several epochs ends after so much; the client asks on from there."""
-STREAM_EPOCHS: Final = 100
-"""Epochs fetched at once for a stream."""
-PING_S: Final = 10
 RETRY_AFTER_S: Final = 1
-LEVELS: Final = ("local", "barrier", "linearizable")
 
 NOT_TAKEN: Final = {
     not_taken.BUSY: 503,
@@ -51,20 +53,30 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """The handlers; they hold nothing but the writer and the last view that was asked for."""
+    """The handlers, and what they share."""
 
     def __init__(self, writer: Writer, settings: MetadataLogSettings) -> None:
         self._writer = writer
         self._timeout_s = settings.request_timeout_s
-        self._seen: tuple[bytes, bytes] = (b"", b"")
+        self._reads = Reads(writer, self._timeout_s)
+        self._pages = Pages(self._reads)
+        self._streams = Streams(writer, self._timeout_s)
+        self._encoding = asyncio.Lock()
+        self._comparing = asyncio.Lock()
+        self._hash: tuple[bytes, str] = (b"", "")
 
     def routes(self) -> list[Route]:
         """All routes of the service but those that every service has."""
+        handlers: dict[str, Handler] = {
+            **self._pages.handlers(),
+            "/v1/state": self.get_state,
+            "/v1/epochs": self.get_epochs,
+            "/v1/epochs/{epoch}": self.get_epoch,
+            "/v1/changes": self._streams.changes,
+            "/v1/diff": self.get_diff,
+        }
         return [
-            Route("/v1/state", self._guarded(self.get_state), methods=["GET"]),
-            Route("/v1/epochs", self._guarded(self.get_epochs), methods=["GET"]),
-            Route("/v1/epochs/{epoch}", self._guarded(self.get_epoch), methods=["GET"]),
-            Route("/v1/diff", self._guarded(self.get_diff), methods=["GET"]),
+            *(Route(path, self._guarded(h), methods=["GET"]) for path, h in handlers.items()),
             Route("/openapi.json", self.get_openapi, methods=["GET"]),
         ]
 
@@ -95,42 +107,37 @@ class Api:
         return JsonResponse(outcome_answer(outcome), status_code=200 if outcome.applied else 409)
 
     async def get_state(self, request: Request) -> Response:
-        level = request.query_params.get("level", LEVELS[0])
-        if level not in LEVELS:
-            raise _invalid(f"level is '{level}'", f"Use one of {', '.join(LEVELS)}.")
-        image = await self._image(level)
-        asked = _number(request, "epoch", -1)
-        if asked >= 0:
-            image = await self._writer.history.image_at(asked)
-        return Response(self._view(image), media_type="application/json")
+        """All of the state, encoded piece by piece: it may have hundreds of thousands of rows."""
+        filters_of(request, ())
+        image = await self._reads.image(request)
+        etag = etag_of(image.state_id)
+        unchanged = not_modified(request, etag)
+        if unchanged is not None:
+            return unchanged
+        parts = state_parts(image, await self._hash_of(image))
+        return respond_in_pieces(request, parts, self._encoding, etag)
 
     async def get_epochs(self, request: Request) -> Response:
-        newest = self._writer.image.epoch
         if "text/event-stream" in request.headers.get("accept", ""):
-            resumed = request.headers.get("last-event-id", "")
-            first = _parse("Last-Event-ID", resumed) + 1 if resumed else None
-            first = _number(request, "from", newest + 1) if first is None else first
-            return self._stream(max(1, first), request)
-        first = _number(request, "from", 1)
-        limit = _number(request, "limit", DEFAULT_LIMIT)
-        if not 1 <= limit <= MAX_LIMIT:
-            raise _invalid(f"limit is {limit}", f"Use 1 to {MAX_LIMIT}.")
+            return self._streams.epochs(request)
+        first = number(request, "from", 1)
+        limit = limit_of(request, DEFAULT_LIMIT, MAX_LIMIT)
         found = await self._writer.history.epochs(max(1, first), limit)
-        return Response(_json_list(found), media_type="application/json")
+        return await respond(request, _json_list(found))
 
     async def get_epoch(self, request: Request) -> Response:
-        number = _parse("epoch", request.path_params["epoch"])
-        found = await self._writer.history.epoch(number)
-        return JsonResponse(epoch_view(found))
+        asked = parse("epoch", request.path_params["epoch"])
+        found = await self._writer.history.epoch(asked)
+        return await respond(request, msgspec.json.encode(epoch_view(found)))
 
     async def get_diff(self, request: Request) -> Response:
         if "from" not in request.query_params:
-            raise _invalid("'from' is missing", "Send from=<epoch before> and to=<epoch after>.")
-        before = await self._writer.history.image_at(_number(request, "from", 0))
-        after = await self._writer.history.image_at(
-            _number(request, "to", self._writer.image.epoch)
-        )
-        return JsonResponse(diff(before, after))
+            raise invalid("'from' is missing", "Send from=<epoch before> and to=<epoch after>.")
+        before = await self._reads.image_at(number(request, "from", 0))
+        after = await self._reads.image_at(number(request, "to", self._writer.image.epoch))
+        async with self._comparing:
+            body = await asyncio.to_thread(lambda: msgspec.json.encode(diff(before, after)))
+        return await respond(request, body)
 
     async def get_openapi(self, _: Request) -> Response:
         return JsonResponse(openapi())
@@ -180,49 +187,12 @@ class Api:
         guarded.__name__ = handler.__name__
         return guarded
 
-    async def _image(self, level: str) -> Image:
-        match level:
-            case "barrier":
-                return await self._writer.barrier(self._timeout_s)
-            case "linearizable":
-                return await self._writer.linearizable(self._timeout_s)
-            case _:
-                return self._writer.image
-
-    def _view(self, image: Image) -> bytes:
-        if self._seen[0] != image.state_id:
-            self._seen = (image.state_id, msgspec.json.encode(view(image)))
-        return self._seen[1]
-
-    def _stream(self, first: int, request: Request) -> Response:
-        history = self._writer.history
-        if first <= history.oldest:
-            raise EpochNotFoundError(first, history.oldest + 1, history.newest)
-        events = self._events(first, request.app.state.stopping)
-        return EventSourceResponse(events, ping=PING_S, send_timeout=self._timeout_s)
-
-    async def _events(self, epoch: int, stopping: asyncio.Event) -> AsyncIterator[ServerSentEvent]:
-        """Epochs from ``epoch`` on for ever, each once and in order; a slow reader holds no memory."""
-        stopped = asyncio.create_task(stopping.wait())
-        try:
-            while not stopping.is_set():
-                moved = self._writer.moved
-                for found in await self._writer.history.epochs(epoch, STREAM_EPOCHS):
-                    epoch = found.epoch + 1
-                    yield _event(found)
-                if epoch > self._writer.image.epoch:
-                    if self._writer.failure is not None:
-                        return
-                    waiting = asyncio.create_task(moved.wait())
-                    await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-                    waiting.cancel()
-        finally:
-            stopped.cancel()
-
-
-def _event(epoch: Epoch) -> ServerSentEvent:
-    data = msgspec.json.encode(epoch_view(epoch)).decode()
-    return ServerSentEvent(data=data, id=str(epoch.epoch), event="epoch")
+    async def _hash_of(self, image: Image) -> str:
+        """Beside the loop, one at a time, and once for each state that is asked for in a row."""
+        async with self._comparing:
+            if self._hash[0] != image.state_id:
+                self._hash = (image.state_id, await asyncio.to_thread(state_hash, image))
+            return self._hash[1]
 
 
 def _json_list(epochs: list[Epoch]) -> bytes:
@@ -262,19 +232,3 @@ def _stopped(error: ReaderStoppedError, details: dict[str, str]) -> HttpError:
         hint="Ask another instance. A command that was under way keeps its request id.",
         details=details,
     )
-
-
-def _invalid(what: str, hint: str) -> HttpError:
-    return HttpError(400, ErrorCode.INVALID_REQUEST, f"Not understood: {what}.", hint=hint)
-
-
-def _number(request: Request, name: str, default: int) -> int:
-    given = request.query_params.get(name)
-    return default if given is None else _parse(name, given)
-
-
-def _parse(name: str, text: str) -> int:
-    """A number of at most 18 digits: epochs are 64-bit."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise _invalid(f"{name} is '{text[:40]}'", "Send a whole number, 0 or more.")
-    return int(text)

@@ -4,29 +4,104 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.metadata_log.api import (
-    CommandRequest,
-    DiffAnswer,
-    EpochAnswer,
-    ErrorAnswer,
-    OutcomeAnswer,
-    StateAnswer,
-)
-from stele.runtime.answers import Position
+from stele.domain.view import filters
+from stele.metadata_log.api import CommandRequest, OutcomeAnswer
+from stele.metadata_log.questions import LEVELS, MAX_PAGE_ROWS, PAGE_ROWS
+from stele.runtime.answers import metadata_log as answers
+from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.position import Position
 from stele.runtime.http import Health
 
 Json = dict[str, Any]
 Schemas = dict[type, Json]
 
+
+def _parameter(name: str, kind: str, description: str, **more: Any) -> Json:
+    shape = {"name": name, "in": "query", "description": description, "schema": {"type": kind}}
+    return {**shape, **more}
+
+
+_EPOCH: Final = _parameter("epoch", "integer", "The state at this epoch; the newest by default.")
+_LEVEL: Final = {
+    "name": "level",
+    "in": "query",
+    "description": "How new: what this process has, what the log's end holds, or a NOOP read back.",
+    "schema": {"enum": list(LEVELS), "default": LEVELS[0]},
+}
+_AT: Final = (_EPOCH, _LEVEL)
+_PAGED: Final = (
+    *_AT,
+    _parameter(
+        "limit", "integer", f"Rows at most; {PAGE_ROWS} by default, {MAX_PAGE_ROWS} at most."
+    ),
+    _parameter("cursor", "string", "next_cursor of the page before; it fixes the epoch."),
+)
+_FROM: Final = _parameter("from", "integer", "First epoch; for a stream the next one by default.")
+_RESUME: Final = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "Resume a stream after this epoch.",
+    "schema": {"type": "integer"},
+}
+
+
+def _path(name: str, kind: str = "string") -> Json:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": kind}}
+
+
+def _filters(section: str) -> tuple[Json, ...]:
+    known = filters().get(section, {})
+    return tuple(_parameter(name, "string", f"Only those with this {name}.") for name in known)
+
+
+_READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
+    "/v1/topology": ("Versions, coordinator, open transitions", answers.TopologyAnswer, _AT),
+    "/v1/nodes": ("Nodes in pages", answers.NodesPage, (*_filters("nodes"), *_PAGED)),
+    "/v1/requests": ("Requests in pages", answers.RequestsPage, (*_filters("requests"), *_PAGED)),
+    "/v1/requests/{request_id}": (
+        "One request and its transition",
+        answers.RequestAnswer,
+        (_path("request_id"), *_AT),
+    ),
+    "/v1/keyspaces": ("Keyspaces in pages", answers.KeyspacesPage, _PAGED),
+    "/v1/placements": (
+        "Rows of a placement in pages",
+        answers.PlacementsPage,
+        (
+            _parameter("keyspace", "string", "The placement of this keyspace."),
+            _parameter("placement", "string", "A placement by its own name."),
+            _parameter("range", "string", "start:end, only rows that share a token with it."),
+            _parameter("token", "integer", "Only the row that holds this token."),
+            *_PAGED,
+        ),
+    ),
+    "/v1/transitions/{transition_id}": (
+        "The plan of an open transition in pages",
+        answers.TransitionPage,
+        (_path("transition_id"), *_PAGED),
+    ),
+    "/v1/settings": ("Features, and settings in pages", answers.SettingsPage, _PAGED),
+    "/v1/state": ("All that is true at an epoch", answers.StateAnswer, _AT),
+    "/v1/epochs/{epoch}": ("One epoch", answers.EpochAnswer, (_path("epoch", "integer"),)),
+    "/v1/diff": (
+        "What differs between two epochs",
+        answers.DiffAnswer,
+        (
+            _parameter("from", "integer", "Epoch before.", required=True),
+            _parameter("to", "integer", "Epoch after; the newest by default."),
+        ),
+    ),
+    "/v1/position": ("Where this process stands", Position, ()),
+}
+"""GET paths that answer one type."""
+
 _TYPES: Final[tuple[type, ...]] = (
     CommandRequest,
     OutcomeAnswer,
-    StateAnswer,
-    EpochAnswer,
-    DiffAnswer,
-    Position,
+    ErrorBody,
     Health,
-    ErrorAnswer,
+    answers.ChangesAnswer,
+    *(answer for _, answer, _ in _READS.values()),
 )
 
 
@@ -36,7 +111,11 @@ def openapi() -> Json:
         _TYPES, ref_template="#/components/schemas/{name}"
     )
     schema: Schemas = dict(zip(_TYPES, shapes, strict=True))
-    error = _answer("Why not, and what to do.", schema[ErrorAnswer])
+    error = _answer("Why not, and what to do.", schema[ErrorBody])
+    reads = {
+        path: {"get": _get(summary, _answer(summary, schema[answer]), error, parameters)}
+        for path, (summary, answer, parameters) in _READS.items()
+    }
     return {
         "openapi": "3.1.0",
         "info": {
@@ -46,27 +125,9 @@ def openapi() -> Json:
         },
         "paths": {
             "/v1/commands": {"post": _post_command(schema, error)},
-            "/v1/state": {"get": _get_state(schema, error)},
+            **reads,
             "/v1/epochs": {"get": _get_epochs(schema, error)},
-            "/v1/epochs/{epoch}": {
-                "get": _get(
-                    "One epoch", _answer("The epoch", schema[EpochAnswer]), error, [_PATH_EPOCH]
-                )
-            },
-            "/v1/diff": {
-                "get": _get(
-                    "What differs between two epochs",
-                    _answer("The differences", schema[DiffAnswer]),
-                    error,
-                    [
-                        _query("from", "Epoch before.", required=True),
-                        _query("to", "Epoch after; the newest by default."),
-                    ],
-                )
-            },
-            "/v1/position": {
-                "get": _get("Where this process stands", _answer("", schema[Position]), error, [])
-            },
+            "/v1/changes": {"get": _get_changes(schema, error)},
             "/healthz": {
                 "get": {
                     "summary": "Whether this process is well",
@@ -81,14 +142,6 @@ def openapi() -> Json:
     }
 
 
-_PATH_EPOCH: Final = {
-    "name": "epoch",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "integer", "minimum": 1},
-}
-
-
 def _post_command(schema: Schemas, error: Json) -> Json:
     return {
         "summary": "Submit a command and wait for its outcome",
@@ -100,68 +153,39 @@ def _post_command(schema: Schemas, error: Json) -> Json:
             "200": _answer("Applied", schema[OutcomeAnswer]),
             "409": _answer("Rejected: nothing was changed", schema[OutcomeAnswer]),
             "400": error,
-            "410": _answer(
-                "Too old to be remembered, and never decided again", schema[ErrorAnswer]
-            ),
+            "410": _answer("Too old to be remembered, and never decided again", schema[ErrorBody]),
             "412": _answer(
-                "Nothing was decided: the log is another one, or none", schema[ErrorAnswer]
+                "Nothing was decided: the log is another one, or none", schema[ErrorBody]
             ),
             "413": error,
-            "422": _answer("No command, or an id that stands for another one", schema[ErrorAnswer]),
+            "422": _answer("No command, or an id that stands for another one", schema[ErrorBody]),
             "503": error,
-            "504": _answer("Unknown: ask again with the same request id", schema[ErrorAnswer]),
+            "504": _answer("Unknown: ask again with the same request id", schema[ErrorBody]),
         },
     }
 
 
-def _get_state(schema: Schemas, error: Json) -> Json:
-    level = {
-        "name": "level",
-        "in": "query",
-        "description": "How new: what this process has, what the log's end holds, or a NOOP read back.",
-        "schema": {"enum": ["local", "barrier", "linearizable"], "default": "local"},
-    }
-    return _get(
-        "All that is true at an epoch",
-        _answer("The state", schema[StateAnswer]),
-        error,
-        [_query("epoch", "The newest by default."), level],
-    )
-
-
 def _get_epochs(schema: Schemas, error: Json) -> Json:
+    limit = _parameter("limit", "integer", "At most so many; 100 by default, 1000 at most.")
     found = _get(
         "Epochs in order; as text/event-stream: also those to come, each with its number as id",
-        _answer("Epochs", {"type": "array", "items": schema[EpochAnswer]}),
+        _answer("Epochs", {"type": "array", "items": schema[answers.EpochAnswer]}),
         error,
-        [
-            _query("from", "First epoch; 1 by default, for a stream the next one to come."),
-            _query("limit", "At most so many; 100 by default, 1000 at most."),
-            {
-                "name": "Last-Event-ID",
-                "in": "header",
-                "description": "Resume a stream after this epoch.",
-                "schema": {"type": "integer"},
-            },
-        ],
+        (_FROM, limit, _RESUME),
     )
     found["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return found
 
 
-def _get(summary: str, answer: Json, error: Json, parameters: list[Json]) -> Json:
+def _get_changes(schema: Schemas, error: Json) -> Json:
+    events = {"text/event-stream": {"schema": schema[answers.ChangesAnswer]}}
+    answer = {"description": "One event an epoch, its number as id", "content": events}
+    return _get("What each epoch changed, as a stream", answer, error, (_FROM, _RESUME))
+
+
+def _get(summary: str, answer: Json, error: Json, parameters: tuple[Json, ...]) -> Json:
     responses = {"200": answer, "400": error, "404": error, "503": error}
-    return {"summary": summary, "parameters": parameters, "responses": responses}
-
-
-def _query(name: str, description: str, *, required: bool = False) -> Json:
-    return {
-        "name": name,
-        "in": "query",
-        "description": description,
-        "required": required,
-        "schema": {"type": "integer", "minimum": 0},
-    }
+    return {"summary": summary, "parameters": list(parameters), "responses": responses}
 
 
 def _answer(description: str, schema: Json) -> Json:

@@ -18,7 +18,7 @@ from stele.node.binding import bind_store
 from stele.node.cleanup import Cleaner
 from stele.node.clock import HybridClock
 from stele.node.coordinate import Coordination
-from stele.node.gate import Gate
+from stele.node.gate import Gate, floor_of
 from stele.node.http import NodeHttp
 from stele.node.identity import DataDirectory, boot, locked
 from stele.node.orders import OrderHandler
@@ -65,8 +65,9 @@ async def _run(settings: NodeSettings, directory: DataDirectory, stop: Stop) -> 
         address=settings.address or url_of(sock),
     )
     async with AsyncExitStack() as stack:
-        followed = await stack.enter_async_context(following(settings))
-        gate = Gate(directory, followed.follower)  # in the turn in which the reader was started
+        floor = floor_of(directory.identity.acknowledged)
+        followed = await stack.enter_async_context(following(settings, floor))
+        gate = Gate(directory, followed.follower)
         app = await stack.enter_async_context(
             node_app(settings, directory, gate, advertised, followed)
         )

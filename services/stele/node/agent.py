@@ -175,8 +175,11 @@ class Agent:
         return self.image.epoch, self.oldest_version_in_use(), self._sessions.in_use()
 
     def _ack(self) -> None:
-        """Send an ack; first note on the disk what it tells for the first time."""
-        if not self._gate.is_open:
+        """Send an ack; first note on the disk what it tells for the first time.
+
+        None while it is in doubt whether this is the log that was read.
+        """
+        if not self._gate.is_open or self.follower.in_doubt:
             return
         known, topology = self._directory.identity.acknowledged, self.image.topology
         if topology.version > known.version or topology.fence_version > known.fence_version:

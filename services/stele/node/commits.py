@@ -159,7 +159,11 @@ async def uncancelled(future: asyncio.Future[T]) -> T:
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        await asyncio.wait([future])
+        while not future.done():
+            with contextlib.suppress(
+                asyncio.CancelledError
+            ):  # asked to end once more: it still cannot
+                await asyncio.wait([future])
         raise
 
 

@@ -1,9 +1,9 @@
 """When a node may serve and acknowledge: not before the log has shown that it is who it was (I6, I13).
 
-Closed at the start. It opens once the log was read at least to the newest epoch that this node has
-acknowledged a version or a fence at, that epoch is the same one (its state id), the cluster is the one that
-admitted the node, and the node's row carries this directory's host id. What contradicts that ends the
-process: nothing the node could serve would be right.
+Closed at the start. It opens once the log is the one that the directory is bound to, was read at least to
+the newest epoch that this node has acknowledged a version or a fence at (the follower's floor, which compares
+that epoch's state id too), and the node's row carries this directory's host id. What contradicts that ends
+the process: nothing the node could serve would be right.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ import msgspec
 
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.log.follower import LogFollower
+from stele.log.errors import OtherHistoryError
+from stele.log.follower import Floor, LogFollower
 from stele.node.identity import Acknowledged, DataDirectory
 from stele.runtime.service import Stop
 from stele.runtime.settings import ConfigurationError
@@ -36,17 +37,15 @@ class NotThisReplica(ConfigurationError):
 
 
 class Gate:
-    """Make it before the follower has read anything: it compares an epoch as that passes by."""
+    """Looks at what ``follower`` reads; the follower must have the directory's ``floor_of``."""
 
     def __init__(self, directory: DataDirectory, follower: LogFollower) -> None:
         self.failure: NotThisReplica | None = None
         self._directory = directory
         self._follower = follower
-        self._floor = directory.identity.acknowledged
-        self._caught_up = False
+        self._acknowledged = directory.identity.acknowledged
+        self._reached = False
         self._open = False
-        if 0 < self._floor.epoch < follower.image.epoch:
-            self._fail("the log was read from later on; the epoch cannot be compared any more")
         follower.listen(self._on_epoch)
         self._look(follower.image)
 
@@ -65,9 +64,12 @@ class Gate:
             return Closed(
                 "unavailable", f"The node does not follow the log; it is at epoch {epoch}."
             )
-        if not self._caught_up or epoch < self._floor.epoch:
-            least = f", not yet at {self._floor.epoch}" if epoch < self._floor.epoch else ""
-            return Closed("catching_up", f"The node is reading the log: at epoch {epoch}{least}.")
+        if not self._reached:
+            least = self._acknowledged.epoch
+            least_text = f", not yet at {least}" if epoch < least else ""
+            return Closed(
+                "catching_up", f"The node is reading the log: at epoch {epoch}{least_text}."
+            )
         return Closed("not_admitted", "The cluster has not yet admitted this node.")
 
     async def reach(self, caught_up: asyncio.Event, stop: Stop) -> None:
@@ -75,19 +77,30 @@ class Gate:
 
         Raises NotThisReplica when the log is another one, or does not have that epoch.
         """
-        since_s: float | None = None
+        short_since_s = time.monotonic()
         while not stop.requested:
-            if self.failure is not None:
-                raise self.failure
+            self._raise_failure()
             if caught_up.is_set():
-                self._caught_up = True
-                if self._follower.image.epoch >= self._floor.epoch:
-                    return
-                now_s = time.monotonic()
-                since_s = now_s if since_s is None else since_s
-                if now_s - since_s > PATIENCE_S:
-                    self._fail(f"the log ends at epoch {self._follower.image.epoch}")
+                self._reached = True
+                return
+            if not self._ends_too_early():
+                short_since_s = time.monotonic()
+            elif time.monotonic() - short_since_s > PATIENCE_S:
+                self._fail(f"the log ends at epoch {self._follower.image.epoch}")
             await stop.sleep(LOOK_S)
+
+    def _ends_too_early(self) -> bool:
+        """All that the broker shows was read, and what this node has acknowledged is not there."""
+        follower = self._follower
+        return follower.is_at_end and follower.image.epoch < self._acknowledged.epoch
+
+    def _raise_failure(self) -> None:
+        """Raises NotThisReplica."""
+        other = self._follower.failure
+        if self.failure is None and isinstance(other, OtherHistoryError):
+            self._fail(f"the log has another epoch there ({other})")
+        if self.failure is not None:
+            raise self.failure
 
     async def recognise(self, stop: Stop) -> None:
         """Wait for the node's row, check that it is this directory's, note who admitted it, and open.
@@ -105,7 +118,9 @@ class Gate:
                     cluster_id=image.cluster_id,
                     log_id=image.log_id.hex(),
                     admitted_by=identity.admitted_by or identity.join_request_id,
-                    acknowledged=identity.acknowledged if self._floor.epoch else noted(image),
+                    acknowledged=identity.acknowledged
+                    if identity.acknowledged.epoch
+                    else noted(image),
                 )
                 self._open = True
                 return
@@ -132,25 +147,25 @@ class Gate:
         self._look(image)
 
     def _look(self, image: Image) -> None:
-        identity, floor = self._directory.identity, self._floor
-        if self._open or self.failure is not None:
+        identity = self._directory.identity
+        if self._open or self.failure is not None or not image.cluster:
             return
-        if identity.cluster_id and image.cluster_id not in ("", identity.cluster_id):
-            self.failure = NotThisReplica(
-                f"{self._directory.folder} holds data of cluster id {identity.cluster_id}; this log is of"
-                f" cluster id {image.cluster_id}: give the node the log that it belongs to, or an empty"
-                " folder and a new name"
-            )
-        if image.epoch == floor.epoch and floor.epoch and image.state_id.hex() != floor.state_id:
-            self._fail(
-                f"the log's epoch {floor.epoch} is another one (state {image.state_id.hex()})"
-            )
+        for what, mine, theirs in (
+            ("cluster id", identity.cluster_id, image.cluster_id),
+            ("log", identity.log_id, image.log_id.hex()),
+        ):
+            if mine and mine != theirs:
+                self.failure = NotThisReplica(
+                    f"{self._directory.folder} holds data of {what} {mine}; this log is of {what} {theirs}:"
+                    " give the node the log that it belongs to, or an empty folder and a new name"
+                )
+                return
 
     def _fail(self, why: str) -> None:
-        floor = self._floor
+        told = self._acknowledged
         self.failure = NotThisReplica(
-            f"This node acknowledged fence {floor.fence_version} at epoch {floor.epoch} (state"
-            f" {floor.state_id}), but {why}: the log was truncated, restored or made anew, or the broker is"
+            f"This node acknowledged fence {told.fence_version} at epoch {told.epoch} (state"
+            f" {told.state_id}), but {why}: the log was truncated, restored or made anew, or the broker is"
             " cut off from it. Bring the log back, or recover it and accept the loss"
         )
 
@@ -159,3 +174,10 @@ def noted(image: Image) -> Acknowledged:
     """What is put on the disk before an ack tells the image's version and fence."""
     topology = image.topology
     return Acknowledged(image.epoch, image.state_id.hex(), topology.version, topology.fence_version)
+
+
+def floor_of(acknowledged: Acknowledged) -> Floor | None:
+    """Where a follower of the node's log is up to date at the earliest; None before the first ack."""
+    if not acknowledged.epoch:
+        return None
+    return Floor(acknowledged.epoch, bytes.fromhex(acknowledged.state_id))

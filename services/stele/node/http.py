@@ -21,31 +21,13 @@ from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.node.store import Size, Store
 from stele.node.votes import Consistency
 from stele.node.wire import BATCH_PATH, MEASURE_PATH, PAGE_PATH, decode_ops, decode_scan, encode
+from stele.runtime.answers.node import NodeView
 from stele.runtime.http import ErrorCode, HttpError, JsonResponse
 
 T = TypeVar("T")
 
 SIZE_AGE_S: Final = 1.0
 """Counting keys looks at every row, so what is shown may be this old."""
-
-
-class NodeView(msgspec.Struct, frozen=True):
-    """``GET /v1/node``. ``state`` is "unknown" while the cluster has no row of the node."""
-
-    node_id: str
-    host_id: str
-    cluster: str
-    dc: str
-    rack: str
-    num_tokens: int
-    address: str
-    state: str
-    epoch: int
-    version: int
-    oldest_version_in_use: int
-    sessions_in_use: list[str]
-    keys: int
-    bytes: int
 
 
 class NodeHttp:

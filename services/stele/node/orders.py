@@ -46,6 +46,10 @@ OrderHandler = Callable[[Order, OrderProgress], Awaitable[None]]
 """Carries an order out; returns when all is done, and raises with a sentence why it is not."""
 
 
+class NotWanted(Exception):
+    """The order's session is not open, or not any more."""
+
+
 class _RunningOrder:
     """A piece of work and the newest order for it, whose term and index its reports carry."""
 
@@ -126,6 +130,7 @@ class OrderExecutor:
         kind = running.order.kind
         log.info("order begun", kind=kind, session=running.order.session)
         try:
+            _check_wanted(self._follower.image, running.order)
             await self._older_ended(running)
             await self._handlers[kind](running.order, running.progress)
             running.status = ReportStatus.SUCCESS
@@ -192,3 +197,9 @@ class OrderExecutor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _check_wanted(image: Image, order: Order) -> None:
+    """Raises NotWanted."""
+    if not is_wanted(image, order):
+        raise NotWanted(f"session {order.session or '(none)'} is not open")

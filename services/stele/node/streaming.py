@@ -181,7 +181,8 @@ class Streamer:
             reader.guard.check()
             if page.rows:
                 self._clock.see(max(row.timestamp for row in page.rows))
-                await self._store.write(page.rows)
+                await self._store.write(page.rows, lambda _: reader.guard.is_open)
+                reader.guard.check()
             self._on_bytes(page.size_bytes)
             progress.add(page.size_bytes, page.keys)
             cursor = page.cursor

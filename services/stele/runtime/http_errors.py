@@ -14,12 +14,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stele.runtime.answers.errors import Detail, ErrorBody
 from stele.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
 T = TypeVar("T")
-Detail = str | int | float | bool | None | list[str] | list[int]
 
 
 class ErrorCode(StrEnum):
@@ -32,13 +32,6 @@ class ErrorCode(StrEnum):
     TIMED_OUT = "timed_out"
     HTTP_ERROR = "http_error"
     INTERNAL = "internal"
-
-
-class ErrorBody(msgspec.Struct, frozen=True):
-    code: str
-    message: str  # one sentence: what is the case
-    hint: str  # one sentence: what to do
-    details: dict[str, Detail]
 
 
 class HttpError(Exception):

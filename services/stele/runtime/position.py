@@ -3,6 +3,7 @@
 Two processes at the same epoch must show the same hash; a difference is a bug (design, I1).
 """
 
+import asyncio
 from typing import Protocol
 
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.routing import Route
 
 from stele.domain.image import Image
 from stele.domain.snapshot import state_hash
-from stele.runtime.answers import Position
+from stele.runtime.answers.position import Position
 from stele.runtime.http import JsonResponse
 
 
@@ -29,8 +30,11 @@ def position_route(name: str, instance: str, follower: HasImage) -> Route:
     async def position(_: Request) -> Response:
         image = follower.image
         if image.state_id not in hashed:
+            found = await asyncio.to_thread(state_hash, image)
             hashed.clear()
-            hashed[image.state_id] = state_hash(image)
+            hashed[image.state_id] = found
+        else:
+            found = hashed[image.state_id]
         return JsonResponse(
             Position(
                 service=name,
@@ -38,7 +42,7 @@ def position_route(name: str, instance: str, follower: HasImage) -> Route:
                 epoch=image.epoch,
                 state_id=image.state_id.hex(),
                 log_id=image.log_id.hex(),
-                hash=hashed[image.state_id],
+                hash=found,
             )
         )
 

@@ -7,7 +7,7 @@ from immutables import Map
 
 from stele.domain.acks import AckTable, StateIdOf, barrier, unknown
 from stele.domain.image import Image
-from stele.runtime.answers import BarrierView, BlockerView
+from stele.runtime.answers.session_guard import BarrierView, BlockerView
 
 Target = tuple[int, int]
 """Epoch and version that a barrier waits for."""

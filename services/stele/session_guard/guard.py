@@ -6,7 +6,7 @@ from stele.domain.acks import AckTable
 from stele.domain.image import NO_LOG, Image
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.follower import LogFollower
-from stele.runtime.answers import BarrierView, Liveness, NodeLiveness
+from stele.runtime.answers.session_guard import BarrierView, Liveness, NodeLiveness
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
 from stele.session_guard import metrics

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.runtime.answers import CheckCode, CheckView, SessionsView
+from stele.runtime.answers.session_guard import CheckCode, CheckView, SessionsView
 from stele.runtime.follow import Followed
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 from stele.session_guard.acks import AckReader

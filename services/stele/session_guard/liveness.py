@@ -13,7 +13,7 @@ from immutables import Map
 from stele.domain.acks import AckTable
 from stele.domain.image import Image
 from stele.domain.names import NodeState
-from stele.runtime.answers import Liveness, NodeLiveness
+from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 
 STEADY_PART: Final = 0.5
 """A node that was down is up again once it was heard, without a gap, for this part of the time-out."""

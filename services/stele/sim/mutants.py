@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from stele.sim.mutants_log import LOG_MUTANTS
+from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_topology import TOPOLOGY_MUTANTS
 from stele.sim.patching import Patch
 from stele.sim.run import Result, run_seed
@@ -13,7 +14,7 @@ from stele.sim.run import Result, run_seed
 Mutant = Callable[[Patch], None]
 
 MUTANTS: Final[dict[str, Mutant]] = {
-    mutant.__name__: mutant for mutant in (*LOG_MUTANTS, *TOPOLOGY_MUTANTS)
+    mutant.__name__: mutant for mutant in (*LOG_MUTANTS, *ROUND_MUTANTS, *TOPOLOGY_MUTANTS)
 }
 MOST_SEEDS: Final = 200
 PROFILES_IN_TURN: Final = ("rough", "storm")

@@ -1,37 +1,25 @@
-"""Planted bugs of topology operations: gates, fences, sessions, quorums, placements, data."""
+"""Planted bugs of topology operations: ways back, placements, locks, quorums, data."""
 # ruff: noqa: SLF001 - bugs are planted in private places too
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from typing import Any, Final
 
 import msgspec
 
-from stele.coordinator import rounds, steps
-from stele.coordinator.desk import Desk
-from stele.coordinator.rounds import Settled, settle
-from stele.coordinator.work import WorkState, order_work
-from stele.domain import acks, commands, fencing
-from stele.domain.acks import AckTable, Barrier, barrier
 from stele.domain.context import Context
-from stele.domain.facts import AnyFact
-from stele.domain.fencing import VersionTracker, newest_fenced
 from stele.domain.image import Image
-from stele.domain.messages import Ack, Order
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.registry import DECISIONS
 from stele.domain.ring import strategy, transition
 from stele.domain.ring.locks import locks_of
 from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
 from stele.domain.ring.ranges import Placement, Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, stream_sources
-from stele.domain.sessions import SessionManager
 from stele.domain.topology import marks
 from stele.domain.topology import steps as moves
 from stele.domain.topology.domain import versions_of
 from stele.domain.topology.draft import Draft
-from stele.domain.topology.facts import Transition, VersionsChanged
-from stele.domain.topology.guards import check_term
-from stele.domain.topology.operations import drop_keyspace, leave
+from stele.domain.topology.facts import VersionsChanged
+from stele.domain.topology.operations import leave
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim import node_work
 from stele.sim.messages import Key, token_of_key
@@ -46,144 +34,6 @@ _STATE = TransitionState
 def _state(patch: Patch, kind: RequestKind, state: TransitionState, **changes: Any) -> None:
     table: Any = OPERATIONS[kind].states
     patch.item(table, state, replace(table[state], **changes))
-
-
-# --- gates
-
-
-def skip_the_gate(patch: Patch) -> None:
-    """Steps do not wait for acknowledgements."""
-    patch.function(barrier, lambda *a, **k: Barrier(True, True, ()))
-
-
-def gate_counts_the_old_replicas_only(patch: Patch) -> None:
-    """A quorum of the replicas before is enough, those after are not asked."""
-
-    def old_only(image: Image, nodes: Set[str], version: int) -> bool:
-        open_ = image.topology.open()
-        rows = [r for t in open_ for plan in t.plans.values() for r in plan.rows]
-        return all(len(set(r.old) & nodes) >= quorum_of(len(r.old)) for r in rows if r.old)
-
-    patch.function(acks.covers_quorums, old_only)
-
-
-def gate_needs_one_answer(patch: Patch) -> None:
-    """One node that answered stands for all."""
-    patch.function(acks.covers_quorums, lambda image, nodes, version: bool(nodes))
-
-
-def fence_need_not_be_known(patch: Patch) -> None:
-    """The next step begins before a quorum knows that the older version is fenced out."""
-    waits = rounds._barrier
-
-    def hasty(desk: Desk, epoch: int) -> Barrier:
-        topology = desk.seen.image.topology
-        if topology.settled() and epoch == topology.fence_epoch:
-            return Barrier(True, True, ())
-        return waits(desk, epoch)
-
-    patch.attribute(rounds, "_barrier", hasty)
-
-
-def node_acknowledges_before_applying(patch: Patch) -> None:
-    """Nodes acknowledge what is in the log, not what they have applied."""
-    take = AckTable.with_ack
-
-    def eager(self: AckTable, ack: Ack, now_s: float) -> AckTable:
-        boast = 1_000_000
-        return take(self, replace(ack, epoch=boast, oldest_version_in_use=boast), now_s)
-
-    patch.attribute(AckTable, "with_ack", eager)
-
-
-def requests_do_not_hold_their_version(patch: Patch) -> None:
-    """Barriers do not wait for requests that are routed by the version before."""
-    patch.attribute(VersionTracker, "oldest_in_use", lambda self, current: current)
-
-
-def drained_is_not_asked(patch: Patch) -> None:
-    """A node that has applied the epoch passes, whatever it still works on."""
-    blocked = acks._blocked_by
-
-    def lenient(
-        table: AckTable,
-        node_id: str,
-        epoch: int,
-        version: int,
-        open_: Set[str],
-        state_id_of: acks.StateIdOf,
-    ) -> str:
-        return blocked(table, node_id, epoch, 0, open_, state_id_of)
-
-    patch.attribute(acks, "_blocked_by", lenient)
-
-
-def reads_move_before_streaming(patch: Patch) -> None:
-    """The coordinator does not wait for the data."""
-
-    patch.function(order_work, lambda *work: WorkState((), ""))
-
-
-def term_is_not_checked(patch: Patch) -> None:
-    """A coordinator that was replaced goes on."""
-    patch.function(check_term, lambda image, term: None)
-
-
-def fence_above_version(patch: Patch) -> None:
-    """The fence is put above the version that routes."""
-
-    def above(context: Context, command: commands.AdvanceFence) -> Any:
-        versions = versions_of(context.image.topology)
-        fence, epoch = versions.version + 1, context.epoch
-        return (VersionsChanged(replace(versions, fence_version=fence, fence_epoch=epoch)),)
-
-    patch.item(DECISIONS, commands.AdvanceFence, above)
-
-
-def dead_nodes_are_waited_for(patch: Patch) -> None:
-    """A request that needs a dead node waits for ever."""
-    patch.attribute(Desk, "dead", lambda self, nodes, since_s: [])
-
-
-def fence_is_carried_although_some_were_excluded(patch: Patch) -> None:
-    """The next step takes the fence along as soon as a quorum will do."""
-
-    def hasty(desk: Desk) -> Settled:
-        topology = desk.seen.image.topology
-        if not topology.settled():
-            applied = rounds._barrier(desk, topology.since_epoch)
-            if rounds._enough(desk, applied):
-                return Settled.BY_ALL
-        return plain(desk)
-
-    plain = settle
-    patch.function(settle, hasty)
-
-
-def barrier_counts_all_but_the_new_transitions(patch: Patch) -> None:
-    """The quorums of those that have just moved are left out."""
-    plain = acks.covers_quorums
-
-    def others(image: Image, nodes: Set[str], version: int) -> bool:
-        versions = {t.entered_version for t in image.topology.open()} - {version}
-        return all(plain(image, nodes, older) for older in versions)
-
-    patch.function(acks.covers_quorums, others)
-
-
-def work_is_ordered_before_the_fence(patch: Patch) -> None:
-    """Nodes are told to stream as soon as a transition has entered its state."""
-    plain = steps._is_ready
-
-    def early(desk: Desk, transition: Transition, settled: Settled) -> bool:
-        return plain(desk, transition, Settled.BY_ALL)
-
-    patch.attribute(steps, "_is_ready", early)
-
-
-def work_is_known_without_its_session(patch: Patch) -> None:
-    """What a node has done once counts for the next transition too."""
-    patch.attribute(Order, "work", lambda self: (self.node_id, self.kind, ""))
 
 
 # --- ways back
@@ -324,94 +174,6 @@ def read_is_not_settled(patch: Patch) -> None:
     patch.attribute(Node, "_settle", settled)
 
 
-# --- fences and sessions
-
-
-def skip_the_fence(patch: Patch) -> None:
-    """Replicas serve every version."""
-    patch.function(newest_fenced, lambda version, version_before, fence_version: 0)
-
-
-def former_members_are_served(patch: Patch) -> None:
-    """A node that has left, and does not know it, still coordinates requests."""
-    patch.attribute(Node, "knows_as_member", lambda self, sender: True)
-
-
-def fence_is_not_checked_again(patch: Patch) -> None:
-    """A write that began before the fence counts after it."""
-    patch.attribute(Node, "_passes_again", lambda self, version: True)
-
-
-def serve_before_caught_up(patch: Patch) -> None:
-    """A node that restarts serves by its snapshot, before it knows the fences it has acknowledged."""
-    start = Node.start
-
-    def at_once(self: Node) -> None:
-        start(self)
-        self.serving = True
-
-    patch.attribute(Node, "start", at_once)
-
-
-def session_id_is_used_again(patch: Patch) -> None:
-    """Every operation streams under the same session."""
-    plain = Context.unique
-
-    def same(self: Context, what: str) -> str:
-        return plain(self, what) if what.startswith("keyspace") else "the-session"
-
-    patch.attribute(Context, "unique", same)
-
-
-def session_is_shared(patch: Patch) -> None:
-    """Transitions that move in one epoch get one session."""
-    plain = Context.unique
-
-    def shared(self: Context, what: str) -> str:
-        return plain(self, what if what.startswith("keyspace") else "session")
-
-    patch.attribute(Context, "unique", shared)
-
-
-def fence_looks_at_the_last_change_only(patch: Patch) -> None:
-    """A row that is changing now forgets that it has changed before, behind the fence."""
-
-    def last_only(version: int, version_before: int, fence_version: int) -> int:
-        return version if version <= fence_version else 0
-
-    patch.function(newest_fenced, last_only)
-
-
-def request_is_promoted_whose_row_changed(patch: Patch) -> None:
-    """Every request that runs counts as one of the newest version."""
-    patch.attribute(fencing, "_unchanged", lambda image, hold: True)
-
-
-def drop_frees_the_name_before_the_fence(patch: Patch) -> None:
-    """A keyspace is gone as soon as its drop begins."""
-
-    def gone(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
-        return drop_keyspace.on_done(image, transition, image.epoch + 1)
-
-    early = replace(
-        OPERATIONS[RequestKind.DROP_KEYSPACE],
-        on_open=gone,
-        on_done=lambda image, transition, epoch: (),
-        touched=lambda image, transition: (),
-    )
-    patch.item(OPERATIONS, RequestKind.DROP_KEYSPACE, early)
-
-
-def closed_session_is_accepted(patch: Patch) -> None:
-    """Work of an operation goes on after its step is over."""
-    patch.attribute(SessionManager, "is_open", lambda self, session: bool(session))
-
-
-def guard_is_not_checked(patch: Patch) -> None:
-    """Streaming enters its session and never looks again."""
-    patch.attribute(OrderWorker, "check_guard", lambda self, guard: None)
-
-
 # --- data
 
 
@@ -471,21 +233,6 @@ def cleanup_keeps_primary_ranges_only(patch: Patch) -> None:
 
 
 TOPOLOGY_MUTANTS: Final = (
-    skip_the_gate,
-    gate_counts_the_old_replicas_only,
-    gate_needs_one_answer,
-    fence_need_not_be_known,
-    node_acknowledges_before_applying,
-    requests_do_not_hold_their_version,
-    drained_is_not_asked,
-    reads_move_before_streaming,
-    term_is_not_checked,
-    fence_above_version,
-    dead_nodes_are_waited_for,
-    fence_is_carried_although_some_were_excluded,
-    barrier_counts_all_but_the_new_transitions,
-    work_is_ordered_before_the_fence,
-    work_is_known_without_its_session,
     rollback_after_the_point_of_no_return,
     rollback_forgets_the_placements,
     rollback_makes_a_third_version,
@@ -501,17 +248,6 @@ TOPOLOGY_MUTANTS: Final = (
     write_is_acknowledged_by_one,
     read_is_answered_by_one,
     read_is_not_settled,
-    skip_the_fence,
-    former_members_are_served,
-    fence_is_not_checked_again,
-    serve_before_caught_up,
-    session_id_is_used_again,
-    session_is_shared,
-    fence_looks_at_the_last_change_only,
-    request_is_promoted_whose_row_changed,
-    drop_frees_the_name_before_the_fence,
-    closed_session_is_accepted,
-    guard_is_not_checked,
     stream_from_one_replica,
     stream_from_a_source_that_is_behind,
     stream_reports_success_first,

@@ -13,9 +13,9 @@ from cyclopts import Parameter
 
 from stele.cli.client import Client, decode, refusal_of
 from stele.cli.errors import CliError, UnreachableError, UsageError
-from stele.cli.models import StateView
 from stele.cli.options import Where
 from stele.cli.output import error_console, joined, size
+from stele.cli.reading import Reading
 from stele.domain.names import OWNS_TOKENS
 
 Consistency = Literal["one", "quorum", "all"]
@@ -34,6 +34,7 @@ def put(
     keyspace: str,
     key: str,
     file: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
     *,
     consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
     where: Where = Where(),  # noqa: B008
@@ -57,6 +58,7 @@ def put(
 def get(
     keyspace: str,
     key: str,
+    /,
     *,
     consistency: Annotated[Consistency, Parameter(name="--consistency")] = "quorum",
     where: Where = Where(),  # noqa: B008
@@ -81,8 +83,8 @@ def through_any_node(
     value: bytes | None,
 ) -> httpx.Response:
     """The first answer of a member; members that do not answer are passed over. Raises CliError."""
-    view = client.get("metadata-log", "/v1/state", StateView, level="local")
-    addresses = [node.address for node in view.nodes if node.state in OWNS_TOKENS]
+    nodes = Reading(client, level="local").nodes()
+    addresses = [node.address for node in nodes if node.state in OWNS_TOKENS]
     path = data_path(keyspace, key)
     last = CliError("The cluster has no member that serves data.", "Add a node: `stele join`.")
     for address in addresses:

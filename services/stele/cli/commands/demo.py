@@ -57,11 +57,11 @@ def demo(
     out.print(
         Panel.fit(
             "Kafka, Redis, every service and three data nodes as processes of this machine; "
-            "then real data, load,\na join, a leave, two kill -9, and every claim checked.",
+            "then real data, load,\njoins, leaves, two kill -9, and every claim checked.",
             title="stele demo",
         )
     )
-    timeline = Timeline(out, result)
+    timeline, interrupted = Timeline(out, result), False
     try:
         with stack_process(options, keep, timeline) as exit_code:
             with timeline.step("Kafka, Redis, every service and three nodes start"):
@@ -70,13 +70,15 @@ def demo(
     except CliError as error:
         result.failure = result.failure or error.line()
     except (KeyboardInterrupt, asyncio.CancelledError):
-        result.failure = "interrupted"
+        result.failure, interrupted = "interrupted", True
     result.close(timeline.elapsed_s())
     result.write(report)
     verdict(out, result)
     out.print(f"report: {report}", soft_wrap=True)
     if keep and is_held(options.directory):
-        _say_how_to_use(options.directory)
+        _say_how_to_use(options.directory, {each.name for each in chosen})
+    if interrupted:
+        return Exit.INTERRUPTED
     return Exit.OK if result.held else Exit.FAILED
 
 
@@ -102,16 +104,17 @@ KNOWN = {
 }
 
 
-def _say_how_to_use(directory: Path) -> None:
+def _say_how_to_use(directory: Path, played: set[str]) -> None:
     out = console()
     out.print(f"\nThe cluster runs on. export STELE_DIR={directory}, then:", soft_wrap=True)
     for line in (
         "stele status                          the cluster at a glance",
         "stele epochs --last 30                what happened, who asked, why",
-        "stele ring library --epoch 20         the ring as it was at an epoch",
+        "stele ring                            who reads and writes which range",
         "stele get library json/decoder.py     a value",
         "stele stack add-node --rack r2        one more node",
         "stele watch                           epochs as they happen",
         "stele stack down                      stop it",
     ):
-        out.print(f"  {line}", markup=False)
+        if "library" in played or "library" not in line:
+            out.print(f"  {line}", markup=False)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import App, Parameter
 from rich.text import Text
 
 from stele.cli.client import Client, decode
 from stele.cli.errors import UsageError
 from stele.cli.facts import EpochRow, fact_lines, summary
-from stele.cli.models import StateView
 from stele.cli.options import Json, Where
-from stele.cli.output import clock, console, print_json, table
+from stele.cli.output import clock, console, print_json, print_value_as_json, table
+from stele.cli.reading import Reading
 from stele.cli.state_diff import diff_lines
 
 app = App(name="epoch", help="One epoch of the log.")
 
 DEFAULT_LAST = 20
+MIN_PAGE = 100
+MAX_PAGE = 1000
+MOST_HIDDEN = 10_000
+"""After so many barriers in a row the search for changes ends."""
 
 
 def epochs(
@@ -25,6 +30,7 @@ def epochs(
     first: Annotated[int | None, Parameter(name="--from")] = None,
     last: Annotated[int, Parameter(name="--last")] = DEFAULT_LAST,
     epoch: Annotated[int | None, Parameter(name="--epoch")] = None,
+    barriers: Annotated[bool, Parameter(name="--barriers", negative="")] = False,
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -34,24 +40,85 @@ def epochs(
         first: The first epoch that is shown.
         last: How many are shown; from the end, unless --from says where to begin.
         epoch: End at this epoch instead of the newest.
+        barriers: Show those too that changed nothing: the barriers of reads and refusals.
     """
     with where.client() as client:
         end = newest_epoch(client) if epoch is None else epoch
-        begin = max(1, end - last + 1) if first is None else first
-        limit = min(last, end - begin + 1)
-        if limit < 1:
-            raise UsageError(f"There is no epoch {begin}; the newest is {end}.")
-        params = {"from": begin, "limit": limit}
-        raw = client.get_raw("metadata-log", "/v1/epochs", **params)
-        if json.as_json:
-            print_json(raw)
-            return
-        rows = decode(raw, list[EpochRow])
+        if (first or 1) > end or last < 1:
+            raise UsageError(f"There is no epoch {first or end}; the newest is {end}.")
+        if first is None:
+            rows, hidden = last_epochs(client, end, last, barriers)
+        else:
+            rows, hidden = first_epochs(client, first, end, last, barriers)
+    if json.as_json:
+        print_value_as_json(rows)
+        return
     found = table("", "epoch", "at", "command", "by", "what became true", right=("epoch",))
-    for row in rows:
+    for raw in rows:
+        row = msgspec.convert(raw, EpochRow)
         by = f"{row.actor}: {row.reason}" if row.reason else row.actor
         found.add_row(str(row.epoch), clock(row.at_ms), row.command, by, summary(row))
-    console().print(found)
+    out = console()
+    out.print(found)
+    if hidden:
+        out.print(
+            f"{hidden} barriers in between are hidden: --barriers shows them.", soft_wrap=True
+        )
+
+
+Raw = dict[str, Any]
+"""An epoch as it came, so that JSON shows all of it."""
+
+
+def last_epochs(client: Client, end: int, count: int, barriers: bool) -> tuple[list[Raw], int]:
+    """The last ``count`` epochs up to ``end`` that are shown, and how many between them are not."""
+    found: list[Raw] = []
+    hidden, before = 0, end + 1
+    while len(found) < count and before > 1 and hidden < MOST_HIDDEN:
+        limit = min(before - 1, max(MIN_PAGE, count - len(found)) if not barriers else count)
+        page = _page(client, before - limit, limit)
+        before -= limit
+        for raw in reversed(page):
+            if len(found) == count:
+                break
+            if barriers or raw["facts"]:
+                found.append(raw)
+            else:
+                hidden += 1
+    return found[::-1], hidden
+
+
+def first_epochs(
+    client: Client, first: int, end: int, count: int, barriers: bool
+) -> tuple[list[Raw], int]:
+    """The first ``count`` epochs from ``first`` on that are shown, and how many between them are not."""
+    found: list[Raw] = []
+    hidden, following = 0, first
+    while len(found) < count and following <= end and hidden < MOST_HIDDEN:
+        page = _page(client, following, min(end - following + 1, max(MIN_PAGE, count)))
+        if not page:
+            break
+        following += len(page)
+        for raw in page:
+            if len(found) == count:
+                break
+            if barriers or raw["facts"]:
+                found.append(raw)
+            else:
+                hidden += 1
+    return found, hidden
+
+
+def _page(client: Client, first: int, limit: int) -> list[Raw]:
+    """Epochs from ``first`` on; an answer may hold fewer than asked for."""
+    found: list[Raw] = []
+    while len(found) < limit:
+        params = {"from": first + len(found), "limit": min(limit - len(found), MAX_PAGE)}
+        page = client.get("metadata-log", "/v1/epochs", list[Raw], **params)
+        if not page:
+            break
+        found.extend(page)
+    return found
 
 
 @app.command
@@ -110,4 +177,4 @@ def diff(
 
 def newest_epoch(client: Client) -> int:
     """The newest committed epoch."""
-    return client.get("metadata-log", "/v1/state", StateView, level="barrier").epoch
+    return Reading(client).topology().epoch

@@ -15,7 +15,7 @@ def found(
 
     It is refused where something tells of an older cluster of the same name, whose log may be lost.
     """
-    envelope = change.envelope("found", FoundCluster())
+    envelope = change.envelope(FoundCluster())
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
         outcome = client.submit(envelope)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Read, Where
 from stele.cli.output import console, print_value_as_json, table
@@ -41,28 +42,36 @@ def drop(
     name: str,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
-) -> None:
-    """Drop a keyspace from the metadata."""
-    envelope = change.envelope(DropKeyspace(name))
+) -> int:
+    """Drop a keyspace: nobody serves it any more, then its name is free again.
+
+    The coordinator carries it out; the command follows the request until it is done.
+    """
     with where.client() as client:
-        console().print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = client.submit(envelope)
-    console().print(f"keyspace {name} is gone since epoch {outcome.epoch}", soft_wrap=True)
+        return submit_and_follow(client, change, DropKeyspace(name))
 
 
 @app.command(name="list")
 def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
     """All keyspaces with their replication."""
     with where.client() as client:
-        view = read.state(client)
+        reading = read.of(client)
+        keyspaces = reading.keyspaces()
+        ranges = {
+            name: next(reading.placement(name, 1)).ranges
+            for name in sorted({keyspace.placement for keyspace in keyspaces})
+        }
     if read.as_json:
-        print_value_as_json(view.keyspaces)
+        print_value_as_json(
+            {"epoch": reading.epoch, "state_id": reading.state_id, "keyspaces": keyspaces}
+        )
         return
-    found = table(f"keyspaces at epoch {view.epoch}", "keyspace", "replication", "ranges")
-    for keyspace in view.keyspaces:
+    columns = ("keyspace", "replication", "ranges", "")
+    found = table(f"keyspaces at epoch {reading.epoch}", *columns, right=("ranges",))
+    for keyspace in keyspaces:
         copies = ", ".join(f"{dc}={rf}" for dc, rf in sorted(keyspace.replication.items()))
-        ranges = len(view.placements.get(keyspace.placement, ()))
-        found.add_row(keyspace.name, copies, str(ranges))
+        dropped = "is being dropped" if keyspace.dropped_version else ""
+        found.add_row(keyspace.name, copies, str(ranges[keyspace.placement]), dropped)
     console().print(found)
 
 

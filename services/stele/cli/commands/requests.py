@@ -7,21 +7,20 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from stele.cli.errors import CliError, Exit
+from stele.cli.errors import Exit
 from stele.cli.follow import follow
-from stele.cli.models import StateView
 from stele.cli.options import Read, Where
 from stele.cli.output import (
     clock,
     console,
     duration,
-    print_json,
+    id_table,
     print_value_as_json,
     styled,
-    table,
 )
-from stele.domain.entities import Request
-from stele.domain.names import UNFINISHED
+from stele.cli.reading import Reading
+from stele.domain.requests.facts import Request
+from stele.domain.schema.facts import Keyspace
 
 app = App(name="request", help="One topology request: show or follow it.")
 
@@ -29,6 +28,7 @@ app = App(name="request", help="One topology request: show or follow it.")
 def requests(
     *,
     unfinished: Annotated[bool, Parameter(name="--unfinished", negative="")] = False,
+    node: Annotated[str | None, Parameter(name="--node")] = None,
     read: Read = Read(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -36,28 +36,31 @@ def requests(
 
     Args:
         unfinished: Only those that are pending or running.
+        node: Only those about this node.
     """
     with where.client() as client:
-        if read.as_json:
-            print_json(read.state_json(client))
-            return
-        view = read.state(client)
-    columns = ("request", "what", "status", "asked", "took", "by", "reason", "error")
-    found = table(f"requests at epoch {view.epoch}", *columns, right=("took",))
-    for request in sorted(view.requests, key=lambda r: (r.submitted_epoch, r.request_id)):
-        if unfinished and request.status not in UNFINISHED:
-            continue
-        found.add_row(
+        reading = read.of(client)
+        found = reading.requests(unfinished="true" if unfinished else None, node=node)
+        keyspaces = reading.keyspaces() if any(r.keyspace_id for r in found) else []
+    if read.as_json:
+        print_value_as_json(
+            {"epoch": reading.epoch, "state_id": reading.state_id, "requests": found}
+        )
+        return
+    columns = ("request", "what", "status", "epoch", "took", "by", "why")
+    shown = id_table(f"requests at epoch {reading.epoch}", *columns, right=("epoch", "took"))
+    shown.columns[0].min_width = max((len(r.request_id) for r in found), default=0)
+    for request in found:
+        shown.add_row(
             request.request_id,
-            f"{request.kind} {request.node_id}",
+            what(request, keyspaces),
             styled(request.status),
-            f"epoch {request.submitted_epoch}, {clock(request.submitted_at_ms)}",
+            str(request.submitted_epoch),
             _took(request),
             request.actor,
-            request.reason,
-            request.error,
+            "; ".join(text for text in (request.reason, request.error) if text),
         )
-    console().print(found)
+    console().print(shown, crop=False)
 
 
 @app.command
@@ -66,18 +69,21 @@ def show(
     read: Read = Read(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """Everything that the state says about one request."""
+    """Everything that the state says about one request; the beginning of its id is enough."""
     with where.client() as client:
-        view = read.state(client)
-    request = find(view, request_id)
+        reading = read.of(client)
+        answer = reading.request(reading.find(request_id).request_id)
+        keyspaces = reading.keyspaces() if answer.request.keyspace_id else []
     if read.as_json:
-        print_value_as_json(request)
+        print_value_as_json(answer)
         return
-    found = table(f"request {request.request_id}", "", "")
-    found.show_header = False
+    request, transition = answer.request, answer.transition
+    state = "" if transition is None else f"{transition.state} (transition"
     rows: dict[str, str | Text] = {
-        "what": f"{request.kind} {request.node_id}",
+        "what": what(request, keyspaces),
         "status": styled(request.status),
+        "state": f"{state} {transition.transition_id})" if transition else "",
+        "goes back": transition.mark if transition else "",
         "by": request.actor,
         "reason": request.reason,
         "submitted": _moment(request.submitted_epoch, request.submitted_at_ms),
@@ -86,31 +92,26 @@ def show(
         "took": _took(request),
         "error": request.error,
     }
+    out = console()
+    out.print(Text(f"request {request.request_id}", style="bold"), soft_wrap=True)
     for name, value in rows.items():
         if value:
-            found.add_row(name, value)
-    console().print(found)
+            out.print(Text.assemble(f"  {name:<10} ", value), soft_wrap=True)
 
 
 @app.command(name="follow")
 def follow_request(request_id: str, where: Where = Where()) -> int:  # noqa: B008
     """Follow a request until it is finished; exit status 0 only when it was done."""
     with where.client() as client:
-        return Exit.OK if follow(client, request_id) else Exit.FAILED
+        request = Reading(client).find(request_id)
+        return Exit.OK if follow(client, request.request_id) else Exit.FAILED
 
 
-def find(view: StateView, request_id: str) -> Request:
-    """The request with this id, or the only one whose id begins so. Raises CliError."""
-    exact = view.request(request_id)
-    if exact is not None:
-        return exact
-    alike = [r for r in view.requests if r.request_id.startswith(request_id)]
-    if len(alike) == 1:
-        return alike[0]
-    what = f"{len(alike)} requests begin with" if alike else "There is no request"
-    raise CliError(
-        f"{what} '{request_id}' at epoch {view.epoch}.", "`stele requests` shows them all."
-    )
+def what(request: Request, keyspaces: list[Keyspace]) -> str:
+    """What it is about: ``join n4``, ``drop_keyspace library``."""
+    names = (k.name for k in keyspaces if k.keyspace_id == request.keyspace_id)
+    about = request.node_id or next(names, request.keyspace_id)
+    return f"{request.kind} {about}".rstrip()
 
 
 def _moment(epoch: int, at_ms: int) -> str:
@@ -118,6 +119,7 @@ def _moment(epoch: int, at_ms: int) -> str:
 
 
 def _took(request: Request) -> str:
-    if not (request.started_at_ms and request.finished_at_ms):
+    """From the asking to the end."""
+    if not (request.submitted_at_ms and request.finished_at_ms):
         return ""
-    return duration((request.finished_at_ms - request.started_at_ms) / 1000)
+    return duration((request.finished_at_ms - request.submitted_at_ms) / 1000)

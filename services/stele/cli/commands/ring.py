@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.text import Text
 
+from stele.cli.commands.nodes import RING_SIZE, tokens_in
 from stele.cli.errors import UsageError
-from stele.cli.models import PlacementRow, StateView
 from stele.cli.options import Read, Where
-from stele.cli.output import console, joined, percent, print_json, table
+from stele.cli.output import console, joined, percent, print_value_as_json, table
+from stele.cli.reading import Reading
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.schema.facts import Keyspace
 
-RING_SIZE = 1 << 64
+PAGE = 1000
 
 
 def ring(
@@ -31,34 +35,27 @@ def ring(
         limit: Most ranges that are shown; 0 shows all.
     """
     with where.client() as client:
-        if read.as_json:
-            print_json(read.state_json(client))
-            return
-        view = read.state(client)
-    for name in _chosen(view, keyspace):
-        rows = view.placements[name]
-        found = table(
-            f"placement {name} at epoch {view.epoch}, version {view.topology.version}",
-            "start (exclusive)",
-            "end (inclusive)",
-            "share",
-            "replicas",
-            right=("start (exclusive)", "end (inclusive)", "share"),
+        reading = read.of(client)
+        keyspaces = reading.keyspaces()
+        chosen = _chosen(keyspaces, keyspace, reading.epoch)
+        found = {name: _rows(reading, name, limit) for name in chosen}
+    if read.as_json:
+        placements = {name: rows for name, (rows, _) in found.items()}
+        print_value_as_json(
+            {"epoch": reading.epoch, "state_id": reading.state_id, "placements": placements}
         )
-        shown = rows[:limit] if limit else rows
-        for row in shown:
-            share = percent((row.end - row.start) % RING_SIZE or RING_SIZE, RING_SIZE)
-            found.add_row(str(row.start), str(row.end), share, replicas(row))
-        console().print(found)
-        if len(shown) < len(rows):
+        return
+    for name, (rows, ranges) in found.items():
+        _print(f"placement {name} at epoch {reading.epoch}", rows)
+        if len(rows) < ranges:
             console().print(
-                f"{len(rows) - len(shown)} more ranges: --limit 0 shows all.", soft_wrap=True
+                f"{ranges - len(rows)} more ranges: --limit 0 shows all.", soft_wrap=True
             )
-    if not view.placements:
+    if not found:
         console().print("No placements: create a keyspace with `stele keyspace create`.")
 
 
-def replicas(row: PlacementRow) -> Text:
+def replicas(row: RangeReplicas) -> Text:
     """``n1 n2 n3 +n4``: + is written only, - is read only."""
     stable = [node for node in row.reads if node in row.writes]
     coming = [f"+{node}" for node in row.writes if node not in row.reads]
@@ -68,13 +65,29 @@ def replicas(row: PlacementRow) -> Text:
     )
 
 
-def _chosen(view: StateView, keyspace: str | None) -> list[str]:
-    if keyspace is None:
-        return sorted(view.placements)
-    for known in view.keyspaces:
-        if known.name == keyspace:
+def _print(title: str, rows: list[RangeReplicas]) -> None:
+    numbers = ("start (exclusive)", "end (inclusive)", "share", "version")
+    shown = table(title, *numbers, "replicas", right=numbers)
+    for row in rows:
+        share = percent(tokens_in(row), RING_SIZE)
+        shown.add_row(str(row.start), str(row.end), share, str(row.version), replicas(row))
+    console().print(shown)
+
+
+def _rows(reading: Reading, name: str, limit: int) -> tuple[list[RangeReplicas], int]:
+    """The rows that are shown, and how many there are."""
+    pages = reading.placement(name, min(limit or PAGE, PAGE))
+    first = next(pages)
+    rest = (row for page in pages for row in page.rows)
+    missing = max(0, limit - len(first.rows)) if limit else None
+    return [*first.rows, *islice(rest, missing)], first.ranges
+
+
+def _chosen(keyspaces: list[Keyspace], name: str | None, epoch: int) -> list[str]:
+    if name is None:
+        return sorted({keyspace.placement for keyspace in keyspaces})
+    for known in keyspaces:
+        if known.name == name:
             return [known.placement]
-    names = ", ".join(k.name for k in view.keyspaces) or "none"
-    raise UsageError(
-        f"There is no keyspace '{keyspace}' at epoch {view.epoch}.", f"Known: {names}."
-    )
+    names = ", ".join(k.name for k in keyspaces) or "none"
+    raise UsageError(f"There is no keyspace '{name}' at epoch {epoch}.", f"Known: {names}.")

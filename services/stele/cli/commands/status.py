@@ -5,12 +5,26 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from stele.cli.models import ProgressAnswer, StateView
+from stele.cli.commands.requests import what
 from stele.cli.optional import ask
 from stele.cli.options import Read, Where
-from stele.cli.output import console, duration, joined, print_json, size, styled, table
-from stele.domain.names import UNFINISHED, NodeState
-from stele.runtime.answers import Liveness, NodeLiveness
+from stele.cli.output import (
+    console,
+    duration,
+    joined,
+    print_value_as_json,
+    size,
+    styled,
+    table,
+)
+from stele.domain.membership.facts import Node
+from stele.domain.names import NodeState, RequestStatus
+from stele.domain.requests.facts import Request
+from stele.domain.schema.facts import Keyspace
+from stele.domain.topology.facts import TransitionSummary
+from stele.runtime.answers.coordinator import Progress
+from stele.runtime.answers.metadata_log import TopologyAnswer
+from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 
 
 def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
@@ -19,61 +33,92 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
     Exit status 0 when every member is up, else 1.
     """
     with where.client() as client:
-        if read.as_json:
-            print_json(read.state_json(client))
-            return 0
-        view = read.state(client)
         newest = read.epoch is None
+        reading = read.of(client)
+        topology = reading.topology()
+        nodes, keyspaces = reading.nodes(), reading.keyspaces()
+        waiting = reading.requests(unfinished="true")
         liveness = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) if newest else None
-        progress = ask(client, "coordinator", "/v1/progress", ProgressAnswer) if newest else None
-    console().print(Group(*_lines(view, progress), members(view, liveness)))
+        progress = ask(client, "coordinator", "/v1/progress", Progress) if newest else None
+    if read.as_json:
+        print_value_as_json(
+            {
+                "cluster": topology,
+                "nodes": nodes,
+                "keyspaces": keyspaces,
+                "unfinished": waiting,
+                "liveness": liveness,
+                "progress": progress,
+            }
+        )
+    else:
+        head = _head(topology, keyspaces)
+        under_way = _under_way(topology, waiting, keyspaces, progress)
+        console().print(Group(*head, *under_way, members(nodes, liveness)))
     return 1 if any(row.liveness is not Liveness.UP for row in liveness or []) else 0
 
 
-def _lines(view: StateView, progress: ProgressAnswer | None) -> list[RenderableType]:
-    topology = view.topology
-    found: list[RenderableType] = [
+def _head(answer: TopologyAnswer, keyspaces: list[Keyspace]) -> list[RenderableType]:
+    versions, coordinator = answer.topology, answer.coordinator
+    return [
         Text.assemble(
-            (view.cluster, "bold"), f"  epoch {view.epoch}", (f"  {view.hash[:16]}", "dim")
+            (answer.cluster, "bold"),
+            f"  epoch {answer.epoch}",
+            (f"  state {answer.state_id}", "dim"),
         ),
         Text(
-            f"version {topology.version}, fence {topology.fence_version}; term "
-            f"{view.coordinator.term} held by {view.coordinator.holder or 'nobody'}; "
-            f"keyspaces: {joined(k.name for k in view.keyspaces) or 'none'}"
+            f"version {versions.version}, fence {versions.fence_version}; term "
+            f"{coordinator.term} held by {coordinator.holder or 'nobody'}; "
+            f"keyspaces: {joined(k.name for k in keyspaces) or 'none'}"
         ),
     ]
-    waiting = [r for r in view.requests if r.status in UNFINISHED]
-    if view.operation is None:
-        found.append(Text("no operation under way", style="dim"))
-    else:
-        operation = view.operation
-        found.append(
+
+
+def _under_way(
+    answer: TopologyAnswer,
+    waiting: list[Request],
+    keyspaces: list[Keyspace],
+    progress: Progress | None,
+) -> list[RenderableType]:
+    """One line a transition, and how many wait."""
+    if not waiting and not answer.transitions:
+        return [Text("nothing is under way", style="dim")]
+    lines: list[RenderableType] = []
+    for transition in answer.transitions:
+        carried = [r for r in waiting if r.request_id in transition.request_ids()]
+        names = ", ".join(what(r, keyspaces) for r in carried)
+        state = f" in {transition.state}{' (going back)' if transition.mark else ''}"
+        lines.append(
             Text.assemble(
-                (f"{operation.kind} {operation.node_id}", "bold cyan"),
-                f" in {topology.transition_state}, request {operation.request_id}",
+                (names or str(transition.kind), "bold cyan"), state, _how_far(transition, progress)
             )
         )
-    if view.operation is not None and progress is not None and progress.waiting_for:
-        found.append(Text(f"waiting for {progress.waiting_for}{_how_far(progress)}"))
-    pending = len(waiting) - (view.operation is not None)
+    pending = sum(request.status is RequestStatus.PENDING for request in waiting)
     if pending:
-        found.append(Text(f"{pending} requests wait their turn", style="yellow"))
-    return found
+        requests = "1 request waits" if pending == 1 else f"{pending} requests wait"
+        lines.append(Text(f"{requests} to be started: `stele why`", style="yellow"))
+    return lines
 
 
-def _how_far(progress: ProgressAnswer) -> str:
-    if not progress.bytes_total:
+def _how_far(transition: TransitionSummary, progress: Progress | None) -> str:
+    known = [] if progress is None else progress.transitions
+    found = next((t for t in known if t.transition_id == transition.transition_id), None)
+    if found is None:
         return ""
-    done = f": {size(progress.bytes_done)} of {size(progress.bytes_total)}"
-    return done if progress.eta_s is None else f"{done}, {duration(progress.eta_s)} to go"
+    waits = f", waiting for {found.waiting_for}" if found.waiting_for else ""
+    if not found.bytes_total:
+        return waits
+    done = f": {size(found.bytes_done)} of {size(found.bytes_total)}"
+    eta = "" if found.eta_s is None else f", {duration(found.eta_s)} to go"
+    return f"{waits}{done}{eta}"
 
 
-def members(view: StateView, liveness: list[NodeLiveness] | None) -> RenderableType:
+def members(nodes: list[Node], liveness: list[NodeLiveness] | None) -> RenderableType:
     """The table of nodes; those that have left are not shown."""
     by_id = {row.node_id: row for row in liveness or []}
     columns = ("node", "", "state", "dc", "rack", "tokens", "epoch", "heard", "address")
     found = table("", *columns, right=("tokens", "epoch"))
-    for node in view.nodes:
+    for node in nodes:
         if node.state is NodeState.LEFT:
             continue
         alive = by_id.get(node.node_id)

@@ -7,12 +7,14 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from stele.cli.client import Client
-from stele.cli.errors import Exit, UsageError
+from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.follow import follow
-from stele.cli.models import NodeIdentity, StateView
 from stele.cli.options import Change, Where
 from stele.cli.output import console
+from stele.cli.reading import Reading
 from stele.domain.commands import AnyCommand, Cancel, Join, Leave
+from stele.runtime.answers.node import NodeView
+from stele.runtime.answers.position import Position
 
 
 def join(
@@ -38,14 +40,14 @@ def join(
     """
     if not address:
         raise UsageError("join needs the node's address.", "stele join http://HOST:PORT")
-    url = address if "://" in address else f"http://{address}"
+    url = (address if "://" in address else f"http://{address}").rstrip("/")
     with where.client() as client:
-        known: NodeIdentity | None = None
+        known: NodeView | None = None
         if not (node_id and dc and rack):
-            known = client.get_one(f"{url.rstrip('/')}/v1/node", NodeIdentity)
+            known = _ask_node(client, url)
         command = Join(
             node_id=node_id or (known.node_id if known else ""),
-            cluster=cluster or (known.cluster if known else _cluster(client)),
+            cluster=cluster or (known.cluster if known else Reading(client).topology().cluster),
             address=known.address if known else url,
             dc=dc or (known.dc if known else ""),
             rack=rack or (known.rack if known else ""),
@@ -65,19 +67,26 @@ def decommission(
 
 
 def cancel(
-    request_id: str,
+    request: str,
+    /,
+    *,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Undo a request that is pending, or running before its point of no return."""
+    """Undo a request that is pending, or running before its point of no return.
+
+    Args:
+        request: Its id, or the beginning of it.
+    """
     with where.client() as client:
-        outcome = client.submit(change.envelope(Cancel(request_id)))
+        target = Reading(client).find(request).request_id
+        outcome = client.submit(change.envelope(Cancel(target)))
         console().print(
-            f"cancelled at epoch {outcome.epoch}; request {request_id} is being undone",
+            f"cancelled at epoch {outcome.epoch}; request {target} is being undone",
             soft_wrap=True,
         )
         if change.wait:
-            follow(client, request_id)
+            follow(client, target)
         return Exit.OK
 
 
@@ -94,5 +103,16 @@ def submit_and_follow(client: Client, change: Change, command: AnyCommand) -> in
     return Exit.OK if follow(client, envelope.request_id) else Exit.FAILED
 
 
-def _cluster(client: Client) -> str:
-    return client.get("metadata-log", "/v1/state", StateView, level="local").cluster
+def _ask_node(client: Client, url: str) -> NodeView:
+    """Who the node at an address is. Raises CliError, which names what is there instead."""
+    try:
+        return client.get_one(f"{url}/v1/node", NodeView)
+    except CliError as error:
+        if error.code != "not_found":
+            raise
+        service = client.get_one(f"{url}/v1/position", Position).service
+        raise UsageError(
+            f"{url} is a {service}, not a data node.",
+            "Give the node's own address: it prints it when it starts, and `stele stack status` "
+            "shows those of a local stack.",
+        ) from error

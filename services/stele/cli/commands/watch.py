@@ -25,25 +25,28 @@ def watch(
     *,
     first: Annotated[int | None, Parameter(name="--from")] = None,
     count: Annotated[int | None, Parameter(name="--count")] = None,
+    barriers: Annotated[bool, Parameter(name="--barriers", negative="")] = False,
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """Every epoch from now on, in order, without gaps, over restarts of the metadata-log.
+    """Every change from now on, in order, without gaps, over restarts of the metadata-log.
 
     Args:
         first: Begin at this epoch of the past.
-        count: Leave after so many epochs.
+        count: Leave after so many epochs that are shown.
+        barriers: Show those too that changed nothing: the barriers of reads and refusals.
     """
     out = console()
     with where.client() as client:
         begin = newest_epoch(client) + 1 if first is None else first
         found = epochs_from(client, begin, where.timeout_s)
-        for data in islice(found, count):
+        rows = ((data, decode(data.encode(), EpochRow)) for data in found)
+        shown = ((data, row) for data, row in rows if barriers or not row.is_barrier())
+        for data, row in islice(shown, count):
             if json.as_json:
                 sys.stdout.write(data + "\n")
                 sys.stdout.flush()
             else:
-                row = decode(data.encode(), EpochRow)
                 head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
                 out.print(Text.assemble((head, "bold"), f"  {summary(row)}"), soft_wrap=True)
 

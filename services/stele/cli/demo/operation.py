@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 from stele.cli.demo.scene import Scene
 from stele.cli.demo.site import Answers
 from stele.cli.demo.timeline import Bar
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.facts import EpochRow
-from stele.cli.models import ProgressAnswer, StateView
+from stele.cli.follow import step_of
 from stele.cli.output import duration, size
-from stele.domain.entities import Request
-from stele.domain.names import UNFINISHED, OrderKind, ReportStatus, TransitionState
+from stele.domain.names import UNFINISHED, OrderKind, ReportStatus
+from stele.domain.requests.facts import Request
+from stele.domain.topology.facts import TransitionSummary
 from stele.log.codec import decode_report
 from stele.log.flows import flow_topic
 from stele.log.topic import read_topic
+from stele.runtime.answers.coordinator import Progress, TransitionProgress
+from stele.runtime.answers.metadata_log import RequestAnswer
 
 TICK_S = 0.05
 DEADLINE_S = 150.0
 STREAMING_SOON_S = 0.25
 """Streaming that has not reported its first bytes by then is hit all the same."""
-
-BEFORE_STREAMING = frozenset({TransitionState.NONE, TransitionState.JOIN_GROUP0})
 
 
 @dataclass(slots=True)
@@ -36,25 +40,30 @@ class Fault:
     seen_at: float = 0.0
     back: asyncio.Task[None] | None = None
 
-    def is_due(self, view: StateView, progress: ProgressAnswer | None) -> bool:
-        """In write_both_read_old, with data on its way; at the latest in the step after it."""
-        state = view.topology.transition_state
-        if self.fired or state in BEFORE_STREAMING:
+    def is_due(
+        self, transition: TransitionSummary | None, progress: TransitionProgress | None
+    ) -> bool:
+        """While it streams, with data on its way; at the latest in the state after that."""
+        if self.fired or transition is None:
+            return False
+        streams = bool(transition.session)
+        if not streams and not self.seen_at:
             return False
         self.seen_at = self.seen_at or time.monotonic()
-        streaming = progress is not None and 0 < progress.bytes_done < progress.bytes_total
-        late = state is not TransitionState.WRITE_BOTH_READ_OLD
-        return streaming or late or time.monotonic() - self.seen_at > STREAMING_SOON_S
+        moving = progress is not None and 0 < progress.bytes_done < progress.bytes_total
+        return moving or not streams or time.monotonic() - self.seen_at > STREAMING_SOON_S
 
-    def fire(self, scene: Scene, view: StateView, progress: ProgressAnswer | None) -> None:
+    def fire(
+        self, scene: Scene, answer: RequestAnswer, progress: TransitionProgress | None
+    ) -> None:
         self.fired = True
         killed = scene.site.kill(self.victim)
         moved = ""
         if progress is not None and progress.bytes_done:
             moved = f", {size(progress.bytes_done)} streamed"
         scene.timeline.note(
-            f"kill -9 {self.victim} (process {killed.pid}) in {view.topology.transition_state}, "
-            f"epoch {view.epoch}{moved}",
+            f"kill -9 {self.victim} (process {killed.pid}) in "
+            f"{step_of(answer.request, answer.transition)}, epoch {answer.epoch}{moved}",
             "bold red",
         )
 
@@ -77,57 +86,50 @@ class _Told:
 async def follow_operation(scene: Scene, request_id: str, fault: Fault) -> Request:
     """The request once it is finished; the fault has been fired on the way. Raises CliError."""
     end, told = time.monotonic() + DEADLINE_S, _Told()
+    last: RequestAnswer | None = None
     with scene.timeline.progress(request_id, None) as bar:
         while True:
-            view = await scene.site.view_or_none()
-            progress = await _progress(scene)
-            if view is not None:
-                request = view.request(request_id)
-                _tell(scene, view, progress, request, told, bar)
-                if request is not None and request.status not in UNFINISHED:
+            answer = await scene.site.request_or_none(request_id)
+            progress = await _progress(scene, request_id)
+            if answer is not None:
+                last = answer
+                _tell(scene, answer, progress, told, bar)
+                if answer.request.status not in UNFINISHED:
                     break
-                if fault.is_due(view, progress):
-                    fault.fire(scene, view, progress)
+                if fault.is_due(answer.transition, progress):
+                    fault.fire(scene, answer, progress)
             if time.monotonic() > end:
-                raise UnreachableError(f"{_where(view, request_id)} after {DEADLINE_S:.0f} s.")
+                raise UnreachableError(f"{_where(last, request_id)} after {DEADLINE_S:.0f} s.")
             await asyncio.sleep(TICK_S)
     if fault.back is not None:
         await fault.back
-    await _note_steps(scene, request)
-    return request
+    await _note_steps(scene, answer.request)
+    return answer.request
 
 
-async def _progress(scene: Scene) -> ProgressAnswer | None:
+async def _progress(scene: Scene, request_id: str) -> TransitionProgress | None:
     try:
-        url = f"{scene.site.service('coordinator').url}/v1/progress"
-        return await scene.site.get(url, ProgressAnswer)
+        progress = await scene.site.get(scene.site.url("coordinator", "/v1/progress"), Progress)
     except (*Answers, CliError):
         return None
+    return progress.of_request(request_id)
 
 
 def _tell(
     scene: Scene,
-    view: StateView,
-    progress: ProgressAnswer | None,
-    request: Request | None,
+    answer: RequestAnswer,
+    progress: TransitionProgress | None,
     told: _Told,
     bar: Bar,
 ) -> None:
-    if request is None:
-        return
-    ours = view.operation is not None and view.operation.request_id == request.request_id
-    step = str(view.topology.transition_state) if ours else str(request.status)
+    step = step_of(answer.request, answer.transition)
     if step != told.step:
         told.step = step
-        scene.timeline.note(
-            f"epoch {view.epoch:>4}  {step}  (version {view.topology.version}, "
-            f"fence {view.topology.fence_version})",
-            "cyan",
-        )
-    if progress is None or progress.request_id != request.request_id:
-        return
-    eta = "" if progress.eta_s is None else f"{duration(progress.eta_s)} to go"
-    bar.show(progress.bytes_done, progress.bytes_total, step, eta)
+        by = f"  (version {answer.transition.entered_version})" if answer.transition else ""
+        scene.timeline.note(f"epoch {answer.epoch:>4}  {step}{by}", "cyan")
+    if progress is not None:
+        eta = "" if progress.eta_s is None else f"{duration(progress.eta_s)} to go"
+        bar.show(progress.bytes_done, progress.bytes_total, step, eta)
 
 
 async def _note_steps(scene: Scene, request: Request) -> None:
@@ -137,7 +139,7 @@ async def _note_steps(scene: Scene, request: Request) -> None:
     raw = await scene.site.get(
         url, list[EpochRow], **{"from": request.started_epoch, "limit": limit}
     )
-    spans = step_durations(raw, request.finished_epoch)
+    spans = step_durations(raw, request.request_id)
     text = ", ".join(f"{name} {duration(took_s)}" for name, took_s in spans)
     took_s = (request.finished_at_ms - request.started_at_ms) / 1000
     streamed_bytes = await asyncio.to_thread(_streamed_bytes, scene, request.request_id)
@@ -166,28 +168,30 @@ def _streamed_bytes(scene: Scene, request_id: str) -> int:
     return sum(by_node.values())
 
 
-def step_durations(epochs: list[EpochRow], last: int) -> list[tuple[str, float]]:
-    """(step, seconds) in the order in which an operation went through them."""
+def step_durations(epochs: list[EpochRow], request_id: str) -> list[tuple[str, float]]:
+    """(state, seconds) in the order in which the transition of a request went through them."""
     begun: list[tuple[str, int]] = []
-    end_ms = 0
+    transition_id = ""
     for row in epochs:
-        if row.epoch == last:
-            end_ms = row.at_ms
         for fact in row.facts:
-            if fact.get("type") == "TopologyChanged":
-                state = fact["topology"]["transition_state"]
-                if state and (not begun or begun[-1][0] != state):
-                    begun.append((state, row.at_ms))
-    ends = [at_ms for _, at_ms in begun[1:]] + [end_ms]
-    return [(name, (end - start) / 1000) for (name, start), end in zip(begun, ends, strict=True)]
+            if fact.get("type") == "TransitionOpened" and _carries(fact["transition"], request_id):
+                transition_id = fact["transition"]["transition_id"]
+                begun.append((fact["transition"]["state"], row.at_ms))
+            elif transition_id and fact.get("transition_id") == transition_id:
+                if fact.get("type") == "TransitionMoved" and begun[-1][0] != fact["state"]:
+                    begun.append((fact["state"], row.at_ms))
+                if fact.get("type") == "TransitionFinished":
+                    begun.append(("", row.at_ms))
+    return [(name, (end - start) / 1000) for (name, start), (_, end) in pairwise(begun)]
 
 
-def _where(view: StateView | None, request_id: str) -> str:
-    if view is None:
-        return "The metadata-log does not answer"
-    request = view.request(request_id)
-    status = "unknown" if request is None else request.status
-    return (
-        f"Request {request_id} is {status} in '{view.topology.transition_state}' at epoch "
-        f"{view.epoch}"
-    )
+def _carries(transition: Mapping[str, Any], request_id: str) -> bool:
+    ids = [subject["request_id"] for subject in transition["subjects"]]
+    return request_id in (ids or [transition["transition_id"]])
+
+
+def _where(last: RequestAnswer | None, request_id: str) -> str:
+    if last is None:
+        return f"The metadata-log does not answer about request {request_id}"
+    step = step_of(last.request, last.transition)
+    return f"Request {request_id} is {last.request.status} ({step}) at epoch {last.epoch}"

@@ -29,6 +29,7 @@ from stele.cli.demo.steps import (
     refusals,
     replay,
     settle,
+    together,
 )
 from stele.cli.demo.timeline import Timeline
 from stele.cli.errors import CliError
@@ -51,6 +52,12 @@ STEPS: tuple[Step, ...] = (
     Step("join", "A fourth node joins; kill -9 the coordinator", join.run, ("load",)),
     Step("leave", "The first node leaves; kill -9 the metadata-log", leave.run, ("join",)),
     Step("refusals", "What must not happen is refused", refusals.run, ("leave",)),
+    Step(
+        "together",
+        "Two nodes join at once, a leave waits for room",
+        together.run,
+        ("leave", "refusals"),
+    ),
     Step("settle", "The load stops: its account", settle.run, ("load",)),
     Step("read-back", "Every file, through every node", read_back.run, ("library", "settle")),
     Step("fences", "Old versions are fenced out", fences.run, ("library",)),
@@ -119,9 +126,7 @@ def verdict(out: Console, report: Report) -> None:
     """The last lines."""
     held = sum(check.held for check in report.checks)
     colour = "bold green" if report.held else "bold red"
-    out.print(
-        f"\n[{colour}]{held} of {len(report.checks)} checks held[/{colour}] "
-        f"in {duration(report.took_s)}",
-    )
+    claims = f"{held} of {len(report.checks)} checks held" if report.checks else "nothing to check"
+    out.print(f"\n[{colour}]{claims}[/{colour}] in {duration(report.took_s)}")
     if report.failure:
         out.print(f"The demo did not get to its end: {report.failure}", markup=False)

@@ -31,9 +31,9 @@ class Scene:
 
     async def members(self) -> dict[str, str]:
         """Node id -> address of the nodes that have tokens in the ring."""
-        view = await self.site.view()
-        return {n.node_id: n.address for n in view.nodes if n.state in OWNS_TOKENS}
+        nodes = await self.site.nodes()
+        return {n.node_id: n.address for n in nodes if n.state in OWNS_TOKENS}
 
     async def node_is(self, node_id: str, state: NodeState) -> bool:
-        node = (await self.site.view()).node(node_id)
+        node = await self.site.node(node_id)
         return node is not None and node.state is state

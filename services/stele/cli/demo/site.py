@@ -13,14 +13,24 @@ from typing import TypeVar
 import aiohttp
 import msgspec
 
-from stele.cli.client import Client, OutcomeAnswer
+from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
-from stele.cli.models import StateView
 from stele.cli.places import Service, StackFile, find_places, read_stack_file
 from stele.domain.commands import AnyCommand, Envelope
+from stele.domain.membership.facts import Node
+from stele.domain.requests.facts import Request
+from stele.metadata_log.api import OutcomeAnswer
+from stele.runtime.answers.metadata_log import (
+    NodesPage,
+    Page,
+    RequestAnswer,
+    RequestsPage,
+    TopologyAnswer,
+)
 from stele.runtime.request_ids import new_request_id
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Page)
 
 CALL_TIMEOUT_S = 10.0
 POLL_S = 0.1
@@ -65,17 +75,51 @@ class Site:
                 raise CliError(f"{url} answered {answer.status}: {body[:300].decode()}")
             return msgspec.json.decode(body, type=kind)
 
-    async def view(self, level: str = "local") -> StateView:
-        """The state as the metadata-log shows it."""
-        url = f"{self.service('metadata-log').url}/v1/state"
-        return await self.get(url, StateView, level=level)
+    async def topology(self, level: str = "local") -> TopologyAnswer:
+        return await self.get(self.url("metadata-log", "/v1/topology"), TopologyAnswer, level=level)
 
-    async def view_or_none(self) -> StateView | None:
+    async def request(self, request_id: str) -> RequestAnswer:
+        """One request with the transition that carries it out."""
+        return await self.get(
+            self.url("metadata-log", f"/v1/requests/{request_id}"), RequestAnswer, level="local"
+        )
+
+    async def request_or_none(self, request_id: str) -> RequestAnswer | None:
         """The same; None while the metadata-log is down."""
         try:
-            return await self.view()
+            return await self.request(request_id)
         except (*Answers, CliError):
             return None
+
+    async def nodes(self) -> list[Node]:
+        return [node for page in await self.pages("/v1/nodes", NodesPage) for node in page.nodes]
+
+    async def node(self, node_id: str) -> Node | None:
+        return next((node for node in await self.nodes() if node.node_id == node_id), None)
+
+    async def nodes_or_none(self) -> list[Node] | None:
+        """All nodes; None while the metadata-log is down."""
+        try:
+            return await self.nodes()
+        except (*Answers, CliError):
+            return None
+
+    async def requests(self) -> list[Request]:
+        pages = await self.pages("/v1/requests", RequestsPage)
+        return [request for page in pages for request in page.requests]
+
+    async def pages(self, path: str, kind: type[P], **params: object) -> list[P]:
+        """All pages of a question to the metadata-log, of one epoch."""
+        url, found, cursor = self.url("metadata-log", path), list[P](), ""
+        while not found or cursor:
+            page = await self.get(url, kind, **params, **({"cursor": cursor} if cursor else {}))
+            found.append(page)
+            cursor = page.next_cursor
+        return found
+
+    def url(self, service: str, path: str) -> str:
+        """Raises CliError when the stack has no such process."""
+        return f"{self.service(service).url}{path}"
 
     async def submit(self, command: AnyCommand, reason: str) -> OutcomeAnswer:
         """Send a command under a new request id. Raises CliError; RefusedError for a rejection."""
@@ -95,12 +139,23 @@ class Site:
         finally:
             client.close()
 
+    def pause(self, name: str) -> Service:
+        """SIGSTOP: it does nothing until ``resume``."""
+        return self._signal(name, signal.SIGSTOP)
+
+    def resume(self, paused: Service) -> None:
+        if paused.pid is not None:
+            os.kill(paused.pid, signal.SIGCONT)
+
     def kill(self, name: str) -> Service:
         """kill -9: the process as it was. Its supervisor starts it again."""
+        return self._signal(name, signal.SIGKILL)
+
+    def _signal(self, name: str, number: signal.Signals) -> Service:
         service = self.service(name)
         if service.pid is None:
             raise CliError(f"{name} does not run ({service.state}).", "See stack.log.")
-        os.kill(service.pid, signal.SIGKILL)
+        os.kill(service.pid, number)
         return service
 
     async def back_after_kill(self, killed: Service, deadline_s: float = 60.0) -> float:

@@ -7,7 +7,7 @@ from stele.domain.membership.decide import announce_node
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.membership.image import MembershipImage
 from stele.domain.registry_entry import Domain
-from stele.domain.tables import Json, changed_rows, row_json, sorted_values
+from stele.domain.tables import Json, changed_rows, sorted_values
 
 
 def node_changed(image: MembershipImage, fact: NodeChanged) -> MembershipImage:
@@ -19,7 +19,7 @@ def to_facts(image: MembershipImage) -> Iterable[NodeChanged]:
 
 
 def view(image: MembershipImage) -> Json:
-    return {"nodes": [row_json(node) for node in sorted_values(image.nodes)]}
+    return {"nodes": tuple(sorted_values(image.nodes))}
 
 
 def diff(before: MembershipImage, after: MembershipImage) -> Json:

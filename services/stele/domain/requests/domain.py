@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
+from stele.domain.names import UNFINISHED
 from stele.domain.registry_entry import Domain
 from stele.domain.requests.commands import Cancel, RejectRequest
 from stele.domain.requests.decide import cancel, reject_request
 from stele.domain.requests.facts import RequestChanged, RequestForgotten
 from stele.domain.requests.image import RequestsImage
-from stele.domain.tables import Json, changed_rows, row_json, sorted_values
+from stele.domain.tables import Json, changed_rows, sorted_values
 
 
 def request_changed(image: RequestsImage, fact: RequestChanged) -> RequestsImage:
@@ -23,12 +24,21 @@ def to_facts(image: RequestsImage) -> Iterable[RequestChanged]:
 
 
 def view(image: RequestsImage) -> Json:
-    return {"requests": [row_json(request) for request in sorted_values(image.requests)]}
+    return {"requests": tuple(sorted_values(image.requests))}
 
 
 def diff(before: RequestsImage, after: RequestsImage) -> Json:
     return {"requests": changed_rows("request_id", before.requests, after.requests)}
 
+
+FILTERS = {
+    "status": lambda request, value: request.status == value,
+    "unfinished": lambda request, value: (request.status in UNFINISHED) == (value == "true"),
+    "node": lambda request, value: request.node_id == value,
+    "kind": lambda request, value: request.kind == value,
+    "prefix": lambda request, value: request.request_id.startswith(value),
+}
+"""By what requests can be asked for."""
 
 DOMAIN = Domain(
     name="requests",
@@ -38,4 +48,5 @@ DOMAIN = Domain(
     to_facts=to_facts,
     view=view,
     diff=diff,
+    filters={"requests": FILTERS},
 )

@@ -51,16 +51,26 @@ def hash_of(image: RingImage) -> int:
 
 
 def view(image: RingImage) -> Json:
-    return {
-        "placements": {
-            name: [row_json(row) for row in image.placements[name].rows]
-            for name in sorted(image.placements)
-        }
-    }
+    return {"placements": {n: image.placements[n].rows for n in sorted(image.placements)}}
 
 
 def diff(before: RingImage, after: RingImage) -> Json:
     return {"placements": _changed(before.placements, after.placements)}
+
+
+def delta(before: RingImage, after: RingImage, facts: Iterable[object]) -> Json:
+    """By name, how many rows went and came: an epoch may change very many, and carries them all."""
+    changed: Json = {}
+    for fact in facts:
+        if isinstance(fact, PlacementChanged):
+            changed[fact.placement] = {
+                "added": len(fact.added.starts),
+                "removed": len(fact.removed),
+            }
+        elif isinstance(fact, PlacementDropped):
+            rows = before.placements[fact.placement].rows
+            changed[fact.placement] = {"added": 0, "removed": len(rows)}
+    return {"placements": changed}
 
 
 def _changed(before: Map[str, Placement], after: Map[str, Placement]) -> Json:
@@ -99,4 +109,5 @@ DOMAIN = Domain(
     view=view,
     diff=diff,
     hash=hash_of,
+    delta=delta,
 )

@@ -10,7 +10,7 @@ from stele.domain.schema.facts import (
     KeyspaceDropped,
     SchemaImage,
 )
-from stele.domain.tables import Json, changed_rows, row_json, sorted_values
+from stele.domain.tables import Json, changed_rows, sorted_values
 
 
 def keyspace_changed(image: SchemaImage, fact: KeyspaceChanged) -> SchemaImage:
@@ -31,8 +31,7 @@ def to_facts(image: SchemaImage) -> Iterable[KeyspaceChanged]:
 
 
 def view(image: SchemaImage) -> Json:
-    by_name = sorted(image.by_id.values(), key=lambda k: k.name)
-    return {"keyspaces": [row_json(keyspace) for keyspace in by_name]}
+    return {"keyspaces": tuple(sorted(image.by_id.values(), key=lambda k: k.name))}
 
 
 def diff(before: SchemaImage, after: SchemaImage) -> Json:

@@ -17,11 +17,13 @@ from stele.domain.topology.commands import (
 from stele.domain.topology.facts import (
     CoordinatorChanged,
     TopologyFact,
+    Transition,
     TransitionFinished,
     TransitionMarked,
     TransitionMoved,
     TransitionOpened,
     TransitionPlanned,
+    TransitionSummary,
     TransitionUnplanned,
     Versions,
     VersionsChanged,
@@ -107,11 +109,28 @@ def versions_of(image: TopologyImage) -> Versions:
     )
 
 
+def summary_of(transition: Transition) -> TransitionSummary:
+    """All of a transition but the rows of its plans, which are as many as the ring's."""
+    return TransitionSummary(
+        transition_id=transition.transition_id,
+        kind=transition.kind,
+        state=transition.state,
+        session=transition.session,
+        entered_version=transition.entered_version,
+        entered_epoch=transition.entered_epoch,
+        subjects=transition.subjects,
+        keyspace_id=transition.keyspace_id,
+        ranges={name: len(plan.rows) for name, plan in sorted(transition.plans.items())},
+        mark=transition.mark,
+        blamed=transition.blamed,
+    )
+
+
 def view(image: TopologyImage) -> Json:
     return {
-        "topology": row_json(versions_of(image)),
-        "coordinator": row_json(image.coordinator),
-        "transitions": [row_json(transition) for transition in image.open()],
+        "topology": versions_of(image),
+        "coordinator": image.coordinator,
+        "transitions": tuple(image.open()),
     }
 
 
@@ -119,7 +138,11 @@ def diff(before: TopologyImage, after: TopologyImage) -> Json:
     return {
         "topology": changed_fields(row_json(versions_of(before)), row_json(versions_of(after))),
         "coordinator": changed_fields(row_json(before.coordinator), row_json(after.coordinator)),
-        "transitions": changed_rows("transition_id", before.transitions, after.transitions),
+        "transitions": changed_rows(
+            "transition_id",
+            {t.transition_id: summary_of(t) for t in before.open()},
+            {t.transition_id: summary_of(t) for t in after.open()},
+        ),
     }
 
 

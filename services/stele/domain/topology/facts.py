@@ -57,6 +57,29 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(s.request_id for s in self.subjects) or (self.transition_id,)
 
 
+class TransitionSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A transition as people see it: ``ranges`` says how many ranges change, by placement."""
+
+    transition_id: str
+    kind: RequestKind
+    state: TransitionState
+    session: str = ""
+    entered_version: int = 0
+    entered_epoch: int = 0
+    subjects: tuple[Subject, ...] = ()
+    keyspace_id: str = ""
+    ranges: dict[str, int] = {}
+    mark: str = ""
+    blamed: tuple[str, ...] = ()
+
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(subject.node_id for subject in self.subjects)
+
+    def request_ids(self) -> tuple[str, ...]:
+        """The requests that it carries out."""
+        return tuple(s.request_id for s in self.subjects) or (self.transition_id,)
+
+
 class Coordinator(msgspec.Struct, frozen=True):
     """The newest claim to drive the topology. Commands of an older term are rejected."""
 

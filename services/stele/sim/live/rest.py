@@ -13,7 +13,7 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.names import OWNS_TOKENS, UNFINISHED
 from stele.log.follower import LogFollower
-from stele.runtime.answers import Position
+from stele.runtime.answers.position import Position
 from stele.sim.live.clients import DataClients
 from stele.sim.live.faults import Role
 from stele.sim.live.history import History, Told

@@ -124,7 +124,7 @@ async def probe(
         began = history.now()
         try:
             epoch = await _epoch_of(http, nodes[name])
-            code = await _write(http, nodes[name], version, epoch)
+            code = await _write(http, nodes[name], _fenced(image(), name, version, epoch))
         except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError):
             continue
         history.add(
@@ -146,16 +146,21 @@ async def _epoch_of(http: aiohttp.ClientSession, address: str) -> int:
         return msgspec.json.decode(await answer.read(), type=_Node).epoch
 
 
-async def _write(http: aiohttp.ClientSession, address: str, version: int, epoch: int) -> str:
+def _fenced(image: Image, node_id: str, version: int, epoch: int) -> Write:
+    keyspace = image.schema.named(KEYSPACE)
     key = PROBE_KEY.encode()
-    write = Write(
+    return Write(
         version=version,
         epoch=epoch,
-        keyspace=KEYSPACE,
+        coordinating=node_id,
+        keyspace_id="" if keyspace is None else keyspace.keyspace_id,
         token=token_of(key),
         key=key,
         cell=Cell(time.time_ns() // 1000, False, b"must not be taken"),
     )
+
+
+async def _write(http: aiohttp.ClientSession, address: str, write: Write) -> str:
     limit = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
     async with http.post(address + BATCH_PATH, data=encode([write]), timeout=limit) as answer:
         body = await answer.read()

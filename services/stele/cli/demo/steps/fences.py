@@ -7,53 +7,87 @@ import time
 import aiohttp
 
 from stele.cli.demo.scene import KEYSPACE, Scene
-from stele.cli.models import PlacementRow, StateView
+from stele.cli.errors import CliError
+from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.tokens import token_of
 from stele.node.cells import Cell
 from stele.node.wire import BATCH_PATH, Code, Write, decode_answers, encode
+from stele.runtime.answers.metadata_log import KeyspacesPage, PlacementsPage
 
 TIMEOUT_S = 10.0
-PROBE = "fence/probe"
+PROBES = 200
 
 
 async def run(scene: Scene) -> None:
-    view = await scene.site.view()
-    topology = view.topology
+    """Of a range that version ``c`` changed: all versions below it, once ``c`` is fenced (I3)."""
+    topology = await scene.site.topology("barrier")
+    key, row = await _probe(scene)
+    members = await scene.members()
+    keyspace_id = await _keyspace_id(scene)
+    coordinating = min(members)
+    newest, fence = topology.topology.version, topology.topology.fence_version
     accepted: list[str] = []
     refused = 0
-    members = await scene.members()
-    for node_id, address in members.items():
-        for version in range(1, topology.fence_version):
-            code = await _write(scene, address, view, version)
+    for node_id in row.writes:
+        for version in range(1, row.version):
+            code = await _send(
+                scene,
+                members[node_id],
+                _write_of(keyspace_id, coordinating, key, topology.epoch, version),
+            )
             if code is Code.STALE_VERSION:
                 refused += 1
             else:
                 accepted.append(f"{node_id} answered {code} to version {version}")
     current = [
-        await _write(scene, members[node_id], view, topology.version)
-        for node_id in _replicas(view, token_of(PROBE.encode()))
+        await _send(
+            scene,
+            members[node_id],
+            _write_of(keyspace_id, coordinating, key, topology.epoch, newest),
+        )
+        for node_id in row.writes
     ]
     works = bool(current) and all(code is Code.OK for code in current)
     scene.timeline.check(
         "no write with a fenced-out version is accepted",
-        not accepted and refused > 0 and works,
+        not accepted and refused > 0 and works and row.version <= fence,
         "; ".join(accepted[:3])
-        or f"{refused} writes with versions 1 to {topology.fence_version - 1} sent to "
-        f"{', '.join(sorted(members))} were refused as stale; the same writes with version "
-        f"{topology.version} were {'accepted' if works else f'answered {current}'}",
+        or f"{refused} writes with versions 1 to {row.version - 1} to a range that version "
+        f"{row.version} changed were refused as stale by {', '.join(row.writes)}; the same writes "
+        f"with version {newest} were {'accepted' if works else f'answered {current}'}",
     )
 
 
-async def _write(scene: Scene, address: str, view: StateView, version: int) -> Code:
-    key = PROBE.encode()
-    op = Write(
+async def _probe(scene: Scene) -> tuple[bytes, RangeReplicas]:
+    """A key, and its range, whose replicas have changed since the cluster began."""
+    for number in range(PROBES):
+        key = f"fence/probe-{number}".encode()
+        (page,) = await scene.site.pages(
+            "/v1/placements", PlacementsPage, keyspace=KEYSPACE, token=token_of(key)
+        )
+        if page.rows[0].version > 1:
+            return key, page.rows[0]
+    raise CliError(f"None of {PROBES} keys lies in a range that has ever changed.")
+
+
+async def _keyspace_id(scene: Scene) -> str:
+    pages = await scene.site.pages("/v1/keyspaces", KeyspacesPage)
+    return next(k.keyspace_id for page in pages for k in page.keyspaces if k.name == KEYSPACE)
+
+
+def _write_of(keyspace_id: str, coordinating: str, key: bytes, epoch: int, version: int) -> Write:
+    return Write(
         version=version,
-        epoch=view.epoch,
-        keyspace=KEYSPACE,
+        epoch=epoch,
+        coordinating=coordinating,
+        keyspace_id=keyspace_id,
         token=token_of(key),
         key=key,
         cell=Cell(time.time_ns() // 1000, False, b"probe of version %d" % version),
     )
+
+
+async def _send(scene: Scene, address: str, op: Write) -> Code:
     async with scene.site.http.post(
         address + BATCH_PATH,
         data=encode([op]),
@@ -62,16 +96,3 @@ async def _write(scene: Scene, address: str, view: StateView, version: int) -> C
         body = await answer.read()
         answer.raise_for_status()
     return decode_answers(body)[0].code
-
-
-def _replicas(view: StateView, token: int) -> tuple[str, ...]:
-    placement = next(k.placement for k in view.keyspaces if k.name == KEYSPACE)
-    rows = view.placements[placement]
-    return next(row.writes for row in rows if holds(row, token))
-
-
-def holds(row: PlacementRow, token: int) -> bool:
-    """Start exclusive, end inclusive; a range whose end is not above its start wraps."""
-    if row.start < row.end:
-        return row.start < token <= row.end
-    return token > row.start or token <= row.end

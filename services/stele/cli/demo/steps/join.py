@@ -13,24 +13,36 @@ START_DEADLINE_S = 60.0
 
 
 async def run(scene: Scene) -> None:
-    answer = await asyncio.to_thread(
-        ask_stack, scene.directory, Control(rack="r1"), START_DEADLINE_S
-    )
-    scene.timeline.note(f"{answer.name} runs at {answer.url} in rack r1 and asks to join")
-
-    async def known() -> bool:
-        node = (await scene.site.view()).node(answer.name)
-        return node is not None and bool(node.request_id)
-
-    await scene.site.until(f"{answer.name}'s request", known, START_DEADLINE_S)
-    node = (await scene.site.view()).node(answer.name)
-    assert node is not None
+    name = await start_node(scene, "r1")
+    request_id = await request_of(scene, name)
     fault = Fault("coordinator")
-    request = await follow_operation(scene, node.request_id, fault)
-    normal = await scene.node_is(answer.name, NodeState.NORMAL)
+    request = await follow_operation(scene, request_id, fault)
+    normal = await scene.node_is(name, NodeState.NORMAL)
     scene.timeline.check(
         "a node joins under load while the coordinator is killed",
         request.status is RequestStatus.DONE and normal and fault.fired,
-        f"request {request.request_id} is {request.status}, {answer.name} "
+        f"request {request.request_id} is {request.status}, {name} "
         f"{'owns its ranges' if normal else 'is no member'}",
     )
+
+
+async def start_node(scene: Scene, rack: str) -> str:
+    """One more node of the stack, which asks to join by itself; its name."""
+    answer = await asyncio.to_thread(
+        ask_stack, scene.directory, Control(rack=rack), START_DEADLINE_S
+    )
+    scene.timeline.note(f"{answer.name} runs at {answer.url} in rack {rack} and asks to join")
+    return answer.name
+
+
+async def request_of(scene: Scene, node_id: str) -> str:
+    """The id of the node's request, once the log has it."""
+
+    async def known() -> bool:
+        node = await scene.site.node(node_id)
+        return node is not None and bool(node.request_id)
+
+    await scene.site.until(f"{node_id}'s request", known, START_DEADLINE_S)
+    node = await scene.site.node(node_id)
+    assert node is not None
+    return node.request_id

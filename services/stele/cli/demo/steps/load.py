@@ -31,8 +31,8 @@ async def run(scene: Scene) -> None:
 async def _follow_members(scene: Scene) -> None:
     """A client goes by the newest metadata that it can get, and keeps what it has otherwise."""
     while scene.load.running:
-        view = await scene.site.view_or_none()
-        if view is not None:
-            found = tuple(n.address for n in view.nodes if n.state in OWNS_TOKENS)
+        nodes = await scene.site.nodes_or_none()
+        if nodes is not None:
+            found = tuple(n.address for n in nodes if n.state in OWNS_TOKENS)
             scene.load.nodes = found or scene.load.nodes
         await asyncio.sleep(FOLLOW_S)

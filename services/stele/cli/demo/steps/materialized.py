@@ -12,11 +12,11 @@ import msgspec
 
 from stele.cli.demo.scene import Scene
 from stele.cli.errors import CliError
-from stele.cli.models import StateView
 from stele.domain.ring.ranges import RangeReplicas
 from stele.log.flows import flow_topic
 from stele.log.topic import read_topic
 from stele.placements.read import current_placements, placements_at
+from stele.runtime.answers.metadata_log import StateAnswer
 
 DEADLINE_S = 90.0
 """A batch of Spark's takes a second or two on an idle machine; the first ones much longer."""
@@ -27,7 +27,9 @@ Row = tuple[str, int, int, tuple[str, ...], tuple[str, ...]]
 
 
 async def run(scene: Scene) -> None:
-    view = await scene.site.view("barrier")
+    view = await scene.site.get(
+        scene.site.url("metadata-log", "/v1/state"), StateAnswer, level="barrier"
+    )
     expected = _rows_of(view)
     try:
         began = time.monotonic()
@@ -53,7 +55,7 @@ async def run(scene: Scene) -> None:
     await _history(scene, view)
 
 
-async def _wait(scene: Scene, view: StateView) -> None:
+async def _wait(scene: Scene, view: StateAnswer) -> None:
     url = f"{scene.site.service('placements').url}/v1/position"
 
     async def reached() -> bool:
@@ -63,7 +65,7 @@ async def _wait(scene: Scene, view: StateView) -> None:
     await scene.site.until(f"Spark to reach epoch {view.epoch}", reached, DEADLINE_S)
 
 
-def _rows_of(view: StateView) -> set[Row]:
+def _rows_of(view: StateAnswer) -> set[Row]:
     return {
         (name, row.start, row.end, tuple(row.reads), tuple(row.writes))
         for name, rows in view.placements.items()
@@ -71,7 +73,7 @@ def _rows_of(view: StateView) -> set[Row]:
     }
 
 
-def _topic_rows(scene: Scene, view: StateView) -> set[Row]:
+def _topic_rows(scene: Scene, view: StateAnswer) -> set[Row]:
     bootstrap = scene.site.stack().environment["STELE_KAFKA_BOOTSTRAP"]
     found: dict[str, dict[str, Any]] = {}
     for key, value in read_topic(bootstrap, flow_topic(view.cluster, "placements")):
@@ -86,11 +88,11 @@ def _topic_rows(scene: Scene, view: StateView) -> set[Row]:
     return _as_set(rows)
 
 
-def _table_rows(scene: Scene, view: StateView) -> set[Row]:
+def _table_rows(scene: Scene, view: StateAnswer) -> set[Row]:
     return _of_tables(current_placements(_delta(scene), view.cluster))
 
 
-async def _history(scene: Scene, view: StateView) -> None:
+async def _history(scene: Scene, view: StateAnswer) -> None:
     """The table of history, at epochs all over the past, against the log's own answer."""
     step = max(1, view.epoch // EPOCHS_OF_HISTORY)
     epochs = range(view.epoch, 0, -step)
@@ -98,7 +100,7 @@ async def _history(scene: Scene, view: StateView) -> None:
     rows = 0
     url = f"{scene.site.service('metadata-log').url}/v1/state"
     for epoch in epochs:
-        past = await scene.site.get(url, StateView, epoch=epoch)
+        past = await scene.site.get(url, StateAnswer, epoch=epoch)
         tables = await asyncio.to_thread(placements_at, _delta(scene), view.cluster, epoch)
         rows += len(_rows_of(past))
         if _of_tables(tables) != _rows_of(past):

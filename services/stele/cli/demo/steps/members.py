@@ -1,4 +1,4 @@
-"""Wait until the first nodes are members: they ask to join by themselves, one after the other."""
+"""Wait until the first nodes are members: they ask to join by themselves."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ DEADLINE_S = 90.0
 
 async def run(scene: Scene) -> None:
     async def all_normal() -> bool:
-        view = await scene.site.view()
-        return {n.node_id for n in view.nodes if n.state is NodeState.NORMAL} >= {*FIRST_NODES}
+        nodes = await scene.site.nodes()
+        return {n.node_id for n in nodes if n.state is NodeState.NORMAL} >= {*FIRST_NODES}
 
     await scene.site.until("three nodes to be members", all_normal, DEADLINE_S)
-    view = await scene.site.view()
-    for request in sorted(view.requests, key=lambda request: request.started_epoch):
-        node = view.node(request.node_id)
-        assert node is not None
+    nodes = {node.node_id: node for node in await scene.site.nodes()}
+    for request in sorted(await scene.site.requests(), key=lambda r: (r.started_epoch, r.node_id)):
+        node = nodes[request.node_id]
         took_ms = request.finished_at_ms - request.started_at_ms
         scene.timeline.note(
             f"{node.node_id} joined in epochs {request.started_epoch} to {request.finished_epoch}, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stele.cli.demo.scene import Scene
 from stele.cli.demo.site import Answers
 from stele.cli.errors import CliError, UnreachableError
-from stele.runtime.answers import Position
+from stele.runtime.answers.position import Position
 
 DEADLINE_S = 30.0
 NO_POSITION = frozenset({"placements", "console"})

@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from stele.cli.demo.scene import Scene
-from stele.runtime.answers import Position
+from stele.runtime.answers.position import Position
 
 DEADLINE_S = 60.0
 

@@ -1,22 +1,8 @@
-"""Answers over HTTP that both a service and the command line know. Each is written once, here.
-
-Fields that a reader does not know pass by; fields with a default may be left out by an older service.
-"""
+"""Answers of the session guard: barriers, liveness, checks. Times in seconds."""
 
 from enum import StrEnum
 
 import msgspec
-
-
-class Position(msgspec.Struct, frozen=True):
-    """``GET /v1/position``: ``state_id`` and ``log_id`` in 32 hex digits, ``snapshot.state_hash`` in 64."""
-
-    service: str
-    instance: str
-    epoch: int
-    state_id: str
-    log_id: str
-    hash: str
 
 
 class BlockerView(msgspec.Struct, frozen=True):

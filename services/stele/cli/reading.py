@@ -1,0 +1,98 @@
+"""Reads of one state in pages: the first answer fixes the epoch of all that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeVar
+
+from stele.cli.client import Client
+from stele.cli.errors import CliError
+from stele.domain.membership.facts import Node
+from stele.domain.requests.facts import Request
+from stele.domain.schema.facts import Keyspace
+from stele.runtime.answers.metadata_log import (
+    KeyspacesPage,
+    NodesPage,
+    Page,
+    PlacementsPage,
+    RequestAnswer,
+    RequestsPage,
+    TopologyAnswer,
+)
+
+P = TypeVar("P", bound=Page)
+Level = Literal["local", "barrier", "linearizable"]
+
+SERVICE = "metadata-log"
+
+
+class Reading:
+    """One state of the cluster: at ``epoch``, or at the newest that ``level`` gives."""
+
+    def __init__(self, client: Client, epoch: int | None = None, level: Level = "barrier") -> None:
+        self._client = client
+        self._level = level
+        self._epoch = epoch
+        self.state_id = ""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is read; known once something was."""
+        assert self._epoch is not None
+        return self._epoch
+
+    def topology(self) -> TopologyAnswer:
+        answer = self._client.get(SERVICE, "/v1/topology", TopologyAnswer, **self._at())
+        self._fix(answer.epoch, answer.state_id)
+        return answer
+
+    def nodes(self) -> list[Node]:
+        return [node for page in self.pages("/v1/nodes", NodesPage) for node in page.nodes]
+
+    def requests(self, **filters: str | None) -> list[Request]:
+        """Topology requests, first come first."""
+        pages = self.pages("/v1/requests", RequestsPage, **filters)
+        found = [request for page in pages for request in page.requests]
+        return sorted(found, key=lambda r: (r.submitted_epoch, r.request_id))
+
+    def request(self, request_id: str) -> RequestAnswer:
+        """Raises CliError when there is none."""
+        answer = self._client.get(
+            SERVICE, f"/v1/requests/{request_id}", RequestAnswer, **self._at()
+        )
+        self._fix(answer.epoch, answer.state_id)
+        return answer
+
+    def find(self, begins: str) -> Request:
+        """The request with this id, or the only one whose id begins so. Raises CliError."""
+        alike = self.requests(prefix=begins)
+        exact = [request for request in alike if request.request_id == begins]
+        if len(exact or alike) == 1:
+            return (exact or alike)[0]
+        what = f"{len(alike)} requests begin with" if alike else "There is no request"
+        raise CliError(
+            f"{what} '{begins}' at epoch {self.epoch}.", "`stele requests` shows them all."
+        )
+
+    def keyspaces(self) -> list[Keyspace]:
+        pages = self.pages("/v1/keyspaces", KeyspacesPage)
+        return [keyspace for page in pages for keyspace in page.keyspaces]
+
+    def placement(self, name: str, limit: int | None = None) -> Iterator[PlacementsPage]:
+        """The rows of a placement, ``limit`` in a page."""
+        return self.pages("/v1/placements", PlacementsPage, placement=name, limit=limit)
+
+    def pages(self, path: str, kind: type[P], **params: object) -> Iterator[P]:
+        """All pages of a question, of one epoch."""
+        cursor: str | None = None
+        while cursor != "":
+            page = self._client.get(SERVICE, path, kind, cursor=cursor, **params, **self._at())
+            self._fix(page.epoch, page.state_id)
+            yield page
+            cursor = page.next_cursor
+
+    def _at(self) -> dict[str, object]:
+        return {"epoch": self._epoch, "level": self._level}
+
+    def _fix(self, epoch: int, state_id: str) -> None:
+        self._epoch, self.state_id = epoch, state_id

@@ -1,0 +1,234 @@
+"""The state in pages: each section of the view, placements by range, the topology, a transition's plan.
+
+A page is cut by rows and by bytes, so that no answer is large, and all pages of a question are of the epoch
+of its first page: the cursor carries it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stele.domain.image import Image
+from stele.domain.ring.ranges import Placement, Range, RangeReplicas
+from stele.domain.schema.facts import Keyspace
+from stele.domain.topology.domain import summary_of, versions_of
+from stele.domain.topology.facts import Transition
+from stele.domain.view import filters, section
+from stele.metadata_log.questions import (
+    cursor_of,
+    cursor_text,
+    filters_of,
+    invalid,
+    limit_of,
+    token,
+)
+from stele.metadata_log.reads import Reads
+from stele.runtime.answers.metadata_log import (
+    AtEpoch,
+    PlannedRow,
+    RequestAnswer,
+    TopologyAnswer,
+)
+from stele.runtime.http import HttpError
+from stele.runtime.http_encoding import etag_of, not_modified, respond
+
+PAGE_BYTES: Final = 512 * 1024
+"""A page ends after so much: 3 ms to encode."""
+SECTIONS: Final = ("nodes", "requests", "keyspaces")
+
+_JSON: Final = msgspec.json.Encoder(order="deterministic")
+
+
+class Pages:
+    """The handlers of everything that is read in pages."""
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+
+    def handlers(self) -> dict[str, Any]:
+        """Path -> handler."""
+        return {
+            **{f"/v1/{name}": self._section(name) for name in SECTIONS},
+            "/v1/requests/{request_id}": self.get_request,
+            "/v1/placements": self.get_placements,
+            "/v1/topology": self.get_topology,
+            "/v1/transitions/{transition_id}": self.get_transition,
+            "/v1/settings": self.get_settings,
+        }
+
+    def _section(self, name: str) -> Any:
+        known = filters().get(name, {})
+
+        async def get_section(request: Request) -> Response:
+            asked = filters_of(request, known)
+
+            def rows(image: Image) -> Iterable[msgspec.Struct]:
+                found: Sequence[msgspec.Struct] = section(image, name)
+                if not asked:
+                    return found
+                return [r for r in found if all(known[k](r, v) for k, v in asked.items())]
+
+            return await self._page(request, lambda image: (name, {}, rows(image)))
+
+        get_section.__name__ = f"get_{name}"
+        return get_section
+
+    async def get_request(self, request: Request) -> Response:
+        image = await self._reads.image(request)
+        known = image.request(request.path_params["request_id"])
+        if known is None:
+            raise _nothing("request", request.path_params["request_id"], image)
+        transition = image.topology.of_request(known.request_id)
+        answer = RequestAnswer(
+            **_place(image),
+            request=known,
+            transition=None if transition is None else summary_of(transition),
+        )
+        return await self._whole(request, image, answer)
+
+    async def get_topology(self, request: Request) -> Response:
+        image = await self._reads.image(request)
+        answer = TopologyAnswer(
+            **_place(image),
+            cluster=image.cluster,
+            cluster_id=image.cluster_id,
+            log_id=image.log_id.hex(),
+            topology=versions_of(image.topology),
+            coordinator=image.topology.coordinator,
+            transitions=tuple(summary_of(t) for t in image.topology.open()),
+        )
+        return await self._whole(request, image, answer)
+
+    async def get_placements(self, request: Request) -> Response:
+        asked = filters_of(request, ("keyspace", "placement", "range", "token"))
+
+        def rows(image: Image) -> tuple[str, dict[str, object], Iterable[msgspec.Struct]]:
+            name, placement = _placement(image, asked)
+            head = {
+                "placement": name,
+                "keyspaces": [k.name for k in image.schema.using(name)],
+                "ranges": len(placement.rows),
+            }
+            return "rows", head, _rows(placement, asked)
+
+        return await self._page(request, rows)
+
+    async def get_transition(self, request: Request) -> Response:
+        transition_id = request.path_params["transition_id"]
+
+        def rows(image: Image) -> tuple[str, dict[str, object], Iterable[msgspec.Struct]]:
+            transition = image.topology.transitions.get(transition_id)
+            if transition is None:
+                raise _nothing("open transition", transition_id, image)
+            return "rows", {"transition": summary_of(transition)}, PlannedRows(transition)
+
+        return await self._page(request, rows)
+
+    async def get_settings(self, request: Request) -> Response:
+        def rows(image: Image) -> tuple[str, dict[str, object], Iterable[tuple[str, str]]]:
+            head = {"features": section(image, "features")}
+            return "settings", head, list(section(image, "settings").items())
+
+        return await self._page(request, rows)
+
+    async def _whole(self, request: Request, image: Image, answer: AtEpoch) -> Response:
+        etag = etag_of(image.state_id)
+        return not_modified(request, etag) or await respond(request, _JSON.encode(answer), etag)
+
+    async def _page(self, request: Request, ask: Any) -> Response:
+        """``ask`` gives the name of the rows, what stands before them, and the rows of an image."""
+        cursor, limit = cursor_of(request), limit_of(request)
+        image = await self._reads.image_of(request, cursor)
+        etag = etag_of(image.state_id)
+        unchanged = not_modified(request, etag)
+        if unchanged is not None:
+            return unchanged
+        name, head, rows = ask(image)
+        offset = 0 if cursor is None else cursor.offset
+        page = list(_cut(rows[offset : offset + limit]))
+        following = offset + len(page)
+        if following < len(rows):
+            self._reads.keep(image)
+            after = cursor_text(image.epoch, image.state_id, following, request)
+        else:
+            after = ""
+        opening, closing = (b"{", b"}") if name == "settings" else (b"[", b"]")
+        body = (
+            _JSON.encode({**_place(image), **head})[:-1]
+            + b',"%s":%s' % (name.encode(), opening)
+            + b",".join(page)
+            + closing
+            + b',"next_cursor":"%s"}' % after.encode()
+        )
+        return await respond(request, body, etag)
+
+
+class PlannedRows(Sequence[PlannedRow]):
+    """The rows of a transition's plans, made as they are asked for."""
+
+    def __init__(self, transition: Transition) -> None:
+        self._rows = [
+            (name, row) for name, plan in sorted(transition.plans.items()) for row in plan.rows
+        ]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        return [PlannedRow(n, r.start, r.end, r.old, r.new) for n, r in self._rows[at]]
+
+
+def _cut(rows: Iterable[Any]) -> Iterator[bytes]:
+    """Rows as JSON until the page is full; at least one."""
+    size_bytes = 0
+    for row in rows:
+        if size_bytes > PAGE_BYTES:
+            return
+        if isinstance(row, tuple):
+            encoded = b"%s:%s" % (_JSON.encode(row[0]), _JSON.encode(row[1]))
+        else:
+            encoded = _JSON.encode(row)
+        size_bytes += len(encoded)
+        yield encoded
+
+
+def _placement(image: Image, asked: dict[str, str]) -> tuple[str, Placement]:
+    """The placement that is asked for, by its own name or by a keyspace's."""
+    name = asked.get("placement", "")
+    if "keyspace" in asked:
+        keyspace: Keyspace | None = image.schema.named(asked["keyspace"])
+        if keyspace is None:
+            raise _nothing("keyspace", asked["keyspace"], image)
+        name = keyspace.placement
+    if not name:
+        raise invalid("which placement", "Send keyspace=<name> or placement=<name>.")
+    placement = image.ring.placements.get(name)
+    if placement is None:
+        raise _nothing("placement", name, image)
+    return name, placement
+
+
+def _rows(placement: Placement, asked: dict[str, str]) -> Sequence[RangeReplicas]:
+    if "token" in asked:
+        return (placement.row_for(token("token", asked["token"])),)
+    if "range" in asked:
+        start, _, end = asked["range"].partition(":")
+        return placement.overlapping(Range(token("range", start), token("range", end)))
+    return placement.rows
+
+
+def _place(image: Image) -> dict[str, Any]:
+    return {"epoch": image.epoch, "state_id": image.state_id.hex()}
+
+
+def _nothing(what: str, name: str, image: Image) -> HttpError:
+    return HttpError(
+        404,
+        f"unknown_{what.rpartition(' ')[2]}",
+        f"There is no {what} '{name[:80]}' at epoch {image.epoch}.",
+        hint="Check the name, or ask for another epoch.",
+        details={"epoch": image.epoch},
+    )

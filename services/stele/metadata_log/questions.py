@@ -1,0 +1,107 @@
+"""What a caller asks of the state: which epoch, how new, which page. Parsing only, and its errors."""
+
+import base64
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+
+from stele.runtime.http import ErrorCode, HttpError
+
+LEVELS: Final = ("local", "barrier", "linearizable")
+PAGE_ROWS: Final = 1000
+MAX_PAGE_ROWS: Final = 10_000
+
+_PAGING: Final = ("cursor", "limit", "epoch", "level")
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """Where the next page begins: in which state, after how many rows, of which question."""
+
+    epoch: int
+    state_id: str
+    offset: int
+    question: int
+
+
+def level_of(request: Request) -> str:
+    level = request.query_params.get("level", LEVELS[0])
+    if level not in LEVELS:
+        raise invalid(f"level is '{level[:40]}'", f"Use one of {', '.join(LEVELS)}.")
+    return level
+
+
+def limit_of(request: Request, default: int = PAGE_ROWS, most: int = MAX_PAGE_ROWS) -> int:
+    limit = number(request, "limit", default)
+    if not 1 <= limit <= most:
+        raise invalid(f"limit is {limit}", f"Use 1 to {most}.")
+    return limit
+
+
+def cursor_of(request: Request) -> Cursor | None:
+    """The cursor that came with the question. Raises HttpError when it belongs to another one."""
+    text = request.query_params.get("cursor", "")
+    if not text:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+        cursor = msgspec.json.decode(raw, type=Cursor)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise invalid("the cursor", "Send next_cursor of the page before, unchanged.") from error
+    if cursor.question != question_of(request) or cursor.epoch < 0 or cursor.offset < 0:
+        raise invalid(
+            "the cursor is of another question", "Send the same path and filters for all pages."
+        )
+    return cursor
+
+
+def cursor_text(epoch: int, state_id: bytes, offset: int, request: Request) -> str:
+    cursor = Cursor(epoch, state_id.hex(), offset, question_of(request))
+    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).rstrip(b"=").decode()
+
+
+def question_of(request: Request) -> int:
+    """The same number for all pages of one question."""
+    asked = sorted((k, v) for k, v in request.query_params.items() if k not in _PAGING)
+    return zlib.crc32(f"{request.url.path} {asked}".encode())
+
+
+def filters_of(request: Request, known: Iterable[str]) -> dict[str, str]:
+    """The filters of the question. Raises HttpError for one that is not known."""
+    names = sorted(known)
+    asked = {k: v for k, v in request.query_params.items() if k not in _PAGING}
+    for name in asked:
+        if name not in names:
+            raise invalid(
+                f"there is no '{name[:40]}' here", f"Use {', '.join((*names, *_PAGING))}."
+            )
+    return asked
+
+
+def number(request: Request, name: str, default: int) -> int:
+    given = request.query_params.get(name)
+    return default if given is None else parse(name, given)
+
+
+def parse(name: str, text: str) -> int:
+    """A number of at most 18 digits: epochs are 64-bit."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise invalid(f"{name} is '{text[:40]}'", "Send a whole number, 0 or more.")
+    return int(text)
+
+
+def token(name: str, text: str) -> int:
+    """A signed 64-bit token."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 19):
+        raise invalid(f"{name} is '{text[:60]}'", "Send signed 64-bit tokens.")
+    found = int(text)
+    if not -(1 << 63) <= found < 1 << 63:
+        raise invalid(f"{name} is '{text[:60]}'", "Send signed 64-bit tokens.")
+    return found
+
+
+def invalid(what: str, hint: str) -> HttpError:
+    return HttpError(400, ErrorCode.INVALID_REQUEST, f"Not understood: {what}.", hint=hint)

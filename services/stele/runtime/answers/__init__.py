@@ -1,0 +1,4 @@
+"""What services answer over HTTP, as types: the service encodes them and whoever asks decodes the same ones.
+
+One module a service. The outcome of a command stands with the command, in ``metadata_log/api.py``.
+"""

@@ -1,0 +1,160 @@
+"""Answers of metadata-log. Every answer about the state says its epoch and state id (32 hex digits).
+
+A page has at most ``limit`` rows; ``next_cursor`` asks for those after it, of the same epoch, and is empty
+in the last page.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stele.domain.facts import AnyFact
+from stele.domain.membership.facts import Node
+from stele.domain.requests.facts import Request
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.schema.facts import Keyspace
+from stele.domain.topology.facts import Coordinator, Transition, TransitionSummary, Versions
+
+
+class AtEpoch(msgspec.Struct, frozen=True, kw_only=True):
+    epoch: int
+    state_id: str
+
+
+class Page(AtEpoch, frozen=True, kw_only=True):
+    next_cursor: str = ""
+
+
+class NodesPage(Page, frozen=True, kw_only=True):
+    """Nodes by id, those that have left too."""
+
+    nodes: tuple[Node, ...]
+
+
+class RequestsPage(Page, frozen=True, kw_only=True):
+    """Topology requests by id."""
+
+    requests: tuple[Request, ...]
+
+
+class RequestAnswer(AtEpoch, frozen=True, kw_only=True):
+    """One request, and the open transition that carries it out."""
+
+    request: Request
+    transition: TransitionSummary | None = None
+
+
+class KeyspacesPage(Page, frozen=True, kw_only=True):
+    """Keyspaces by name, those that are being dropped too."""
+
+    keyspaces: tuple[Keyspace, ...]
+
+
+class PlacementsPage(Page, frozen=True, kw_only=True):
+    """Rows of one placement in ring order; ``keyspaces`` share it, ``ranges`` are all that it has."""
+
+    placement: str
+    keyspaces: tuple[str, ...]
+    ranges: int
+    rows: tuple[RangeReplicas, ...]
+
+
+class TopologyAnswer(AtEpoch, frozen=True, kw_only=True):
+    """The cluster, its versions and what is under way."""
+
+    cluster: str
+    cluster_id: str
+    log_id: str
+    topology: Versions
+    coordinator: Coordinator
+    transitions: tuple[TransitionSummary, ...]
+
+
+class PlannedRow(msgspec.Struct, frozen=True):
+    """A range that a transition gives other replicas."""
+
+    placement: str
+    start: int
+    end: int
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+class TransitionPage(Page, frozen=True, kw_only=True):
+    """One open transition, and rows of its plan: by placement, in ring order."""
+
+    transition: TransitionSummary
+    rows: tuple[PlannedRow, ...]
+
+
+class SettingsPage(Page, frozen=True, kw_only=True):
+    """Features that are enabled, and settings by name."""
+
+    features: tuple[str, ...]
+    settings: dict[str, str]
+
+
+class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One epoch of the log; ids of states and logs in hex."""
+
+    prev_state_id: str
+    state_id: str
+    log_id: str
+    witness_state_id: str
+    epoch: int
+    witness_epoch: int
+    request_id: str
+    command: str
+    facts: tuple[AnyFact, ...]
+    command_digest: str
+    actor: str
+    reason: str
+    origin: str
+    at_ms: int
+    required_features: tuple[str, ...]
+
+
+class ChangesAnswer(AtEpoch, frozen=True, kw_only=True):
+    """What one epoch changed: the sections of the diff that it touches; of placements, how many rows."""
+
+    command: str
+    request_id: str
+    actor: str
+    at_ms: int
+    changes: dict[str, Any]
+
+
+class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that is true at an epoch."""
+
+    hash: str
+    cluster: str
+    cluster_id: str
+    log_id: str
+    topology: Versions
+    coordinator: Coordinator
+    transitions: tuple[Transition, ...]
+    nodes: tuple[Node, ...]
+    requests: tuple[Request, ...]
+    keyspaces: tuple[Keyspace, ...]
+    placements: Mapping[str, tuple[RangeReplicas, ...]]
+    features: tuple[str, ...]
+    settings: Mapping[str, str]
+
+
+class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What differs between two epochs, by domain; see ``domain.view.diff``."""
+
+    from_epoch: int
+    to_epoch: int
+    cluster: dict[str, Any]
+    topology: dict[str, Any]
+    coordinator: dict[str, Any]
+    transitions: dict[str, Any]
+    nodes: dict[str, Any]
+    requests: dict[str, Any]
+    keyspaces: dict[str, Any]
+    placements: dict[str, Any]
+    features: dict[str, Any]
+    settings: dict[str, Any]

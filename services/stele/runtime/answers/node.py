@@ -1,0 +1,22 @@
+"""Answers of a data node."""
+
+import msgspec
+
+
+class NodeView(msgspec.Struct, frozen=True):
+    """``GET /v1/node``. ``state`` is "unknown" while the cluster has no row of the node."""
+
+    node_id: str
+    host_id: str
+    cluster: str
+    dc: str
+    rack: str
+    num_tokens: int
+    address: str
+    state: str = "unknown"
+    epoch: int = 0
+    version: int = 0
+    oldest_version_in_use: int = 0
+    sessions_in_use: list[str] = []
+    keys: int = 0
+    bytes: int = 0

@@ -1,0 +1,164 @@
+"""A node that is dead for good, at every replication factor and in every state of an operation.
+
+Before the point of no return the operation is undone and says who is dead; after it the wait names who is
+missing; who has nothing to do with it holds up nobody for longer than the patience.
+"""
+
+import pytest
+
+from stele.coordinator.steps import Limits
+from stele.domain.commands import Cancel, DropKeyspace, Leave
+from stele.domain.names import NodeState, RequestStatus, TransitionState
+from tests.coordinator.stories import error_of, reach, status_of
+from tests.coordinator.world import World, three_nodes
+
+STATE = TransitionState
+BEFORE = (STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD)
+AFTER = (STATE.WRITE_BOTH_READ_NEW, STATE.FINISHING)
+LONG_S = 200.0
+
+
+def begun(operation: str, state: TransitionState, rf: int, *, fenced: bool | None = False) -> World:
+    """A join of a2 or a leave of c1 at its barrier in a state; who streams has not answered."""
+    world = three_nodes(rf)
+    if operation == "join":
+        world.add("a2")
+    else:
+        if rf == 3:
+            world.add("c2")
+            world.run()
+        assert world.apply(Leave("c1"), "leave-c1") is None
+    for node in world.nodes.values():
+        node.mute = state in BEFORE
+    reach(world, request_of(operation), state, fenced=fenced)
+    return world
+
+
+def request_of(operation: str) -> str:
+    return "join-a2" if operation == "join" else "leave-c1"
+
+
+def missing(world: World) -> set[str]:
+    return {b.node_id for b in world.brain.steps.blockers}
+
+
+@pytest.mark.parametrize("rf", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("state", "fenced"),
+    [
+        (STATE.JOIN_GROUP0, False),
+        (STATE.WRITE_BOTH_READ_OLD, False),
+        (STATE.WRITE_BOTH_READ_OLD, True),
+    ],
+)
+def test_a_joining_node_that_dies_is_undone_by_name(
+    state: TransitionState, *, fenced: bool, rf: int
+) -> None:
+    world = begun("join", state, rf, fenced=fenced)
+    world.nodes["a2"].alive = False
+    world.run()
+    assert status_of(world, "join-a2") is RequestStatus.FAILED
+    assert "a2" in error_of(world, "join-a2")
+    assert world.state("a2") is NodeState.LEFT
+
+
+@pytest.mark.parametrize("rf", [1, 2, 3])
+@pytest.mark.parametrize("operation", ["join", "leave"])
+def test_a_replica_that_dies_while_data_moves_ends_in_an_undo_that_names_it(
+    operation: str, rf: int
+) -> None:
+    """Some of its ranges are touched. With a quorum left the others may do without it."""
+    world = begun(operation, STATE.WRITE_BOTH_READ_OLD, rf)
+    world.nodes["b1"].alive = False
+    world.until(
+        lambda: status_of(world, request_of(operation)) is not RequestStatus.RUNNING,
+        "the request to end",
+    )
+    assert status_of(world, request_of(operation)) is RequestStatus.FAILED
+    assert "b1" in error_of(world, request_of(operation))
+    expected = NodeState.LEFT if operation == "join" else NodeState.NORMAL
+    assert world.state("a2" if operation == "join" else "c1") is expected
+
+
+@pytest.mark.parametrize("rf", [1, 2, 3])
+@pytest.mark.parametrize("dead", ["a1", "b1", "c1"])
+@pytest.mark.parametrize("state", BEFORE)
+def test_a_cancel_always_ends(state: TransitionState, dead: str, rf: int) -> None:
+    world = begun("join", state, rf)
+    world.nodes[dead].alive = False
+    world.pass_s(1)
+    if status_of(world, "join-a2") is RequestStatus.RUNNING:
+        assert world.apply(Cancel("join-a2"), "cancel") is None
+    world.until(lambda: status_of(world, "join-a2") is not RequestStatus.RUNNING, "the end", 100)
+    assert status_of(world, "join-a2") is RequestStatus.CANCELLED
+
+
+@pytest.mark.parametrize("rf", [1, 2])
+@pytest.mark.parametrize("state", AFTER)
+def test_after_the_point_of_no_return_the_wait_names_who_is_missing(
+    state: TransitionState, rf: int
+) -> None:
+    world = begun("join", state, rf, fenced=None)
+    for node in world.nodes.values():
+        node.applies = False
+    world.nodes["a2"].alive = False
+    world.pass_s(1)
+    for name in ("a1", "b1", "c1"):
+        world.nodes[name].applies = True
+    world.pass_s(LONG_S)
+    assert status_of(world, "join-a2") is RequestStatus.RUNNING
+    assert missing(world) == {"a2"}
+    assert all(b.silent_for_s > LONG_S / 2 for b in world.brain.steps.blockers)
+    refused = world.apply(Cancel("join-a2"))
+    assert refused is not None and refused.code == "past_point_of_no_return"
+    world.nodes["a2"].alive = world.nodes["a2"].applies = True
+    world.run()
+    assert status_of(world, "join-a2") is RequestStatus.DONE
+
+
+def test_a_dead_bystander_holds_up_nobody_for_longer_than_the_patience() -> None:
+    """d1 holds no data of any keyspace: it is in a dc that none is replicated to."""
+    world = three_nodes(rf=1)
+    world.add("d1", "dc2", "d")
+    world.run()
+    world.add("a2")
+    reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=False)
+    world.nodes["d1"].alive = False
+    took_s = world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join")
+    assert Limits().barrier_patience_s - 1 <= took_s <= 2 * Limits().barrier_patience_s
+
+
+@pytest.mark.parametrize("rf", [2, 3])
+def test_a_dead_node_is_no_reason_not_to_drop_what_has_quorums_without_it(rf: int) -> None:
+    world = three_nodes(rf=3)
+    world.nodes["b1"].alive = False
+    world.pass_s(rf * 5)
+    assert world.apply(DropKeyspace("library"), "drop") is None
+    took_s = world.until(lambda: status_of(world, "drop") is RequestStatus.DONE, "the drop")
+    assert took_s <= 2 * Limits().barrier_patience_s
+    assert world.image.schema.named("library") is None
+
+
+def test_a_drop_that_has_no_quorum_waits_for_the_dead_by_name() -> None:
+    world = three_nodes(rf=1)
+    world.nodes["b1"].alive = False
+    assert world.apply(DropKeyspace("library"), "drop") is None
+    world.pass_s(LONG_S)
+    assert status_of(world, "drop") is RequestStatus.RUNNING
+    assert missing(world) == {"b1"}
+    world.nodes["b1"].alive = True
+    world.run()
+    assert status_of(world, "drop") is RequestStatus.DONE
+
+
+@pytest.mark.parametrize("state", BEFORE)
+def test_a_joint_join_goes_on_without_the_node_that_died(state: TransitionState) -> None:
+    world = three_nodes()
+    world.add("a2 b2")
+    world.nodes["a2"].mute = True
+    reach(world, "join-a2", state, fenced=False)
+    assert world.transition("join-a2").nodes() == ("a2", "b2")
+    world.nodes["a2"].alive = False
+    world.run()
+    assert status_of(world, "join-a2") is RequestStatus.FAILED
+    assert status_of(world, "join-b2") is RequestStatus.DONE

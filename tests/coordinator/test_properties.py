@@ -1,0 +1,107 @@
+"""Operations side by side, in random order, while everything fails that may: what must hold all the same.
+
+``World`` judges every epoch (``invariants.py``: I3, I4, I5, I7, I11, locks, sessions, no way back). Here stands
+what must hold at the end, and that the runs are worth something.
+"""
+
+from collections import Counter
+from typing import Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.topology.rings import ring_now
+from stele.sim.ranges_in_use import sides
+from tests.coordinator.random_runs import RandomRun
+
+ACTIONS: Final = 25
+bounded = settings(
+    max_examples=30,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+seeds = st.integers(0, 2**32)
+
+
+def ends_well(run: RandomRun) -> None:
+    """Everything that was asked for has ended (I10), and the placement is that of the ring of the end."""
+    run.calm()
+    assert not run.unexplained()
+    image = run.world.image
+    for name, replication in image.schema.replications().items():
+        wanted = ring_now(image).placement(replication)
+        assert [(r.start, r.end, sides(r)) for r in image.ring.placements[name].rows] == [
+            (r.start, r.end, sides(r)) for r in wanted.rows
+        ]
+
+
+@bounded
+@given(seeds)
+def test_what_ran_side_by_side_comes_out_as_one_after_another(seed: int) -> None:
+    run = RandomRun(seed, faults=False, nodes=8)
+    run.go(ACTIONS)
+    ends_well(run)
+
+
+@bounded
+@given(seeds)
+def test_faults_delay_and_undo_but_strand_nothing(seed: int) -> None:
+    run = RandomRun(seed, faults=True)
+    run.go(ACTIONS)
+    ends_well(run)
+
+
+@settings(bounded, max_examples=10)
+@given(seeds)
+def test_coordinators_that_change_all_the_time_come_to_the_same_end(seed: int) -> None:
+    run = RandomRun(seed, faults=False)
+    for _ in range(ACTIONS):
+        run.act()
+        run.world.tick()
+        run.replace_brain()
+        run.world.tick()
+    ends_well(run)
+
+
+@pytest.mark.parametrize("faults", [False, True])
+def test_random_runs_meet_what_they_are_for(*, faults: bool) -> None:
+    """Else the properties above would hold of nothing."""
+    ends = Counter[tuple[RequestKind, RequestStatus]]()
+    most_open, seen = 0, set[str]()
+    for seed in range(10):
+        run = RandomRun(seed, faults=faults, nodes=8)
+        run.go(ACTIONS)
+        run.calm()
+        most_open = max(most_open, run.most_open)
+        ends.update((r.kind, r.status) for r in run.world.image.requests.finished())
+        seen |= {epoch.command for epoch in run.world.epochs}
+    assert most_open >= 3
+    for kind in RequestKind:
+        assert ends[kind, RequestStatus.DONE] > 5
+    for kind in (RequestKind.JOIN, RequestKind.LEAVE):
+        assert ends[kind, RequestStatus.CANCELLED] > 0
+    assert {"advance", "cancel", "create_keyspace", "drop_keyspace"} <= seen
+    assert ("advance_fence" in seen) and ("finish_cleanup" in seen)
+
+
+def _plain(run: RandomRun) -> dict[str, object]:
+    """The end of a run without what only the way there decides: epochs, versions, ids of keyspaces."""
+    nodes = run.world.image.membership.nodes
+    return {n: (node.state, node.tokens) for n, node in sorted(nodes.items())}
+
+
+@settings(bounded, max_examples=10)
+@given(seeds)
+def test_the_same_choices_give_the_same_history(seed: int) -> None:
+    """Nothing rests on the order of maps, on time or on chance."""
+
+    def go() -> RandomRun:
+        run = RandomRun(seed)
+        run.go(ACTIONS)
+        return run
+
+    one, two = go(), go()
+    assert one.world.epochs == two.world.epochs
+    assert _plain(one) == _plain(two)

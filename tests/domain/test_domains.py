@@ -1,0 +1,180 @@
+"""What is asked of every domain: empty round trip, image -> facts -> image, delta applied == image built.
+
+Images come from random histories, in which nodes and keyspaces come and go and steps are undone.
+"""
+
+import json
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from stele.domain.base import Fact
+from stele.domain.commands import EnableFeatures, Noop, SetSetting
+from stele.domain.evolve import Delta, apply_facts, evolve
+from stele.domain.image import EMPTY, Image
+from stele.domain.registry import DECISIONS, DOMAINS, FACTS
+from stele.domain.registry_entry import Domain
+from stele.domain.snapshot import domain_hashes, facts_to_image, image_to_facts, state_hash
+from stele.domain.view import diff, epoch_view, view
+from stele.log.codec import decode_epoch, encode_epoch
+from tests.coordinator.random_runs import RandomRun
+from tests.coordinator.world import World
+
+SEEDS = (3, 11, 54)
+every_domain = pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: domain.name)
+
+
+@cache
+def histories() -> tuple[World, ...]:
+    found = []
+    for seed in SEEDS:
+        run = RandomRun(seed)
+        run.go(20)
+        run.world.apply(SetSetting("colour", "red"))
+        run.world.apply(SetSetting("colour", ""))
+        run.world.apply(SetSetting("shape", "round"))
+        run.world.apply(EnableFeatures(()))
+        run.world.apply(Noop())
+        run.calm()
+        found.append(run.world)
+    return tuple(found)
+
+
+def images() -> list[Image]:
+    return [image for world in histories() for image in world.images]
+
+
+def built(domain: Domain, facts: Any) -> Any:
+    image = domain.empty
+    for fact in facts:
+        image = domain.apply[type(fact)](image, fact)
+    return image
+
+
+# KRaft's three questions.
+
+
+@every_domain
+def test_the_empty_image_is_its_own_snapshot(domain: Domain) -> None:
+    assert built(domain, domain.to_facts(domain.empty)) == domain.empty
+    assert getattr(EMPTY, domain.name) == domain.empty
+
+
+@every_domain
+def test_every_image_equals_its_snapshot(domain: Domain) -> None:
+    for image in images():
+        part = getattr(image, domain.name)
+        again = built(domain, domain.to_facts(part))
+        assert again == part
+        assert list(domain.to_facts(again)) == list(domain.to_facts(part))
+
+
+@every_domain
+def test_a_delta_applied_to_an_image_equals_the_image_that_was_built(domain: Domain) -> None:
+    for world in histories():
+        for (before, after), epoch in zip(pairwise(world.images), world.epochs, strict=True):
+            part = getattr(before, domain.name)
+            touched = False
+            for fact in epoch.facts:
+                if type(fact) in domain.apply:
+                    part, touched = domain.apply[type(fact)](part, fact), True
+            assert part == getattr(after, domain.name)
+            assert touched or getattr(before, domain.name) is getattr(after, domain.name)
+            assert Delta(before, epoch).touches(*domain.apply) == touched
+
+
+# Hashes: equal for equal images, whatever the history.
+
+
+@every_domain
+def test_a_hash_rests_on_the_image_and_not_on_how_it_came_about(domain: Domain) -> None:
+    seen: dict[int, Any] = {}
+    for image in images():
+        part = getattr(image, domain.name)
+        number = domain.hash_of(part)
+        assert 0 <= number < 2**128
+        assert number == domain.hash_of(built(domain, domain.to_facts(part)))
+        assert seen.setdefault(number, part) == part, "two images share a hash"
+
+
+def test_states_that_differ_have_hashes_that_differ() -> None:
+    for world in histories():
+        assert len({state_hash(image) for image in world.images}) == len(world.images)
+
+
+def test_hashes_of_domains_tell_where_two_states_differ() -> None:
+    for world in histories():
+        for before, after in pairwise(world.images):
+            one, two = domain_hashes(before), domain_hashes(after)
+            for name in one:
+                differ = getattr(before, name) != getattr(after, name)
+                assert differ == (one[name] != two[name])
+
+
+def test_snapshot_and_tail_equal_full_replay() -> None:
+    for world in histories():
+        for start in range(0, len(world.images), 7):
+            image = world.images[start]
+            image = facts_to_image(image_to_facts(image), image.epoch, image.state_id)
+            for epoch in world.epochs[start:]:
+                image = evolve(image, epoch)
+            assert image == world.image
+            assert state_hash(image) == state_hash(world.image)
+
+
+def test_a_snapshot_that_is_read_twice_or_backwards_is_the_same_state() -> None:
+    for world in histories():
+        facts = image_to_facts(world.image)
+        again = facts_to_image(reversed(facts), world.image.epoch, world.image.state_id)
+        assert json.dumps(view(again)) == json.dumps(view(world.image))
+        assert apply_facts(world.image, ()) is world.image
+
+
+# Total: whatever state there is, it can be shown and compared.
+
+
+@every_domain
+def test_every_image_can_be_shown_and_compared(domain: Domain) -> None:
+    for world in histories():
+        for before, after in pairwise((EMPTY, *world.images)):
+            one, two = getattr(before, domain.name), getattr(after, domain.name)
+            shown, changed = domain.view(two), domain.diff(one, two)
+            assert json.dumps(shown) and json.dumps(changed)
+            assert json.dumps(domain.diff(two, two)) == json.dumps(domain.diff(one, one))
+            if domain.view(one) != shown:
+                assert changed != domain.diff(one, one), (
+                    "a change that the difference does not show"
+                )
+
+
+def test_domains_share_no_section_of_the_view() -> None:
+    sections = [name for domain in DOMAINS for name in domain.view(domain.empty)]
+    assert len({*sections}) == len(sections)
+    assert not {*sections} & {"epoch", "state_id", "hash"}
+
+
+def test_every_epoch_survives_its_encoding_and_can_be_shown() -> None:
+    for world in histories():
+        for epoch in world.epochs:
+            assert decode_epoch(encode_epoch(epoch)) == epoch
+            json.dumps(epoch_view(epoch))
+        json.dumps(diff(EMPTY, world.image))
+
+
+# Every fact has one home, in the code and in the schema.
+
+
+def test_every_fact_is_in_exactly_one_domain() -> None:
+    homes = [fact for domain in DOMAINS for fact in domain.apply]
+    assert len({*homes}) == len(homes)
+    assert {*homes} == {*Fact.__subclasses__()} == {*FACTS}
+    tags = [fact.__struct_config__.tag for fact in Fact.__subclasses__()]
+    assert len({*tags}) == len(tags)
+
+
+def test_every_command_is_decided_by_exactly_one_domain() -> None:
+    deciders = [command for domain in DOMAINS for command in domain.decide]
+    assert len({*deciders}) == len(deciders)
+    assert {*deciders} == {*DECISIONS}

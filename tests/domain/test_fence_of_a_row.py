@@ -1,0 +1,43 @@
+"""The fence of a row: what is older than its last change that is fenced, or may be, is refused."""
+
+import pytest
+from immutables import Map
+
+from stele.domain.fencing import newest_fenced, takes_part
+from stele.domain.image import Image
+from stele.domain.membership.facts import Node
+from stele.domain.membership.image import MembershipImage
+from stele.domain.names import NodeState
+
+
+@pytest.mark.parametrize(
+    ("row", "before", "fence", "version", "refused"),
+    [
+        (5, 0, 9, 4, True),
+        (5, 0, 9, 5, False),
+        (5, 0, 9, 8, False),
+        (10, 5, 9, 5, False),
+        (10, 5, 9, 4, True),
+        (10, 5, 10, 9, True),
+    ],
+)
+def test_a_request_is_served_on_a_row_that_has_not_changed_behind_the_fence(
+    row: int, before: int, fence: int, version: int, refused: bool
+) -> None:
+    assert (version < newest_fenced(row, before, fence)) is refused
+
+
+def test_a_row_that_changes_again_still_refuses_what_its_last_change_fenced_out() -> None:
+    """Changed by version 27, which is fenced, and now by 28: version 26 must not come back."""
+    assert newest_fenced(27, 20, 27) == 27
+    assert newest_fenced(28, 27, 27) == 27
+    assert newest_fenced(28, 27, 28) == 28
+
+
+@pytest.mark.parametrize("state", [*NodeState])
+def test_only_members_may_coordinate(state: NodeState) -> None:
+    node = Node(node_id="n1", address="http://n1", dc="dc1", rack="r1", num_tokens=1, state=state)
+    image = Image(membership=MembershipImage(Map({"n1": node})))
+    member = state in (NodeState.BOOTSTRAPPING, NodeState.NORMAL, NodeState.DECOMMISSIONING)
+    assert takes_part(image, "n1") is member
+    assert not takes_part(image, "n2")

@@ -1,0 +1,304 @@
+"""Why rounds have two barriers, why sources know the fence, and why a row keeps two versions.
+
+Searches of all interleavings. The model moves processes and messages; every rule that it asks is the
+production one: ``decide`` and ``evolve`` made the log, ``check_token`` refuses, ``covers_quorums`` counts a
+barrier, ``write_satisfied`` and ``read_satisfied`` acknowledge. Leaving a rule out must lose a write, or the
+search proves nothing.
+
+One range goes from three replicas to three others, of which one streams; one request is under way; processes
+apply the log when they like, and one coordinator of requests lags as long as it likes.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from functools import cache
+from itertools import combinations
+from typing import Final, NamedTuple
+
+import pytest
+
+from stele.domain.acks import AckTable, barrier, covers_quorums
+from stele.domain.commands import CreateKeyspace, Leave
+from stele.domain.fencing import check_token, newest_fenced
+from stele.domain.image import Image
+from stele.domain.messages import Ack
+from stele.domain.names import TransitionState
+from stele.domain.ring.quorum import read_satisfied, write_satisfied
+from stele.domain.ring.ranges import RangeReplicas
+from tests.coordinator.world import World, empty_cluster
+
+STATE: Final = TransitionState
+
+
+class Scene(NamedTuple):
+    """A real log of a leave with every fence written for itself: its images, and one range that moves."""
+
+    images: tuple[Image, ...]
+    token: int
+    keyspace_id: str
+    nodes: tuple[str, ...]
+    joiner: str
+    source: str
+
+
+@cache
+def scene() -> Scene:
+    """s leaves and its range goes to n: (s, x, y) -> (n, x, y); the log is what the coordinator wrote.
+
+    ``z`` is a bystander that lags, so that no Advance carries a fence: every fence is an epoch of its own.
+    """
+    world = _cluster()
+    began = len(world.images) - 1
+    keyspace = world.image.schema.serving("library")
+    assert keyspace is not None
+    assert world.apply(Leave("s"), "leave-s") is None
+    world.until(lambda: not world.image.requests.unfinished(), "the leave without the bystander")
+    images = tuple(
+        image
+        for before, image in zip(world.images[began:], world.images[began + 1 :], strict=False)
+        if image.topology != before.topology
+    )
+    plan = images[0].topology.open()[0].plans["dc1:3"]
+    row = next(row for row in plan.rows if "s" in row.old and len({*row.old} & {*row.new}) == 2)
+    (joiner,) = {*row.new} - {*row.old}
+    (source,) = {*row.old} - {*row.new}
+    nodes = tuple(sorted({*row.old, *row.new}))
+    first = world.images[began]
+    return Scene((first, *images), row.end, keyspace.keyspace_id, nodes, joiner, source)
+
+
+def _cluster() -> World:
+    world = empty_cluster()
+    world.add("s n x y", rack="r1")
+    world.add("z", "dc2", "r9")
+    world.run()
+    assert world.apply(CreateKeyspace("library", {"dc1": 3})) is None
+    world.pass_s(1)
+    world.nodes["z"].applies = False
+    return world
+
+
+class Rules(NamedTuple):
+    """Which rules hold in a search."""
+
+    fence_known: bool = True
+    source_knows: bool = True
+    version_before: bool = True
+
+
+class State(NamedTuple):
+    written: int
+    """Index of the newest image of the log."""
+    applied: tuple[int, ...]
+    """Index that each replica has applied."""
+    lagging: int
+    """Index that the coordinator of the request has applied."""
+    sent: int = -1
+    """Index by which the write was routed; -1: not yet."""
+    landed: frozenset[str] = frozenset()
+    acknowledged: bool = False
+    streamed: bool = False
+
+
+def row_at(index: int) -> RangeReplicas:
+    found = scene()
+    placement = found.images[index].placement_of("library")
+    assert placement is not None
+    return placement.row_for(found.token)
+
+
+@cache
+def accepts(index: int, version: int, version_before: bool) -> bool:
+    """Would a replica that has applied so much take a request of this version?"""
+    found = scene()
+    image = found.images[index]
+    if image.topology.version < version:
+        return False  # it reads on first
+    if version_before:
+        return check_token(image, found.keyspace_id, found.token, version) is None
+    row = row_at(index)
+    return version >= newest_fenced(row.version, 0, image.topology.fence_version)
+
+
+def version_at(index: int) -> int:
+    return scene().images[index].topology.version
+
+
+@cache
+def covered(image_index: int, nodes: frozenset[str]) -> bool:
+    """The production rule of quorums, over the transition as it was then."""
+    image = scene().images[image_index]
+    return covers_quorums(image, nodes, image.topology.version)
+
+
+def may_write(state: State, rules: Rules) -> bool:
+    """May the coordinator of the topology write the next epoch of the log?"""
+    found, here = scene(), scene().images[state.written]
+    after = found.images[state.written + 1]
+    passed = frozenset(
+        n for n, i in zip(found.nodes, state.applied, strict=True) if i >= state.written
+    )
+    if (
+        after.topology.version == here.topology.version
+    ):  # a fence: everybody has applied the version
+        return covered(state.written, passed)
+    moves = here.topology.open()
+    if any(t.state is STATE.WRITE_BOTH_READ_OLD for t in moves) and not state.streamed:
+        return False
+    return not rules.fence_known or not moves or covered(state.written, passed)
+
+
+def may_stream(state: State, rules: Rules) -> bool:
+    """May the joiner stream: under the fenced version, known to a quorum, from a source that knows it."""
+    found = scene()
+    image = found.images[state.written]
+    streams = any(t.state is STATE.WRITE_BOTH_READ_OLD for t in image.topology.open())
+    if state.streamed or not streams or not image.topology.settled():
+        return False
+    at = dict(zip(found.nodes, state.applied, strict=True))
+    entered = state.written - 1
+    passed = frozenset(n for n, i in at.items() if i >= state.written)
+    return (
+        at[found.joiner] >= entered
+        and at[found.source] >= (state.written if rules.source_knows else entered)
+        and (not rules.fence_known or covered(state.written, passed))
+    )
+
+
+def following(state: State, rules: Rules) -> Iterator[State]:
+    found = scene()
+    for position, index in enumerate(state.applied):
+        if index < state.written:
+            applied = (*state.applied[:position], index + 1, *state.applied[position + 1 :])
+            yield state._replace(applied=applied)
+    if state.lagging < state.written and state.sent < 0:
+        yield state._replace(lagging=state.lagging + 1)
+    if state.sent < 0:
+        yield state._replace(sent=state.lagging)
+    elif not state.acknowledged:
+        row, version = row_at(state.sent), version_at(state.sent)
+        at = dict(zip(found.nodes, state.applied, strict=True))
+        for node in row.writes:
+            if node not in state.landed and accepts(at[node], version, rules.version_before):
+                yield state._replace(landed=state.landed | {node})
+        if write_satisfied(state.landed, row):
+            yield state._replace(acknowledged=True)
+    if state.written + 1 < len(found.images) and may_write(state, rules):
+        yield state._replace(written=state.written + 1)
+    if may_stream(state, rules):
+        got = {found.joiner} if found.source in state.landed else set()
+        yield state._replace(streamed=True, landed=state.landed | got)
+
+
+def lost(state: State, rules: Rules) -> bool:
+    """Is there a quorum that answers a read, by a view that somebody may hold, without the write?"""
+    if not state.acknowledged:
+        return False
+    found = scene()
+    at = dict(zip(found.nodes, state.applied, strict=True))
+    for view in {state.written, *state.applied}:
+        row, version = row_at(view), version_at(view)
+        # Who is behind the version reads on first; it may have applied anything up to the log's end.
+        willing = [
+            n
+            for n in row.reads
+            if accepts(max(at[n], view), version, rules.version_before) and n not in state.landed
+        ]
+        if read_satisfied({*willing}, row):
+            return True
+    return False
+
+
+def search(rules: Rules, start: State) -> tuple[int, bool]:
+    """How many states there are, and whether one of them loses the write."""
+    seen, waiting = {start}, deque([start])
+    while waiting:
+        state = waiting.popleft()
+        if lost(state, rules):
+            return len(seen), True
+        for after in following(state, rules):
+            if after not in seen:
+                seen.add(after)
+                waiting.append(after)
+    return len(seen), False
+
+
+def beginning() -> State:
+    return State(0, (0,) * len(scene().nodes), 0)
+
+
+def test_the_log_of_the_model_is_a_real_one_with_each_fence_for_itself() -> None:
+    found = scene()
+    assert len(found.nodes) == 4
+    states = [[t.state for t in image.topology.open()] for image in found.images]
+    assert [STATE.WRITE_BOTH_READ_OLD] in states and [STATE.LEFT_TOKEN_RING] in states
+    settled = [image.topology.settled() for image in found.images[:-1]]
+    assert settled == [index % 2 == 0 for index in range(len(settled))]
+
+
+def test_with_both_barriers_and_a_source_that_knows_the_fence_no_write_is_lost() -> None:
+    states, broken = search(Rules(), beginning())
+    assert not broken
+    assert states > 10_000
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        Rules(fence_known=False),
+        Rules(source_knows=False),
+    ],
+    ids=["no fence-known barrier", "source does not know the fence"],
+)
+def test_without_one_of_them_an_acknowledged_write_is_lost(rules: Rules) -> None:
+    _, broken = search(rules, beginning())
+    assert broken
+
+
+def asleep() -> State:
+    """The range has changed twice, the second change is not fenced; the write was routed before both."""
+    found = scene()
+    states = [{t.state for t in image.topology.open()} for image in found.images]
+    written = next(i for i, of in enumerate(states) if STATE.WRITE_BOTH_READ_NEW in of)
+    row = row_at(written)
+    assert version_at(0) < row.version_before < row.version == version_at(written)
+    assert found.images[written].topology.fence_version < row.version
+    applied = (written - 1,) * len(found.nodes)
+    return State(written, applied, lagging=0, sent=0, streamed=True)
+
+
+def test_who_slept_through_two_changes_of_a_range_loses_no_write() -> None:
+    states, broken = search(Rules(), asleep())
+    assert not broken
+    assert states > 50
+
+
+def test_with_the_newest_version_alone_it_loses_one() -> None:
+    _, broken = search(Rules(version_before=False), asleep())
+    assert broken
+
+
+def test_the_model_counts_acks_as_the_barrier_does() -> None:
+    """``covered`` leaves out the table of acks; this is what it says of the same acks."""
+    found = scene()
+    image = found.images[1]
+    for size in range(len(found.nodes) + 1):
+        for nodes in combinations(found.nodes, size):
+            acks = AckTable()
+            for node in nodes:
+                acks = acks.with_ack(_ack(node, image), 0.0)
+            known = barrier(image, acks, image.epoch, image.topology.version, 0.0)
+            assert known.quorum == covered(1, frozenset(nodes))
+
+
+def _ack(node_id: str, image: Image) -> Ack:
+    topology = image.topology
+    return Ack(
+        node_id=node_id,
+        boot_id="1",
+        sequence=1,
+        epoch=image.epoch,
+        version=topology.version,
+        fence_version=topology.fence_version,
+        oldest_version_in_use=topology.version,
+    )

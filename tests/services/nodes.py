@@ -1,0 +1,209 @@
+"""A cluster of node processes with a real broker, metadata log and coordinator, and clients of its data."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from stele.domain.image import Image
+from stele.log.flows import flow_topic
+from stele.log.follower import LogFollower
+from stele.log.kafka import KafkaLog
+from stele.node.wire import BATCH_PATH, Answer, AnyOp, decode_answers, encode
+from stele.runtime.request_ids import new_request_id
+from tests.services.processes import Service, Start, services
+from tests.services.world import settle, until
+
+KEYSPACE = "library"
+HTTP_OK = 200
+CLIENTS = 4
+CLIENT_PAUSE_S = 0.005
+TIMEOUT = aiohttp.ClientTimeout(total=10)
+
+
+class Cluster:
+    """Three normal nodes and a keyspace at replication factor 3. ``image`` follows the log."""
+
+    def __init__(self, start: Start, folder: Path, http: aiohttp.ClientSession) -> None:
+        self.nodes: dict[str, Service] = {}
+        self.coordinator: Service
+        self.follower: LogFollower
+        self.log_url = ""
+        self._start = start
+        self.folder = folder
+        self._http = http
+
+    @property
+    def image(self) -> Image:
+        return self.follower.image
+
+    async def start_node(self, node_id: str, **settings: object) -> Service:
+        self.nodes[node_id] = await self._start(
+            "node",
+            node_id,
+            node_id=node_id,
+            rack=f"r{node_id[1:]}",
+            data_dir=self.folder / node_id,
+            num_tokens=4,
+            **settings,
+        )
+        return self.nodes[node_id]
+
+    async def command(self, **command: object) -> dict[str, Any]:
+        body = {"request_id": new_request_id(), "command": command}
+        async with self._http.post(f"{self.log_url}/v1/commands", json=body) as answer:
+            outcome: dict[str, Any] = await answer.json()
+        assert outcome["applied"], outcome
+        return outcome
+
+    async def put(self, node_id: str, key: str, value: bytes) -> tuple[int, dict[str, Any]]:
+        url = f"{self.nodes[node_id].url}/v1/data/{KEYSPACE}/{key}"
+        async with self._http.put(url, data=value) as answer:
+            return answer.status, await answer.json()
+
+    async def get(self, node_id: str, key: str) -> tuple[int, bytes]:
+        url = f"{self.nodes[node_id].url}/v1/data/{KEYSPACE}/{key}"
+        async with self._http.get(url) as answer:
+            return answer.status, await answer.read()
+
+    def keyspace_id(self, name: str = KEYSPACE) -> str:
+        keyspace = self.image.schema.named(name)
+        assert keyspace is not None
+        return keyspace.keyspace_id
+
+    async def replica(self, node_id: str, *ops: AnyOp) -> list[Answer]:
+        """What a node answers to other nodes."""
+        url = self.nodes[node_id].url + BATCH_PATH
+        async with self._http.post(url, data=encode(ops)) as answer:
+            return decode_answers(await answer.read())
+
+    async def replica_statuses(self, node_id: str) -> set[int]:
+        """HTTP statuses of a node's replica until the process has ended; 0 is no connection."""
+        service, found = self.nodes[node_id], set[int]()
+        while service.process.poll() is None:
+            try:
+                async with self._http.post(service.url + BATCH_PATH, data=encode([])) as answer:
+                    found.add(answer.status)
+            except aiohttp.ClientError:
+                found.add(0)
+            await asyncio.sleep(0.01)
+        return found
+
+    async def normal(self, node_id: str) -> None:
+        def is_normal() -> bool:
+            node = self.image.node(node_id)
+            return node is not None and node.state == "normal" and settle(self.image)
+
+        await until(is_normal, f"{node_id} to be normal", 60)
+
+
+@asynccontextmanager
+async def cluster_of(
+    kafka: str, topics: str, folder: Path, *names: str, **settings: object
+) -> AsyncIterator[Cluster]:
+    """Normal nodes of these names and a keyspace at replication factor 3; settings are the coordinator's."""
+    async with AsyncExitStack() as stack:
+        start = await stack.enter_async_context(
+            services(kafka, topics, "redis://127.0.0.1:1/0", folder)
+        )
+        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=TIMEOUT))
+        log = KafkaLog(kafka, flow_topic(topics, "epochs"))
+        stack.push_async_callback(log.close)
+        cluster = Cluster(start, folder, http)
+        cluster.follower = LogFollower(log)
+        cluster.follower.start()
+        cluster.log_url = (await start("metadata_log")).url
+        cluster.coordinator = await start("coordinator", resend_s=0.5, **settings)
+        await asyncio.gather(*(cluster.start_node(node_id) for node_id in names))
+        for node_id in names:
+            await cluster.normal(node_id)
+        await cluster.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 3})
+        yield cluster
+
+
+class Load:
+    """Clients that write, each to keys of its own, every key twice, and remember what was acknowledged.
+
+    What was acknowledged is read at once through the next node; ``reads`` counts those that answered.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.via = ["n1", "n2", "n3"]
+        self.acknowledged: dict[str, bytes] = {}
+        self.count = 0
+        self.reads = 0
+        self._cluster = cluster
+        self._running = True
+
+    async def client(self, name: int) -> None:
+        number = 0
+        while self._running:
+            number += 1
+            key, value = f"c{name}/{number // 2}", os.urandom(1000)
+            try:
+                node_id = self.via[number % len(self.via)]
+                status, _ = await self._cluster.put(node_id, key, value)
+            except (aiohttp.ClientError, TimeoutError):
+                status = 0
+            if status == HTTP_OK:
+                self.acknowledged[key] = value
+                self.count += 1
+                await self._read_back(key, value, self.via[(number + 1) % len(self.via)])
+            else:  # it may have taken effect or not: nothing can be said about the key any more
+                self.acknowledged.pop(key, None)
+                number += 2
+            await asyncio.sleep(CLIENT_PAUSE_S)
+
+    async def _read_back(self, key: str, value: bytes, node_id: str) -> None:
+        try:
+            status, found = await self._cluster.get(node_id, key)
+        except (aiohttp.ClientError, TimeoutError):
+            return
+        assert status not in (HTTP_OK, 404) or (status, found) == (HTTP_OK, value), (node_id, key)
+        self.reads += status == HTTP_OK
+
+    def stop(self) -> None:
+        self._running = False
+
+    async def go_on(self, writes: int) -> None:
+        goal = self.count + writes
+        await until(lambda: self.count >= goal, f"{writes} more acknowledged writes", 60)
+
+    async def is_read(self, via: list[str]) -> None:
+        """All that was acknowledged is found through these nodes."""
+        keys = iter([*self.acknowledged.items()])
+
+        async def reader(number: int) -> None:
+            for key, value in keys:
+                number += 1
+                node_id = via[number % len(via)]
+                assert await self._cluster.get(node_id, key) == (HTTP_OK, value), (node_id, key)
+
+        await asyncio.gather(*(reader(number) for number in range(CLIENTS)))
+
+
+@asynccontextmanager
+async def load(cluster: Cluster) -> AsyncIterator[Load]:
+    load = Load(cluster)
+    clients = [asyncio.create_task(load.client(name)) for name in range(CLIENTS)]
+    try:
+        yield load
+    finally:
+        load.stop()
+        await asyncio.gather(*clients)
+
+
+def state_of(cluster: Cluster, node_id: str) -> str:
+    node = cluster.image.node(node_id)
+    return "" if node is None else node.state
+
+
+def address_of(cluster: Cluster, node_id: str) -> str:
+    node = cluster.image.node(node_id)
+    return "" if node is None else node.address

@@ -1,0 +1,301 @@
+"""metadata-log's reads over HTTP, with the log in memory: pages, filters, 304, gzip, the state in pieces."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from stele.domain.commands import Advance, Envelope, Join, SetSetting
+from stele.domain.image import Image
+from stele.domain.view import diff, view
+from stele.log.codec import encode_epoch
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.metadata_log.http import Api
+from stele.metadata_log.openapi import openapi
+from stele.metadata_log.questions import Cursor
+from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.writer import Writer
+from stele.runtime.answers import metadata_log as answers
+from stele.runtime.http import Health, bind, build_app, serving
+from tests.domain.history import History, three_nodes
+
+PLAIN = {"accept-encoding": "identity"}
+
+
+class Site:
+    """A metadata-log without a broker, and a client of it."""
+
+    def __init__(self, writer: Writer, http: httpx.AsyncClient) -> None:
+        self.writer = writer
+        self.http = http
+
+    @property
+    def image(self) -> Image:
+        return self.writer.image
+
+    async def get(self, path: str, **params: Any) -> Any:
+        answer = await self.http.get(path, params=params)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def all_rows(self, path: str, name: str, **params: Any) -> list[Any]:
+        """All pages of a question, each decoded as its type."""
+        rows, page = list[Any](), await self.get(path, **params)
+        while True:
+            rows.extend(page[name])
+            if not page["next_cursor"]:
+                return rows
+            page = await self.get(path, **params, cursor=page["next_cursor"])
+
+
+def past() -> History:
+    """Three nodes with a keyspace; a fourth is joining."""
+    history, _ = three_nodes()
+    join = Join(
+        node_id="n4", cluster="demo", address="http://n4", dc="dc1", rack="r1", num_tokens=8
+    )
+    assert history.apply(join, "join-n4") is None
+    image = history.image
+    advance = Advance(
+        term=image.topology.coordinator.term,
+        version=image.topology.version,
+        open=(("join-n4",),),
+        fence=True,
+    )
+    assert history.apply(advance) is None
+    assert history.image.topology.transitions
+    return history
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    partition = MemoryPartition()
+    for epoch in past().epochs:
+        partition.append(encode_epoch(epoch))
+    writer = Writer(MemoryLog(partition), MetadataLogSettings(cluster="demo"))
+    await writer.start()
+    api = Api(writer, MetadataLogSettings(cluster="demo"))
+    app = build_app("metadata-log", api.routes(), lambda: Health(ok=True), direct=api.direct())
+    async with serving(app, bind("127.0.0.1", 0), grace_s=1) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+            yield Site(writer, http)
+    await writer.close()
+
+
+async def change(site: Site, value: str) -> None:
+    envelope = Envelope(request_id=f"change-{value}", command=SetSetting("colour", value))
+    assert (await site.writer.commit(envelope, 10)).applied
+
+
+def plain(image: Image) -> Any:
+    return json.loads(msgspec.json.encode(view(image)))
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_the_state_in_pieces_is_the_view(site: Site, encoding: str) -> None:
+    answer = await site.http.get("/v1/state", headers={"accept-encoding": encoding})
+    assert answer.headers.get("content-encoding", "identity") == encoding
+    assert answer.json() == plain(site.image)
+    assert list(answer.json()) == list(plain(site.image))
+    msgspec.json.decode(answer.content, type=answers.StateAnswer)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "params"),
+    [
+        ("/v1/nodes", "nodes", {}),
+        ("/v1/requests", "requests", {}),
+        ("/v1/keyspaces", "keyspaces", {}),
+        ("/v1/placements", "rows", {"placement": "dc1:3"}),
+    ],
+)
+async def test_pages_joined_are_the_section_of_the_view(
+    site: Site, path: str, name: str, params: dict[str, str]
+) -> None:
+    section = plain(site.image)[path.removeprefix("/v1/")]
+    expected = section["dc1:3"] if path == "/v1/placements" else section
+    for limit in (1, 2, 1000):
+        assert await site.all_rows(path, name, limit=limit, **params) == expected
+
+
+async def test_all_pages_are_of_the_epoch_of_the_first(site: Site) -> None:
+    first = await site.get("/v1/nodes", limit=1)
+    for n in range(30):
+        await change(site, str(n))
+    second = await site.get("/v1/nodes", limit=1, cursor=first["next_cursor"])
+    assert (second["epoch"], second["state_id"]) == (first["epoch"], first["state_id"])
+    assert second["nodes"] != first["nodes"]
+    assert site.image.epoch == first["epoch"] + 30
+
+
+async def test_a_cursor_belongs_to_its_question(site: Site) -> None:
+    cursor = (await site.get("/v1/nodes", limit=1))["next_cursor"]
+    for path, params in (
+        ("/v1/keyspaces", {"cursor": cursor}),
+        ("/v1/requests", {"cursor": cursor, "status": "done"}),
+        ("/v1/nodes", {"cursor": cursor[:-3]}),
+        ("/v1/nodes", {"cursor": "ü"}),
+    ):
+        answer = await site.http.get(path, params=params)
+        assert answer.status_code == 400, (path, answer.text)
+        assert answer.json()["code"] == "invalid_request"
+
+
+async def test_a_cursor_of_another_history_has_expired(site: Site) -> None:
+    text = (await site.get("/v1/nodes", limit=1))["next_cursor"]
+    cursor = msgspec.json.decode(base64.urlsafe_b64decode(text + "=="), type=Cursor)
+    other = msgspec.structs.replace(cursor, state_id="ab" * 16)
+    forged = base64.urlsafe_b64encode(msgspec.json.encode(other)).decode()
+    answer = await site.http.get("/v1/nodes", params={"cursor": forged})
+    assert (answer.status_code, answer.json()["code"]) == (410, "cursor_expired")
+
+
+async def test_requests_are_asked_for_by_status_kind_node_and_prefix(site: Site) -> None:
+    found = await site.all_rows("/v1/requests", "requests", unfinished="true")
+    assert [r["request_id"] for r in found] == ["join-n4"]
+    assert await site.all_rows("/v1/requests", "requests", prefix="join-n4") == found
+    assert await site.all_rows("/v1/requests", "requests", node="n4", kind="join") == found
+    done = await site.all_rows("/v1/requests", "requests", status="done", limit=1)
+    assert len(done) == 3
+    unknown = await site.http.get("/v1/requests", params={"colour": "red"})
+    assert unknown.status_code == 400
+    assert "status" in unknown.json()["hint"]
+
+
+async def test_one_request_comes_with_its_transition(site: Site) -> None:
+    found = await site.get("/v1/requests/join-n4")
+    assert found["transition"]["transition_id"] == "join-n4"
+    assert found["transition"]["ranges"]["dc1:3"] > 0
+    assert "plans" not in found["transition"]
+    none = await site.http.get("/v1/requests/nothing")
+    assert (none.status_code, none.json()["code"]) == (404, "unknown_request")
+
+
+async def test_the_topology_is_small_and_a_plan_comes_in_pages(site: Site) -> None:
+    topology = await site.get("/v1/topology")
+    (summary,) = topology["transitions"]
+    rows = await site.all_rows("/v1/transitions/join-n4", "rows", limit=3)
+    assert len(rows) == sum(summary["ranges"].values())
+    plan = site.image.topology.transitions["join-n4"].plans["dc1:3"]
+    assert [(r["start"], tuple(r["new"])) for r in rows] == [(r.start, r.new) for r in plan.rows]
+
+
+async def test_placements_are_asked_for_by_token_and_range(site: Site) -> None:
+    placement = site.image.ring.placements["dc1:3"]
+    (row,) = await site.all_rows("/v1/placements", "rows", placement="dc1:3", token=5)
+    assert row["start"] == placement.row_for(5).start
+    some = placement.rows[2:4]
+    asked = f"{some[0].start}:{some[-1].end}"
+    found = await site.all_rows("/v1/placements", "rows", placement="dc1:3", range=asked)
+    assert [r["start"] for r in found] == [r.start for r in some]
+    for wrong in (
+        {},
+        {"placement": "dc1:3", "token": 1 << 63},
+        {"placement": "dc1:3", "range": "1"},
+    ):
+        assert (await site.http.get("/v1/placements", params=wrong)).status_code == 400
+    gone = await site.http.get("/v1/placements", params={"keyspace": "cellar"})
+    assert (gone.status_code, gone.json()["code"]) == (404, "unknown_keyspace")
+
+
+async def test_settings_come_in_pages_too(site: Site) -> None:
+    await change(site, "red")
+    page = await site.get("/v1/settings")
+    assert page["settings"] == {"colour": "red"}
+    msgspec.json.decode(json.dumps(page), type=answers.SettingsPage)
+
+
+async def test_who_has_the_state_gets_304(site: Site) -> None:
+    for path in ("/v1/nodes", "/v1/topology", "/v1/state", "/v1/requests/join-n4"):
+        etag = (await site.http.get(path)).headers["etag"]
+        assert site.image.state_id.hex() in etag
+        headers = {"if-none-match": f'"other", {etag}'}
+        same = await site.http.get(path, headers=headers)
+        assert (same.status_code, same.content) == (304, b""), path
+    await change(site, "red")
+    assert (await site.http.get("/v1/nodes", headers=headers)).status_code == 200
+
+
+async def test_only_what_is_large_is_compressed_and_only_when_asked(site: Site) -> None:
+    async def encoding(path: str, **headers: str) -> str:
+        answer = await site.http.get(path, headers=headers)
+        return str(answer.headers.get("content-encoding", ""))
+
+    large = "/v1/placements?placement=dc1:3"
+    assert await encoding(large, **{"accept-encoding": "br, gzip"}) == "gzip"
+    assert await encoding(large, **{"accept-encoding": "gzip;q=0"}) == ""
+    assert await encoding(large, **PLAIN) == ""
+    assert await encoding("/v1/settings", **{"accept-encoding": "gzip"}) == ""
+    async with site.http.stream("GET", large, headers={"accept-encoding": "gzip"}) as answer:
+        raw = b"".join([piece async for piece in answer.aiter_raw()])
+    assert json.loads(gzip.decompress(raw))["placement"] == "dc1:3"
+
+
+async def test_the_past_is_read_as_the_present(site: Site) -> None:
+    epoch = site.image.epoch
+    before = await site.get("/v1/nodes")
+    await change(site, "red")
+    assert await site.get("/v1/nodes", epoch=epoch, level="linearizable") == before
+    assert (await site.get("/v1/settings", epoch=epoch))["settings"] == {}
+    assert (await site.http.get("/v1/nodes", params={"epoch": 10**9})).status_code == 404
+
+
+async def test_changes_are_small_and_in_order(site: Site) -> None:
+    newest = site.image.epoch
+    task = asyncio.create_task(_events(site, newest + 2, {"from": "1"}))
+    await change(site, "red")
+    await change(site, "blue")
+    events = await asyncio.wait_for(task, 20)
+    assert [event.epoch for event in events] == list(range(1, newest + 3))
+    assert events[-1].changes["settings"]["changed"] == {
+        "colour": {"before": "red", "after": "blue"}
+    }
+    opened = events[newest - 1]
+    assert opened.changes["placements"]["dc1:3"]["added"] > 0
+    assert "plans" not in opened.changes["transitions"]["added"][0]
+    before = await site.writer.history.image_at(newest - 1)
+    after = await site.writer.history.image_at(newest)
+    whole = json.loads(msgspec.json.encode(diff(before, after)))
+    assert opened.changes["nodes"] == whole["nodes"]
+
+
+async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:
+    document = openapi()
+    types = {
+        "/v1/topology": answers.TopologyAnswer,
+        "/v1/nodes": answers.NodesPage,
+        "/v1/requests": answers.RequestsPage,
+        "/v1/requests/join-n4": answers.RequestAnswer,
+        "/v1/keyspaces": answers.KeyspacesPage,
+        "/v1/placements?placement=dc1:3": answers.PlacementsPage,
+        "/v1/transitions/join-n4": answers.TransitionPage,
+        "/v1/settings": answers.SettingsPage,
+        "/v1/epochs/1": answers.EpochAnswer,
+        "/v1/diff?from=1&to=2": answers.DiffAnswer,
+    }
+    for path, kind in types.items():
+        raw = (await site.http.get(path)).content
+        msgspec.json.decode(raw, type=kind)
+        fields = {field.name for field in msgspec.structs.fields(kind)}
+        assert {*json.loads(raw)} == fields, path
+        assert kind.__name__ in document["components"]["schemas"]
+
+
+async def _events(site: Site, count: int, params: dict[str, str]) -> list[answers.ChangesAnswer]:
+    found = list[answers.ChangesAnswer]()
+    async with site.http.stream("GET", "/v1/changes", params=params) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                found.append(msgspec.json.decode(line[6:], type=answers.ChangesAnswer))
+                if len(found) == count:
+                    break
+    return found
