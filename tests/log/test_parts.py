@@ -10,7 +10,6 @@ import pytest
 
 from stele.domain.commands import (
     AnyCommand,
-    ClaimCoordinator,
     CreateKeyspace,
     Envelope,
     FoundCluster,
@@ -21,7 +20,7 @@ from stele.domain.decide import decide
 from stele.domain.evolve import Delta
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.features.facts import SettingChanged
-from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.image import EMPTY_FOR_FOLLOWERS
 from stele.domain.names import NodeState
 from stele.domain.requests.ids import named
 from stele.domain.ring.facts import PlacementChanged
@@ -32,7 +31,8 @@ from stele.domain.topology.facts import TransitionOpened
 from stele.log.fold import Fold
 from stele.log.memory import MemoryPartition
 from stele.log.parts import in_parts
-from tests.domain.history import Driver, History, join
+from tests.domain.history import join
+from tests.log.driven import Driven
 from tests.log.test_pipeline import Writer, create, setting, winners
 
 replace = msgspec.structs.replace
@@ -47,30 +47,12 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stele.domain.topology.pieces.ROWS_PER_FACT", 3)
 
 
-class Cluster:
-    """Two nodes in a log that one writer writes: what a coordinator's driver needs of a history."""
-
-    def __init__(self) -> None:
-        self.partition = MemoryPartition()
-        self.writer = create(self.partition)
-        self.ask(ClaimCoordinator("c1", 1))
-        for index in (1, 2):
-            self.ask(replace(join(index), cluster="blue"))
-        self.driver = Driver(cast("History", self))
-        self.driver.run()
-
-    @property
-    def image(self) -> Image:
-        return self.writer.pipeline.fold.image
-
-    def ask(self, command: AnyCommand) -> None:
-        name = f"ask-{self.image.epoch}"
-        assert self.submit(Envelope(request_id=named(name), command=command)) is None
-
-    def submit(self, envelope: Envelope) -> Rejection | None:
-        self.writer.submit(envelope)
-        self.writer.settle()
-        return self.writer.answers[envelope.request_id][0].rejection
+def two_nodes() -> Driven:
+    cluster = Driven(create(MemoryPartition()))
+    for index in (1, 2):
+        cluster.ask(replace(join(index), cluster="blue"))
+    cluster.run()
+    return cluster
 
 
 def asked(command: AnyCommand, name: str = "big") -> Envelope:
@@ -95,7 +77,7 @@ def made_true(chain: Sequence[Epoch]) -> list[AnyFact]:
 
 
 def test_a_large_decision_goes_in_parts_and_has_one_outcome() -> None:
-    cluster = Cluster()
+    cluster = two_nodes()
     envelope = asked(KEYSPACE)
     assert cluster.submit(envelope) is None
     chain = chain_of(cluster.partition, envelope)
@@ -113,7 +95,7 @@ def test_a_large_decision_goes_in_parts_and_has_one_outcome() -> None:
 
 def test_parts_say_what_one_record_would_have_said() -> None:
     """Any reader can decide again: the facts are those of the commit's own epoch."""
-    cluster = Cluster()
+    cluster = two_nodes()
     envelope = asked(KEYSPACE)
     cluster.submit(envelope)
     chain = chain_of(cluster.partition, envelope)
@@ -126,7 +108,7 @@ def test_parts_say_what_one_record_would_have_said() -> None:
 
 
 def test_nothing_is_true_before_the_commit_and_all_of_it_after() -> None:
-    cluster = Cluster()
+    cluster = two_nodes()
     envelope = asked(KEYSPACE)
     cluster.submit(envelope)
     chain, fold = chain_of(cluster.partition, envelope), Fold(EMPTY_FOR_FOLLOWERS)
@@ -143,7 +125,7 @@ def test_nothing_is_true_before_the_commit_and_all_of_it_after() -> None:
 
 
 def test_a_snapshot_while_a_part_is_staged_goes_on_as_a_full_replay() -> None:
-    cluster = Cluster()
+    cluster = two_nodes()
     envelope = asked(KEYSPACE)
     cluster.submit(envelope)
     cluster.ask(replace(join(3), cluster="blue"))
@@ -165,7 +147,7 @@ def test_a_snapshot_while_a_part_is_staged_goes_on_as_a_full_replay() -> None:
 @pytest.mark.parametrize("landed", [0, 1, 2])
 def test_a_chain_that_lost_is_decided_again_as_a_whole(landed: int) -> None:
     """Another writer wins after so many parts; what they staged is replaced."""
-    cluster = Cluster()
+    cluster = two_nodes()
     one, two = cluster.writer, Writer("second", cluster.partition)
     envelope = asked(KEYSPACE)
     one.submit(envelope)
@@ -185,7 +167,7 @@ def test_a_chain_that_lost_is_decided_again_as_a_whole(landed: int) -> None:
 
 
 def test_a_chain_that_lost_to_what_it_rests_on_is_refused() -> None:
-    cluster = Cluster()
+    cluster = two_nodes()
     one, two = cluster.writer, Writer("second", cluster.partition)
     envelope = asked(KEYSPACE)
     one.submit(envelope)
@@ -204,7 +186,7 @@ def test_a_chain_that_lost_to_what_it_rests_on_is_refused() -> None:
 
 def test_parts_that_were_abandoned_are_replaced_by_the_next() -> None:
     """Their writer died; the slot is inert, and no rule clears it."""
-    cluster = Cluster()
+    cluster = two_nodes()
     dying, other = cluster.writer, Writer("second", cluster.partition)
     dying.submit(asked(KEYSPACE))
     dying.land()
@@ -220,7 +202,7 @@ def test_parts_that_were_abandoned_are_replaced_by_the_next() -> None:
 
 
 def test_what_is_in_flight_behind_parts_rests_on_them() -> None:
-    cluster = Cluster()
+    cluster = two_nodes()
     writer = cluster.writer
     refused = asked(KEYSPACE, "same name")
     seen: list[object] = []
@@ -237,13 +219,13 @@ def test_what_is_in_flight_behind_parts_rests_on_them() -> None:
 
 
 def test_a_join_and_a_leave_go_in_parts_from_their_beginning_to_their_end() -> None:
-    cluster = Cluster()
+    cluster = two_nodes()
     cluster.submit(asked(KEYSPACE))
     cluster.ask(replace(join(3), cluster="blue"))
-    cluster.driver.run()
+    cluster.run()
     assert cluster.image.membership.nodes["n3"].state is NodeState.NORMAL
     cluster.ask(Leave("n1"))
-    cluster.driver.run()
+    cluster.run()
     assert cluster.image.membership.nodes["n1"].state is NodeState.LEFT
     in_parts_too = [e for e in winners(cluster.partition) if e.command == "advance"]
     assert any(isinstance(fact, Part) for epoch in in_parts_too for fact in epoch.facts)
