@@ -20,7 +20,6 @@ from stele.log.state_ids import STATE_ID_BYTES, next_state_id
 from stele.sim.patching import Patch
 from stele.sim.process import Follower
 from stele.sim.remembering import RememberingPipeline
-from stele.sim.writer import Writer
 
 replace = msgspec.structs.replace
 
@@ -200,17 +199,6 @@ def snapshot_is_one_record_off(patch: Patch) -> None:
     patch.attribute(Follower, "save_snapshot", off_by_one)
 
 
-def snapshot_forgets_requests(patch: Patch) -> None:
-    """The table of applied request ids is not part of the snapshot."""
-    save = Writer.save_snapshot
-
-    def forgetful(self: Writer) -> None:
-        save(self)
-        self.disk["requests"] = {}
-
-    patch.attribute(Writer, "save_snapshot", forgetful)
-
-
 def snapshot_forgets_topology(patch: Patch) -> None:
     """Version, fence and transitions are not part of the snapshot."""
     plain = image_to_facts
@@ -280,7 +268,6 @@ LOG_MUTANTS: Final = (
     lost_append_is_never_resolved,
     state_ids_without_chance,
     snapshot_is_one_record_off,
-    snapshot_forgets_requests,
     snapshot_forgets_topology,
     writer_trusts_its_own_image,
     watch_goes_on_one_epoch_late,
