@@ -12,7 +12,7 @@ from stele.domain.names import (
     TransitionState,
 )
 from tests.coordinator.stories import joining, reach, spread, status_of, wide
-from tests.coordinator.world import World, empty_cluster, report_of, three_nodes
+from tests.coordinator.world import TICK_S, World, empty_cluster, report_of, three_nodes
 
 STATE = TransitionState
 
@@ -325,3 +325,24 @@ def test_work_with_progress_is_waited_for() -> None:
         world.brain.reports = world.brain.reports.with_report(report, world.now_s)
         world.pass_s(5)
     assert status_of(world, "join-a2") is RequestStatus.RUNNING
+
+
+def test_a_node_that_was_not_heard_yet_is_waited_for_a_moment_and_goes_along() -> None:
+    world = three_nodes()
+    world.add("a2 b2")
+    world.nodes["b2"].alive = False
+    waits = world.pass_s(2 * TICK_S).waits
+    assert not world.image.topology.transitions
+    assert [w.blockers[0].node_id for w in waits if "others" in w.what] == ["b2"]
+    world.nodes["b2"].alive = True
+    world.until(lambda: world.image.topology.transitions, "an opening")
+    assert len(world.transition("join-a2").subjects) == 2
+
+
+def test_a_node_that_is_not_heard_at_all_holds_nobody_up() -> None:
+    world = three_nodes()
+    world.add("a2 b2")
+    world.nodes["b2"].alive = False
+    took_s = world.until(lambda: world.image.topology.transitions, "an opening")
+    assert len(world.transition("join-a2").subjects) == 1
+    assert took_s <= world.limits.company_s + 2 * TICK_S

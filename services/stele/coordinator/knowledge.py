@@ -31,6 +31,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Work that failed is ordered again until it was tried so often."""
     group: int = 8
     """So many requests open as one transition at most."""
+    company_s: float = 1.0
+    """They wait this long for a node that has just asked for the same and was not heard yet."""
 
 
 class Observed(msgspec.Struct, frozen=True):

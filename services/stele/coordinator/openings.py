@@ -16,10 +16,11 @@ def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
     """Groups of request ids to open with the next Advance."""
     chosen: list[tuple[str, ...]] = []
     earlier: list[Locks] = []
-    for group in _groups(desk):
+    groups = _groups(desk)
+    for group in groups:
         if _startable(desk, group):
             ids = tuple(request.request_id for request in group)
-            if _has_room(desk, group, earlier):
+            if _has_room(desk, group, earlier) and not _waits_for_company(desk, group, groups):
                 chosen.append(ids)
     return tuple(chosen)
 
@@ -44,6 +45,20 @@ def _groups(desk: Desk) -> list[list[Request]]:
         else:
             groups.append([request])
     return groups
+
+
+def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Request]]) -> bool:
+    """A node that has just asked for the same and was not heard yet may soon go with them, as one transition."""
+    kind, now_s = group[0].kind, desk.seen.now_s
+    if not OPERATIONS[kind].grouped or len(group) >= desk.limits.group:
+        return False
+    others = (r for each in groups if each is not group for r in each if r.kind is kind)
+    silent = [r for r in others if not desk.is_up(r.node_id)]
+    if all(now_s - desk.waiting_since(r.request_id) >= desk.limits.company_s for r in silent):
+        return False
+    blockers = desk.down([r.node_id for r in silent])
+    desk.wait(f"others that {kind} too", blockers, tuple(r.request_id for r in group))
+    return True
 
 
 def _startable(desk: Desk, group: list[Request]) -> bool:
