@@ -12,9 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from stele.runtime.kafka import ensure_topics
 from tests.servers import container_broker, local_broker, local_redis
+
+# How fast this machine is says nothing about what is tested.
+settings.register_profile("stele", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("stele")
 
 
 @pytest.fixture(scope="session")

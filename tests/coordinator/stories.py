@@ -1,7 +1,8 @@
 """Where the stories of these tests begin: an operation that has come to a certain state."""
 
+from stele.domain.commands import CreateKeyspace, Join
 from stele.domain.names import RequestStatus, TransitionState
-from tests.coordinator.world import World, three_nodes
+from tests.coordinator.world import World, empty_cluster, three_nodes
 
 
 def status_of(world: World, request_id: str) -> RequestStatus:
@@ -33,4 +34,34 @@ def joining(state: TransitionState, *, fenced: bool | None = None, rf: int = 2) 
     world.add("a2")
     world.nodes["a2"].mute = True
     reach(world, "join-a2", state, fenced=fenced)
+    return world
+
+
+def wide() -> World:
+    """Nine nodes of one token each and a keyspace of replication 1: operations have room side by side."""
+    world = empty_cluster()
+    world.add("a1 a2 a3 a4 a5 a6 a7 a8 a9")
+    world.run()
+    assert world.apply(CreateKeyspace("narrow", {"dc1": 1})) is None
+    for node in world.nodes.values():
+        node.orders.clear()
+    return world
+
+
+def spread() -> World:
+    """Nodes a1 to a9 with the tokens 100 to 900 and replication 1: each gives its range to the next."""
+    world = empty_cluster()
+    for index in range(1, 10):
+        name = f"a{index}"
+        asked = Join(
+            node_id=name,
+            cluster="demo",
+            address=name,
+            dc="dc1",
+            rack="r",
+            initial_tokens=(100 * index,),
+        )
+        assert world.apply(asked, f"join-{name}") is None
+    world.run()
+    assert world.apply(CreateKeyspace("narrow", {"dc1": 1})) is None
     return world

@@ -7,7 +7,7 @@ missing; who has nothing to do with it holds up nobody for longer than the patie
 import pytest
 
 from stele.coordinator.steps import Limits
-from stele.domain.commands import Cancel, DropKeyspace, Leave
+from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Leave
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.world import World, three_nodes
@@ -139,16 +139,46 @@ def test_a_dead_node_is_no_reason_not_to_drop_what_has_quorums_without_it(rf: in
     assert world.image.schema.named("library") is None
 
 
-def test_a_drop_that_has_no_quorum_waits_for_the_dead_by_name() -> None:
+def test_a_drop_whose_quorums_are_down_waits_for_them_by_name_and_is_then_rejected() -> None:
     world = three_nodes(rf=1)
     world.nodes["b1"].alive = False
+    world.pass_s(Limits().down_after_s + 1)
     assert world.apply(DropKeyspace("library"), "drop") is None
+    world.pass_s(Limits().dead_node_patience_s / 2)
+    assert status_of(world, "drop") is RequestStatus.PENDING
+    assert missing(world) == {"b1"}
+    world.until(lambda: status_of(world, "drop") is RequestStatus.FAILED, "the rejection", 60)
+    assert error_of(world, "drop") == "Canceled. Dead nodes: b1"
+    world.nodes["b1"].alive = True
+    assert world.apply(DropKeyspace("library"), "drop again") is None
+    world.run()
+    assert status_of(world, "drop again") is RequestStatus.DONE
+
+
+def test_a_drop_that_has_opened_waits_for_the_dead_by_name() -> None:
+    world = three_nodes(rf=1)
+    assert world.apply(DropKeyspace("library"), "drop") is None
+    world.until(lambda: status_of(world, "drop") is RequestStatus.RUNNING, "the drop to open")
+    world.nodes["b1"].alive = False
     world.pass_s(LONG_S)
     assert status_of(world, "drop") is RequestStatus.RUNNING
     assert missing(world) == {"b1"}
     world.nodes["b1"].alive = True
     world.run()
     assert status_of(world, "drop") is RequestStatus.DONE
+
+
+def test_a_drop_without_quorums_does_not_keep_a_cancelled_join_from_its_end() -> None:
+    world = three_nodes(rf=1)
+    assert world.apply(CreateKeyspace("wide", {"dc1": 3})) is None
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD)
+    world.nodes["b1"].alive = False
+    world.pass_s(Limits().down_after_s + 1)
+    assert world.apply(DropKeyspace("library"), "drop") is None
+    assert world.apply(Cancel("join-a2"), "cancel") is None
+    world.until(lambda: status_of(world, "join-a2") is RequestStatus.CANCELLED, "the cancel", 60)
 
 
 @pytest.mark.parametrize("state", BEFORE)

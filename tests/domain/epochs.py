@@ -1,8 +1,10 @@
 """A log of one writer in memory, for tests of the pure core: commands in, epochs and images out."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
+
+import msgspec
 
 from stele.domain.commands import (
     AnyCommand,
@@ -15,9 +17,9 @@ from stele.domain.commands import (
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.requests.decisions import refusal
-from stele.domain.requests.ids import named
+from stele.domain.requests.ids import named, parse
 from stele.log.state_ids import next_state_id
 
 AT_MS = 1_700_000_000_000
@@ -95,3 +97,21 @@ class History:
         self.epochs.append(epoch)
         self.images.append(after)
         self.on_image(after)
+
+
+def as_asked_by_uuid(epochs: Iterable[Epoch]) -> list[Epoch]:
+    """The same epochs with request ids that a memory of decided requests can hold."""
+    return [
+        epoch
+        if not epoch.request_id or parse(epoch.request_id)
+        else msgspec.structs.replace(epoch, request_id=named(epoch.request_id))
+        for epoch in epochs
+    ]
+
+
+def remembered(epochs: Iterable[Epoch]) -> list[Image]:
+    """Every image since the beginning, with the memory of decided requests."""
+    found = [EMPTY]
+    for epoch in as_asked_by_uuid(epochs):
+        found.append(evolve(found[-1], epoch))
+    return found

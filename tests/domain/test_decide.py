@@ -22,10 +22,13 @@ from stele.domain.commands import (
     SetSetting,
 )
 from stele.domain.names import NodeState, RequestStatus, TransitionState
+from stele.domain.requests.ids import named
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.domain.history import History, World, join, three_nodes
 
 STATE = TransitionState
+THIRD = named("request-3")
+"""The join of n1, which is done."""
 
 
 def _joining(state: TransitionState) -> tuple[History, World]:
@@ -64,7 +67,7 @@ def _join_of(**changes: object) -> Join:
         (Leave("n9"), "unknown_node"),
         (Leave("n1"), "too_few_nodes"),
         (Cancel("none"), "unknown_request"),
-        (Cancel("request-3"), "already_finished"),
+        (Cancel(THIRD), "already_finished"),
         (CreateKeyspace("library", {"dc1": 3}), "keyspace_exists"),
         (CreateKeyspace("more", {"dc1": 4}), "too_few_nodes"),
         (CreateKeyspace("more", {}), "bad_replication"),
@@ -76,9 +79,9 @@ def _join_of(**changes: object) -> Join:
         (ClaimCoordinator("c2", 1), "stale_term"),
         (ClaimCoordinator("c2", 3), "stale_term"),
         (RejectRequest(1, "none", ""), "unknown_request"),
-        (RejectRequest(0, "request-3", ""), "stale_term"),
-        (RejectRequest(1, "request-3", ""), "not_pending"),
-        (Rollback(1, "request-3", ""), "overtaken"),
+        (RejectRequest(0, THIRD, ""), "stale_term"),
+        (RejectRequest(1, THIRD, ""), "not_pending"),
+        (Rollback(1, THIRD, ""), "overtaken"),
         (FinishCleanup(1, "n9", "cleanup"), "unknown_node"),
         (FinishCleanup(1, "n1", ""), "overtaken"),
         (FinishCleanup(1, "n1", "cleanup-n1-1"), "overtaken"),
@@ -250,9 +253,9 @@ def test_a_round_that_names_things_twice_does_them_once() -> None:
 
 def test_a_rollback_blames_only_requests_of_its_own_transition() -> None:
     history, world = _joining(STATE.WRITE_BOTH_READ_OLD)
-    before = history.image.requests.requests["request-3"]
-    assert history.apply(Rollback(1, "join-n4", "for this", ("unknown", "request-3"))) is None
-    assert history.image.requests.requests["request-3"] == before
+    before = history.image.requests.requests[THIRD]
+    assert history.apply(Rollback(1, "join-n4", "for this", ("unknown", THIRD))) is None
+    assert history.image.requests.requests[THIRD] == before
     assert world.transition("join-n4").blamed == ("join-n4",)
 
 

@@ -23,7 +23,7 @@ def assert_materialized(kafka: str, delta: Path, cluster: str, log: Sequence[byt
     last = expected[-1]
     assert_events(delta, cluster, expected)
     assert placement_hash(current_placements(delta, cluster)) == image_hash(last)
-    for image in expected[1::5]:
+    for image in expected[1::9]:
         assert placement_hash(placements_at(delta, cluster, image.epoch)) == image_hash(image)
     keys = [
         (row["placement"], row["range_start"], row["from_epoch"])
@@ -47,6 +47,7 @@ def assert_events(delta: Path, cluster: str, expected: Sequence[Image]) -> None:
     assert [row["epoch"] for row in epochs] == list(range(1, last.epoch + 1))
     assert [row["state_id"] for row in epochs] == [image.state_id.hex() for image in expected[1:]]
     assert [row["prev_state_id"] for row in epochs] == [i.state_id.hex() for i in expected[:-1]]
+    assert {row["log_id"] for row in epochs} == {last.log_id.hex()}
     facts = [(row["epoch"], row["fact_number"]) for row in rows if row["row_kind"] == "fact"]
     assert facts
     assert len(facts) == len(set(facts))
@@ -64,5 +65,6 @@ def by_placement(rows: Mapping[tuple[str, int], Value]) -> dict[str, list[RangeR
     found: dict[str, list[RangeReplicas]] = {}
     for (name, start), row in rows.items():
         assert row.start == start
-        found.setdefault(name, []).append(RangeReplicas(row.start, row.end, row.reads, row.writes))
+        replicas = row.reads, row.writes, row.version, row.version_before
+        found.setdefault(name, []).append(RangeReplicas(row.start, row.end, *replicas))
     return found

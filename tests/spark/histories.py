@@ -1,12 +1,15 @@
-"""Random logs as brokers hold them: winners, losers of competing writers, records that came twice."""
+"""Random logs as brokers hold them: winners, losers of competing writers, records that came twice, strays."""
 
 import random
 from collections.abc import Iterator
 from functools import cache
 from itertools import count
 
+import msgspec
+
 from stele.domain.commands import CreateKeyspace, DropKeyspace, Envelope, Leave, Noop
 from stele.domain.image import EMPTY, Image
+from stele.domain.requests.ids import named
 from stele.log.codec import encode_epoch
 from stele.log.fold import Fold
 from stele.log.pipeline import CommitPipeline, Ids
@@ -15,23 +18,37 @@ from tests.domain.history import join, three_nodes
 
 NOW_MS = 1_700_000_000_000
 KEYSPACES = {"a": {"dc1": 1}, "b": {"dc1": 2}, "c": {"dc1": 3}}
+OTHER_LOG = next_state_id(bytes(16), NOW_MS, 99)
 
 
 @cache
-def random_log(seed: int, contended: int = 40) -> tuple[bytes, ...]:
-    """Nodes join and leave, so placements split and merge; then two writers fight."""
+def random_log(seed: int, contended: int = 30) -> tuple[bytes, ...]:
+    """Nodes join and leave, so placements split, merge and vanish; then two writers fight."""
     chance = random.Random(seed)
     history, driver = three_nodes()
+    history.apply(CreateKeyspace("short", {"dc1": 2}))
     history.apply(join(4, "r1"))
     driver.run()
+    history.apply(DropKeyspace("short"))
     history.apply(Leave("n2" if seed % 2 else "n1"))
     driver.run()
     log = [encode_epoch(epoch) for epoch in history.epochs]
     log = list(_with_repeats(log, chance))
+    log.insert(chance.randrange(5, 15), stray())
+    log.insert(chance.randrange(25, 35), stray())
     log.extend(_fight(log, contended, chance))
     return tuple(log)
 
 
+@cache
+def stray() -> bytes:
+    """The founding of another log, which its writer sent to the wrong topic."""
+    history, _ = three_nodes()
+    founding = msgspec.structs.replace(history.epochs[0], log_id=OTHER_LOG, state_id=OTHER_LOG)
+    return encode_epoch(founding)
+
+
+@cache
 def images(log: tuple[bytes, ...]) -> list[Image]:
     """The image at every epoch, by the fold of the services."""
     fold, found = Fold(), [EMPTY]
@@ -43,6 +60,27 @@ def images(log: tuple[bytes, ...]) -> list[Image]:
 
 def losers(log: tuple[bytes, ...]) -> int:
     return len(log) - (len(images(log)) - 1)
+
+
+def poison(tip: Image, value: bytes) -> bytes:
+    """The next winner, whose first text says that it is 1.5 GB long."""
+    length, number = bytearray(), 1_500_000_000 << 1
+    while number > 0x7F:
+        length.append(number & 0x7F | 0x80)
+        number >>= 7
+    length.append(number)
+    return frozen(value[:10], tip) + bytes(length)
+
+
+def unknown(tip: Image) -> bytes:
+    """The next winner, of a schema that nobody knows."""
+    return frozen(b"\xc3\x01" + bytes(8), tip) + bytes(30)
+
+
+def frozen(header: bytes, tip: Image) -> bytes:
+    """The first bytes of the record that follows an image."""
+    numbers = (tip.epoch + 1).to_bytes(8) + tip.epoch.to_bytes(8)
+    return header + tip.state_id + b"\x7f" * 16 + tip.log_id + tip.state_id + numbers
 
 
 def _with_repeats(log: list[bytes], chance: random.Random) -> Iterator[bytes]:
@@ -57,15 +95,15 @@ def _fight(log: list[bytes], commands: int, chance: random.Random) -> list[bytes
     ids = count(1)
     more: list[bytes] = []
     outboxes: tuple[list[bytes], list[bytes]] = ([], [])
-    writers = [_writer(log, box, chance, ids) for box in outboxes]
+    writers = [_writer(log, box, chance) for box in outboxes]
     seen = [0, 0]
     for _ in range(commands):
         which = chance.randrange(2)
         name = chance.choice(sorted(KEYSPACES))
         command = chance.choice([CreateKeyspace(name, KEYSPACES[name]), DropKeyspace(name), Noop()])
-        writers[which].submit(
-            Envelope(request_id=f"fight-{next(ids)}", command=command), lambda _: None
-        )
+        request_id = named(f"fight-{next(ids)}")
+        writers[which].submit(Envelope(request_id=request_id, command=command), lambda _: None)
+        writers[which].flush()
         box = outboxes[chance.randrange(2)]
         while box and chance.random() < 0.7:
             more.append(box.pop(0))
@@ -76,9 +114,7 @@ def _fight(log: list[bytes], commands: int, chance: random.Random) -> list[bytes
     return [*more, *outboxes[0], *outboxes[1]]
 
 
-def _writer(
-    log: list[bytes], box: list[bytes], chance: random.Random, ids: Iterator[int]
-) -> CommitPipeline:
+def _writer(log: list[bytes], box: list[bytes], chance: random.Random) -> CommitPipeline:
     fold = Fold()
     for offset, value in enumerate(log):
         fold.offer(offset, value)
@@ -87,7 +123,11 @@ def _writer(
         box.append,
         Ids(
             next_state_id=lambda last: next_state_id(last, NOW_MS, chance.getrandbits(74)),
-            request_id=lambda: f"noop-{next(ids)}",
             now_ms=lambda: NOW_MS,
         ),
+        _no_recall,
     )
+
+
+def _no_recall(epoch: int, _: object) -> None:
+    raise AssertionError(f"nobody asks twice here, so epoch {epoch} need not be read")

@@ -43,11 +43,12 @@ START_S = 300.0
 
 def make_log(epochs: int) -> list[bytes]:
     """A cluster of three nodes, then keyspaces that come and go and nothing in turn."""
-    history, _ = three_nodes()
+    history, driver = three_nodes()
     turns = cycle([CreateKeyspace("k", {"dc1": 2}), Noop(), DropKeyspace("k"), Noop()])
     while len(history.epochs) < epochs:
         history.apply(next(turns))
-    return [encode_epoch(epoch) for epoch in history.epochs]
+        driver.run()
+    return [encode_epoch(epoch) for epoch in history.epochs[:epochs]]
 
 
 @contextmanager

@@ -1,29 +1,48 @@
-"""Which records become epochs and rows: judged by first bytes, the same as the services' fold."""
+"""Which records become epochs and rows: judged by the log's own rule, the same as the services' fold."""
+
+import re
+from collections.abc import Mapping
 
 import msgspec
 import pyarrow as pa
 import pytest
 
-from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY
+from stele.domain.facts import AnyFact, Epoch
+from stele.log.chain import FROZEN_BYTES, Anchor, digest_of
 from stele.log.codec import decode_epoch, encode_epoch
-from stele.log.errors import CorruptRecordError, LogError, UnknownFeatureError, UnknownSchemaError
-from stele.placements.chain import FRESH, Chain, Head, HoleError
+from stele.log.errors import (
+    CorruptRecordError,
+    LogError,
+    LostWinnersError,
+    MissedRecordsError,
+    UnknownFeatureError,
+    UnknownSchemaError,
+)
+from stele.placements.chain import FRESH, Head, Judge, Stray
 from stele.placements.events import SCHEMA, judge, new_rows
-from tests.spark.histories import images, losers, random_log
+from tests.spark.histories import OTHER_LOG, images, losers, random_log, stray
 
 SEEDS = (1, 2, 3)
+ALL = 10**6
+"""The anchor was looked at after all records."""
+
+
+def winners(log: tuple[bytes, ...]) -> list[Epoch]:
+    judging = Judge(FRESH, ALL)
+    return [epoch for o, v in enumerate(log) if (epoch := judging.offer(o, v)) is not None]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_chain_finds_the_winners_of_the_services_fold(seed: int) -> None:
-    log, chain = random_log(seed), Chain(FRESH)
-    found = [chain.offer(offset, value) for offset, value in enumerate(log)]
+def test_a_judge_finds_the_winners_of_the_services_fold(seed: int) -> None:
+    log, judging = random_log(seed), Judge(FRESH, ALL)
+    found = [judging.offer(offset, value) for offset, value in enumerate(log)]
     epochs = [epoch.epoch for epoch in found if epoch is not None]
     last = images(log)[-1]
     assert losers(log) > 5
     assert epochs == list(range(1, last.epoch + 1))
-    assert chain.head == Head(len(log), last.epoch, last.state_id)
+    place = max(offset for offset, epoch in enumerate(found) if epoch is not None)
+    anchor = Anchor(place, digest_of(log[place]))
+    assert judging.head == Head(last.log_id, last.epoch, last.state_id, len(log), anchor, 2)
 
 
 def arrow(log: tuple[bytes, ...], first: int = 0, cluster: str = "c") -> pa.RecordBatch:
@@ -35,8 +54,11 @@ def arrow(log: tuple[bytes, ...], first: int = 0, cluster: str = "c") -> pa.Reco
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-def rows_of(heads: dict[str, Head], *batches: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches(judge(heads, frozenset())(batches), schema=SCHEMA)
+def rows_of(
+    heads: dict[str, Head], *batches: pa.RecordBatch, certain: Mapping[str, int] = {"c": ALL}
+) -> pa.Table:
+    run = judge(heads, frozenset(), certain)
+    return pa.Table.from_batches(run(batches), schema=SCHEMA)
 
 
 @pytest.mark.parametrize("cut", [1, 17, 40])
@@ -60,23 +82,36 @@ def test_records_that_were_judged_before_leave_no_row() -> None:
 def test_every_fact_is_a_row_with_its_epochs_audit() -> None:
     log = random_log(2)
     rows = rows_of({}, arrow(log)).to_pylist()
-    chain = Chain(FRESH)
-    winners = [e for o, v in enumerate(log) if (e := chain.offer(o, v)) is not None]
     facts = [row for row in rows if row["row_kind"] == "fact"]
-    expected = [(w.epoch, w.actor, type(f).__name__) for w in winners for f in w.facts]
+    expected = [(w.epoch, w.actor, type(f).__name__) for w in winners(log) for f in w.facts]
     assert [(row["epoch"], row["actor"], row["fact_kind"]) for row in facts] == expected
-    kinds = {type(fact) for winner in winners for fact in winner.facts}
-    assert len(kinds) > 3
-    again = [msgspec.json.decode(r["fact_json"], type=_union(kinds)) for r in facts]
-    assert again == [fact for winner in winners for fact in winner.facts]
+    kinds = {row["fact_kind"] for row in facts}
+    assert {"NodeNumbered", "PlacementChanged", "PlacementDropped", "KeyspaceChanged"} <= kinds
+    assert {"TransitionOpened", "TransitionMoved", "CommandRefused"} <= kinds
+    again = [msgspec.json.decode(row["fact_json"], type=AnyFact) for row in facts]
+    assert again == [fact for winner in winners(log) for fact in winner.facts]
 
 
-def _union(kinds: set[type]) -> object:
-    first, *rest = sorted(kinds, key=lambda kind: kind.__name__)
-    found: object = first
-    for kind in rest:
-        found = found | kind  # type: ignore[operator]
-    return found
+def test_a_stray_holds_its_cluster_up_until_the_anchor_was_looked_at_and_then_counts() -> None:
+    own = [value for value in random_log(1) if value != stray()]
+    log = (*own[:5], stray(), *own[5:9])
+    first = new_rows(rows_of({}, arrow(log), certain={}))["c"]
+    assert first.stray == Stray(5, OTHER_LOG)
+    assert first.head is not None
+    assert (first.head.next_offset, first.head.strays, first.stopped) == (5, 0, "")
+    again = new_rows(rows_of({"c": first.head}, arrow(log), certain={"c": 6}))["c"]
+    assert again.stray is None
+    assert again.head is not None
+    assert (again.head.next_offset, again.head.strays) == (10, 1)
+    assert [*first.epochs, *again.epochs] == new_rows(rows_of({}, arrow(log)))["c"].epochs
+
+
+def test_what_comes_before_the_founding_is_skipped() -> None:
+    later = encode_epoch(decode_epoch(random_log(1)[1]))
+    judging = Judge(FRESH)
+    assert judging.offer(0, later) is None
+    assert judging.offer(1, GOOD) == epoch_one()
+    assert (judging.stray, judging.stopped, judging.head.strays) == (None, None, 1)
 
 
 def epoch_one(**more: object) -> Epoch:
@@ -85,46 +120,63 @@ def epoch_one(**more: object) -> Epoch:
 
 
 GOOD = encode_epoch(epoch_one())
+UNKNOWN = b"\xc3\x01" + bytes(8) + GOOD[10:FROZEN_BYTES] + b"whatever"
 
 
 @pytest.mark.parametrize(
     ("offset", "value", "error", "why"),
     [
-        (5, GOOD, HoleError, "records 0 to 4 were not delivered"),
-        (0, GOOD[:60], CorruptRecordError, "break inside"),
+        (5, GOOD, MissedRecordsError, "offset 0 should follow.*restore the topic or the table"),
+        (0, GOOD[:60], CorruptRecordError, "has 60 bytes.*Restore the topic"),
+        (0, GOOD[:95], CorruptRecordError, "break inside.*Restore the topic"),
         (0, GOOD + b"x", CorruptRecordError, "too many"),
+        (0, b"", CorruptRecordError, "begins with nothing"),
         (0, encode_epoch(epoch_one(epoch=4)), CorruptRecordError, "epoch 4 where 1 follows"),
         (0, encode_epoch(epoch_one(required_features=("x",))), UnknownFeatureError, "needs x"),
-        (0, b"\xc3\x01" + bytes(90), UnknownSchemaError, "Upgrade this process"),
+        (0, UNKNOWN, UnknownSchemaError, "Upgrade this process"),
     ],
 )
-def test_a_chain_stops_where_every_reader_must_stop_and_says_what_to_do(
+def test_a_judge_stops_where_every_reader_must_stop_and_says_what_to_do(
     offset: int, value: bytes, error: type[LogError], why: str
 ) -> None:
-    chain = Chain(FRESH)
-    assert chain.offer(offset, value) is None
-    assert isinstance(chain.stopped, error)
-    assert why in str(chain.stopped)
-    assert chain.head == FRESH
-    assert chain.offer(0, GOOD) is None
-    (row,) = rows_of({}, arrow((value,), offset)).to_pylist()
+    judging = Judge(FRESH, ALL)
+    assert judging.offer(offset, value) is None
+    assert isinstance(judging.stopped, error)
+    assert re.search(why, str(judging.stopped))
+    assert judging.head == FRESH
+    assert judging.offer(0, GOOD) is None
+    rows = rows_of({}, arrow((value,), offset))
+    (row,) = rows.to_pylist()
     assert (row["row_kind"], row["fact_kind"]) == ("stopped", error.__name__)
-    found = new_rows(rows_of({}, arrow((value,), offset)))["c"]
-    assert why in found.stopped
-    assert found.hole == (error is HoleError)
+    found = new_rows(rows)["c"]
+    assert re.search(why, found.stopped)
+    assert found.hole == (error is MissedRecordsError)
 
 
-def test_a_loser_may_be_anything() -> None:
-    chain = Chain(FRESH)
-    losing = [b"", b"\xc3\x01", bytes(9), b"\xc3\x01" + bytes(8) + b"x" * 80]
-    assert [chain.offer(offset, value) for offset, value in enumerate(losing)] == [None] * 4
-    assert chain.offer(4, GOOD) == epoch_one()
-    assert EMPTY.epoch == 0
+def test_a_record_that_proves_lost_winners_stops_with_the_remedy() -> None:
+    log = random_log(1)
+    ahead = decode_epoch(log[0])
+    state = bytes(15) + b"x"
+    proof = msgspec.structs.replace(ahead, witness_epoch=99, witness_state_id=state)
+    judging = Judge(FRESH, ALL)
+    judging.offer(0, log[0])
+    judging.offer(1, encode_epoch(proof))
+    assert isinstance(judging.stopped, LostWinnersError)
+    assert "stele recover" in str(judging.stopped)
+    assert judging.head.next_offset == 1
+
+
+def test_what_a_loser_says_after_its_frozen_part_may_be_anything() -> None:
+    judging = Judge(FRESH)
+    assert judging.offer(0, GOOD) == epoch_one()
+    assert judging.offer(1, UNKNOWN) is None  # its prev_state_id is not the newest any more
+    assert judging.offer(2, GOOD[:FROZEN_BYTES]) is None
+    assert (judging.stopped, judging.head.next_offset) == (None, 3)
 
 
 def test_a_clusters_trouble_leaves_the_others_of_its_batch_alone() -> None:
     log = random_log(1)
-    bad = rows_of({}, arrow((GOOD[:60],), 0, "bad"), arrow(log, 0, "good"))
-    found = new_rows(bad)
+    bad = arrow((GOOD[:60],), 0, "bad")
+    found = new_rows(rows_of({}, bad, arrow(log, 0, "good"), certain={"good": ALL}))
     assert found["bad"].stopped
     assert found["good"].epochs[-1].epoch == images(log)[-1].epoch

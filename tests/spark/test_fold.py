@@ -2,32 +2,23 @@
 
 import itertools
 
+import msgspec
 import pytest
 
-from stele.domain.facts import PlacementChanged, PlacementDropped
+from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.placement_hash import placement_hash
-from stele.domain.ring.ranges import PlacementError, Range, RangeReplicas
-from stele.domain.ring.tokens import MIN_TOKEN
-from stele.placements.chain import FRESH, Chain
-from stele.placements.fold import ClusterFold, EpochChanges, Held, PastRow
+from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.staging.facts import Part, PartsCommitted
+from stele.log.codec import encode_epoch
+from stele.placements.events import new_rows
+from stele.placements.fold import ClusterFold, FoldError, Held, PastRow
 from tests.spark.checks import image_hash
 from tests.spark.histories import images, losers, random_log
+from tests.spark.test_chain import arrow, rows_of, winners
 
 SEEDS = (1, 2, 3)
-
-
-def epochs_of(log: tuple[bytes, ...]) -> list[EpochChanges]:
-    chain = Chain(FRESH)
-    winners = [e for o, v in enumerate(log) if (e := chain.offer(o, v)) is not None]
-    return [
-        EpochChanges(
-            winner.epoch,
-            winner.state_id,
-            tuple(f for f in winner.facts if isinstance(f, PlacementChanged | PlacementDropped)),
-        )
-        for winner in winners
-    ]
 
 
 def fold_hash(fold: ClusterFold) -> str:
@@ -51,83 +42,107 @@ def hash_at(past: list[PastRow], fold: ClusterFold, epoch: int) -> str:
     return placement_hash(found)
 
 
+def held_of(fold: ClusterFold) -> dict[tuple[str, int], Held]:
+    return {
+        (name, start): held
+        for name, rows in fold.placements.items()
+        for start, held in rows.items()
+    }
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_rows_are_the_images_at_every_epoch_and_in_the_history(seed: int) -> None:
-    log, fold, past = random_log(seed), ClusterFold({}), list[PastRow]()
+    log, fold, past = random_log(seed), ClusterFold(), list[PastRow]()
     expected: list[Image] = images(log)
-    for epoch in epochs_of(log):
-        before = {key: fold.get(key) for key in _keys(fold)}
+    for epoch in winners(log):
+        before = held_of(fold)
         went, touched = fold.apply(epoch)
         past += went
         assert fold_hash(fold) == image_hash(expected[epoch.epoch])
-        changed = {k for k in {*before, *_keys(fold)} if before.get(k) != fold.get(k)}
-        assert changed <= touched
-    assert fold.last.epoch == expected[-1].epoch
+        now = held_of(fold)
+        assert {key for key in {*before, *now} if before.get(key) != now.get(key)} == touched
+    assert fold.image.state_id == expected[-1].state_id
     assert [hash_at(past, fold, e) for e in range(len(expected))] == [
         image_hash(image) for image in expected
     ]
 
 
-def _keys(fold: ClusterFold) -> set[tuple[str, int]]:
-    return {(name, start) for name, rows in fold.placements.items() for start in rows}
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_logs_hold_losers_and_placements_that_split_merge_and_vanish(seed: int) -> None:
     log = random_log(seed)
-    placements = [{name: len(p.rows) for name, p in i.ring.placements.items()} for i in images(log)]
+    placements = [{name: len(p) for name, p in i.ring.placements.items()} for i in images(log)]
     sizes = [found.get("dc1:3", 0) for found in placements]
     assert losers(log) > 5
     assert any(a < b for a, b in itertools.pairwise(sizes) if a)
     assert any(a > b for a, b in itertools.pairwise(sizes))
     assert any(set(a) - set(b) for a, b in itertools.pairwise(placements))
+    versions = {row.version for p in images(log)[-1].ring.placements.values() for row in p.rows}
+    assert max(versions) > 0
 
 
-WHOLE = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("n1",), ("n1",))
-LOW = RangeReplicas(MIN_TOKEN, 7, ("n2",), ("n2",))
-HIGH = RangeReplicas(7, MIN_TOKEN, ("n1",), ("n1",))
-
-
-def simple(epoch: int, *facts: PlacementChanged | PlacementDropped) -> EpochChanges:
-    return EpochChanges(epoch, epoch.to_bytes(16, "big"), facts)
-
-
-def test_a_placement_dropped_and_made_again_keeps_both_lives() -> None:
-    fold = ClusterFold({})
-    fold.apply(simple(1, PlacementChanged("p", (), (WHOLE,))))
-    went, touched = fold.apply(simple(2, PlacementDropped("p")))
-    assert went == [PastRow("p", WHOLE, 1, 2)]
-    assert touched == {("p", MIN_TOKEN)}
-    assert fold.get(("p", MIN_TOKEN)) is None
-    fold.apply(simple(3, PlacementChanged("p", (), (LOW, HIGH))))
-    assert fold.placements == {"p": {MIN_TOKEN: Held(LOW, 3), 7: Held(HIGH, 3)}}
-
-
-def test_a_row_that_came_and_went_within_one_epoch_never_was() -> None:
-    fold = ClusterFold({})
-    went, _ = fold.apply(simple(1, PlacementChanged("p", (), (WHOLE,)), PlacementDropped("p")))
-    assert (went, fold.placements) == ([], {})
-
-
-@pytest.mark.parametrize(
-    ("removed", "added", "why"),
-    [
-        ((Range(MIN_TOKEN, 9),), (WHOLE,), "is no row"),
-        ((Range(MIN_TOKEN, 7),), (WHOLE,), "does not cover"),
-        ((Range(MIN_TOKEN, 7), Range(MIN_TOKEN, 7)), (LOW,), "overlap"),
-        ((Range(MIN_TOKEN, 7),), (LOW, LOW), "overlap"),
-    ],
-)
-def test_a_change_that_does_not_fit_is_refused_before_anything_changes(
-    removed: tuple[Range, ...], added: tuple[RangeReplicas, ...], why: str
+@pytest.mark.parametrize("begun", [1, 20, 40])
+def test_a_fold_that_begins_with_the_tables_rows_goes_on_as_one_that_never_stopped(
+    begun: int,
 ) -> None:
-    fold = ClusterFold({})
-    fold.apply(simple(1, PlacementChanged("p", (), (LOW, HIGH))))
-    with pytest.raises(PlacementError, match=why):
-        fold.apply(simple(2, PlacementChanged("p", removed, added)))
-    assert fold.placements == {"p": {MIN_TOKEN: Held(LOW, 1), 7: Held(HIGH, 1)}}
+    epochs = winners(random_log(1))
+    whole = ClusterFold()
+    for epoch in epochs[:begun]:
+        whole.apply(epoch)
+    again = ClusterFold(begun, {name: dict(rows) for name, rows in whole.placements.items()})
+    for epoch in epochs[:begun]:
+        assert again.behind
+        assert again.apply(epoch) == ([], set())
+    assert not again.behind
+    for epoch in epochs[begun:]:
+        assert again.apply(epoch) == whole.apply(epoch)
+    assert again.placements == whole.placements
 
 
-def test_a_new_placement_must_cover_the_ring() -> None:
-    with pytest.raises(PlacementError, match="cover"):
-        ClusterFold({}).apply(simple(1, PlacementChanged("p", (), (LOW,))))
+def test_rows_of_the_tables_that_the_events_do_not_make_stop_the_cluster() -> None:
+    epochs = winners(random_log(1))
+    whole = ClusterFold()
+    for epoch in epochs:
+        whole.apply(epoch)
+    again = ClusterFold(20, whole.placements)
+    for epoch in epochs[:19]:
+        again.apply(epoch)
+    with pytest.raises(FoldError, match=r"other rows of epoch 20.*Delete"):
+        again.apply(epochs[19])
+
+
+def test_what_comes_in_parts_makes_rows_when_it_is_committed() -> None:
+    epochs = winners(random_log(1))
+    at = next(
+        i for i, e in enumerate(epochs) if any(isinstance(f, PlacementChanged) for f in e.facts)
+    )
+    large = epochs[at]
+    staged = tuple(f for f in large.facts if isinstance(f, NodeNumbered | PlacementChanged))
+    rest = tuple(f for f in large.facts if f not in staged)
+    part = msgspec.structs.replace(
+        large, state_id=b"\x7f" * 16, facts=(Part("id", 0, staged),), request_id=""
+    )
+    commit = msgspec.structs.replace(
+        large,
+        prev_state_id=part.state_id,
+        epoch=large.epoch + 1,
+        facts=(PartsCommitted("id", 1), *rest),
+    )
+    log = tuple(encode_epoch(epoch) for epoch in (*epochs[:at], part, commit))
+    whole, fold = ClusterFold(), ClusterFold()
+    for epoch in epochs[: at + 1]:
+        whole.apply(epoch)
+    *before, in_part, last = new_rows(rows_of({}, arrow(log)))["c"].epochs
+    for epoch in before:
+        fold.apply(epoch)
+    assert fold.apply(in_part) == ([], set())
+    assert fold.placements == {}
+    fold.apply(last)
+    assert fold_hash(fold) == fold_hash(whole)
+    assert {held.from_epoch for held in held_of(fold).values()} == {commit.epoch}
+
+
+def test_an_epoch_that_does_not_fit_stops_the_cluster() -> None:
+    (first, *_) = winners(random_log(1))
+    broken: Epoch = msgspec.structs.replace(first, facts=(PlacementDropped("no such"),))
+    with pytest.raises(FoldError, match=r"epoch 1 does not fit.*Restore the topic"):
+        ClusterFold().apply(broken)

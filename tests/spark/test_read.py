@@ -18,7 +18,10 @@ NAME = "a-b"
 
 def rows(epoch: int, count: int = 3) -> dict[str, HeldRows]:
     return {
-        "dc1:3": {n: Held(RangeReplicas(n, n + 1, ("n1",), ("n1",)), epoch) for n in range(count)}
+        "dc1:3": {
+            n: Held(RangeReplicas(n, n + 1, ("n1",), ("n1",), epoch, n), epoch)
+            for n in range(count)
+        }
     }
 
 

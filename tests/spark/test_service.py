@@ -1,4 +1,4 @@
-"""The process itself: announces, answers, survives kill -9, leaves when its JVM died, ends on SIGTERM."""
+"""The process itself: announces, answers, survives kill -9, leaves when its JVM died."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized, image_hash
 from tests.spark.conftest import Append
-from tests.spark.histories import images, random_log
+from tests.spark.histories import images, random_log, unknown
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(450)]
 READY_S = 200.0  # Spark starts and plans its first batch; 20 s on an idle machine
@@ -59,7 +59,7 @@ def position(url: str) -> dict[str, object]:
     return found
 
 
-def test_a_killed_jvm_ends_the_process_and_the_next_one_goes_on_and_ends_in_order(
+def test_a_killed_process_loses_nothing_and_one_whose_jvm_died_leaves(
     kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     log = random_log(3)
@@ -69,54 +69,46 @@ def test_a_killed_jvm_ends_the_process_and_the_next_one_goes_on_and_ends_in_orde
         assert httpx.get(f"{url}/healthz", timeout=30).status_code == 503
         events = folder / "delta" / "events" / "_delta_log"
         wait_until((events / f"{1:020}.json").exists, "a commit", READY_S)
+        append(topics, log[half:])
+        process.send_signal(signal.SIGKILL)
+        process.wait(STOP_S)
+    with running(kafka, topics, folder) as (process, url):
+        check_answers(url, log)
+        append(topics, [unknown(images(log)[-1])])
+        check_stop(url, topics)
         for child in psutil.Process(process.pid).children(recursive=True):
             if child.name() == "java":
                 child.kill()
         assert process.wait(READY_S) == 70
     assert "JVM ended" in (folder.parent / "placements.log").read_text()
-    append(topics, log[half:])
+    assert_materialized(kafka, folder / "delta", topics, log)
+
+
+def check_answers(url: str, log: tuple[bytes, ...]) -> None:
     last = images(log)[-1]
-    with running(kafka, topics, folder) as (process, url):
-        wait_until(lambda: position(url)["epoch"] == last.epoch, f"epoch {last.epoch}", READY_S)
-        told = position(url)
-        assert told["state_id"] == last.state_id.hex()
-        assert told["placements_hash"] == image_hash(last)
-        assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
-        assert "stele_placements_batch_seconds" in httpx.get(f"{url}/metrics", timeout=30).text
-        middle = images(log)[last.epoch // 2]
-        at = httpx.get(f"{url}/v1/placements", params={"epoch": middle.epoch}, timeout=30).json()
-        assert at["placements_hash"] == image_hash(middle)
-        late = httpx.get(f"{url}/v1/placements", params={"epoch": 10**9}, timeout=30)
-        assert (late.status_code, late.json()["code"]) == (422, "invalid_request")
-        append(topics, [b"\xc3\x01" + bytes(8) + last.state_id + bytes(30)])
-        wait_until(
-            lambda: httpx.get(f"{url}/healthz", timeout=30).status_code == 503, "the stop", READY_S
-        )
-        health = httpx.get(f"{url}/healthz", timeout=30).json()
-        assert "no schema of Epoch" in health["stopped"][topics]
-        assert position(url)["stopped"] == health["stopped"]
-        metrics = httpx.get(f"{url}/metrics", timeout=30).text
-        assert f'stele_placements_stopped{{cluster="{topics}"}} 1.0' in metrics
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(STOP_S) == 0
-    assert_materialized(kafka, folder / "delta", topics, log)
+    wait_until(lambda: position(url)["epoch"] == last.epoch, f"epoch {last.epoch}", READY_S)
+    told = position(url)
+    assert told["state_id"] == last.state_id.hex()
+    assert told["placements_hash"] == image_hash(last)
+    assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
+    assert "stele_placements_batch_seconds" in httpx.get(f"{url}/metrics", timeout=30).text
+    middle = images(log)[last.epoch // 2]
+    at = httpx.get(f"{url}/v1/placements", params={"epoch": middle.epoch}, timeout=30).json()
+    assert at["placements_hash"] == image_hash(middle)
+    late = httpx.get(f"{url}/v1/placements", params={"epoch": 10**9}, timeout=30)
+    assert (late.status_code, late.json()["code"]) == (422, "invalid_request")
 
 
-def test_a_process_killed_while_it_writes_leaves_nothing_half_done(
-    kafka: str, topics: str, append: Append, folder: Path, spark: object
-) -> None:
-    from tests.spark.test_job import make_options, run_to_end
-
-    log = random_log(2)
-    append(topics, log[:70])
-    with running(kafka, topics, folder) as (process, _):
-        events = folder / "delta" / "events" / "_delta_log"
-        wait_until((events / f"{1:020}.json").exists, "a commit", READY_S)
-        append(topics, log[70:])
-        process.send_signal(signal.SIGKILL)
-        process.wait(STOP_S)
-    run_to_end(spark, make_options(kafka, topics, folder), folder, log)  # type: ignore[arg-type]
-    assert_materialized(kafka, folder / "delta", topics, log)
+def check_stop(url: str, cluster: str) -> None:
+    wait_until(
+        lambda: httpx.get(f"{url}/healthz", timeout=30).status_code == 503, "the stop", READY_S
+    )
+    health = httpx.get(f"{url}/healthz", timeout=30).json()
+    assert "no schema has fingerprint" in health["stopped"][cluster]
+    assert position(url)["stopped"] == health["stopped"]
+    metrics = httpx.get(f"{url}/metrics", timeout=30).text
+    assert f'stele_placements_stopped{{cluster="{cluster}"}} 1.0' in metrics
+    assert f'stele_placements_strays{{cluster="{cluster}"}} 2.0' in metrics
 
 
 def test_without_java_the_error_says_what_to_install(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from stele.placements.topic import Marker, TopicWriter, WriterFenced, read_place
 pytestmark = pytest.mark.broker
 
 LOW = RangeReplicas(MIN_TOKEN, 7, ("n2",), ("n2",))
-HIGH = RangeReplicas(7, MIN_TOKEN, ("n1",), ("n1",))
+HIGH = RangeReplicas(7, MIN_TOKEN, ("n1",), ("n1",), 3, 2)
 WHOLE = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("n1",), ("n1",))
 TWO = {MIN_TOKEN: Held(LOW, 1), 7: Held(HIGH, 1)}
 BOTH = {("p", MIN_TOKEN), ("p", 7)}
@@ -26,7 +26,8 @@ def ranges(kafka: str, cluster: str) -> tuple[int, dict[str, list[RangeReplicas]
     view = read_placements(kafka, cluster)
     found: dict[str, list[RangeReplicas]] = {}
     for (name, _), row in sorted(view.rows.items()):
-        found.setdefault(name, []).append(RangeReplicas(row.start, row.end, row.reads, row.writes))
+        replicas = row.reads, row.writes, row.version, row.version_before
+        found.setdefault(name, []).append(RangeReplicas(row.start, row.end, *replicas))
     return view.marker.epoch, found
 
 

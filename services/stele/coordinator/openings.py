@@ -15,11 +15,11 @@ from stele.domain.topology.planning import Locks, locks, locks_meet, plan_group
 def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
     """Groups of request ids to open with the next Advance."""
     chosen: list[tuple[str, ...]] = []
-    queued: list[Locks] = []
+    earlier: list[Locks] = []
     for group in _groups(desk):
         if _startable(desk, group):
             ids = tuple(request.request_id for request in group)
-            if _has_room(desk, group, queued):
+            if _has_room(desk, group, earlier):
                 chosen.append(ids)
     return tuple(chosen)
 
@@ -50,7 +50,7 @@ def _startable(desk: Desk, group: list[Request]) -> bool:
     """Every node that it needs is up (seed 000); a request whose node is dead for good is rejected."""
     needed = OPERATIONS[group[0].kind].needed(desk.seen.image, group)
     ids = tuple(request.request_id for request in group)
-    down = desk.down(needed)
+    down = desk.down(needed) or desk.down(_quorums_need(desk, group))
     if not down:
         for request_id in ids:
             desk.waits_no_more(request_id)
@@ -65,15 +65,28 @@ def _startable(desk: Desk, group: list[Request]) -> bool:
     return False
 
 
-def _has_room(desk: Desk, group: list[Request], queued: list[Locks]) -> bool:
+def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
+    """Nodes that are down and without which its barrier could not be passed: it would hold up everybody."""
+    image = desk.seen.image
+    down = {b.node_id for b in desk.down([*image.membership.taking_part()])}
+    planned = plan_group(image, group).transition if down else None
+    if planned is None:
+        return []
+    touched = OPERATIONS[planned.kind].touched(image, planned)
+    short = [replicas & down for replicas in touched if 2 * len(replicas - down) <= len(replicas)]
+    return sorted({node_id for nodes in short for node_id in nodes})
+
+
+def _has_room(desk: Desk, group: list[Request], earlier: list[Locks]) -> bool:
+    """Beside what is open and every ``earlier`` group, chosen now or waiting. It is the next of these."""
     planned = plan_group(desk.seen.image, group)
     ids = tuple(request.request_id for request in group)
     if planned.transition is not None:
         mine = locks(planned.transition)
-        overtakes = any(locks_meet(mine, theirs) for theirs in queued)
-        if planned.refusal is None and not overtakes:
+        meets = any(locks_meet(mine, theirs) for theirs in earlier)
+        earlier.append(mine)
+        if planned.refusal is None and not meets:
             return True
-        queued.append(mine)
     _say_why(desk, ids, planned.refusal)
     return False
 

@@ -51,6 +51,8 @@ def check_token(image: Image, keyspace_id: str, token: int, version: int) -> Sta
     keyspace = image.schema.by_id.get(keyspace_id)
     if keyspace is None:
         return StaleVersion(version, fence_version, fence_version)
+    if version >= fence_version:  # nearly always; what is asked below is never above the fence
+        return None
     row = image.ring.placements[keyspace.placement].row_for(token)
     oldest = max(
         newest_fenced(row.version, row.version_before, fence_version),

@@ -42,7 +42,7 @@ class Fold:
         """The winner's epoch, or None for a loser or a stray. Raises LogError where a reader must stop."""
         verdict = self.chain.judge(offset, value)
         if verdict is Verdict.WINNER:
-            epoch = self._decode(offset, value)
+            epoch = decode_winner(offset, value)
             self.image = evolve(self.image, epoch)
             self.chain.win(offset, value)
             return epoch
@@ -57,20 +57,20 @@ class Fold:
         self.chain.win(offset, value)
         self.image = image
 
-    def _decode(self, offset: int, value: bytes) -> Epoch:
-        if value[:HEADER_BYTES] not in load_schemas().by_header:
-            text = f"no schema has fingerprint {value[2:HEADER_BYTES].hex()}. Upgrade this process."
-            raise UnknownSchemaError(offset, text)
-        try:
-            epoch = decode_epoch(value)
-        except DecodeError as error:
-            raise CorruptRecordError(offset, str(error)) from error
-        unknown = sorted({*epoch.required_features} - KNOWN_FEATURES)
-        if unknown:
-            raise UnknownFeatureError(
-                offset, f"it needs {', '.join(unknown)}. Upgrade this process."
-            )
-        return epoch
+
+def decode_winner(offset: int, value: bytes) -> Epoch:
+    """Raises LogError for a winner that this build cannot read."""
+    if value[:HEADER_BYTES] not in load_schemas().by_header:
+        text = f"no schema has fingerprint {value[2:HEADER_BYTES].hex()}. Upgrade this process."
+        raise UnknownSchemaError(offset, text)
+    try:
+        epoch = decode_epoch(value)
+    except DecodeError as error:
+        raise CorruptRecordError(offset, str(error)) from error
+    unknown = sorted({*epoch.required_features} - KNOWN_FEATURES)
+    if unknown:
+        raise UnknownFeatureError(offset, f"it needs {', '.join(unknown)}. Upgrade this process.")
+    return epoch
 
 
 def stopped_by(chain: Chain, verdict: Verdict, offset: int, value: bytes) -> LogError:

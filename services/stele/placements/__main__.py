@@ -45,6 +45,12 @@ stopped = Gauge(
 epoch_reached = Gauge(
     "stele_placements_epoch", "Last epoch that is materialized.", ["cluster"], registry=REGISTRY
 )
+strays_skipped = Gauge(
+    "stele_placements_strays",
+    "Records of other logs that were skipped in a cluster's topic.",
+    ["cluster"],
+    registry=REGISTRY,
+)
 
 
 async def main(stop: Stop) -> None:
@@ -87,6 +93,8 @@ def _job(settings: PlacementsSettings, spark: SparkSession, scratch: Path) -> Jo
         batch_seconds.labels(part).observe(seconds)
         for cluster, found in job.reached.items():
             epoch_reached.labels(cluster).set(found.epoch)
+        for cluster, count in job.strays.items():
+            strays_skipped.labels(cluster).set(count)
 
     stopped.clear()
     options = settings.job_options()

@@ -1,94 +1,88 @@
-"""Which records of one cluster became epochs: judged by their first bytes, and only winners decoded. Pure."""
-
-from typing import Final
+"""One cluster's log from where the table of events stands: ``log.chain`` judges, winners are decoded. Pure."""
 
 import msgspec
 
 from stele.domain.facts import Epoch
-from stele.domain.image import ZERO_STATE
-from stele.domain.registry import KNOWN_FEATURES
-from stele.log.codec import DecodeError, decode_epoch
-from stele.log.errors import CorruptRecordError, LogError, UnknownFeatureError, UnknownSchemaError
-from stele.log.schemas import HEADER_BYTES
-from stele.log.state_ids import STATE_ID_BYTES
+from stele.domain.image import NO_LOG, ZERO_STATE
+from stele.log.chain import LOG_ID, Anchor, Chain, Verdict
+from stele.log.errors import CorruptRecordError, LogError, MissedRecordsError
+from stele.log.fold import decode_winner, stopped_by
 
-FIRST_BYTES: Final = HEADER_BYTES + 2 * STATE_ID_BYTES
-"""The bytes that the rule below looks at."""
-_PREVIOUS: Final = slice(HEADER_BYTES, HEADER_BYTES + STATE_ID_BYTES)
-_STATE: Final = slice(HEADER_BYTES + STATE_ID_BYTES, FIRST_BYTES)
+_REMEDIES = {
+    CorruptRecordError: " Restore the topic, then start again.",
+    MissedRecordsError: " If they are gone, restore the topic or the table events, then start again.",
+}
+"""What to do, where the error itself does not say it."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """Where the table of events stands in one cluster's log; ``next_offset`` is not judged yet."""
+    """Where the table of events stands in one cluster's log; ``next_offset`` is not judged yet.
 
-    next_offset: int = 0
+    ``anchor`` is the last winner's record, ``strays`` counts the records of other logs that were skipped.
+    """
+
+    log_id: bytes = NO_LOG
     epoch: int = 0
     state_id: bytes = ZERO_STATE
+    next_offset: int = 0
+    anchor: Anchor | None = None
+    strays: int = 0
 
 
-FRESH: Final = Head()
+FRESH = Head()
 
 
-class HoleError(LogError):
-    """Records before this one were not delivered."""
+class Stray(msgspec.Struct, frozen=True):
+    """A record of another log, which waits for a look at the anchor."""
+
+    offset: int
+    log_id: bytes
 
 
-def wins(head: Head, _offset: int, first_bytes: bytes) -> bool:
-    """The winner rule: the first record whose ``prev_state_id`` is the current state id wins."""
-    return first_bytes[_PREVIOUS] == head.state_id
+class Judge:
+    """Follows one cluster's log from a head. It goes on until ``stopped`` or ``stray`` says why not.
 
+    ``certain``: the anchor was found intact when the log ended at this offset, so that strays before it may
+    be skipped.
+    """
 
-def is_record_of(head: Head, first_bytes: bytes) -> bool:
-    """Whether these are the first bytes of the record that made the head's state."""
-    return first_bytes[_STATE] == head.state_id
-
-
-class Chain:
-    """Follows one cluster's log from a head. ``stopped`` says why it must not go on; None while it may."""
-
-    def __init__(self, head: Head) -> None:
-        self.start = self.head = head
+    def __init__(self, head: Head, certain: int = 0) -> None:
+        self.start = head
         self.stopped: LogError | None = None
+        self.stray: Stray | None = None
+        self._certain = certain
+        self._chain = Chain(head.log_id, head.epoch, head.state_id, head.next_offset, head.anchor)
+
+    @property
+    def head(self) -> Head:
+        chain = self._chain
+        strays = self.start.strays + chain.strays
+        return Head(
+            chain.log_id, chain.epoch, chain.state_id, chain.next_offset, chain.anchor, strays
+        )
 
     def offer(self, offset: int, value: bytes) -> Epoch | None:
-        """The winner's epoch; None for a loser, for a record that was judged before, and once stopped."""
-        if self.stopped is not None or offset < self.head.next_offset:
+        """The winner's epoch; None for any other record, for one that was judged before, and once over."""
+        if self.stopped or self.stray or offset < self._chain.next_offset:
             return None
         try:
             return self._offer(offset, value)
         except LogError as error:
+            error.args = (f"{error}{_REMEDIES.get(type(error), '')}",)
             self.stopped = error
             return None
 
     def _offer(self, offset: int, value: bytes) -> Epoch | None:
-        head = self.head
-        if offset > head.next_offset:
-            raise HoleError(
-                offset,
-                f"records {head.next_offset} to {offset - 1} were not delivered. If they are gone, "
-                "restore the topic or the table events, then start this service again.",
-            )
-        if not wins(head, offset, value[:FIRST_BYTES]):
-            self.head = Head(offset + 1, head.epoch, head.state_id)
+        chain = self._chain
+        verdict = chain.judge(offset, value)
+        if verdict is Verdict.WINNER:
+            epoch = decode_winner(offset, value)
+            chain.win(offset, value)
+            return epoch
+        if verdict in (Verdict.HOLE, Verdict.LOST_WINNERS):
+            raise stopped_by(chain, verdict, offset, value)
+        if verdict is Verdict.STRAY and chain.epoch and offset >= self._certain:
+            self.stray = Stray(offset, value[LOG_ID])
             return None
-        epoch = _decode(offset, value)
-        if epoch.epoch != head.epoch + 1:
-            text = f"it says epoch {epoch.epoch} where {head.epoch + 1} follows. Restore the topic."
-            raise CorruptRecordError(offset, text)
-        unknown = sorted({*epoch.required_features} - KNOWN_FEATURES)
-        if unknown:
-            needs = f"it needs {', '.join(unknown)}. Upgrade this process."
-            raise UnknownFeatureError(offset, needs)
-        self.head = Head(offset + 1, epoch.epoch, epoch.state_id)
-        return epoch
-
-
-def _decode(offset: int, value: bytes) -> Epoch:
-    try:
-        return decode_epoch(value)
-    except DecodeError as error:
-        if error.unknown_schema:
-            raise UnknownSchemaError(offset, f"{error}. Upgrade this process.") from error
-        raise CorruptRecordError(
-            offset, f"{error}. Restore the topic, then start again."
-        ) from error
+        chain.skip(offset, verdict)
+        return None

@@ -7,15 +7,15 @@ its heads; so it does not matter where this process stopped before, or who else 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from stele.domain.ring.ranges import PlacementError
+from stele.domain.facts import Epoch
 from stele.placements.events import NewRows
-from stele.placements.fold import ClusterFold, EpochChanges, HeldRows, Key, PastRow
+from stele.placements.fold import ClusterFold, FoldError, HeldRows, Key, PastRow
 from stele.placements.tables import Derived, Events
 from stele.placements.topic import Marker, TopicWriter, WriterFenced
 
@@ -24,8 +24,6 @@ MOST_WAITING: Final = 32
 MOST_WRITERS: Final = 64
 """Open producers; each has threads and connections. The one that was idle longest is closed."""
 LOOK_S: Final = 0.2
-_UNKNOWN: Final = b""
-"""The state id of the epoch of table ``placements``, until the events tell it."""
 
 Stop = Callable[[str, str], None]
 Took = Callable[[str, float], None]
@@ -41,7 +39,7 @@ class Reached(msgspec.Struct, frozen=True):
 class _ForTables(msgspec.Struct):
     """What the tables do not hold yet of a cluster."""
 
-    last: EpochChanges
+    reached: Reached
     rows: dict[str, HeldRows] | None = None
     """The current rows; None when they are as before."""
     past: list[PastRow] = msgspec.field(default_factory=list)
@@ -50,7 +48,7 @@ class _ForTables(msgspec.Struct):
 class Deriver:
     """``offer`` it what each commit brings. ``error`` is set when one of its threads could not go on.
 
-    ``on_stop(cluster, why)`` is called for a cluster whose events do not fit its placements.
+    ``on_stop(cluster, why)`` is called for a cluster whose epochs do not fit.
     """
 
     def __init__(
@@ -127,36 +125,33 @@ class Deriver:
                 epochs = [e for b in batches if cluster in b for e in b[cluster].epochs]
                 try:
                     self._advance(cluster, epochs)
-                except PlacementError as error:
+                except FoldError as error:
                     self._dead.add(cluster)
                     self._folds.pop(cluster, None)
-                    self._on_stop(cluster, f"A placement's change does not fit: {error}")
+                    self._on_stop(cluster, str(error))
             self._on_took("topic", time.perf_counter() - began)
 
-    def _advance(self, cluster: str, epochs: list[EpochChanges]) -> None:
+    def _advance(self, cluster: str, epochs: Iterable[Epoch]) -> None:
         """Fold a cluster's new epochs, publish them, and leave them for the tables."""
         touched: set[Key] = set()
         past: list[PastRow] = []
         fold = self._folds.get(cluster)
         if fold is None:
-            begun, rows = self._derived.load(cluster)
-            fold = self._folds[cluster] = ClusterFold(rows, EpochChanges(begun, _UNKNOWN))
-            epochs = self._events.changes_after(cluster, begun - 1)
+            fold = self._folds[cluster] = ClusterFold(*self._derived.load(cluster))
+            epochs = self._events.epochs_of(cluster)
         for epoch in epochs:
-            if epoch.epoch > fold.last.epoch:
+            if epoch.epoch > fold.image.epoch:
                 went, keys = fold.apply(epoch)
                 past += went
                 touched |= keys
-            elif epoch.epoch == fold.last.epoch:
-                fold.last = epoch
-        if fold.last.state_id == _UNKNOWN:  # events are behind the tables, being read again
+        if fold.behind:  # the events are being read again
             return
         self._publish(cluster, fold, touched)
         self._leave(cluster, fold, past, changed=bool(touched))
 
     def _publish(self, cluster: str, fold: ClusterFold, touched: set[Key]) -> None:
         """A writer that was fenced is opened again, and then sees what the other one wrote."""
-        marker = Marker(fold.last.epoch, fold.last.state_id.hex())
+        marker = Marker(fold.image.epoch, fold.image.state_id.hex())
         for _ in range(2):
             try:
                 self._writer(cluster).publish(marker, fold.placements, touched)
@@ -178,9 +173,10 @@ class Deriver:
     def _leave(
         self, cluster: str, fold: ClusterFold, past: list[PastRow], *, changed: bool
     ) -> None:
+        reached = Reached(fold.image.epoch, fold.image.state_id.hex())
         with self._lock:
-            waiting = self._for_tables.setdefault(cluster, _ForTables(fold.last))
-            waiting.last = fold.last
+            waiting = self._for_tables.setdefault(cluster, _ForTables(reached))
+            waiting.reached = reached
             waiting.past += past
             if changed:
                 waiting.rows = {name: dict(rows) for name, rows in fold.placements.items()}
@@ -195,13 +191,10 @@ class Deriver:
                     return
                 work, self._for_tables = self._for_tables, {}
             began = time.perf_counter()
-            epochs = {cluster: todo.last.epoch for cluster, todo in work.items()}
+            epochs = {cluster: todo.reached.epoch for cluster, todo in work.items()}
             rows = {c: todo.rows for c, todo in work.items() if todo.rows is not None}
             if rows:
                 self._derived.write_past({cluster: work[cluster].past for cluster in rows}, epochs)
                 self._derived.write_current(rows, epochs)
-            self.reached = self.reached | {
-                cluster: Reached(todo.last.epoch, todo.last.state_id.hex())
-                for cluster, todo in work.items()
-            }
+            self.reached = self.reached | {c: todo.reached for c, todo in work.items()}
             self._on_took("tables", time.perf_counter() - began)

@@ -1,24 +1,15 @@
 """Folding one cluster's epochs into rows: which ranges came and went. Pure.
 
-Facts carry their results, so a row needs no strategy code; a change is checked where it changes.
+The services' own ``evolve`` makes the images; rows are what differs between two of them.
 """
-
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
-from typing import Final
 
 import msgspec
 
-from stele.domain.facts import PlacementChanged, PlacementDropped
-from stele.domain.ring.ranges import Placement, PlacementError, Range, RangeReplicas, upper_bound
-
-
-class EpochChanges(msgspec.Struct, frozen=True):
-    """A winner, and what it changes in placements, in the order of its facts."""
-
-    epoch: int
-    state_id: bytes
-    facts: tuple[PlacementChanged | PlacementDropped, ...] = ()
+from stele.domain.evolve import evolve
+from stele.domain.facts import Epoch
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.ring.differences import differences
+from stele.domain.ring.ranges import RangeReplicas
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -44,69 +35,71 @@ class PastRow(msgspec.Struct, frozen=True):
 Key = tuple[str, int]
 """Placement and start of a row."""
 
-FIRST: Final = EpochChanges(0, bytes(16))
+
+class FoldError(Exception):
+    """A cluster's epochs do not fit each other, or its tables; the text says which, and what to do."""
 
 
 class ClusterFold:
-    """The placements of one cluster at ``last``. ``apply`` brings the next epoch."""
+    """The image of one cluster, and its rows with the epochs that they came in.
 
-    def __init__(self, placements: dict[str, HeldRows], last: EpochChanges = FIRST) -> None:
-        self.placements = placements
-        self.last = last
+    ``placements`` are those that the tables hold of epoch ``begun``: the epochs up to it make the image alone.
+    """
 
-    def apply(self, epoch: EpochChanges) -> tuple[list[PastRow], set[Key]]:
-        """The rows that went, and the keys that differ. Raises PlacementError; the fold is lost then."""
-        assert epoch.epoch == self.last.epoch + 1
+    def __init__(self, begun: int = 0, placements: dict[str, HeldRows] | None = None) -> None:
+        self.image = EMPTY_FOR_FOLLOWERS
+        self.begun = begun
+        self.placements = placements or {}
+
+    @property
+    def behind(self) -> bool:
+        """The events that were folded do not reach what the tables hold."""
+        return self.image.epoch < self.begun
+
+    def apply(self, epoch: Epoch) -> tuple[list[PastRow], set[Key]]:
+        """The rows that went, and the keys that differ. Raises FoldError; the fold is lost then."""
+        before, self.image = self.image, _evolved(self.image, epoch)
+        if epoch.epoch < self.begun:
+            return [], set()
+        if epoch.epoch == self.begun:
+            self._check_held()
+            return [], set()
+        return self._follow(before)
+
+    def _follow(self, before: Image) -> tuple[list[PastRow], set[Key]]:
+        now = self.image.epoch
         went: list[PastRow] = []
         touched: set[Key] = set()
-        for fact in epoch.facts:
-            for held in self._take(fact):
-                touched.add((fact.placement, held.row.start))
-                if held.from_epoch != epoch.epoch:  # came and went within one epoch: it never was
-                    went.append(PastRow(fact.placement, held.row, held.from_epoch, epoch.epoch))
-            if isinstance(fact, PlacementChanged):
-                rows = self.placements.setdefault(fact.placement, {})
-                for row in fact.added:
-                    rows[row.start] = Held(row, epoch.epoch)
-                    touched.add((fact.placement, row.start))
-        self.last = epoch
+        old, new = before.ring.placements, self.image.ring.placements
+        for name in sorted({*old, *new}):
+            if old.get(name) is new.get(name):
+                continue
+            rows = self.placements.setdefault(name, {})
+            removed, added = differences(old.get(name), new.get(name))
+            went += [PastRow(name, row, rows.pop(row.start).from_epoch, now) for row in removed]
+            rows.update((row.start, Held(row, now)) for row in added)
+            touched |= {(name, row.start) for row in (*removed, *added)}
+            if not rows:
+                del self.placements[name]
         return went, touched
 
-    def get(self, key: Key) -> Held | None:
-        """The row at a key now; None when it is gone."""
-        return self.placements.get(key[0], {}).get(key[1])
-
-    def _take(self, fact: PlacementChanged | PlacementDropped) -> list[Held]:
-        """Remove what a fact removes, once all of it fits."""
-        rows = self.placements.get(fact.placement)
-        if isinstance(fact, PlacementDropped):
-            return list(self.placements.pop(fact.placement, {}).values())
-        if rows is None:
-            Placement.of(fact.added)
-            return []
-        _check_fits(rows, fact)
-        return [rows.pop(range_.start) for range_ in fact.removed]
+    def _check_held(self) -> None:
+        held = {
+            name: [rows[start].row for start in sorted(rows)]
+            for name, rows in self.placements.items()
+        }
+        placements = self.image.ring.placements
+        if held != {name: [*placements[name].rows] for name in placements}:
+            raise FoldError(
+                f"the table placements holds other rows of epoch {self.begun} than the events make. Delete the "
+                "cluster's rows from placements and placements_past, or both folders, then start again."
+            )
 
 
-def _check_fits(rows: HeldRows, fact: PlacementChanged) -> None:
-    """What is removed are rows, and what is added covers the same tokens. Raises PlacementError."""
-    for range_ in fact.removed:
-        held = rows.get(range_.start)
-        if held is None or held.row.end != range_.end:
-            raise PlacementError(f"Range ({range_.start}, {range_.end}] of it is no row.")
-    if _spans(fact.removed) != _spans(fact.added):
-        raise PlacementError("What is added does not cover what is removed.")
-
-
-def _spans(ranges: Iterable[Range] | Sequence[RangeReplicas]) -> list[tuple[int, int]]:
-    """The tokens of the ranges as intervals that do not touch. Raises PlacementError on an overlap."""
-    ends = sorted((range_.start, upper_bound(range_.end)) for range_ in ranges)
-    if any(end > start for (_, end), (start, _) in pairwise(ends)):
-        raise PlacementError("Two of its ranges overlap.")
-    spans: list[tuple[int, int]] = []
-    for start, end in ends:
-        if spans and spans[-1][1] == start:
-            spans[-1] = (spans[-1][0], end)
-        else:
-            spans.append((start, end))
-    return spans
+def _evolved(image: Image, epoch: Epoch) -> Image:
+    try:
+        return evolve(image, epoch)
+    except Exception as error:  # a winner that does not fit is its cluster's trouble alone
+        raise FoldError(
+            f"epoch {epoch.epoch} does not fit the one before: {error!r}. Restore the topic."
+        ) from error

@@ -18,7 +18,8 @@ from pyspark.sql.streaming import StreamingQuery
 from stele.log.flows import flow_topic
 from stele.placements.chain import FRESH
 from stele.placements.derive import Deriver, Reached
-from stele.placements.tables import Events, upkeep
+from stele.placements.events import NewRows
+from stele.placements.tables import Events, merge, upkeep
 from stele.placements.watch import ANOTHER, TopicState, TopicWatch, epochs_pattern, flaw
 from stele.runtime.logs import get_logger
 
@@ -85,18 +86,24 @@ class Job:
         self._topics: dict[str, TopicState] = {}
         self._known: set[str] = set()
         self._delivered: set[str] = set()
+        self._certain: dict[str, int] = {}
         self._looked_s = self._kept_s = time.monotonic()
 
     @property
     def reached(self) -> dict[str, Reached]:
         return self._deriver.reached
 
+    @property
+    def strays(self) -> dict[str, int]:
+        """Records of other logs that were skipped, by cluster."""
+        return {cluster: head.strays for cluster, head in self._events.heads.items()}
+
     def start(self) -> StreamingQuery:
         """Start from the heads of table ``events``."""
         self._topics = self._watch.look()
         self._meet(self._topics)
         for cluster in sorted({*self._topics, *self._mine()}):
-            self._check(cluster)
+            self._check(cluster, self._topics.get(cluster), None)
         self._deriver.start()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self.query = (
@@ -153,16 +160,16 @@ class Job:
         pattern = re.compile(epochs_pattern(self.options.cluster, self.options.pattern))
         return [c for c in self._events.heads if pattern.fullmatch(flow_topic(c, "epochs"))]
 
-    def _check(self, cluster: str) -> None:
-        """Before the query: does the topic go on from the head, and from the same record?"""
-        head, now = self._events.heads.get(cluster, FRESH), self._topics.get(cluster)
-        why = flaw(head, now, None)
-        if not why and now is not None:
-            anchor = self._events.offset_of(cluster, head.epoch)
-            if not self._watch.continues(cluster, head, now, anchor):
-                why = ANOTHER
+    def _check(self, cluster: str, now: TopicState | None, before: TopicState | None) -> None:
+        """Does the topic go on from the head, and is the last winner still where it was read?"""
+        head = self._events.heads.get(cluster, FRESH)
+        why = flaw(head, now, before)
+        if not why and now is not None and not self._watch.continues(cluster, head, now):
+            why = ANOTHER
         if why:
             self._stop_cluster(cluster, why)
+        elif now is not None:
+            self._certain[cluster] = now.end
 
     def _stop_cluster(self, cluster: str, why: str) -> None:
         if cluster not in self.stopped:
@@ -205,7 +212,7 @@ class Job:
         began = time.perf_counter()
         self._deriver.check()
         records = batch.coalesce(self._spark.sparkContext.defaultParallelism)
-        new = self._events.append(records, frozenset(self.stopped))
+        new = self._judged(records)
         self._on_took("events", time.perf_counter() - began)
         for cluster, rows in new.items():
             if rows.stopped:
@@ -216,6 +223,20 @@ class Job:
         self._meet(new)
         self._deriver.offer(new)
         self._on_took("batch", time.perf_counter() - began)
+
+    def _judged(self, records: DataFrame) -> dict[str, NewRows]:
+        """Strays hold a cluster up until its anchor was looked at; then the batch is judged once more."""
+        new = self._events.append(records, frozenset(self.stopped), self._certain)
+        heads = self._events.heads
+        held_up = [
+            c for c, rows in new.items() if rows.stray and heads[c].next_offset <= rows.stray.offset
+        ]
+        if held_up:
+            topics = self._watch.look()
+            for cluster in held_up:
+                self._check(cluster, topics.get(cluster), self._topics.get(cluster))
+            merge(new, self._events.append(records, frozenset(self.stopped), self._certain))
+        return new
 
     def _meet(self, clusters: Iterable[str]) -> None:
         """Topics are made for clusters that do not have the one that is written."""

@@ -71,7 +71,8 @@ def head_of_cluster(cluster: str) -> str:
 def range_of_row(row: Mapping[str, Any]) -> RangeReplicas:
     """A row of the tables as the domain has it."""
     reads, writes = tuple(row["read_replicas"]), tuple(row["write_replicas"])
-    return RangeReplicas(row["range_start"], row["range_end"], reads, writes)
+    versions = row["version"], row["version_before"]
+    return RangeReplicas(row["range_start"], row["range_end"], reads, writes, *versions)
 
 
 def _by_placement(rows: Iterable[Row]) -> dict[str, list[RangeReplicas]]:

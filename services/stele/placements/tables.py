@@ -19,10 +19,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from pyspark.sql import DataFrame
 
+from stele.domain.facts import Epoch
 from stele.domain.ring.ranges import RangeReplicas
 from stele.placements import events
-from stele.placements.chain import Head
-from stele.placements.fold import EpochChanges, Held, HeldRows, PastRow
+from stele.placements.chain import FRESH, Head
+from stele.placements.fold import Held, HeldRows, PastRow
 from stele.placements.read import head_of_cluster, range_of_row
 
 EVENTS: Final = "events"
@@ -36,6 +37,8 @@ _RANGE: Final = [
     ("range_end", pa.int64()),
     ("read_replicas", pa.list_(pa.string())),
     ("write_replicas", pa.list_(pa.string())),
+    ("version", pa.int64()),
+    ("version_before", pa.int64()),
     ("from_epoch", pa.int64()),
 ]
 SCHEMAS: Final = {
@@ -54,8 +57,8 @@ ATTEMPTS: Final = 20
 """Commits of other processes that one of ours gives way to before it is an error."""
 
 _EVENTS_APP: Final = "stele-events"
-_NEEDED: Final = ["cluster", "row_kind", "epoch", "log_offset", "state_id", "reason"]
-_NEEDED_OF_FACTS: Final = ["fact_number", "fact_kind", "fact_json"]
+EPOCHS_AT_ONCE: Final = 5_000
+"""Epochs that are read at once: bounds memory when a cluster's image is made again."""
 
 
 class TableLost(Exception):
@@ -101,9 +104,7 @@ class Events:
         self._path = folder / EVENTS
         self.version = self._table.version()
         self._id = str(self._table.metadata().id)
-        found = events.new_rows(
-            self._read(pc.field("row_kind") == events.HEAD, [*_NEEDED, *_NEEDED_OF_FACTS])
-        )
+        found = events.new_rows(self._read(pc.field("row_kind") == events.HEAD))
         self.heads: dict[str, Head] = {c: rows.head for c, rows in found.items() if rows.head}
         self._check_whole()
 
@@ -126,54 +127,45 @@ class Events:
                 "changed. Remove the folder; the table is made again from the log."
             )
 
-    def append(self, records: DataFrame, stopped: frozenset[str]) -> dict[str, events.NewRows]:
+    def append(
+        self, records: DataFrame, stopped: frozenset[str], certain: Mapping[str, int]
+    ) -> dict[str, events.NewRows]:
         """Judge (cluster, offset, value) and commit what is above the heads, in one commit.
 
+        ``certain``: see ``chain.Judge``.
         Gives what the table holds more than before, whoever wrote it. Raises Conflict, TableLost, and
         what Spark raises.
         """
         merged: dict[str, events.NewRows] = {}
         for _ in range(ATTEMPTS):
-            _merge(merged, self._refresh()[0])
+            merge(merged, self._refresh()[0])
             number = (self._table.transaction_version(_EVENTS_APP) or 0) + 1
             mark = f"{_EVENTS_APP}-{number}-{id(self)}-{self.version}"
-            judged = records.mapInArrow(events.judge(self.heads, stopped), events.SPARK_SCHEMA)
+            judge = events.judge(self.heads, stopped, certain)
+            judged = records.mapInArrow(judge, events.SPARK_SCHEMA)
             failure: Exception | None = None
             try:
                 self._commit(judged, number, mark)
             except Exception as error:  # a conflict, or what this table cannot help
                 failure = error
             more, marks = self._refresh()
-            _merge(merged, more)
+            merge(merged, more)
             if mark in marks:
                 return merged
             if failure is not None and not marks:
                 raise failure
         raise Conflict(f"Another process wrote to {self._path} first, {ATTEMPTS} times.")
 
-    def changes_after(self, cluster: str, epoch: int) -> list[EpochChanges]:
-        """A cluster's epochs above one, as the table holds them."""
-        wanted = (
-            (pc.field("cluster") == cluster)
-            & (pc.field("epoch") > epoch)
-            & (
-                (pc.field("row_kind") == events.EPOCH)
-                | pc.field("fact_kind").isin(events.PLACEMENT_FACTS)
-            )
-        )
-        table = DeltaTable(str(self._path)).to_pyarrow_dataset()
-        rows = events.new_rows(table.to_table([*_NEEDED, *_NEEDED_OF_FACTS], wanted))
-        return rows[cluster].epochs if cluster in rows else []
-
-    def offset_of(self, cluster: str, epoch: int) -> int | None:
-        """Where an epoch's record lies in its topic."""
-        wanted = (
-            (pc.field("cluster") == cluster)
-            & (pc.field("row_kind") == events.EPOCH)
-            & (pc.field("epoch") == epoch)
-        )
-        found = self._read(wanted, ["log_offset"])["log_offset"].to_pylist()
-        return found[0] if found else None
+    def epochs_of(self, cluster: str) -> Iterator[Epoch]:
+        """A cluster's epochs from the first one up to its head."""
+        last = self.heads.get(cluster, FRESH).epoch
+        rows = DeltaTable(str(self._path)).to_pyarrow_dataset()
+        of_epochs = pc.field("row_kind").isin([events.EPOCH, events.FACT])
+        wanted = (pc.field("cluster") == cluster) & of_epochs
+        for first in range(1, last + 1, EPOCHS_AT_ONCE):
+            end = min(first + EPOCHS_AT_ONCE, last + 1)
+            these = wanted & (pc.field("epoch") >= first) & (pc.field("epoch") < end)
+            yield from events.new_rows(rows.to_table(filter=these))[cluster].epochs
 
     def _commit(self, judged: DataFrame, number: int, mark: str) -> None:
         with commit_lock(self.folder, EVENTS):
@@ -201,13 +193,7 @@ class Events:
             if mark:
                 marks.add(mark)
             for path in files:
-                wanted = (pc.field("row_kind") != events.FACT) | pc.field("fact_kind").isin(
-                    events.PLACEMENT_FACTS
-                )
-                rows = pq.read_table(
-                    path, columns=[*_NEEDED, *_NEEDED_OF_FACTS], filters=wanted, partitioning=None
-                )
-                _merge(found, events.new_rows(rows))
+                merge(found, events.new_rows(pq.read_table(path, partitioning=None)))
         self._table.load_as_version(newest)
         self.version = newest
         self.heads = self.heads | {c: rows.head for c, rows in found.items() if rows.head}
@@ -231,7 +217,7 @@ class Events:
         mark = infos[0].get("userMetadata") or "" if infos else ""
         return [self._path / add["path"] for add in adds if add["dataChange"]], mark
 
-    def _read(self, wanted: pc.Expression, columns: list[str]) -> pa.Table:
+    def _read(self, wanted: pc.Expression, columns: list[str] | None = None) -> pa.Table:
         return self._table.to_pyarrow_dataset().to_table(columns, wanted)
 
 
@@ -321,12 +307,14 @@ def upkeep(folder: Path) -> None:
             table.vacuum(dry_run=False)
 
 
-def _merge(into: dict[str, events.NewRows], more: Mapping[str, events.NewRows]) -> None:
+def merge(into: dict[str, events.NewRows], more: Mapping[str, events.NewRows]) -> None:
+    """Add what a later commit brings."""
     for cluster, rows in more.items():
         mine = into.setdefault(cluster, events.NewRows())
         mine.head = rows.head or mine.head
         mine.stopped = rows.stopped or mine.stopped
         mine.hole = rows.hole or mine.hole
+        mine.stray = rows.stray or mine.stray
         mine.epochs.extend(rows.epochs)
 
 
@@ -338,6 +326,8 @@ def _cells(cluster: str, placement: str, row: RangeReplicas, from_epoch: int) ->
         "range_end": row.end,
         "read_replicas": list(row.reads),
         "write_replicas": list(row.writes),
+        "version": row.version,
+        "version_before": row.version_before,
         "from_epoch": from_epoch,
     }
 

@@ -44,6 +44,8 @@ class Value(msgspec.Struct, frozen=True):
     end: int
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    version: int
+    version_before: int
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -158,7 +160,15 @@ def _values(
 
 def _value_of(marker: Marker, row: RangeReplicas, from_epoch: int) -> Value:
     return Value(
-        marker.epoch, marker.state_id, from_epoch, row.start, row.end, row.reads, row.writes
+        epoch=marker.epoch,
+        state_id=marker.state_id,
+        from_epoch=from_epoch,
+        start=row.start,
+        end=row.end,
+        reads=row.reads,
+        writes=row.writes,
+        version=row.version,
+        version_before=row.version_before,
     )
 
 

@@ -4,6 +4,7 @@ A topic that was deleted, made anew, truncated past the reader or has lost its e
 """
 
 import re
+import threading
 from typing import Final
 
 import msgspec
@@ -17,9 +18,10 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
+from stele.log.chain import digest_of
 from stele.log.ends import resolve
 from stele.log.flows import flow_topic
-from stele.placements.chain import FIRST_BYTES, Head, is_record_of
+from stele.placements.chain import Head
 
 TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 5.0
@@ -41,11 +43,12 @@ def epochs_pattern(cluster: str, pattern: str) -> str:
 
 
 class TopicWatch:
-    """Asks the brokers; every call blocks for some seconds at most. For one thread at a time."""
+    """Asks the brokers; every call blocks for some seconds at most."""
 
     def __init__(self, bootstrap: str, cluster: str, pattern: str = "") -> None:
         self.names: frozenset[str] = frozenset()
         """All topics of the brokers, as last seen."""
+        self._lock = threading.Lock()
         self._pattern = re.compile(epochs_pattern(cluster, pattern))
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._consumer = Consumer(
@@ -63,6 +66,10 @@ class TopicWatch:
 
     def look(self) -> dict[str, TopicState]:
         """The topics that are there, by cluster. Raises KafkaException, TimeoutError."""
+        with self._lock:
+            return self._look()
+
+    def _look(self) -> dict[str, TopicState]:
         topics = self._consumer.list_topics(timeout=TIMEOUT_S).topics
         self.names = frozenset(topics)
         names = [name for name in sorted(topics) if self._pattern.fullmatch(name)]
@@ -81,26 +88,29 @@ class TopicWatch:
             for name, begin, end in zip(names, begins, ends, strict=True)
         }
 
-    def continues(self, cluster: str, head: Head, now: TopicState, anchor: int | None) -> bool:
-        """Whether the record that made the head's state is where it was, or was truncated since."""
-        if anchor is None or not now.begin <= anchor < now.end:
+    def continues(self, cluster: str, head: Head, now: TopicState) -> bool:
+        """Whether the last winner is where it was read, or was truncated since."""
+        anchor = head.anchor
+        if anchor is None or not now.begin <= anchor.offset < now.end:
             return True
-        return is_record_of(head, self._first_bytes(cluster, anchor))
+        value = self._record(cluster, anchor.offset)
+        return value is not None and digest_of(value) == anchor.digest
 
-    def _first_bytes(self, cluster: str, offset: int) -> bytes:
+    def _record(self, cluster: str, offset: int) -> bytes | None:
+        """The record at an offset; None when there is none any more."""
         where = TopicPartition(flow_topic(cluster, "epochs"), 0, offset)
-        self._consumer.assign([where])
-        try:
-            message = self._consumer.poll(READ_TIMEOUT_S)
-        finally:
-            self._consumer.unassign()
+        with self._lock:
+            self._consumer.assign([where])
+            try:
+                message = self._consumer.poll(READ_TIMEOUT_S)
+            finally:
+                self._consumer.unassign()
         if message is None:
             raise TimeoutError(f"record {offset} of {where.topic} did not come")
         error = message.error()
         if error is not None and error.retriable():
             raise KafkaException(error)
-        there = error is None and message.offset() == offset
-        return (message.value() or b"")[:FIRST_BYTES] if there else b""
+        return message.value() if error is None and message.offset() == offset else None
 
 
 def flaw(head: Head, now: TopicState | None, before: TopicState | None) -> str:
@@ -128,5 +138,6 @@ _RECREATED: Final = (
 )
 
 ANOTHER: Final = (
-    f"the record of its newest epoch is another one now: its topic was made anew. {_RECREATED}"
+    "the record of its last epoch is not where it was read: its topic was made anew, or lost records. Restore "
+    f"the topic, or run `stele recover`. {_RECREATED}"
 )

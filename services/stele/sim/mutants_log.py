@@ -297,7 +297,6 @@ LOG_MUTANTS: Final = (
     lost_append_is_never_resolved,
     state_ids_without_chance,
     snapshot_is_one_record_off,
-    snapshot_forgets_requests,
     snapshot_forgets_topology,
     writer_trusts_its_own_image,
     watch_goes_on_one_epoch_late,

@@ -33,14 +33,14 @@ def test_rows_survive_being_packed(rows: Rows, known: list[str], count: int) -> 
 
 
 def test_a_node_needs_a_number_before_rows_name_it() -> None:
-    row = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a", "b"))
+    row, both = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a", "b")), NodeNumbers(("a", "b"))
     assert nodes_to_number([row], NO_NODES.with_node(0, "b")) == ((1, "a"),)
     with pytest.raises(KeyError):
         packed([row], NO_NODES)
     with pytest.raises(PlacementError, match="number that nobody has"):
-        unpacked(packed([row], NodeNumbers(("a", "b"))), NodeNumbers(("a",)))
+        unpacked(packed([row], both), NodeNumbers(("a",)))
     with pytest.raises(PlacementError, match="different lengths"):
-        unpacked(PackedRows((1,), (2,), (0,), (1,), (1,), ()), NO_NODES)
+        unpacked(msgspec.structs.replace(packed([row], both), ends=()), both)
 
 
 @given(change=row_changes(), at_most=st.integers(2, 6))

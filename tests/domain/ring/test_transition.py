@@ -45,7 +45,7 @@ def planned(before: Ring, after: Ring, rf: int = 2) -> TransitionPlan:
 
 
 def step(placement: Placement, plan: TransitionPlan, name: str) -> Placement:
-    delta = STEPS[name](placement, plan)
+    delta = STEPS[name](placement, plan, 0)
     return apply(placement, delta.removed, delta.added)
 
 
@@ -89,7 +89,7 @@ def test_a_join_goes_through_the_steps_of_the_worked_example() -> None:
 def test_a_leave_goes_through_the_steps_of_the_worked_example() -> None:
     placement, plan = at_rest(ABCX), planned(ABCX, ABC)
     assert written(placement) == ABCX_AT_REST
-    assert transition.split_delta(placement, plan) == PlacementDelta()
+    assert transition.split_delta(placement, plan, 0) == PlacementDelta()
     placement = step(placement, plan, "write_both_read_old")
     assert written(placement) == [
         "(MIN,100] AX | AXB",
@@ -112,12 +112,12 @@ def test_a_leave_goes_through_the_steps_of_the_worked_example() -> None:
 
 def test_a_delta_names_the_rows_that_change_and_no_others() -> None:
     placement, plan = at_rest(ABC), planned(ABC, ABCX)
-    split = transition.split_delta(placement, plan)
+    split = transition.split_delta(placement, plan, 0)
     assert split.removed == (Range(100, 200),)
     assert [(row.start, row.end) for row in split.added] == [(100, 150), (150, 200)]
     placement = apply(placement, split.removed, split.added)
     affected = (Range(MIN_TOKEN, 100), Range(100, 150), Range(300, MIN_TOKEN))
-    assert transition.write_both_read_old(placement, plan).removed == affected
+    assert transition.write_both_read_old(placement, plan, 0).removed == affected
 
 
 def test_gained_and_lost_ranges_of_the_worked_example() -> None:
@@ -130,15 +130,12 @@ def test_gained_and_lost_ranges_of_the_worked_example() -> None:
     assert gained(planned(ABCX, ABC), "B") == around
 
 
-@pytest.mark.parametrize("start", [None, EMPTY_RING])
-def test_the_first_node_takes_a_ring_that_nobody_replicates(start: Placement | None) -> None:
+def test_the_first_node_takes_a_ring_that_nobody_replicates() -> None:
     rf = {"dc1": 3}
     plan = prepare_rings({}, {0: "A", 10: "A"}, {}, {"A": ONE_RACK}, rf).plan
     assert {row.old for row in plan.rows} == {()}
-    split = transition.split_delta(start, plan)
-    placement = (
-        Placement.of(split.added) if start is None else apply(start, split.removed, split.added)
-    )
+    split = transition.split_delta(EMPTY_RING, plan, 0)
+    placement = apply(EMPTY_RING, split.removed, split.added)
     assert written(placement) == ["(MIN,0] ", "(0,10] ", "(10,MIN] "]
     placement = step(placement, plan, "write_both_read_old")
     assert written(placement) == ["(MIN,0]  | A", "(0,10]  | A", "(10,MIN]  | A"]
@@ -199,7 +196,7 @@ def test_numbers_and_versions_do_not_matter_at_rest() -> None:
     assert equals_at_rest(live, at_rest(ABC), [WHOLE_RING])
 
 
-def test_rows_that_a_step_writes_carry_its_version_and_others_keep_theirs() -> None:
+def test_rows_whose_replicas_a_step_changes_carry_its_version_and_others_keep_theirs() -> None:
     placement, plan = at_rest(ABC), planned(ABC, ABCX)
     versions = list[list[int]]()
     for version, name in enumerate(("split", "write_both_read_old", "finish"), start=7):
@@ -207,7 +204,7 @@ def test_rows_that_a_step_writes_carry_its_version_and_others_keep_theirs() -> N
         placement = apply(placement, delta.removed, delta.added)
         versions.append([row.version for row in placement.rows])
         assert STEPS[name](placement, plan, version + 1) == PlacementDelta()
-    assert versions == [[0, 7, 7, 0, 0], [8, 8, 7, 0, 8], [9, 9, 7, 0, 9]]
+    assert versions == [[0, 0, 0, 0, 0], [8, 8, 0, 0, 8], [9, 9, 0, 0, 9]]
 
 
 def test_prepare_refuses_that_two_replicas_vanish_at_once() -> None:

@@ -35,7 +35,7 @@ def walked(change: Change, rf: dict[str, int]) -> list[Placement]:
     """The placements from before the operation to after its last step: five."""
     placements, plan = [at_rest(change[0], rf)], planned(change, rf)
     for step in FORWARD:
-        delta = step(placements[-1], plan)
+        delta = step(placements[-1], plan, 0)
         placements.append(apply(placements[-1], delta.removed, delta.added))
     return placements
 
@@ -87,10 +87,10 @@ def test_rollback_from_any_step_restores_the_very_rows(change: Change, rf: dict[
     before, *reached = walked(change, rf)
     plan, encoded = planned(change, rf), msgspec.json.encode(before.rows)
     for placement in reached:
-        delta = transition.rollback(placement, plan)
+        delta = transition.rollback(placement, plan, 0)
         restored = apply(placement, delta.removed, delta.added)
         assert msgspec.json.encode(restored.rows) == encoded
-    assert transition.rollback(before, plan) == transition.PlacementDelta()
+    assert transition.rollback(before, plan, 0) == transition.PlacementDelta()
 
 
 @given(change=changes(), rf=some_rf)
@@ -99,16 +99,16 @@ def test_a_step_may_follow_any_other_and_be_repeated(change: Change, rf: dict[st
     for (_, start), (step, reached) in permutations(
         list(zip(FORWARD, placements[1:], strict=True)), 2
     ):
-        delta = step(start, plan)
+        delta = step(start, plan, 0)
         assert apply(start, delta.removed, delta.added) == reached
-        assert step(reached, plan) == transition.PlacementDelta()
+        assert step(reached, plan, 0) == transition.PlacementDelta()
 
 
 @given(change=changes(), rf=some_rf)
 def test_a_delta_holds_no_row_that_stays(change: Change, rf: dict[str, int]) -> None:
     placements, plan = walked(change, rf), planned(change, rf)
     for placement, step in zip(placements, FORWARD, strict=False):
-        delta = step(placement, plan)
+        delta = step(placement, plan, 0)
         assert not set(delta.added) & set(placement.rows)
         assert set(delta.removed) <= {range_of(row) for row in placement.rows}
 

@@ -54,7 +54,7 @@ STEPS: tuple[Step, ...] = (
     Step("refusals", "What must not happen is refused", refusals.run, ("leave",)),
     Step(
         "together",
-        "Two nodes join at once, a leave waits for room",
+        "Two nodes join at once; of two leaves one waits for the other",
         together.run,
         ("leave", "refusals"),
     ),

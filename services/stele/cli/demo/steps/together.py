@@ -1,15 +1,13 @@
-"""Two nodes join at once, as one transition, while a leave that needs the same ranges waits for room.
+"""Two nodes join at once, as one transition; then two leave, and the second waits for the first's ranges.
 
-The coordinator stands still (SIGSTOP) until all three have asked, so that it sees them together; then it
-opens both joins with one plan, and the leave once they are done.
+The coordinator stands still (SIGSTOP) until both have asked, so that it sees them together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-
-import msgspec
+from collections.abc import Callable
 
 from stele.cli.demo.operation import DEADLINE_S, TICK_S
 from stele.cli.demo.scene import Scene
@@ -20,71 +18,88 @@ from stele.domain.names import UNFINISHED, NodeState, RequestStatus
 from stele.runtime.answers.metadata_log import RequestAnswer
 
 RACKS = ("r2", "r3")
-LEAVING = "n2"
-
-
-class Watch(msgspec.Struct):
-    """What was seen of the three requests while they ran."""
-
-    together: bool = False
-    """Both joins were one transition."""
-    waited: bool = False
-    """The leave was pending meanwhile."""
-    state: str = ""
-
-    def look(self, joins: list[RequestAnswer], leave: RequestAnswer) -> str:
-        """Take note; the joins' state when it is news, else nothing."""
-        transitions = [answer.transition for answer in joins]
-        first = transitions[0]
-        if first is None or any(each != first for each in transitions):
-            return ""
-        self.together = self.together or len(first.subjects) == len(joins)
-        pending = leave.request.status is RequestStatus.PENDING
-        self.waited = self.waited or (self.together and pending)
-        news = "" if first.state == self.state else str(first.state)
-        self.state = str(first.state)
-        return news
+LEAVING = ("n2", "n3")
+Look = Callable[[list[RequestAnswer]], bool]
 
 
 async def run(scene: Scene) -> None:
+    await _join(scene)
+    await _leave(scene)
+
+
+async def _join(scene: Scene) -> None:
     paused = scene.site.pause("coordinator")
-    scene.timeline.note("the coordinator stands still while three requests come")
+    scene.timeline.note("the coordinator stands still while two nodes ask to join")
     try:
         names = await asyncio.gather(*(start_node(scene, rack) for rack in RACKS))
-        joins = [await request_of(scene, name) for name in names]
-        outcome = await scene.site.submit(Leave(LEAVING), "n5 and n6 take over")
+        requests = [await request_of(scene, name) for name in names]
     finally:
         scene.site.resume(paused)
-    scene.timeline.note(f"{', '.join(names)} and the leave of {LEAVING} are pending: it goes on")
-    watch = await _watch(scene, joins, outcome.request_id)
+    scene.timeline.note(f"{' and '.join(names)} are pending: it goes on")
+    shared = await _watch(scene, requests, _share_a_transition)
     normal = [await scene.node_is(name, NodeState.NORMAL) for name in names]
     scene.timeline.check(
         "two nodes join as one transition",
-        watch.together and all(normal),
-        f"{' and '.join(names)} {'shared' if watch.together else 'did not share'} a transition",
+        shared and all(normal),
+        f"{' and '.join(names)} {'shared' if shared else 'did not share'} a transition",
     )
-    left = await scene.node_is(LEAVING, NodeState.LEFT)
+
+
+async def _leave(scene: Scene) -> None:
+    paused = scene.site.pause("coordinator")
+    try:
+        outcomes = [
+            await scene.site.submit(Leave(name), "the new nodes take over") for name in LEAVING
+        ]
+    finally:
+        scene.site.resume(paused)
+    scene.timeline.note(f"{' and '.join(LEAVING)} have asked to leave")
+    waited = await _watch(scene, [o.request_id for o in outcomes], _one_waits_for_the_other)
+    left = [await scene.node_is(name, NodeState.LEFT) for name in LEAVING]
     scene.timeline.check(
-        "a leave of the same ranges waits for room, then runs",
-        watch.waited and left,
-        f"{LEAVING} {'has left' if left else 'is still there'}"
-        f"{', after it waited' if watch.waited else '; it was never seen waiting'}",
+        "a leave waits for the ranges of another, then runs",
+        waited and all(left),
+        f"{' and '.join(LEAVING)} {'have left' if all(left) else 'have not both left'}"
+        f"{', one after the other' if waited else '; none was seen waiting'}",
     )
 
 
-async def _watch(scene: Scene, joins: list[str], leave: str) -> Watch:
-    """Until all three are finished. Raises UnreachableError."""
-    watch, end = Watch(), time.monotonic() + 2 * DEADLINE_S
+def _share_a_transition(answers: list[RequestAnswer]) -> bool:
+    first, *others = (answer.transition for answer in answers)
+    return (
+        first is not None
+        and len(first.subjects) == len(answers)
+        and all(each == first for each in others)
+    )
+
+
+def _one_waits_for_the_other(answers: list[RequestAnswer]) -> bool:
+    waiting = [a for a in answers if a.request.status is RequestStatus.PENDING]
+    return len(waiting) == 1 and any(a.transition is not None for a in answers)
+
+
+async def _watch(scene: Scene, requests: list[str], look: Look) -> bool:
+    """Whether ``look`` ever held until all were finished. Raises UnreachableError."""
+    seen, shown, end = False, dict[str, str](), time.monotonic() + 2 * DEADLINE_S
     while True:
-        answers = [await scene.site.request_or_none(each) for each in (*joins, leave)]
+        answers = [await scene.site.request_or_none(each) for each in requests]
         known = [answer for answer in answers if answer is not None]
         if len(known) == len(answers):
-            news = watch.look(known[:-1], known[-1])
-            if news:
-                scene.timeline.note(f"epoch {known[0].epoch:>4}  both in {news}", "cyan")
+            seen = seen or look(known)
+            _show(scene, known, shown)
             if all(answer.request.status not in UNFINISHED for answer in known):
-                return watch
+                return seen
         if time.monotonic() > end:
             states = ", ".join(f"{a.request.request_id} is {a.request.status}" for a in known)
-            raise UnreachableError(f"Waited {2 * DEADLINE_S:.0f} s for three requests: {states}.")
+            raise UnreachableError(f"Waited {2 * DEADLINE_S:.0f} s for the requests: {states}.")
         await asyncio.sleep(TICK_S)
+
+
+def _show(scene: Scene, answers: list[RequestAnswer], shown: dict[str, str]) -> None:
+    for answer in answers:
+        request, transition = answer.request, answer.transition
+        state = str(transition.state if transition else request.status)
+        if shown.get(request.request_id) != state:
+            shown[request.request_id] = state
+            note = f"epoch {answer.epoch:>4}  {request.kind} {request.node_id}: {state}"
+            scene.timeline.note(note, "cyan")

@@ -1,0 +1,149 @@
+"""Terms that change, memory that is lost, and commands that the log refuses."""
+
+from collections.abc import Callable
+
+import pytest
+
+from stele.coordinator.steps import Memory, Observed, next_steps
+from stele.domain.commands import (
+    Advance,
+    AdvanceFence,
+    Envelope,
+    Leave,
+    Rejection,
+    command_name,
+)
+from stele.domain.names import RequestStatus, TransitionState
+from tests.coordinator.stories import joining, reach, spread, status_of
+from tests.coordinator.world import three_nodes
+
+STATE = TransitionState
+
+
+def test_a_stale_term_does_nothing() -> None:
+    world = three_nodes()
+    world.add("a2")
+    seen = Observed(world.image, world.brain.acks, world.brain.reports, 0, world.now_s)
+    steps = next_steps(Memory(), seen, world.limits)
+    assert not steps.commands and not steps.orders
+    assert "another coordinator" in steps.waiting_for
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+@pytest.mark.parametrize("zombie", [False, True])
+@pytest.mark.parametrize(
+    "state",
+    [STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_NEW, STATE.FINISHING],
+)
+def test_a_successor_without_memory_goes_on(
+    state: TransitionState, *, zombie: bool, fenced: bool
+) -> None:
+    world = three_nodes(rf=3)
+    world.add("a2")
+    world.nodes["b1"].applies = not fenced  # so that a fence is written for itself
+    reach(world, "join-a2", state, fenced=None if state is STATE.FINISHING else fenced)
+    world.nodes["b1"].applies = True
+    world.replace_brain(zombie=zombie)
+    world.run()
+    assert status_of(world, "join-a2") is RequestStatus.DONE
+    assert world.image.topology.coordinator.term == 2
+
+
+def test_a_repeated_command_is_the_same_command() -> None:
+    world = three_nodes()
+    world.add("a2")
+    world.log_down_until_s = world.now_s + 7
+    sent: list[tuple[str, str]] = []
+    while world.now_s < world.log_down_until_s:
+        sent += [(type(e.command).__name__, e.request_id) for e in world.tick().commands]
+    assert len(sent) >= 3
+    assert len(set(sent)) == 1
+    world.run()
+
+
+def test_commands_of_a_step_that_is_over_are_refused() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    codes = [
+        world.apply(command).code  # type: ignore[union-attr]
+        for command in (
+            Advance(term=1, version=world.version - 1),
+            AdvanceFence(1, world.version - 1),
+            Advance(term=0, version=world.version),
+        )
+    ]
+    assert codes == ["overtaken", "overtaken", "stale_term"]
+
+
+def test_a_node_that_restarts_with_an_earlier_clock_is_heard_again() -> None:
+    world = three_nodes()
+    node = world.nodes["b1"]
+    node.boot, node.sequence = 0, 0
+    world.pass_s(3)
+    assert world.brain.acks.silent_for_s("b1", world.now_s) > 2
+    world.pass_s(12)
+    assert world.brain.acks.silent_for_s("b1", world.now_s) < 1
+
+
+INTERNAL = Rejection("internal", "The command could not be decided.", "Look into the log.")
+
+
+def _refuse_to_open(*poison: str) -> Callable[[Envelope], Rejection | None]:
+    """A metadata log that fails on openings: on all, or on those that name one of these requests."""
+
+    def refuse(envelope: Envelope) -> Rejection | None:
+        command = envelope.command
+        if not isinstance(command, Advance):
+            return None
+        opened = {i for group in command.open for i in group}
+        return INTERNAL if opened and (not poison or opened & {*poison}) else None
+
+    return refuse
+
+
+def test_an_opening_that_the_log_cannot_decide_does_not_stop_what_moves_and_says_why() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.refuse = _refuse_to_open()
+    world.apply(Leave("c1"), "leave-c1")
+    world.nodes["a2"].mute = False
+    why = set()
+    while status_of(world, "join-a2") is not RequestStatus.DONE:
+        for wait in world.tick().waits:
+            if "leave-c1" in wait.request_ids and "refused" in wait.what:
+                why.add(wait.what)
+        assert world.now_s < 200
+    steps = world.pass_s(10)
+    assert status_of(world, "leave-c1") is RequestStatus.PENDING
+    assert any("internal" in wait.what for wait in steps.waits if "leave-c1" in wait.request_ids)
+    world.refuse = _refuse_to_open("nobody")
+    world.run()
+    assert status_of(world, "leave-c1") is RequestStatus.DONE
+
+
+def test_an_opening_that_the_log_cannot_decide_does_not_stop_other_openings() -> None:
+    world = spread()
+    world.refuse = _refuse_to_open("leave-a1")
+    for name in ("a1", "a3", "a5", "a7"):
+        world.apply(Leave(name), f"leave-{name}")
+    world.until(
+        lambda: all(
+            status_of(world, f"leave-{n}") is RequestStatus.DONE for n in ("a3", "a5", "a7")
+        ),
+        "the other leaves",
+    )
+    assert status_of(world, "leave-a1") is RequestStatus.PENDING
+    world.refuse = _refuse_to_open("nobody")
+    world.run()
+    assert status_of(world, "leave-a1") is RequestStatus.DONE
+
+
+def test_what_was_refused_is_asked_again_under_another_id() -> None:
+    world = three_nodes()
+    world.refuse = _refuse_to_open()
+    world.add("a2")
+    ids = [
+        envelope.request_id
+        for _ in range(60)
+        for envelope in world.tick().commands
+        if command_name(envelope.command) == "advance"
+    ]
+    assert len(ids) == len({*ids}) > 3
