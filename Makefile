@@ -5,7 +5,7 @@ SETUP  := .venv/.setup-done
 LOCK   := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo test check bench lock up down compose-test clean
+.PHONY: help setup demo test test-fast check bench lock up down compose-test clean
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -27,6 +27,9 @@ demo: setup ## a real cluster on this machine, under load, with what happened
 
 test: check ## everything that must hold
 	$(BIN)/pytest
+
+test-fast: check ## the same without what takes minutes
+	$(BIN)/pytest -m "not slow and not end_to_end and not spark and not deploy and not browser"
 
 check: setup ## style, types, import rules, dead code, schema compatibility
 	$(BIN)/ruff format --check

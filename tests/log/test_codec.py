@@ -28,7 +28,7 @@ from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind, ReportStatus, TransitionState
 from stele.domain.requests.decisions import refusal
-from stele.domain.requests.facts import DecidedGeneration, RequestForgotten
+from stele.domain.requests.facts import DecidedGeneration, DecidedRequests, RequestForgotten
 from stele.domain.ring.facts import PlacementDropped
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
@@ -91,6 +91,7 @@ def test_every_kind_of_fact_comes_back() -> None:
             Rejection("no", "No.", "Ask again.", {"why": "so"}),
         ),
         DecidedGeneration(1, 2, 3, bytes(range(8))),
+        DecidedRequests(1, 2, {"r": 3}),
         SettingChanged("key", ""),
         SettingChanged("key", "x" * 65_536),
     ]

@@ -286,7 +286,8 @@ def test_a_barrier_covers_what_others_committed_before_it() -> None:
     assert one.pipeline.fold.image.features.settings["two"] == "v"
 
 
-def test_a_record_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fact_that_is_too_large_for_a_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stele.log.pipeline.PART_BYTES", 500)
     monkeypatch.setattr("stele.log.pipeline.MAX_RECORD_BYTES", 1000)
     partition = MemoryPartition()
     writer = create(partition)

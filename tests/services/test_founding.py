@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from stele.domain.facts import Epoch
+from stele.domain.requests.ids import named
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic
 from stele.metadata_log.evidence import GUARD_KEY
@@ -198,7 +199,7 @@ def test_a_record_of_another_log_stops_nobody(start: Start, kafka: str, cluster:
 def test_a_command_for_another_log_is_not_decided(start: Start) -> None:
     service = start(STELE_FOUND="auto").wait_healthy()
     command = {"type": "set_setting", "name": "a", "value": "1"}
-    body = {"request_id": "r", "command": command, "log_id": "07" * 16}
+    body = {"request_id": named("r"), "command": command, "log_id": "07" * 16}
     answer = service.http.post("/v1/commands", json=body)
     assert (answer.status_code, answer.json()["code"]) == (412, "other_log")
     body["log_id"] = service.get("/v1/state")["log_id"]

@@ -14,7 +14,7 @@ from stele.domain.requests.domain import DOMAIN as REQUESTS
 from stele.domain.ring.domain import DOMAIN as RING
 from stele.domain.schema.domain import DOMAIN as SCHEMA
 from stele.domain.staging.domain import DOMAIN as STAGING
-from stele.domain.staging.facts import Part
+from stele.domain.staging.image import with_those_inside
 from stele.domain.topology.domain import DOMAIN as TOPOLOGY
 
 DOMAINS: Final[tuple[Domain, ...]] = (
@@ -47,13 +47,8 @@ def required_features(facts: Iterable[Fact]) -> tuple[str, ...]:
 
     A part tells what its facts need, so that nobody goes past it who could not fold its commit.
     """
-    needed = set[str]()
-    for fact in facts:
-        if isinstance(fact, Part):
-            needed.update(required_features(fact.facts))
-        elif type(fact) in FEATURES_OF_FACTS:
-            needed.add(FEATURES_OF_FACTS[type(fact)])
-    return tuple(sorted(needed))
+    kinds = map(type, with_those_inside(facts))
+    return tuple(sorted({FEATURES_OF_FACTS[kind] for kind in kinds if kind in FEATURES_OF_FACTS}))
 
 
 DECISIONS: Final[dict[type, Any]] = {

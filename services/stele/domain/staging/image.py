@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from stele.domain.base import Fact
-from stele.domain.staging.facts import PartsCommitted, StagedFact
+from stele.domain.staging.facts import Part, PartsCommitted, StagedFact
 
 
 class StagingImage(msgspec.Struct, frozen=True):
@@ -19,6 +19,14 @@ class StagingImage(msgspec.Struct, frozen=True):
         assert (self.staging_id, len(self.parts)) == (commit.staging_id, commit.parts)
         for facts in self.parts:
             yield from facts
+
+
+def with_those_inside(facts: Iterable[Fact]) -> Iterator[Fact]:
+    """The facts, and those that they stage."""
+    for fact in facts:
+        yield fact
+        if isinstance(fact, Part):
+            yield from fact.facts
 
 
 def unfolded(staging: StagingImage, facts: Iterable[Fact]) -> Iterator[Fact]:
