@@ -14,7 +14,7 @@ from stele.cli.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, number_in, 
 from stele.cli.demo.operation import Fault, step_durations
 from stele.cli.demo.scenario import STEPS, chosen_steps
 from stele.cli.demo.steps.library import library_files
-from stele.cli.demo.steps.together import Watch
+from stele.cli.demo.steps.together import one_waits_for_the_other, share_a_transition
 from stele.cli.errors import CliError
 from stele.cli.facts import EpochRow
 from stele.domain.topology.facts import TransitionSummary
@@ -72,17 +72,20 @@ def answer(status: str, request_id: str, found: dict[str, object] | None) -> Req
 
 
 def test_two_joins_are_together_only_in_one_transition() -> None:
-    watch = Watch()
     apart = [answer("running", n, transition("write_both_read_old", n)) for n in ("a", "b")]
-    leave = answer("pending", "leave", None)
-    assert watch.look(apart, leave) == ""
-    assert not watch.together
+    assert not share_a_transition(apart)
+    assert not share_a_transition([answer("pending", n, None) for n in ("a", "b")])
     both = transition("write_both_read_old", "a", "b")
-    joins = [answer("running", name, both) for name in ("a", "b")]
-    assert watch.look(joins, answer("running", "leave", transition("finishing", "leave"))) != ""
-    assert (watch.together, watch.waited) == (True, False)
-    assert watch.look(joins, leave) == ""
-    assert watch.waited
+    assert share_a_transition([answer("running", name, both) for name in ("a", "b")])
+
+
+def test_a_leave_waits_while_it_is_pending_beside_one_that_runs() -> None:
+    runs = answer("running", "a", transition("write_both_read_old", "a"))
+    waits, done = answer("pending", "b", None), answer("done", "a", None)
+    assert one_waits_for_the_other([runs, waits])
+    assert not one_waits_for_the_other([waits, waits])
+    assert not one_waits_for_the_other([done, waits])
+    assert not one_waits_for_the_other([runs, runs])
 
 
 def test_a_fault_waits_until_data_moves() -> None:

@@ -48,7 +48,7 @@ def _groups(desk: Desk) -> list[list[Request]]:
 
 
 def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Request]]) -> bool:
-    """A node that has just asked for the same and was not heard yet may soon go with them, as one transition."""
+    """A node that has just asked for the same and was not heard yet may go with them, as one transition."""
     kind, now_s = group[0].kind, desk.seen.now_s
     if not OPERATIONS[kind].grouped or len(group) >= desk.limits.group:
         return False

@@ -22,7 +22,7 @@ from stele.log.port import Log, Look, Record
 from stele.log.pulse import LONGEST_PAUSE_S, Pulse
 
 LOOK_EVERY_S: Final = 2.0
-LONGEST_WITHOUT_LOOK_S: Final = 10.0
+LONGEST_WITHOUT_LOOK_S: Final = 8.0
 TICK_S: Final = 0.25
 RETRY_S: Final = 0.5
 SHORT_LOG_S: Final = 8.0

@@ -36,7 +36,7 @@ async def _join(scene: Scene) -> None:
     finally:
         scene.site.resume(paused)
     scene.timeline.note(f"{' and '.join(names)} are pending: it goes on")
-    shared = await _watch(scene, requests, _share_a_transition)
+    shared = await _watch(scene, requests, share_a_transition)
     normal = [await scene.node_is(name, NodeState.NORMAL) for name in names]
     scene.timeline.check(
         "two nodes join as one transition",
@@ -54,7 +54,7 @@ async def _leave(scene: Scene) -> None:
     finally:
         scene.site.resume(paused)
     scene.timeline.note(f"{' and '.join(LEAVING)} have asked to leave")
-    waited = await _watch(scene, [o.request_id for o in outcomes], _one_waits_for_the_other)
+    waited = await _watch(scene, [o.request_id for o in outcomes], one_waits_for_the_other)
     left = [await scene.node_is(name, NodeState.LEFT) for name in LEAVING]
     scene.timeline.check(
         "a leave waits for the ranges of another, then runs",
@@ -64,7 +64,8 @@ async def _leave(scene: Scene) -> None:
     )
 
 
-def _share_a_transition(answers: list[RequestAnswer]) -> bool:
+def share_a_transition(answers: list[RequestAnswer]) -> bool:
+    """All of them are subjects of one transition, and it has no others."""
     first, *others = (answer.transition for answer in answers)
     return (
         first is not None
@@ -73,7 +74,8 @@ def _share_a_transition(answers: list[RequestAnswer]) -> bool:
     )
 
 
-def _one_waits_for_the_other(answers: list[RequestAnswer]) -> bool:
+def one_waits_for_the_other(answers: list[RequestAnswer]) -> bool:
+    """One is pending while another is under way."""
     waiting = [a for a in answers if a.request.status is RequestStatus.PENDING]
     return len(waiting) == 1 and any(a.transition is not None for a in answers)
 
