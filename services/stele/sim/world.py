@@ -1,7 +1,7 @@
 """One run's world: all processes, what happens to them, and the way to rest after the faults."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from stele.coordinator.knowledge import Limits, Wait
@@ -263,7 +263,20 @@ def lost_for_good(world: World) -> list[str]:
         for change in moved
         for replicas in change.replica_sets()
         if len(replicas - gone) < majority(len(replicas)) and not _turns_back(image, change)
-    ]
+    ] + [*_lost_in_plans(image, gone)]
+
+
+def _lost_in_plans(image: Image, gone: set[str]) -> Iterator[str]:
+    """Ranges of open transitions that are read from their new replicas already: also those of keyspaces that
+    are younger than the version before.
+    """
+    for open_ in image.topology.open():
+        for placement, plan in open_.plans.items():
+            for row in plan.rows:
+                reads = image.ring.placements[placement].row_for(row.end).reads
+                replicas = {*row.new}
+                if reads == row.new != row.old and len(replicas - gone) < majority(len(replicas)):
+                    yield f"token {row.end} misses {sorted(replicas & gone)}"
 
 
 def _turns_back(image: Image, change: Change) -> bool:
