@@ -16,6 +16,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from statistics import median
+from unittest.mock import patch
 
 from benchmarks.numbers import measured
 from stele.node import store as store_module
@@ -104,10 +105,10 @@ def main() -> None:
             times: dict[str, list[float]] = {name: [] for name in kinds}
             for round_ in range(ROUNDS):
                 for name, pragmas in kinds.items():
-                    store_module.PRAGMAS = pragmas  # type: ignore[misc]
                     folder = root / f"{name}-{clients}-{round_}"
                     folder.mkdir()
-                    rate, took = asyncio.run(measure(folder, clients, given.seconds))
+                    with patch.object(store_module, "PRAGMAS", pragmas):
+                        rate, took = asyncio.run(measure(folder, clients, given.seconds))
                     rates[name].append(rate)
                     times[name] += took
             for name in kinds:

@@ -181,7 +181,7 @@ def test_get_writes_the_bytes_as_they_are(
     out = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr(sys, "stdout", out)
     assert stele("get", "library", "key").exit_code == 0
-    assert out.buffer.getvalue() == b"\x00\xff\n"  # type: ignore[attr-defined]
+    assert out.buffer.getvalue() == b"\x00\xff\n"
 
 
 def test_get_of_a_key_that_is_not_there_fails(server: Server, stele: Stele) -> None:

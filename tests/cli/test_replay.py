@@ -7,7 +7,8 @@ import pytest
 from confluent_kafka import Producer
 
 from stele.cli.main import run
-from stele.domain.facts import ClusterCreated, Epoch
+from stele.domain.cluster.facts import ClusterCreated
+from stele.domain.facts import Epoch
 from stele.domain.snapshot import state_hash
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic

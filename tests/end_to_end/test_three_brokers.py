@@ -41,7 +41,7 @@ def _states(stack: Stack, http: httpx.Client) -> dict[str, str]:
     return {node["node_id"]: node["state"] for node in found["nodes"]}
 
 
-def _command(stack: Stack, http: httpx.Client, name: str, **command: object) -> None:
+def _command(stack: Stack, http: httpx.Client, name: str, /, **command: object) -> None:
     """Ask until the outcome is known: the same id takes effect once."""
     body = {"request_id": named(name), "actor": "test", "reason": "brokers", "command": command}
     for _ in range(TRIES):

@@ -1,5 +1,7 @@
 """Structs and Avro schemas say the same: whatever the core can hold comes back unchanged."""
 
+from typing import cast
+
 import fastavro
 import msgspec
 import pytest
@@ -37,8 +39,9 @@ from stele.domain.snapshot import image_to_facts
 from stele.domain.staging.facts import Part, PartsCommitted
 from stele.domain.topology.facts import TransitionMarked, TransitionPlanned, TransitionUnplanned
 from stele.log import codec
+from stele.log.chain import MAGIC
 from stele.log.codec import DecodeError
-from stele.log.schemas import HEADER_BYTES, MAGIC, header_of, load_schemas, schema_folder
+from stele.log.schemas import HEADER_BYTES, header_of, load_schemas, schema_folder
 from tests.domain.history import join, three_nodes
 
 
@@ -133,10 +136,11 @@ def samples() -> list[commands.AnyCommand]:
         Rollback: Rollback(3, "t", "why", ("a",)),
     }
     plain = {str: "text", int: 12}
-    return [
+    made = [
         special.get(kind) or kind(*(plain[field.type] for field in msgspec.structs.fields(kind)))
         for kind in Command.__subclasses__()
     ]
+    return cast("list[commands.AnyCommand]", made)
 
 
 @pytest.mark.parametrize("command", samples(), ids=commands.command_name)

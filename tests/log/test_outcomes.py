@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-import stele.domain.decide as decisions
 from stele.domain.commands import (
     AnyCommand,
     Cancel,
@@ -18,6 +17,7 @@ from stele.domain.commands import (
     SetSetting,
 )
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.registry import DECISIONS
 from stele.domain.requests import memory
 from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, uuid7
@@ -161,7 +161,7 @@ def test_an_internal_error_is_remembered_too(monkeypatch: pytest.MonkeyPatch) ->
     writer = create(partition)
     writer.pipeline._on_bug = lambda envelope, error: None
     with monkeypatch.context() as patch:
-        patch.setitem(decisions.DECISIONS, Noop, broken)
+        patch.setitem(DECISIONS, Noop, broken)
         first = ask(writer, "bad", Noop())
         assert first == []
         writer.settle()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import stele.domain.decide as decisions
 from stele.domain.commands import (
+    AnyCommand,
     ClaimCoordinator,
     Envelope,
     FoundCluster,
@@ -22,6 +22,7 @@ from stele.domain.commands import (
 )
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
+from stele.domain.registry import DECISIONS
 from stele.domain.requests import memory
 from stele.domain.requests.decisions import decisions_of
 from stele.domain.requests.ids import named
@@ -175,7 +176,11 @@ def test_any_reader_can_decide_again_what_the_log_holds() -> None:
     pipeline = CommitPipeline(Fold(), sent.append, ids, recall(MemoryPartition()))
     reader = Fold()
     join = Join(node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1")
-    asked = (FoundCluster("blue/1", bytes(range(16)).hex()), ClaimCoordinator("c", 1), join)
+    asked: tuple[AnyCommand, ...] = (
+        FoundCluster("blue/1", bytes(range(16)).hex()),
+        ClaimCoordinator("c", 1),
+        join,
+    )
     for offset, command in enumerate(asked):
         envelope = Envelope(request_id=named(f"r{offset}"), command=command)
         before = reader.image
@@ -307,7 +312,7 @@ def test_a_command_that_breaks_the_core_harms_no_other(monkeypatch: pytest.Monke
     writer = create(partition)
     found = list[Envelope]()
     writer.pipeline._on_bug = lambda envelope, _: found.append(envelope)
-    monkeypatch.setitem(decisions.DECISIONS, Noop, broken)
+    monkeypatch.setitem(DECISIONS, Noop, broken)
     bad = Envelope(request_id=named("bad"), command=Noop())
     writer.submit(setting("before"))
     writer.submit(bad)
@@ -462,7 +467,11 @@ def test_a_founding_that_is_retried_elsewhere_is_answered_the_same() -> None:
     partition = MemoryPartition()
     one, two = Writer("first", partition), Writer("second", partition)
     for name, writer in (("one", one), ("two", two)):
-        writer.pipeline._fill = lambda _, name=name: FoundCluster(f"blue/{name}")
+
+        def fill(_: FoundCluster, name: str = name) -> FoundCluster:
+            return FoundCluster(f"blue/{name}")
+
+        writer.pipeline._fill = fill
         writer.submit(Envelope(request_id=named("found"), command=FoundCluster()))
     two.land()
     for writer in (two, one):

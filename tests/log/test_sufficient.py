@@ -84,7 +84,7 @@ def test_a_new_fact_changes_the_records_that_carry_it_alone(release: Callable[..
     known = encode_epoch(epoch(NodeChanged(NODE)))
     assert known[:HEADER_BYTES] == before
     assert decode_epoch(known).facts == (NodeChanged(NODE),)
-    record = {"facts": [("stele.TabletMoved", {})]}
+    record: dict[str, Any] = {"facts": [("stele.TabletMoved", {})]}
     assert sufficient.oldest_sufficient("Epoch", record) == after
 
 
@@ -118,7 +118,7 @@ def test_required_features_come_from_the_facts_and_what_needs_an_absent_one_is_r
     assert isinstance(refused, Rejection)
     assert refused.code == "feature_not_enabled"
     assert refused.details == {"features": "settings_v2"}
-    assert decide_module.required_features is required_features
+    assert vars(decide_module)["required_features"] is required_features
     assert not isinstance(
         decide(history.image, Envelope(request_id=named("y"), command=FoundCluster()), 0), Rejection
     )

@@ -149,7 +149,6 @@ def inserted(disk: ForgetfulDisk) -> Iterator[None]:
     kept: list[Any] = [vfs]  # what SQLite points to must stay where it is
     names: dict[int, str] = {}
 
-    @_OPEN
     def open_(own: int, path: int, file: int, flags: int, out_flags: int) -> int:
         code: int = original.contents.open(own, path, file, flags, out_flags)
         name = ctypes.string_at(path).decode() if path else ""  # a file without one is temporary
@@ -162,14 +161,14 @@ def inserted(disk: ForgetfulDisk) -> Iterator[None]:
             disk.opened(name)
         return code
 
-    @_DELETE
     def delete(own: int, path: int, sync_folder: int) -> int:
         disk.deleted(ctypes.string_at(path).decode())
         code: int = original.contents.delete(own, path, sync_folder)
         return code
 
-    vfs.open, vfs.delete = open_, delete
-    kept += [open_, delete]
+    callbacks = (_OPEN(open_), _DELETE(delete))
+    vfs.open, vfs.delete = callbacks
+    kept += callbacks
     assert library.sqlite3_vfs_register(ctypes.byref(vfs), 1) == SQLITE_OK
     _KEPT.append(kept)
     try:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from stele.domain.fencing import VersionTracker
-from stele.domain.image import Image, MembershipImage
+from stele.domain.image import Image
+from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
 from stele.domain.ring.quorum import acks_needed
 from stele.node.cells import Cell, stamp_of

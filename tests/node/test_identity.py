@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
-from stele.node import identity as identity_module
 from stele.node.binding import bind_store
 from stele.node.identity import FILE, STORE_FILE, Acknowledged, DataDirectory, boot, locked
 from stele.node.store import connect
@@ -104,9 +104,7 @@ def test_what_is_saved_is_synced_with_its_folder_before_anybody_acts_on_it(
 ) -> None:
     directory = started(tmp_path)
     steps: list[str] = []
-    monkeypatch.setattr(
-        identity_module.os, "fsync", lambda _: steps.append(f"sync {directory.identity.boots}")
-    )
+    monkeypatch.setattr(os, "fsync", lambda _: steps.append(f"sync {directory.identity.boots}"))
     replace = Path.replace
 
     def noted(self: Path, target: Path) -> Path:

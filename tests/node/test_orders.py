@@ -21,6 +21,8 @@ RUNNING, SUCCESS, FAILED = ReportStatus.RUNNING, ReportStatus.SUCCESS, ReportSta
 class Desk:
     """An OrderExecutor whose work waits for the test."""
 
+    desk: OrderExecutor
+
     def __init__(self, world: World) -> None:
         self.world = world
         self.reports: list[Report] = []

@@ -156,9 +156,12 @@ async def test_an_open_stream_ends_when_the_server_stops() -> None:
 
 
 async def test_a_lifespan_that_fails_is_an_error_of_the_start() -> None:
+    def open_disk() -> None:
+        raise OSError("no disk")
+
     @asynccontextmanager
     async def broken(_: Starlette) -> AsyncIterator[None]:
-        raise OSError("no disk")
+        open_disk()
         yield
 
     app = build_app("trial", [], lambda: WELL, lifespan=broken)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stele.domain.commands import Envelope, SetSetting
 from stele.domain.requests.ids import named
 from stele.log.codec import encode_envelope
-from stele.log.pipeline import Reply
+from stele.log.flight import Reply
 from stele.metadata_log.commands_topic import CommandsTopic, Progress, Received
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, Writer

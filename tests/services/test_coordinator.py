@@ -93,8 +93,9 @@ async def test_a_node_joins_and_leaves_and_progress_is_told(
         assert (await writer.submit(Leave("n1"))).applied
         await until(lambda: state_of(writer, "n1") is NodeState.LEFT, "n1 to have left")
         await until(lambda: settle(writer.image), "the leave")
-        rows = writer.image.placement_of("ks").rows
-        assert {row.reads for row in rows} == {("n2",)}
+        placement = writer.image.placement_of("ks")
+        assert placement is not None
+        assert {row.reads for row in placement.rows} == {("n2",)}
         position = await coordinator.until(
             "/v1/position", lambda p: p["epoch"] == writer.image.epoch, "the log's end"
         )
@@ -161,7 +162,9 @@ async def test_a_cancelled_join_is_rolled_back(kafka: str, writer: LogWriter, st
         await until(lambda: nodes["n2"].orders, "the order to n2")
         assert (await writer.submit(Cancel(named("join-n2")))).applied
         await until(lambda: settle(writer.image), "the way back")
-        assert writer.image.request(named("join-n2")).status is RequestStatus.CANCELLED
+        request = writer.image.request(named("join-n2"))
+        assert request is not None
+        assert request.status is RequestStatus.CANCELLED
         assert state_of(writer, "n2") is NodeState.LEFT
         assert replicas(writer.image, "ks") == before
 
@@ -175,6 +178,7 @@ async def test_a_request_that_needs_a_dead_node_is_turned_down(
         await nodes["n1"].join()
         await until(lambda: settle(writer.image), "the request to end")
         request = writer.image.request(named("join-n1"))
+        assert request is not None
         assert request.status is RequestStatus.FAILED
         assert "Dead nodes: n1" in request.error
 

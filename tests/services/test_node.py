@@ -15,7 +15,7 @@ import pytest
 from stele.domain.ring.tokens import token_of
 from stele.node.cells import Cell
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from stele.node.wire import Code, Read, ReadMode, Write
+from stele.node.wire import AnyOp, Code, Read, ReadMode, Write
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
 from tests.services.nodes import (
     HTTP_OK,
@@ -105,7 +105,7 @@ async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
         "token": token_of(b"k"),
         "key": b"k",
     }
-    ops = [
+    ops: list[AnyOp] = [
         Write(**fields, cell=Cell(written["timestamp"] + 1, False, b"stale")),
         Read(**fields, mode=ReadMode.CELL),
     ]

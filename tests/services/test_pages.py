@@ -196,11 +196,12 @@ async def test_placements_are_asked_for_by_token_and_range(site: Site) -> None:
     asked = f"{some[0].start}:{some[-1].end}"
     found = await site.all_rows("/v1/placements", "rows", placement="dc1:3", range=asked)
     assert [r["start"] for r in found] == [r.start for r in some]
-    for wrong in (
+    wrongs: list[dict[str, str | int]] = [
         {},
         {"placement": "dc1:3", "token": 1 << 63},
         {"placement": "dc1:3", "range": "1"},
-    ):
+    ]
+    for wrong in wrongs:
         assert (await site.http.get("/v1/placements", params=wrong)).status_code == 400
     gone = await site.http.get("/v1/placements", params={"keyspace": "cellar"})
     assert (gone.status_code, gone.json()["code"]) == (404, "unknown_keyspace")
@@ -269,7 +270,7 @@ async def test_changes_are_small_and_in_order(site: Site) -> None:
 
 async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:
     document = openapi()
-    types = {
+    types: dict[str, type[msgspec.Struct]] = {
         "/v1/topology": answers.TopologyAnswer,
         "/v1/nodes": answers.NodesPage,
         "/v1/requests": answers.RequestsPage,

@@ -95,8 +95,9 @@ async def test_a_version_and_a_session_are_checked_with_one_read(
         await writer.submit(AdvanceFence(1, 2))
         await guard.until("/v1/position", lambda p: p["epoch"] == writer.image.epoch, "the log")
         await guard.until("/healthz", lambda h: h["ok"] and not h["reason"], "Redis to be written")
-        in_redis = json.loads(await redis.hget(nodes_key(cluster), "n1"))  # type: ignore[misc]
-        assert in_redis["node_id"] == "n1"
+        in_redis = await redis.hget(nodes_key(cluster), "n1")
+        assert in_redis is not None
+        assert json.loads(in_redis)["node_id"] == "n1"
         state = await read_guard(redis, cluster)
         assert (state.version, state.fence_version) == (2, 2)
         await check_version(redis, cluster, 2)

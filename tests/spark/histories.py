@@ -7,7 +7,14 @@ from itertools import count
 
 import msgspec
 
-from stele.domain.commands import CreateKeyspace, DropKeyspace, Envelope, Leave, Noop
+from stele.domain.commands import (
+    AnyCommand,
+    CreateKeyspace,
+    DropKeyspace,
+    Envelope,
+    Leave,
+    Noop,
+)
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests.ids import named
 from stele.log.codec import encode_epoch
@@ -100,7 +107,9 @@ def _fight(log: list[bytes], commands: int, chance: random.Random) -> list[bytes
     for _ in range(commands):
         which = chance.randrange(2)
         name = chance.choice(sorted(KEYSPACES))
-        command = chance.choice([CreateKeyspace(name, KEYSPACES[name]), DropKeyspace(name), Noop()])
+        choices: list[AnyCommand]
+        choices = [CreateKeyspace(name, KEYSPACES[name]), DropKeyspace(name), Noop()]
+        command = chance.choice(choices)
         request_id = named(f"fight-{next(ids)}")
         writers[which].submit(Envelope(request_id=request_id, command=command), lambda _: None)
         writers[which].flush()

@@ -24,7 +24,7 @@ import httpx
 import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from stele.domain.commands import CreateKeyspace, DropKeyspace, Noop
+from stele.domain.commands import AnyCommand, CreateKeyspace, DropKeyspace, Noop
 from stele.log.codec import encode_epoch
 from stele.log.flows import flow_topic
 from stele.placements.session import default_jars
@@ -44,7 +44,9 @@ START_S = 300.0
 def make_log(epochs: int) -> list[bytes]:
     """A cluster of three nodes, then keyspaces that come and go and nothing in turn."""
     history, driver = three_nodes()
-    turns = cycle([CreateKeyspace("k", {"dc1": 2}), Noop(), DropKeyspace("k"), Noop()])
+    commands: list[AnyCommand]
+    commands = [CreateKeyspace("k", {"dc1": 2}), Noop(), DropKeyspace("k"), Noop()]
+    turns = cycle(commands)
     while len(history.epochs) < epochs:
         history.apply(next(turns))
         driver.run()

@@ -325,7 +325,7 @@ def test_a_killed_worker_is_met_with_a_restart_that_loses_nothing(
     append(topics, log[:20])
     reasons: list[str] = []
     runner = Runner(
-        lambda _: Borrowed(spark),  # type: ignore[arg-type,return-value]
+        lambda _: Borrowed(spark),
         lambda *_: make_job(spark, options, folder),
         lambda: reasons.append(runner.reason),
     )

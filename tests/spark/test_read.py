@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -84,19 +85,22 @@ def test_rows_of_an_epoch_that_a_table_holds_are_not_written_again(folder: Path)
 def test_a_commit_of_another_process_in_between_is_met_with_another_attempt(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from deltalake import DeltaTable, write_deltalake
+
     from stele.placements import tables as module
 
     mine, other = module.Derived(folder), module.Derived(folder)
-    write, came = module.write_deltalake, list[int]()
+    write: Callable[..., None] = write_deltalake
+    came = list[int]()
 
     def late(*arguments: object, **more: object) -> None:
         if not came:
             came.append(1)
             path = str(folder / "placements")
             module.Derived._commit(
-                module.DeltaTable(path), module._current({"a": rows(9)}), {"a": 9}, "overwrite"
+                DeltaTable(path), module._current({"a": rows(9)}), {"a": 9}, "overwrite"
             )
-        write(*arguments, **more)  # type: ignore[call-overload]
+        write(*arguments, **more)
 
     monkeypatch.setattr(module, "write_deltalake", late)
     mine.write_current({"a": rows(8, 1)}, {"a": 8})

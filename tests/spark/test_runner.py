@@ -63,7 +63,7 @@ def make(
         return job
 
     runner = Runner(
-        lambda _: session,  # type: ignore[arg-type,return-value]
+        lambda _: session,
         make_job,  # type: ignore[arg-type]
         lambda: restarts.append(1),
         ended.set,
@@ -95,7 +95,7 @@ def test_a_session_that_does_not_start_ends_the_runner() -> None:
     def no_session(_: Path) -> object:
         raise RuntimeError("no memory")
 
-    runner = Runner(no_session, lambda *_: None, on_end=ended.set)  # type: ignore[arg-type,return-value]
+    runner = Runner(no_session, lambda *_: None, on_end=ended.set)  # type: ignore[arg-type]
     runner.start()
     wait_until(ended.is_set, "the end")
     assert runner.phase is Phase.FAILED

@@ -58,7 +58,8 @@ def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
     with pytest.raises(WriterFenced):
         slow._commit()
     with pytest.raises(WriterFenced):
-        TopicWriter(kafka, topics) and fast.publish(marker(6), {"p": TWO}, BOTH)
+        TopicWriter(kafka, topics)
+        fast.publish(marker(6), {"p": TWO}, BOTH)
     assert ranges(kafka, topics) == (5, {"p": [WHOLE]})
 
     again = TopicWriter(kafka, topics)

@@ -45,7 +45,9 @@ def consume(bootstrap: str, topic: str, count: int) -> list[bytes]:
             message = consumer.poll(30)
             assert message is not None, f"{len(values)} of {count} records in 30 s"
             if message.error() is None:
-                values.append(message.value())
+                value = message.value()
+                assert value is not None
+                values.append(value)
         return values
     finally:
         consumer.close()

@@ -49,7 +49,8 @@ def test_pieces_of_a_change_are_small_and_fit_each_other(
 ) -> None:
     before, after = change
     placement = Placement.of(before)
-    delta = PlacementDelta(*map(tuple, difference(before, after)))
+    removed, added = difference(before, after)
+    delta = PlacementDelta(tuple(removed), tuple(added))
     for piece in pieces_of(placement, delta, at_most):
         assert len(piece.added) <= at_most
         assert len(piece.removed) <= at_most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypedDict
 
 import msgspec
 import pytest
@@ -20,6 +21,11 @@ from stele.sim.live.history import AnyRecord, Probe, Question, StateRead, Told
 from stele.sim.live.rest import Rest
 from stele.sim.violation import Violation
 from tests.domain.history import History, join, three_nodes
+
+
+class Moment(TypedDict):
+    began: float
+    ended: float
 
 
 class Run:
@@ -42,8 +48,15 @@ class Run:
         log = LogRead(records(self.history))
         for epoch in range(1, log.image.epoch + 1):
             self.add(Told(**self.moment(), watch=0, epoch=epoch, state_id=state_id(log, epoch)))
-        stale = {"node": "n1", "epoch": log.image.epoch, "version": before_join}
-        self.add(Probe(**self.moment(), **stale, code="stale_version"))
+        self.add(
+            Probe(
+                **self.moment(),
+                node="n1",
+                epoch=log.image.epoch,
+                version=before_join,
+                code="stale_version",
+            )
+        )
         self.log = log
         self.acks = [
             Ack(
@@ -63,7 +76,7 @@ class Run:
             epoch=log.image.epoch, took_s=1.0, positions={"n1": here, "n2": here}, silent=[]
         )
 
-    def moment(self) -> dict[str, float]:
+    def moment(self) -> Moment:
         self.at += 1
         return {"began": self.at, "ended": self.at + 0.5}
 
@@ -88,9 +101,16 @@ class Run:
 
     def read(self, level: str = "linearizable") -> None:
         image = self.history.image
-        told = {"epoch": image.epoch, "state_id": image.state_id.hex()}
-        asked = {"through": "metadata-log-1", "level": level}
-        self.add(StateRead(**self.moment(), **asked, answered=True, **told))
+        self.add(
+            StateRead(
+                **self.moment(),
+                through="metadata-log-1",
+                level=level,
+                answered=True,
+                epoch=image.epoch,
+                state_id=image.state_id.hex(),
+            )
+        )
 
     def change(self, kind: type[msgspec.Struct], at: int, **fields: object) -> None:
         """Replace fields of the record number ``at`` of a kind."""
@@ -143,18 +163,21 @@ def _wrong_epoch(run: Run) -> None:
     run.answer(0, epoch=run.first)
 
 
+def _refusal(run: Run) -> Outcome:
+    outcomes = (r.outcome for r in run.records if isinstance(r, Question))
+    return next(outcome for outcome in outcomes if outcome is not None and not outcome.applied)
+
+
 def _refused_yet_applied(run: Run) -> None:
     """The refusal of one question given to another, which became an epoch."""
-    refused = next(r for r in run.records if isinstance(r, Question) and not r.outcome.applied)
-    run.answer(0, applied=False, rejection=refused.outcome.rejection)
+    run.answer(0, applied=False, rejection=_refusal(run).rejection)
 
 
 def _refused_for_no_reason(run: Run) -> None:
     envelope = Envelope(request_id="late", command=SetSetting(name="a", value="3"))
     assert decide(run.history.image, envelope, 0)
-    refused = next(r for r in run.records if isinstance(r, Question) and not r.outcome.applied)
     outcome = msgspec.structs.replace(
-        refused.outcome, request_id="late", epoch=run.history.image.epoch
+        _refusal(run), request_id="late", epoch=run.history.image.epoch
     )
     run.add(Question(**run.moment(), envelope=envelope, through="http", outcome=outcome))
 
