@@ -32,39 +32,44 @@ def sent(server: Server) -> dict[str, object]:
     return found
 
 
+IDENTITY = {
+    "node_id": "n3",
+    "host_id": "host-3",
+    "cluster": "books",
+    "dc": "dc1",
+    "rack": "r3",
+    "num_tokens": 8,
+    "address": "http://n3:1",
+}
+
+
 def test_join_asks_the_node_who_it_is(server: Server, stele: Stele) -> None:
-    identity = {
-        "node_id": "n3",
-        "cluster": "books",
-        "dc": "dc1",
-        "rack": "r3",
-        "num_tokens": 8,
-        "address": "http://n3:1",
-    }
-    server.answer("GET", "/v1/node", identity)
+    server.answer("GET", "/v1/node", IDENTITY)
     server.answer("POST", "/v1/commands", ACCEPTED)
     ran = stele("join", server.url, "--no-wait", "--reason", "more room")
     assert ran.exit_code == 0, ran.err
     command = sent(server)["command"]
     assert isinstance(command, dict)
-    assert {key: command[key] for key in identity} == identity
+    assert {key: command[key] for key in IDENTITY} == IDENTITY
     assert command["type"] == "join"
     assert f"stele request follow {sent(server)['request_id']}" in ran.out
 
 
-def test_join_by_flags_does_not_ask_the_node(server: Server, stele: Stele) -> None:
-    cluster(server)
+def test_join_by_flags_still_asks_the_node_which_host_it_is(server: Server, stele: Stele) -> None:
+    """Without its host id the log would know another replica than the one that runs."""
+    server.answer("GET", "/v1/node", IDENTITY)
     server.answer("POST", "/v1/commands", ACCEPTED)
-    flags = ("--node-id", "n3", "--dc", "dc1", "--rack", "r3", "--no-wait")
-    assert stele("join", "n3.example:7000", *flags).exit_code == 0
+    flags = ("--node-id", "n4", "--dc", "dc2", "--rack", "r4", "--num-tokens", "4", "--no-wait")
+    assert stele("join", server.url, *flags).exit_code == 0
     command = sent(server)["command"]
     assert isinstance(command, dict)
-    assert command["address"] == "http://n3.example:7000"
-    assert command["cluster"] == "books"
+    given = {"node_id": "n4", "dc": "dc2", "rack": "r4", "num_tokens": 4}
+    assert {key: command[key] for key in IDENTITY} == IDENTITY | given
 
 
 def test_join_at_another_service_says_what_is_there(server: Server, stele: Stele) -> None:
-    position = {"service": "metadata-log", "instance": "ml", "epoch": 1, "state_id": "", "hash": ""}
+    position = {"service": "metadata-log", "instance": "ml", "epoch": 1}
+    position |= {"state_id": "", "log_id": "", "hash": ""}
     server.answer("GET", "/v1/position", position)
     ran = stele("join", server.url)
     assert ran.exit_code == 2

@@ -8,7 +8,7 @@ from tests.cli.conftest import Server, Stele
 
 
 def test_found_says_which_log_holds_the_cluster(server: Server, stele: Stele) -> None:
-    outcome = {"request_id": "r", "applied": True, "epoch": 1, "log_id": "ab" * 16}
+    outcome = {"request_id": "r", "applied": True, "epoch": 1, "state_id": "", "log_id": "ab" * 16}
     server.answer("POST", "/v1/commands", outcome)
     ran = stele("found", "--reason", "a new cluster")
     assert ran.exit_code == 0

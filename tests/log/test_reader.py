@@ -34,6 +34,11 @@ class SlowLooks(MemoryLog):
         self.may_look.set()
         self.error: Exception | None = None
         self.end_told: int | None = None
+        self.end_read: int | None = None
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        found = await super().read(offset, limit)
+        return [r for r in found if self.end_read is None or r.offset < self.end_read]
 
     async def look(self, offset: int | None) -> Look:
         self.looks += 1
@@ -88,9 +93,37 @@ async def test_a_hole_is_read_again() -> None:
 async def test_a_hole_that_is_a_hole_is_stepped_over() -> None:
     here = Following(held=3)
     follower = await here.begin()
-    here.deliver(Record(5, here.values[3]))
+    here.partition.records.append(Record(5, here.values[3]))
+    here.deliver(here.partition.records[-1])
     await until(lambda: follower.image.epoch == 4, "the record after the hole to be applied")
     assert follower.fold.next_offset == 6
+
+
+async def test_a_hole_is_not_stepped_over_while_the_end_that_is_told_is_an_old_one() -> None:
+    """The missing record may be the winner, and the one that was delivered its loser."""
+    here = Following(held=3)
+    follower = await here.begin()
+    for value in here.values[3:5]:
+        here.partition.records.append(Record(len(here.partition.records), value))
+    here.log.end_read = 3
+    here.deliver(here.partition.records[4])
+    await until(
+        lambda: "not read again" in follower._reader._unanswered, "the old end to be noticed"
+    )
+    assert follower.image.epoch == 3
+    assert follower.in_doubt
+    here.log.end_read = None
+    await until(lambda: follower.image.epoch == 5, "both records to be applied")
+
+
+async def test_another_record_than_was_delivered_behind_a_hole_stops_the_reader() -> None:
+    here = Following(held=3)
+    follower = await here.begin()
+    for value in here.values[3:5]:
+        here.partition.records.append(Record(len(here.partition.records), value))
+    here.deliver(Record(4, here.values[3]))
+    await until(lambda: follower.failure, "the reader to stop")
+    assert "another record stands at offset 4" in str(follower.failure)
 
 
 async def test_records_are_held_back_while_there_is_a_doubt() -> None:

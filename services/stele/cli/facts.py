@@ -64,9 +64,8 @@ def _keyspace(fact: Fact) -> str:
 
 
 def _placement(fact: Fact) -> str:
-    return (
-        f"placement {fact['placement']}: {len(fact['removed'])} ranges out, {len(fact['added'])} in"
-    )
+    removed, added = fact["removed"], len(fact["added"]["starts"])
+    return f"placement {fact['placement']}: {len(removed)} ranges out, {added} in"
 
 
 def _versions(fact: Fact) -> str:
@@ -105,6 +104,10 @@ def _coordinator(fact: Fact) -> str:
     return f"{coordinator['holder']} coordinates in term {coordinator['term']}"
 
 
+def _refused(fact: Fact) -> str:
+    return f"{fact['command']} by {fact['actor'] or 'somebody'} is refused ({fact['code']}): {fact['message']}"
+
+
 def _any(fact: Fact) -> str:
     rest = {key: value for key, value in fact.items() if key != "type"}
     return f"{fact.get('type')} {msgspec.json.encode(rest).decode()[:200]}"
@@ -113,6 +116,10 @@ def _any(fact: Fact) -> str:
 IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "ClusterCreated": lambda fact: f"cluster {fact['cluster']}",
     "NodeChanged": _node,
+    "NodeNumbered": lambda fact: f"node {fact['node_id']} is number {fact['number']} in placements",
+    "CommandRefused": _refused,
+    "Part": lambda fact: f"part {fact['index']} of a large change: {len(fact['facts'])} facts",
+    "PartsCommitted": lambda fact: f"all {fact['parts']} parts of the change are true from here on",
     "RequestChanged": _request,
     "RequestForgotten": lambda fact: f"request {fact['request_id']} leaves the state",
     "KeyspaceChanged": _keyspace,

@@ -180,7 +180,10 @@ class LogReader:
                 self._take(offset, value)
 
     async def _fill_hole(self) -> None:
-        """Read again what is missing before the first record that is held back."""
+        """Read again what is missing before the first record that is held back, and that record too: a leader
+        that does not give what was delivered has an old end, and cannot say that nothing stands before it.
+        Raises TimeoutError then, AnchorLostError when another record stands there.
+        """
         chain = self._fold.chain
         while self._held and self._held[0].offset < chain.next_offset:
             self._held.popleft()
@@ -188,7 +191,15 @@ class LogReader:
         if not self._held or self._held[0].offset == chain.next_offset:
             return
         begin, end = chain.next_offset, self._held[0].offset
-        found = [r for r in await self._log.read(begin, end - begin) if begin <= r.offset < end]
+        read = await self._log.read(begin, end - begin + 1)
+        again = next((record for record in read if record.offset == end), None)
+        if again is None:
+            raise TimeoutError(f"offset {end} was delivered, and is not read again")
+        if again.value != self._held[0].value:
+            raise self._lost(
+                chain.anchor, f"another record stands at offset {end} than was delivered"
+            )
+        found = [record for record in read if begin <= record.offset < end]
         chain.jump(found[0].offset if found else end)
         self._held.extendleft(reversed(found))
         self._verified += len(found)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from structlog.stdlib import BoundLogger
 
@@ -233,6 +234,12 @@ class CommandsTopic:
         self._writer.submit(envelope, reply)
 
     def _reply(self, partition: int, offset: int, outcome: Outcome) -> None:
+        if (
+            len(outcome.request_id) > MAX_KEY_CHARS
+        ):  # no id of ours, and what repeats it may not fit
+            outcome = msgspec.structs.replace(
+                outcome, request_id=outcome.request_id[:MAX_KEY_CHARS]
+            )
         self._send(partition, offset, outcome.request_id, encode_outcome(outcome))
 
     def _refuse(self, received: Received, error: DecodeError) -> None:

@@ -76,7 +76,7 @@ def parse_json(body: bytes, kind: type[T]) -> T:
             f"The body does not fit: {error}.",
             hint="Correct the field that the message names.",
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(
             400,
             ErrorCode.MALFORMED_JSON,

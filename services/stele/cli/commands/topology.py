@@ -32,7 +32,7 @@ def join(
 
     Args:
         address: The node's http://host:port.
-        node_id: Its name; with --dc and --rack the node itself need not be asked.
+        node_id: Its name, if not the one that it says; likewise the others.
         dc: Its datacentre.
         rack: Its rack.
         num_tokens: How many tokens it takes; 16 unless the node says otherwise.
@@ -42,16 +42,15 @@ def join(
         raise UsageError("join needs the node's address.", "stele join http://HOST:PORT")
     url = (address if "://" in address else f"http://{address}").rstrip("/")
     with where.client() as client:
-        known: NodeView | None = None
-        if not (node_id and dc and rack):
-            known = _ask_node(client, url)
+        known = _ask_node(client, url)
         command = Join(
-            node_id=node_id or (known.node_id if known else ""),
-            cluster=cluster or (known.cluster if known else Reading(client).topology().cluster),
-            address=known.address if known else url,
-            dc=dc or (known.dc if known else ""),
-            rack=rack or (known.rack if known else ""),
-            num_tokens=num_tokens or (known.num_tokens if known else 16),
+            node_id=node_id or known.node_id,
+            cluster=cluster or known.cluster,
+            address=known.address,
+            dc=dc or known.dc,
+            rack=rack or known.rack,
+            num_tokens=num_tokens or known.num_tokens,
+            host_id=known.host_id,
         )
         return submit_and_follow(client, change, command)
 

@@ -16,6 +16,7 @@ from stele.domain.features.facts import (
 from stele.domain.names import NodeState
 from stele.domain.registry_entry import Domain
 from stele.domain.requests import memory
+from stele.domain.requests.rows import FINISHED_SETTING, MAX_FINISHED, is_count
 from stele.domain.tables import Json, compared
 
 MAX_SETTING_CHARS: Final = 65_536
@@ -48,6 +49,12 @@ def set_setting(context: Context, command: SetSetting) -> Decision:
             "setting_too_large",
             f"The value has {len(command.value)} characters; at most {MAX_SETTING_CHARS} fit.",
             "Store it elsewhere and keep a reference here.",
+        )
+    if command.name == FINISHED_SETTING and command.value and not is_count(command.value):
+        return Rejection(
+            "bad_setting",
+            f"'{FINISHED_SETTING}' is '{command.value[:40]}'; it counts finished requests that are kept.",
+            f"Use a whole number from 1 to {MAX_FINISHED}, or '' for the default.",
         )
     if command.name == memory.SETTING and command.value and not memory.is_limit(command.value):
         return Rejection(

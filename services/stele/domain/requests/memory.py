@@ -93,18 +93,18 @@ class Young:
     A version sees the epochs up to its own ``last``; whoever appends to an older version copies it.
     """
 
-    __slots__ = ("_size", "_table", "base", "last", "newest")
+    __slots__ = ("_size", "_table", "base", "last", "newest_ms")
 
     def __init__(
         self,
         base: int = 0,
         last: int = 0,
-        newest: str = "",
+        newest_ms: int = 0,
         table: dict[str, int] | None = None,
     ) -> None:
         self.base = base
         self.last = last
-        self.newest = newest
+        self.newest_ms = newest_ms
         self._table = {} if table is None else table
         self._size = len(self._table)
 
@@ -119,7 +119,7 @@ class Young:
         return epoch if epoch <= self.last else None
 
     def with_decisions(self, request_ids: Iterable[str], epoch: int) -> "Young":
-        base, table, newest = self.base, self._table, self.newest
+        base, table, newest_ms = self.base, self._table, self.newest_ms
         if len(table) != self._size:
             table = {i: e for i, e in table.items() if base + (e & (_SPAN - 1)) <= self.last}
         if not table:
@@ -127,8 +127,8 @@ class Young:
         for request_id in request_ids:
             if request_id not in table:
                 table[request_id] = hash_of(request_id) << PLACE_BITS | epoch - base
-                newest = max(newest, request_id)
-        return Young(base, epoch, newest, table)
+                newest_ms = max(newest_ms, time_of(request_id))
+        return Young(base, epoch, newest_ms, table)
 
     def entries(self) -> Entries:
         values = [e for e in self._table.values() if self.base + (e & (_SPAN - 1)) <= self.last]
@@ -221,7 +221,7 @@ class RequestMemory:
 
     def _sealed(self, limit: int) -> "RequestMemory":
         young = self.young
-        generation = Generation(young.base, young.last, time_of(young.newest))
+        generation = Generation(young.base, young.last, young.newest_ms)
         rest = RequestMemory(
             Young(young.last, young.last),
             self.generations,

@@ -13,6 +13,7 @@ from stele.domain.requests.facts import Request, RequestChanged, RequestForgotte
 
 FINISHED_KEPT: Final = 1000
 """Finished requests kept in the image unless the setting ``finished_requests`` says otherwise."""
+MAX_FINISHED: Final = 100_000
 FINISHED_SETTING: Final = "finished_requests"
 
 
@@ -73,4 +74,10 @@ def check_no_request(image: Image, node: Node) -> Rejection | None:
 
 def _finished_kept(image: Image) -> int:
     text = image.features.settings.get(FINISHED_SETTING, "")
-    return int(text) if text.isdecimal() and int(text) > 0 else FINISHED_KEPT
+    return int(text) if is_count(text) else FINISHED_KEPT
+
+
+def is_count(text: str) -> bool:
+    """A whole number from 1 to ``MAX_FINISHED``."""
+    plain = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_FINISHED))
+    return plain and 1 <= int(text) <= MAX_FINISHED
