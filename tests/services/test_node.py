@@ -93,17 +93,27 @@ async def test_a_node_that_lost_its_disk_is_refused_and_serves_nothing(live: Clu
 async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
     live: Cluster,
 ) -> None:
-    status, written = await live.put("n1", "k", b"v")
-    assert status == 200
-    stale = written["version"]
+    keys = {f"k{number}": await live.put("n1", f"k{number}", b"v") for number in range(40)}
+    assert {status for status, _ in keys.values()} == {200}
     await live.start_node("n4")
     await live.normal("n4")
+    placement = live.image.placement_of(KEYSPACE)
+    assert placement is not None
+    key, written = next(
+        (key, written)
+        for key, (_, written) in keys.items()
+        if placement.row_for(token_of(key.encode())).version > written["version"]
+    )
+    await until(
+        lambda: live.image.topology.fence_version == live.image.topology.version, "the last fence"
+    )
     fields: dict[str, Any] = {
-        "version": stale,
+        "version": written["version"],
         "epoch": written["epoch"],
+        "coordinating": "n1",
         "keyspace_id": live.keyspace_id(),
-        "token": token_of(b"k"),
-        "key": b"k",
+        "token": token_of(key.encode()),
+        "key": key.encode(),
     }
     ops: list[AnyOp] = [
         Write(**fields, cell=Cell(written["timestamp"] + 1, False, b"stale")),
@@ -115,7 +125,7 @@ async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
         )
         answers = await live.replica(node_id, *ops)
         assert {answer.code for answer in answers} == {Code.STALE_VERSION}
-    assert await live.get("n4", "k") == (200, b"v")
+    assert await live.get("n4", key) == (200, b"v")
 
 
 async def test_a_joining_node_gets_every_acknowledged_write_and_a_leaving_one_gives_them(
@@ -176,6 +186,7 @@ async def test_a_keyspace_made_again_under_its_name_shows_nothing_of_the_old_one
     await until(lambda: live.image.schema.named(KEYSPACE) is None, "the drop")
     assert (await live.get("n2", "k0"))[0] == 404
     await live.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 1})
+    await until(lambda: live.image.schema.named(KEYSPACE), "the new keyspace")
     assert live.keyspace_id() != old
     for number, key in enumerate(keys):
         assert (await live.get(f"n{1 + number % 3}", key))[0] == 404, key

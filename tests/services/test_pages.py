@@ -25,6 +25,7 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.http import Health, bind, build_app, serving
+from stele.runtime.request_ids import new_request_id
 from tests.domain.history import History, three_nodes
 
 PLAIN = {"accept-encoding": "identity"}
@@ -91,7 +92,7 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def change(site: Site, value: str) -> None:
-    envelope = Envelope(request_id=f"change-{value}", command=SetSetting("colour", value))
+    envelope = Envelope(request_id=new_request_id(), command=SetSetting("colour", value))
     assert (await site.writer.commit(envelope, 10)).applied
 
 
