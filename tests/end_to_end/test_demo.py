@@ -20,6 +20,8 @@ CHECKS = {
     "a node of another cluster is refused",
     "a leave below the replication factor is refused",
     "a node that has left is refused",
+    "two nodes join as one transition",
+    "a leave waits for the ranges of another, then runs",
     "no read went back behind an acknowledged write",
     "no acknowledged write is lost",
     "every file is read back with its SHA-256 through every node",
