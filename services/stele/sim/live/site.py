@@ -15,7 +15,7 @@ from stele.stack.stack import ServiceSpec, Stack
 from stele.stack.supervisor import State
 
 SERVICES: Final = (
-    ServiceSpec("metadata-log", "stele.metadata_log", count=2),
+    ServiceSpec("metadata-log", "stele.metadata_log", {"STELE_FOUND": "auto"}, count=2),
     ServiceSpec("coordinator", "stele.coordinator", count=2),
     ServiceSpec("session-guard", "stele.session_guard"),
     ServiceSpec("catch-up", "stele.catch_up", {"STELE_DATA_DIR": "{directory}"}),
