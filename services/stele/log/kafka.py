@@ -6,6 +6,7 @@ Every setting that matters is written here; why is in docs/performance.md and do
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
@@ -62,6 +63,17 @@ _CONSUMER: Final[dict[str, Any]] = {
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1000,
 }
+UNREACHABLE_EVERY_S: Final = 10.0
+"""A broker that stays away is tried again all the time, and each failure is told. It is a reason to look at the
+log once, and now and then; a new doubt before the last one is settled would never let it be."""
+_UNREACHABLE: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,  # noqa: SLF001 - librdkafka's own names
+        KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+    }
+)
 _LOOKER: Final[dict[str, Any]] = {
     "fetch.wait.max.ms": 10,
     "fetch.message.max.bytes": 65_536,
@@ -233,7 +245,14 @@ class KafkaLog:
         on_error: Callable[[Exception], None],
         on_doubt: OnDoubt,
     ) -> None:
+        unreachable_s = -UNREACHABLE_EVERY_S
+
         def on_trouble(error: KafkaError) -> None:
+            nonlocal unreachable_s
+            if error.code() in _UNREACHABLE:
+                if time.monotonic() - unreachable_s < UNREACHABLE_EVERY_S:
+                    return
+                unreachable_s = time.monotonic()
             self._call(on_doubt, f"the consumer says: {error.str()}")
 
         consumer, pulse = self._consumer(error_cb=on_trouble), Pulse()
