@@ -263,7 +263,7 @@ def test_no_container_logged_an_error_that_nobody_expected(deployment: Deploymen
 
 def _until_an_operation_runs(deployment: Deployment) -> None:
     what = "the operation to begin"
-    deployment.until(lambda: deployment.state()["operation"], what, 60.0, SHORT_POLL_S)
+    deployment.until(lambda: deployment.state()["transitions"], what, 60.0, SHORT_POLL_S)
 
 
 def _check_the_coordinator_changed_before_the_end(
