@@ -63,6 +63,8 @@ _CONSUMER: Final[dict[str, Any]] = {
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 1000,
 }
+LOOK_TIMEOUT_S: Final = 3.0
+"""For each of a look's questions. One that fails is asked anew, by new clients."""
 UNREACHABLE_EVERY_S: Final = 10.0
 """A broker that stays away is tried again all the time, and each failure is told. It is a reason to look at the
 log once, and now and then; a new doubt before the last one is settled would never let it be."""
@@ -180,7 +182,16 @@ class KafkaLog:
                 consumer.close()
 
     def _look(self, offset: int | None) -> Look:
-        """Raises TimeoutError, KafkaException."""
+        """Raises TimeoutError, KafkaException. Clients that failed may hold on to a leader that is dead."""
+        try:
+            return self._look_once(offset)
+        except (KafkaException, TimeoutError):
+            looker, self._looker, self._admin = self._looker, None, None
+            if looker is not None:
+                looker.close()
+            raise
+
+    def _look_once(self, offset: int | None) -> Look:
         topic_id = self._ask_topic_id()
         end = self._prober.end(self._topic)
         if offset is None or offset >= end:
@@ -191,21 +202,23 @@ class KafkaLog:
         """Of the controller's metadata, never of what a client remembers."""
         self._admin = self._admin or AdminClient({**self._servers})
         asked = self._admin.describe_topics(
-            TopicCollection([self._topic]), request_timeout=TIMEOUT_S
+            TopicCollection([self._topic]), request_timeout=LOOK_TIMEOUT_S
         )
-        return str(asked[self._topic].result(TIMEOUT_S).topic_id)
+        return str(asked[self._topic].result(LOOK_TIMEOUT_S).topic_id)
 
     def _read_one(self, offset: int) -> bytes | None:
         """The record at the offset, from the leader of now; None when it is not there."""
         if self._looker is None:
             self._looker = self._consumer(**_LOOKER)
         looker = self._looker
-        looker.list_topics(self._topic, timeout=TIMEOUT_S)
+        looker.list_topics(self._topic, timeout=LOOK_TIMEOUT_S)
         looker.assign([TopicPartition(self._topic, 0, offset)])
         try:
-            message = looker.poll(TIMEOUT_S)
+            message = looker.poll(LOOK_TIMEOUT_S)
             if message is None:
-                raise TimeoutError(f"{self._topic} did not give offset {offset} in {TIMEOUT_S:g} s")
+                raise TimeoutError(
+                    f"{self._topic} did not give offset {offset} in {LOOK_TIMEOUT_S:g} s"
+                )
             error = message.error()
             if error is not None:
                 if _is_gone(error):
