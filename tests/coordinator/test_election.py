@@ -10,6 +10,7 @@ import pytest
 
 from stele.coordinator.election import Election
 from stele.log.flows import flow_topic
+from stele.runtime.group import FENCED_PAUSE_S
 from tests.services.groups import take_the_name_away
 
 pytestmark = pytest.mark.broker
@@ -58,3 +59,17 @@ async def test_who_was_fenced_out_is_elected_again(
     await _until(lambda: bool(one.failure), "it tells that it was fenced out")
     await _until(lambda: one.elected, "it is elected again")
     await _until(lambda: not one.failure, "and well")
+
+
+async def test_who_was_fenced_out_by_one_that_acts_under_its_name_stays_out(
+    candidate: Candidate, kafka: str, topics: str
+) -> None:
+    one = await candidate("c-1")
+    await _until(lambda: one.elected, "it is elected")
+    two = await candidate("c-1")
+    await _until(lambda: two.elected, "the second is elected")
+    one.displaced()  # as the driver tells it when it sees the second's claim
+    await _until(lambda: not one.elected, "the first is out")
+    await asyncio.sleep(2 * FENCED_PAUSE_S)
+    assert (one.elected, two.elected) == (False, True)
+    assert "STELE_INSTANCE_ID" in one.failure

@@ -218,6 +218,34 @@ def frame(spark: SparkSession, log: tuple[bytes, ...]) -> DataFrame:
     return spark.createDataFrame(rows, "cluster string, offset long, value binary").coalesce(1)
 
 
+def test_a_job_that_is_stopped_finishes_the_batch_that_it_is_writing(
+    spark: SparkSession,
+    kafka: str,
+    topics: str,
+    append: Append,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from stele.placements.tables import Events
+
+    log = random_log(1)
+    append(topics, log)
+    job = make_job(spark, make_options(kafka, topics, folder), folder)
+    commit, within = Events._commit, threading.Event()
+
+    def slow(self: Events, judged: DataFrame, number: int, mark: str) -> None:
+        within.set()
+        time.sleep(1.0)  # the stop comes meanwhile
+        commit(self, judged, number, mark)
+
+    monkeypatch.setattr(Events, "_commit", slow)
+    query = job.start()
+    assert within.wait(BATCH_S)
+    job.stop()
+    assert (query.isActive, query.exception()) == (False, None)
+    assert Events(folder / "delta").heads[topics].next_offset == len(log)
+
+
 def test_one_clusters_poison_stops_it_alone_and_a_losers_is_skipped(
     spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
 ) -> None:

@@ -25,6 +25,7 @@ from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.reports import ReportTable
 from stele.domain.requests.not_taken import BUSY
+from stele.domain.topology.facts import CoordinatorChanged
 from stele.log.codec import (
     DecodeError,
     decode_ack,
@@ -157,7 +158,9 @@ class Driver:
         log.warning("left out a record", error=str(error))
 
     async def run(self) -> None:
-        """Act until cancelled."""
+        """Act until cancelled. Who does not know the log yet could do nothing with an election."""
+        await self._followed.caught_up.wait()
+        self.election.start()
         while True:
             self._look(time.monotonic())
             with contextlib.suppress(TimeoutError):
@@ -252,10 +255,21 @@ class Driver:
             self.term = claim.term
             self._claim = None
             log.info("elected", term=self.term, epoch=image.epoch)
+        elif self._has_a_namesake(image, delta):
+            self.election.displaced()
         metrics.term.set(image.topology.coordinator.term)
         if image.topology.version != delta.before.topology.version:
             self._measure(image)
         self.wake()
+
+    def _has_a_namesake(self, image: Image, delta: Delta) -> bool:
+        """Whether another process has claimed under this name. What the log held at the start does not tell:
+        a former process wrote it."""
+        return (
+            self._followed.caught_up.is_set()
+            and delta.touches(CoordinatorChanged)
+            and image.topology.coordinator.holder == self._instance_id
+        )
 
     def _measure(self, image: Image) -> None:
         """How long each transition was in the state that it has left; reports of closed sessions go."""
@@ -292,7 +306,6 @@ async def driving(settings: CoordinatorSettings, followed: Followed) -> AsyncIte
         await acks.start()
         await reports.start()
         await outcomes.start()
-        driver.election.start()
         yield driver
     finally:
         closing = (driver.election, acks, reports, outcomes, commands, orders)

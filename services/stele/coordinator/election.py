@@ -60,9 +60,14 @@ class Election:
     def start(self) -> None:
         self._thread.start()
 
+    def displaced(self) -> None:
+        """Another process has claimed a term under this instance's name."""
+        self._membership.displaced()
+
     async def close(self) -> None:
         self._stop.set()
-        await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join, CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         self._membership.keep(self._take_part)

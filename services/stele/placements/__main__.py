@@ -21,8 +21,10 @@ from stele.runtime.metrics import REGISTRY
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import load_settings
 
-STOP_TIMEOUT_S: Final = 9.0
-"""For the query and the session, below the shell's own deadline of 10 s."""
+STOP_DEADLINE_S: Final = 25.0
+"""From the signal; the batch that is being written is finished. Compose grants 30 s."""
+STOP_TIMEOUT_S: Final = 22.0
+"""For the query and the session, within the deadline."""
 
 batch_seconds = Histogram(
     "stele_placements_batch_seconds",
@@ -114,4 +116,4 @@ def _ensure_topics(settings: PlacementsSettings, cluster: str) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(run_service(main))
+    raise SystemExit(run_service(main, stop_deadline_s=STOP_DEADLINE_S))

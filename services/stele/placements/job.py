@@ -5,6 +5,7 @@ It starts where the table ``events`` stands, so its own checkpoint is scratch an
 
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -34,6 +35,8 @@ LOOK_S: Final = 5.0
 UPKEEP_S: Final = 600.0
 """Each batch adds a small file; a moment of work joins them."""
 STOP_S: Final = 5.0
+BATCH_S: Final = 15.0
+"""The end waits so long for the batch that is being written; then it is interrupted."""
 
 log = get_logger(__name__)
 
@@ -88,6 +91,8 @@ class Job:
         self._delivered: set[str] = set()
         self._certain: dict[str, int] = {}
         self._looked_s = self._kept_s = time.monotonic()
+        self._writing = threading.Lock()
+        self._ending = False
 
     @property
     def reached(self) -> dict[str, Reached]:
@@ -110,13 +115,16 @@ class Job:
             self._source()
             .writeStream.option("checkpointLocation", str(self._checkpoint))
             .trigger(processingTime=f"{self.options.trigger_ms} milliseconds")
-            .foreachBatch(self._write)
+            .foreachBatch(self._on_batch)
             .start()
         )
         return self.query
 
     def stop(self) -> None:
-        """Stop the query and the threads behind it."""
+        """Stop the query between two batches, and the threads behind it."""
+        self._ending = True
+        if self._writing.acquire(timeout=BATCH_S):
+            self._writing.release()
         try:
             if self.query is not None:
                 self.query.stop()
@@ -207,7 +215,13 @@ class Job:
         }
         return msgspec.json.encode(offsets).decode()
 
-    def _write(self, batch: DataFrame, _batch_id: int) -> None:
+    def _on_batch(self, batch: DataFrame, _batch_id: int) -> None:
+        """A batch that comes when the end was asked is left to the next query, which reads it again."""
+        with self._writing:
+            if not self._ending:
+                self._write(batch)
+
+    def _write(self, batch: DataFrame) -> None:
         """One batch; what the table holds already is not written again, whoever wrote it."""
         began = time.perf_counter()
         self._deriver.check()

@@ -22,6 +22,11 @@ FIRST_PAUSE_S: Final = 0.2
 LAST_PAUSE_S: Final = 10.0
 PROVEN_S: Final = 8.0
 """A consumer that lives longer than a session is a member again."""
+FENCED_PAUSE_S: Final = 5.0
+"""After a member that had been one for long was fenced out by its name: whoever has the name now acts first."""
+DISPLACED_PAUSE_S: Final = 60.0
+"""When it is known that another process acts under this name. Two that take the name from each other as fast
+as they can let neither act."""
 
 log = get_logger(__name__)
 
@@ -34,11 +39,13 @@ class Membership:
         """Why this process is not in the group; empty while it is, as far as is known."""
         self._stop = stop
         self._since_s = 0.0
+        self._displaced_s = -1.0
 
     def keep(self, member: Callable[[], None]) -> None:
         """Run ``member`` until it returns: it makes a consumer, reads until the stop, and closes it.
 
-        After a KafkaException it is run again, at once at first and every ``LAST_PAUSE_S`` in the end.
+        After a KafkaException it is run again, at once at first and every ``LAST_PAUSE_S`` in the end; later
+        when another has the name.
         """
         pause_s = FIRST_PAUSE_S
         while not self._stop.is_set():
@@ -48,10 +55,16 @@ class Membership:
                 return
             except KafkaException as error:
                 self._out(error)
-            if time.monotonic() - self._since_s > PROVEN_S:
-                pause_s = FIRST_PAUSE_S
+                if time.monotonic() - self._since_s > PROVEN_S:
+                    pause_s = FENCED_PAUSE_S if _is_fence(error) else FIRST_PAUSE_S
             self._stop.wait(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
+            if self._displaced_s >= self._since_s:
+                self._stop.wait(DISPLACED_PAUSE_S)
+
+    def displaced(self) -> None:
+        """Another process has acted under this name. If this one is out, it stays out for a while."""
+        self._displaced_s = time.monotonic()
 
     def look_at(self, error: KafkaError | None) -> None:
         """To be called after each poll. Raises KafkaException for what ends a consumer."""
@@ -66,3 +79,10 @@ class Membership:
             " has the same STELE_INSTANCE_ID: give each its own."
         )
         log.warning("out of the consumer group; joining again", why=str(error))
+
+
+def _is_fence(error: KafkaException) -> bool:
+    """Whether the group's coordinator knows another member of this name."""
+    cause = error.args[0]
+    fences = (KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL)  # noqa: SLF001 - librdkafka's own name
+    return isinstance(cause, KafkaError) and cause.code() in fences
