@@ -24,10 +24,12 @@ from stele.domain.image import EMPTY_FOR_FOLLOWERS
 from stele.domain.names import NodeState
 from stele.domain.requests.ids import named
 from stele.domain.ring.facts import PlacementChanged
+from stele.domain.ring.ranges import EMPTY_RING
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.staging.facts import Part, PartsCommitted
 from stele.domain.staging.image import StagingImage, unfolded
 from stele.domain.topology.facts import TransitionOpened
+from stele.domain.view import delta_view
 from stele.log.fold import Fold
 from stele.log.memory import MemoryPartition
 from stele.log.parts import in_parts
@@ -38,6 +40,7 @@ from tests.log.test_pipeline import Writer, create, setting, winners
 replace = msgspec.structs.replace
 PART_BYTES = 600
 KEYSPACE = CreateKeyspace("library", {"dc1": 2})
+PLACEMENT = "dc1:2"
 
 
 @pytest.fixture(autouse=True)
@@ -119,8 +122,14 @@ def test_nothing_is_true_before_the_commit_and_all_of_it_after() -> None:
             assert fold.image.schema == before.schema
             assert fold.image.ring == before.ring
             assert not Delta(before, epoch).touches(PlacementChanged)
+            assert delta_view(before, fold.image, epoch).keys() <= {"topology"}
         elif epoch == chain[-1]:
             assert Delta(before, epoch).touches(PlacementChanged)
+            shown = delta_view(before, fold.image, epoch)
+            rows = shown["placements"][PLACEMENT]
+            after = fold.image.ring.placements[PLACEMENT].rows
+            assert rows["added"] - rows["removed"] == len(after) - len(EMPTY_RING.rows)
+            assert [k["name"] for k in shown["keyspaces"]["added"]] == ["library"]
     assert state_hash(fold.image) == state_hash(cluster.image)
 
 

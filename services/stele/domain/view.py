@@ -4,11 +4,13 @@
 domains.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.registry import DOMAINS, FACTS
@@ -48,10 +50,13 @@ def filters() -> dict[str, Mapping[str, Callable[[Any, str], bool]]]:
 
 
 def delta_view(before: Image, after: Image, epoch: Epoch) -> Json:
-    """What one epoch changed: the sections of ``diff`` that its facts touch, never more than a few rows."""
+    """What one epoch changed, parts that it commits included: the sections of ``diff`` that its facts touch."""
     shown: Json = {}
+    by_domain = defaultdict[str, list[Any]](list)
+    for fact in Delta(before, epoch).facts():
+        by_domain[FACTS[type(fact)][0]].append(fact)
     for domain in DOMAINS:
-        facts = [fact for fact in epoch.facts if FACTS[type(fact)][0] == domain.name]
+        facts = by_domain[domain.name]
         if facts:
             old, new = getattr(before, domain.name), getattr(after, domain.name)
             changed = domain.delta(old, new, facts) if domain.delta else domain.diff(old, new)

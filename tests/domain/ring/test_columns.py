@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from stele.domain.ring import columns
 from stele.domain.ring.columns import (
-    HASH_RANGE,
     Columns,
     Rows,
     merged,
@@ -55,8 +54,8 @@ def hash_by_model(plain: Plain) -> int:
     for key, (number, numbers) in plain.items():
         head = b"".join(n.to_bytes(8, "little", signed=True) for n in (key, number, len(numbers)))
         body = b"".join(n.to_bytes(4, "little", signed=True) for n in numbers)
-        total += int.from_bytes(hashlib.blake2b(head + body, digest_size=16).digest(), "little")
-    return total % HASH_RANGE
+        total += int.from_bytes(hashlib.blake2b(head + body, digest_size=16).digest(), "big")
+    return total % 2**128
 
 
 def check_chunks(table: Columns) -> None:

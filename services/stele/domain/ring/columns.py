@@ -4,7 +4,6 @@ A table of a million rows is a thousand chunks. A change copies the chunks that 
 the others, so it costs the same in a large table as in a small one, and old versions cost little.
 """
 
-import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from stele.domain.hashing import MODULUS, row_hash
 from stele.domain.ring.numbers import PAD
 
 CHUNK_ROWS: Final = 768
@@ -23,10 +23,6 @@ CHUNK_ROWS: Final = 768
 
 MIN_CHUNK_ROWS: Final = CHUNK_ROWS // 2
 MAX_CHUNK_ROWS: Final = CHUNK_ROWS * 2
-
-HASH_BYTES: Final = 16
-HASH_RANGE: Final = 2 ** (8 * HASH_BYTES)
-"""Hashes of rows are added modulo this."""
 
 Ints = npt.NDArray[np.signedinteger]
 Keys = npt.NDArray[np.int64]
@@ -69,10 +65,8 @@ class Rows:
             begin = end
 
     def hash_sum(self) -> int:
-        """The rows' hashes added up, modulo HASH_RANGE."""
-        hash_of, number = hashlib.blake2b, int.from_bytes
-        hashes = (hash_of(row, digest_size=HASH_BYTES).digest() for row in self.canonical())
-        return sum(number(hashed, "little") for hashed in hashes) % HASH_RANGE
+        """The rows' hashes added up, modulo MODULUS."""
+        return sum(map(row_hash, self.canonical())) % MODULUS
 
 
 class Chunk:
@@ -177,7 +171,7 @@ class Columns:
 
     def hash_sum(self) -> int:
         """The sum of all rows' hashes: it names the rows, whatever their chunks and history."""
-        return sum(chunk.hash_sum() for chunk in self.chunks) % HASH_RANGE
+        return sum(chunk.hash_sum() for chunk in self.chunks) % MODULUS
 
     def size_bytes(self) -> int:
         """Memory of the arrays alone."""

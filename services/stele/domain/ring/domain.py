@@ -1,7 +1,6 @@
 """The domain of placements, entered in the registry."""
 
 from collections.abc import Iterable
-from operator import attrgetter
 
 import msgspec
 from immutables import Map
@@ -9,9 +8,10 @@ from immutables import Map
 from stele.domain.hashing import HASH_BYTES, MODULUS, row_hash
 from stele.domain.registry_entry import Domain
 from stele.domain.ring.changes import unpacked
+from stele.domain.ring.differences import differences
 from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped, RingFact
 from stele.domain.ring.image import RingImage
-from stele.domain.ring.ranges import Placement, RangeReplicas, apply
+from stele.domain.ring.ranges import Placement, apply
 from stele.domain.tables import Json, row_json
 
 replace = msgspec.structs.replace
@@ -59,14 +59,15 @@ def diff(before: RingImage, after: RingImage) -> Json:
 
 
 def delta(before: RingImage, after: RingImage, facts: Iterable[object]) -> Json:
-    """By name, how many rows went and came: an epoch may change very many, and carries them all."""
+    """By name, how many rows went and came: an epoch may change very many, and carries them all. It does so in
+    pieces; a row that two of them share is counted in each.
+    """
     changed: Json = {}
     for fact in facts:
         if isinstance(fact, PlacementChanged):
-            changed[fact.placement] = {
-                "added": len(fact.added.starts),
-                "removed": len(fact.removed),
-            }
+            counts = changed.setdefault(fact.placement, {"added": 0, "removed": 0})
+            counts["added"] += len(fact.added.starts)
+            counts["removed"] += len(fact.removed)
         elif isinstance(fact, PlacementDropped):
             rows = before.placements[fact.placement].rows
             changed[fact.placement] = {"added": 0, "removed": len(rows)}
@@ -77,23 +78,13 @@ def _changed(before: Map[str, Placement], after: Map[str, Placement]) -> Json:
     """By name, only those that differ: {added: [row], removed: [row]} in ring order."""
     changed: Json = {}
     for name in sorted({*before, *after}):
-        old, new = before.get(name), after.get(name)
-        if old is new or old == new:
-            continue
-        rows_old, rows_new = _row_set(old), _row_set(new)
-        changed[name] = {
-            "added": _in_ring_order(rows_new - rows_old),
-            "removed": _in_ring_order(rows_old - rows_new),
-        }
+        removed, added = differences(before.get(name), after.get(name))
+        if removed or added:
+            changed[name] = {
+                "added": [row_json(row) for row in added],
+                "removed": [row_json(row) for row in removed],
+            }
     return changed
-
-
-def _row_set(placement: Placement | None) -> set[RangeReplicas]:
-    return set() if placement is None else set(placement.rows)
-
-
-def _in_ring_order(rows: set[RangeReplicas]) -> list[Json]:
-    return [row_json(row) for row in sorted(rows, key=attrgetter("start"))]
 
 
 DOMAIN = Domain(
