@@ -9,8 +9,8 @@ import numpy as np
 
 from stele.domain.requests.ids import uuid7
 from stele.domain.requests.memory import (
-    DEFAULT_GENERATIONS,
     GENERATION,
+    GENERATIONS,
     PLACE_BITS,
     Generation,
     RequestMemory,
@@ -25,7 +25,7 @@ def main() -> None:
     chance = random.Random(1)
     found, epoch = RequestMemory(), 0
     numbers = np.random.default_rng(1)
-    for _ in range(DEFAULT_GENERATIONS):
+    for _ in range(GENERATIONS.default):
         places = np.arange(1, GENERATION + 1, dtype=np.uint64)
         hashes = numbers.integers(0, 1 << 40, GENERATION, dtype=np.uint64)
         entries = np.sort(hashes << np.uint64(PLACE_BITS) | places)

@@ -134,7 +134,7 @@ def operations() -> Iterator[Figure]:
     found = prepare_rings(tokens, new_tokens, locations, new_locations, rf)
     seconds = best(lambda: prepare_rings(tokens, new_tokens, locations, new_locations, rf), runs=3)
     yield Figure("prepare_rings of a join", 1e3 * seconds, "ms", 1_000)
-    seconds = best(lambda: prepare(found.before, found.after, joining, ()))
+    seconds = best(lambda: prepare(found.before, found.after, tokens.keys(), new_tokens.keys()))
     yield Figure("prepare of a join alone", 1e3 * seconds, "ms")
     locks = locks_of(found.plan, found.before)
     yield Figure("locks_of", 1e3 * best(lambda: locks_of(found.plan, found.before)), "ms")

@@ -16,7 +16,7 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.requests import memory
 from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, parse, time_ms, uuid7, uuid8
-from stele.domain.requests.memory import RequestMemory, is_limit, limit_of
+from stele.domain.requests.memory import GENERATIONS, RequestMemory
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
 
 
@@ -203,9 +203,9 @@ def test_a_snapshot_and_the_tail_remember_what_a_full_replay_remembers(
 
 
 def test_the_limit_is_a_setting_of_the_log() -> None:
-    assert limit_of({}) == limit_of({"request_memory": "no"}) == 128
-    assert limit_of({"request_memory": "7"}) == 7
-    assert not any(map(is_limit, ("0", "-1", "1.5", "4097", "²")))
+    assert GENERATIONS.of({}) == GENERATIONS.of({"request_memory": "no"}) == 128
+    assert GENERATIONS.of({"request_memory": "7"}) == 7
+    assert not any(map(GENERATIONS.accepts, ("0", "-1", "1.5", "4097", "²")))
 
 
 def test_entries_of_a_full_generation_are_eight_bytes_each() -> None:

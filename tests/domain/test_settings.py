@@ -4,14 +4,14 @@ import pytest
 
 from stele.domain.commands import SetSetting
 from stele.domain.requests.memory import Young
-from stele.domain.requests.rows import MAX_FINISHED
+from stele.domain.requests.rows import FINISHED
 from tests.domain.history import three_nodes
 
 TIMED = "01890000-0000-7000-8000-000000000000"
 
 
 @pytest.mark.parametrize(
-    "value", ["0", "-1", "many", "1.5", "9" * 4301, str(MAX_FINISHED + 1), "\u0663"]
+    "value", ["0", "-1", "many", "1.5", "9" * 4301, str(FINISHED.most + 1), "\u0663"]
 )
 def test_a_number_of_finished_requests_that_makes_no_sense_is_refused(value: str) -> None:
     history, _ = three_nodes()
@@ -21,7 +21,7 @@ def test_a_number_of_finished_requests_that_makes_no_sense_is_refused(value: str
     assert "from 1 to" in refused.hint
 
 
-@pytest.mark.parametrize("value", ["", "1", str(MAX_FINISHED)])
+@pytest.mark.parametrize("value", ["", "1", str(FINISHED.most)])
 def test_a_number_of_finished_requests_is_taken(value: str) -> None:
     assert three_nodes()[0].apply(SetSetting("finished_requests", value)) is None
 

@@ -10,7 +10,7 @@ from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
 from stele.domain.registry import FACTS
 from stele.domain.requests.decided import remember
-from stele.domain.requests.memory import limit_of
+from stele.domain.requests.memory import GENERATIONS
 from stele.domain.staging.image import unfolded
 
 replace = msgspec.structs.replace
@@ -39,7 +39,7 @@ def evolve(image: Image, epoch: Epoch) -> Image:
     decided = image.decided
     if decided is not None:
         settings = changed.get("features", image.features).settings
-        changed["decided"] = remember(decided, epoch, limit_of(settings))
+        changed["decided"] = remember(decided, epoch, GENERATIONS.of(settings))
     return replace(image, epoch=epoch.epoch, state_id=epoch.state_id, **changed)
 
 

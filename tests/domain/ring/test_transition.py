@@ -15,7 +15,6 @@ from stele.domain.ring.transition import (
     TransitionRow,
     equals_at_rest,
     gained,
-    lost,
     prepare_rings,
     stream_sources,
 )
@@ -42,6 +41,10 @@ def planned(before: Ring, after: Ring, rf: int = 2) -> TransitionPlan:
     return prepare_rings(
         before.tokens, after.tokens, before.locations, after.locations, {"dc1": rf}
     ).plan
+
+
+def lost(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
+    return tuple(Range(row.start, row.end) for row in plan.rows if node in row.leaving())
 
 
 def step(placement: Placement, plan: TransitionPlan, name: str) -> Placement:

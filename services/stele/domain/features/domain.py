@@ -15,11 +15,12 @@ from stele.domain.features.facts import (
 )
 from stele.domain.names import NodeState
 from stele.domain.registry_entry import Domain
-from stele.domain.requests import memory
-from stele.domain.requests.rows import FINISHED_SETTING, MAX_FINISHED, is_count
+from stele.domain.requests.memory import GENERATIONS
+from stele.domain.requests.rows import FINISHED
 from stele.domain.tables import Json, compared
 
 MAX_SETTING_CHARS: Final = 65_536
+_COUNTS: Final = {count.name: count for count in (GENERATIONS, FINISHED)}
 
 
 def enable_features(context: Context, command: EnableFeatures) -> Decision:
@@ -50,17 +51,12 @@ def set_setting(context: Context, command: SetSetting) -> Decision:
             f"The value has {len(command.value)} characters; at most {MAX_SETTING_CHARS} fit.",
             "Store it elsewhere and keep a reference here.",
         )
-    if command.name == FINISHED_SETTING and command.value and not is_count(command.value):
+    count = _COUNTS.get(command.name)
+    if count is not None and command.value and not count.accepts(command.value):
         return Rejection(
             "bad_setting",
-            f"'{FINISHED_SETTING}' is '{command.value[:40]}'; it counts finished requests that are kept.",
-            f"Use a whole number from 1 to {MAX_FINISHED}, or '' for the default.",
-        )
-    if command.name == memory.SETTING and command.value and not memory.is_limit(command.value):
-        return Rejection(
-            "bad_setting",
-            f"'{memory.SETTING}' is '{command.value[:40]}'; it counts generations of decided requests.",
-            f"Send a whole number from 1 to {memory.MAX_GENERATIONS}; each takes half a MiB.",
+            f"'{count.name}' is '{command.value[:40]}'; it counts {count.counts}.",
+            f"Use a whole number from 1 to {count.most}, or '' for the default, {count.default}.",
         )
     return (SettingChanged(command.name, command.value),)
 

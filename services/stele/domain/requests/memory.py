@@ -18,16 +18,18 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from stele.domain.features.counts import Count
 from stele.domain.requests.ids import parse, time_ms
 
 GENERATION: Final = 65_536
 """Decisions after which a generation is sealed, at the end of an epoch. Part of the log's format."""
-DEFAULT_GENERATIONS: Final = 128
-"""Sealed generations kept when the log does not say otherwise: 64 MiB. Part of the log's format."""
-SETTING: Final = "request_memory"
-"""Name of the setting that says otherwise."""
-MAX_GENERATIONS: Final = 4096
-"""The greatest value of the setting: 2 GiB."""
+GENERATIONS: Final = Count(
+    name="request_memory",
+    counts="generations of decided requests, half a MiB each",
+    default=128,
+    most=4096,
+)
+"""Sealed generations that are kept: 64 MiB when the log does not say otherwise. Part of the log's format."""
 
 PLACE_BITS: Final = 24
 _SPAN: Final = 1 << PLACE_BITS
@@ -177,7 +179,7 @@ class RequestMemory:
         return found
 
     def with_decisions(
-        self, request_ids: Iterable[str], epoch: int, limit: int = DEFAULT_GENERATIONS
+        self, request_ids: Iterable[str], epoch: int, limit: int = GENERATIONS.default
     ) -> "RequestMemory":
         """The memory after ``epoch``, which decided these; ``limit`` is the number of sealed generations."""
         memory = self
@@ -265,20 +267,6 @@ def hash_of(request_id: str) -> int:
 def time_of(request_id: str) -> int:
     """The time inside an id; 0 when it is not of our form, as another program's may be."""
     return time_ms(request_id) if parse(request_id) is not None else 0
-
-
-def limit_of(settings: Mapping[str, str]) -> int:
-    """Generations to keep, as the log's settings say; a value that makes no sense counts as none."""
-    given = settings.get(SETTING, "")
-    if not is_limit(given):
-        return DEFAULT_GENERATIONS
-    return int(given)
-
-
-def is_limit(text: str) -> bool:
-    """A whole number of generations from 1 to ``MAX_GENERATIONS``."""
-    plain = text.isascii() and text.isdigit() and len(text) <= 4
-    return plain and 1 <= int(text) <= MAX_GENERATIONS
 
 
 def merged(runs: tuple[Run, ...], floor: int) -> tuple[Run, ...]:

@@ -6,15 +6,18 @@ import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context
+from stele.domain.features.counts import Count
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.names import UNFINISHED, RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
 
-FINISHED_KEPT: Final = 1000
-"""Finished requests kept in the image unless the setting ``finished_requests`` says otherwise."""
-MAX_FINISHED: Final = 100_000
-FINISHED_SETTING: Final = "finished_requests"
+FINISHED: Final = Count(
+    name="finished_requests",
+    counts="finished requests that are kept in the state",
+    default=1000,
+    most=100_000,
+)
 
 
 def new_request(
@@ -54,7 +57,7 @@ def ended(
         finished_at_ms=context.at_ms,
     )
     finished = image.requests.finished()
-    kept = _finished_kept(image)
+    kept = FINISHED.of(image.features.settings)
     surplus = finished[: max(0, len(finished) + 1 - kept)]
     return RequestChanged(row), *(RequestForgotten(old.request_id) for old in surplus)
 
@@ -70,14 +73,3 @@ def check_no_request(image: Image, node: Node) -> Rejection | None:
         "Wait until it is done, or cancel it.",
         {"request_id": current.request_id, "kind": current.kind},
     )
-
-
-def _finished_kept(image: Image) -> int:
-    text = image.features.settings.get(FINISHED_SETTING, "")
-    return int(text) if is_count(text) else FINISHED_KEPT
-
-
-def is_count(text: str) -> bool:
-    """A whole number from 1 to ``MAX_FINISHED``."""
-    plain = text.isascii() and text.isdigit() and len(text) <= len(str(MAX_FINISHED))
-    return plain and 1 <= int(text) <= MAX_FINISHED

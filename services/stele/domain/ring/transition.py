@@ -49,6 +49,14 @@ class TransitionRow(msgspec.Struct, frozen=True):
     old: tuple[str, ...]
     new: tuple[str, ...]
 
+    def coming(self) -> list[str]:
+        """The nodes that gain the range."""
+        return [node for node in self.new if node not in self.old]
+
+    def leaving(self) -> list[str]:
+        """The nodes that lose it."""
+        return [node for node in self.old if node not in self.new]
+
 
 class TransitionPlan(msgspec.Struct, frozen=True):
     """All that the steps of one operation need to know, for one placement; all parts in ring order.
@@ -99,25 +107,26 @@ def prepare_rings(
     """
     before = placement_of(old_tokens, old_locations, rf, nodes)
     after = placement_of(new_tokens, new_locations, rf, before.nodes)
-    split_at = sorted(new_tokens.keys() - old_tokens.keys() - {MIN_TOKEN})
-    merge_at = sorted(old_tokens.keys() - new_tokens.keys() - {MIN_TOKEN})
-    return Prepared(before, after, prepare(before, after, split_at, merge_at))
+    plan = prepare(before, after, old_tokens.keys(), new_tokens.keys())
+    return Prepared(before, after, plan)
 
 
 def prepare(
-    before: Placement, after: Placement, split_at: Sequence[int], merge_at: Sequence[int]
+    before: Placement, after: Placement, old_tokens: Set[int], new_tokens: Set[int]
 ) -> TransitionPlan:
-    """Plan the way between two placements at rest; tokens ``split_at`` come, ``merge_at`` go, sorted.
+    """Plan the way between two placements at rest, given the tokens of their rings.
 
     What stands in the live placement is no part of it: see ``equals_at_rest``. Raises PlacementError
     when a range would lose more than ``MAX_SHRINK`` replicas.
     """
+    split_at = tuple(sorted(new_tokens - old_tokens - {MIN_TOKEN}))
+    merge_at = tuple(sorted(old_tokens - new_tokens - {MIN_TOKEN}))
     return TransitionPlan(
         rows=_affected(before, after),
         split=_rows_at(before, split_at),
-        split_at=tuple(split_at),
+        split_at=split_at,
         merge=_rows_at(after, merge_at),
-        merge_at=tuple(merge_at),
+        merge_at=merge_at,
     )
 
 
@@ -159,12 +168,7 @@ def rollback(placement: Placement, plan: TransitionPlan, version: int) -> Placem
 
 def gained(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
     """Ranges that the node replicates after the operation and did not before, in ring order."""
-    return tuple(Range(r.start, r.end) for r in plan.rows if node in r.new and node not in r.old)
-
-
-def lost(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
-    """Ranges that the node replicated before the operation and does not after, in ring order."""
-    return tuple(Range(r.start, r.end) for r in plan.rows if node in r.old and node not in r.new)
+    return tuple(Range(row.start, row.end) for row in plan.rows if node in row.coming())
 
 
 def stream_sources(
@@ -185,8 +189,7 @@ def stream_sources(
 
     Raises ValueError when ``gaining`` does not gain this range.
     """
-    coming = [node for node in row.new if node not in row.old]
-    leaving = [node for node in row.old if node not in row.new]
+    coming, leaving = row.coming(), row.leaving()
     if gaining not in coming:
         raise ValueError(f"Node '{gaining}' does not gain ({row.start}, {row.end}].")
     if len(leaving) >= len(coming):
@@ -293,4 +296,4 @@ def _before(rows: Sequence[RangeReplicas], newest: int) -> int:
 
 
 def _union(row: TransitionRow) -> tuple[str, ...]:
-    return (*row.old, *(node for node in row.new if node not in row.old))
+    return (*row.old, *row.coming())

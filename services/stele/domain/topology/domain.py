@@ -19,6 +19,7 @@ from stele.domain.topology.facts import (
     TopologyFact,
     Transition,
     TransitionFinished,
+    TransitionHead,
     TransitionMarked,
     TransitionMoved,
     TransitionOpened,
@@ -39,13 +40,7 @@ def versions_changed(image: TopologyImage, fact: VersionsChanged) -> TopologyIma
     new = fact.versions
     assert image.version <= new.version
     assert image.fence_version <= new.fence_version <= new.version
-    return replace(
-        image,
-        version=new.version,
-        fence_version=new.fence_version,
-        since_epoch=new.since_epoch,
-        fence_epoch=new.fence_epoch,
-    )
+    return replace(image, **msgspec.structs.asdict(new))
 
 
 def coordinator_changed(image: TopologyImage, fact: CoordinatorChanged) -> TopologyImage:
@@ -101,29 +96,14 @@ def to_facts(image: TopologyImage) -> Iterable[TopologyFact]:
 
 
 def versions_of(image: TopologyImage) -> Versions:
-    return Versions(
-        version=image.version,
-        fence_version=image.fence_version,
-        since_epoch=image.since_epoch,
-        fence_epoch=image.fence_epoch,
-    )
+    return Versions(**{name: getattr(image, name) for name in Versions.__struct_fields__})
 
 
 def summary_of(transition: Transition) -> TransitionSummary:
     """All of a transition but the rows of its plans, which are as many as the ring's."""
-    return TransitionSummary(
-        transition_id=transition.transition_id,
-        kind=transition.kind,
-        state=transition.state,
-        session=transition.session,
-        entered_version=transition.entered_version,
-        entered_epoch=transition.entered_epoch,
-        subjects=transition.subjects,
-        keyspace_id=transition.keyspace_id,
-        ranges={name: len(plan.rows) for name, plan in sorted(transition.plans.items())},
-        mark=transition.mark,
-        blamed=transition.blamed,
-    )
+    head = {name: getattr(transition, name) for name in TransitionHead.__struct_fields__}
+    ranges = {name: len(plan.rows) for name, plan in sorted(transition.plans.items())}
+    return TransitionSummary(**head, ranges=ranges)
 
 
 def view(image: TopologyImage) -> Json:

@@ -27,14 +27,12 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[int, ...] = ()
 
 
-class Transition(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation under way, with the placements of all its steps, computed once when it opens.
+class TransitionHead(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation under way, but for the placements of its steps.
 
-    ``plans`` maps a placement's name to its plan: steps look their rows up there and never compute replicas
-    again, so readers fold the log without any strategy code (CEP-21, in-progress sequences). ``session`` is
-    open while data moves. ``entered_version`` and ``entered_epoch`` are those of its newest step. ``mark``
-    says why it goes back: it does so with its next step, or is on its way. ``blamed`` are the requests that
-    end with it; the others wait anew.
+    ``session`` is open while data moves. ``entered_version`` and ``entered_epoch`` are those of its newest
+    step. ``mark`` says why it goes back: it does so with its next step, or is on its way. ``blamed`` are the
+    requests that end with it; the others wait anew.
     """
 
     transition_id: str
@@ -45,7 +43,6 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
     entered_epoch: int = 0
     subjects: tuple[Subject, ...] = ()
     keyspace_id: str = ""
-    plans: dict[str, TransitionPlan] = {}
     mark: str = ""
     blamed: tuple[str, ...] = ()
 
@@ -57,27 +54,20 @@ class Transition(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(s.request_id for s in self.subjects) or (self.transition_id,)
 
 
-class TransitionSummary(msgspec.Struct, frozen=True, kw_only=True):
+class Transition(TransitionHead, frozen=True, kw_only=True):
+    """One operation under way, with the placements of all its steps, computed once when it opens.
+
+    ``plans`` maps a placement's name to its plan: steps look their rows up there and never compute replicas
+    again, so readers fold the log without any strategy code (CEP-21, in-progress sequences).
+    """
+
+    plans: dict[str, TransitionPlan] = {}
+
+
+class TransitionSummary(TransitionHead, frozen=True, kw_only=True):
     """A transition as people see it: ``ranges`` says how many ranges change, by placement."""
 
-    transition_id: str
-    kind: RequestKind
-    state: TransitionState
-    session: str = ""
-    entered_version: int = 0
-    entered_epoch: int = 0
-    subjects: tuple[Subject, ...] = ()
-    keyspace_id: str = ""
     ranges: dict[str, int] = {}
-    mark: str = ""
-    blamed: tuple[str, ...] = ()
-
-    def nodes(self) -> tuple[str, ...]:
-        return tuple(subject.node_id for subject in self.subjects)
-
-    def request_ids(self) -> tuple[str, ...]:
-        """The requests that it carries out."""
-        return tuple(s.request_id for s in self.subjects) or (self.transition_id,)
 
 
 class Coordinator(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring import transition as ring_steps
 from stele.domain.ring.locks import locks_of, overlaps
 from stele.domain.ring.ranges import Placement, PlacementError, Range, apply
-from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, equals_at_rest, prepare
 from stele.domain.topology import pieces
 from stele.domain.topology.facts import Transition
@@ -122,9 +121,7 @@ def _plans(image: Image, base: Ring, after: Ring) -> dict[str, TransitionPlan]:
 def _plan(base: Ring, after: Ring, replication: Mapping[str, int]) -> TransitionPlan:
     """The way between two rings at rest, with what it locks."""
     before = base.placement(replication)
-    split_at = sorted(after.tokens.keys() - base.tokens.keys() - {MIN_TOKEN})
-    merge_at = sorted(base.tokens.keys() - after.tokens.keys() - {MIN_TOKEN})
-    plan = prepare(before, after.placement(replication), split_at, merge_at)
+    plan = prepare(before, after.placement(replication), base.tokens.keys(), after.tokens.keys())
     locked = tuple(Range(start, end) for start, end in locks_of(plan, before))
     return msgspec.structs.replace(plan, locks=locked)
 

@@ -7,9 +7,9 @@ from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.requests.rows import ended
-from stele.domain.ring.transition import gained, lost
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
+from stele.domain.topology.operations.base import gaining_nodes, losing_nodes
 from stele.domain.topology.operations.table import OPERATIONS, State
 
 replace = msgspec.structs.replace
@@ -66,13 +66,13 @@ def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
     for request_id in transition.request_ids():
         _end_request(draft, transition, request_id, undone=undone)
     if undone:
-        draft.add(*_mark_cleanup(draft, transition, _gainers(transition)))
+        draft.add(*_mark_cleanup(draft, transition, gaining_nodes(transition)))
         return
     for subject in transition.subjects:
         if operation.done is not None:
             node = draft.image.membership.nodes[subject.node_id]
             draft.add(NodeChanged(replace(node, state=operation.done)))
-    draft.add(*_mark_cleanup(draft, transition, _losers(transition)))
+    draft.add(*_mark_cleanup(draft, transition, losing_nodes(transition)))
     draft.add(*operation.on_done(draft.image, transition, draft.context.epoch))
 
 
@@ -99,22 +99,10 @@ def _end_request(draft: Draft, transition: Transition, request_id: str, *, undon
         draft.add(NodeChanged(replace(node, state=state)))
 
 
-def _mark_cleanup(draft: Draft, transition: Transition, touched: set[str]) -> list[AnyFact]:
+def _mark_cleanup(draft: Draft, transition: Transition, touched: list[str]) -> list[AnyFact]:
     """Nodes that hold data of ranges which are not, or not any more, theirs. They are ordered to clean up while
     they are normal: those that leave, or wait to join, once they are that.
     """
     nodes, epoch = draft.image.membership.nodes, draft.context.epoch
-    stay = [nodes[n] for n in sorted(touched) if nodes[n].state is not NodeState.LEFT]
+    stay = [nodes[n] for n in touched if nodes[n].state is not NodeState.LEFT]
     return [NodeChanged(replace(node, cleanup_since=epoch)) for node in stay]
-
-
-def _losers(transition: Transition) -> set[str]:
-    plans = transition.plans.values()
-    nodes = {n for plan in plans for row in plan.rows for n in row.old}
-    return {n for n in nodes if any(lost(plan, n) for plan in plans)}
-
-
-def _gainers(transition: Transition) -> set[str]:
-    plans = transition.plans.values()
-    nodes = {n for plan in plans for row in plan.rows for n in row.new}
-    return {n for n in nodes if any(gained(plan, n) for plan in plans)}

@@ -14,7 +14,7 @@ from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import Placement
-from stele.domain.ring.transition import PlacementDelta, TransitionPlan
+from stele.domain.ring.transition import PlacementDelta, TransitionPlan, TransitionRow
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.rings import Ring
 
@@ -96,9 +96,13 @@ def every_member(image: Image, requests: list[Request]) -> list[str]:
 
 
 def gaining_nodes(transition: Transition) -> list[str]:
-    """Nodes that gain ranges."""
-    rows = [row for plan in transition.plans.values() for row in plan.rows]
-    return sorted({node for row in rows for node in row.new if node not in row.old})
+    """Nodes that gain ranges, sorted."""
+    return sorted({node for row in _planned_rows(transition) for node in row.coming()})
+
+
+def losing_nodes(transition: Transition) -> list[str]:
+    """Nodes that lose ranges, sorted."""
+    return sorted({node for row in _planned_rows(transition) for node in row.leaving()})
 
 
 def planned_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
@@ -110,5 +114,9 @@ def planned_sets(image: Image, transition: Transition) -> Iterable[frozenset[str
     """
     if transition.mark:
         return ()
-    rows = {(row.old, row.new) for plan in transition.plans.values() for row in plan.rows}
+    rows = {(row.old, row.new) for row in _planned_rows(transition)}
     return {frozenset(each) for old, new in rows for each in (old, new, (*old, *new))}
+
+
+def _planned_rows(transition: Transition) -> Iterable[TransitionRow]:
+    return (row for plan in transition.plans.values() for row in plan.rows)
