@@ -1,30 +1,17 @@
 """An ack counts only for the history that the counter has itself (I5, I13)."""
 
-import msgspec
-
 from stele.domain.acks import AckTable, barrier
 from stele.domain.image import Image
-from stele.domain.messages import Ack
+from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
 
 OTHER = bytes([3] * 16)
 
 
 def acks_of(image: Image, **more: object) -> AckTable:
-    table, version = AckTable(), image.topology.version
+    table = AckTable()
     for node_id in image.membership.taking_part():
-        ack = Ack(
-            node_id=node_id,
-            boot_id="1",
-            sequence=1,
-            epoch=image.epoch,
-            version=version,
-            fence_version=version,
-            oldest_version_in_use=version,
-            log_id=image.log_id,
-            state_id=image.state_id,
-        )
-        table = table.with_ack(msgspec.structs.replace(ack, **more), 0.0)
+        table = table.with_ack(ack_of(image, node_id, **more), 0.0)
     return table
 
 

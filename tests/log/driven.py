@@ -9,11 +9,12 @@ from stele.coordinator.steps import Limits, Memory, Observed, next_steps
 from stele.domain.acks import AckTable
 from stele.domain.commands import AnyCommand, ClaimCoordinator, Envelope, Rejection
 from stele.domain.image import Image
-from stele.domain.messages import Ack, Order, Report
+from stele.domain.messages import Order, Report
 from stele.domain.names import NodeState, ReportStatus
 from stele.domain.reports import ReportTable
 from stele.domain.requests.ids import named
 from stele.log.memory import MemoryPartition
+from tests.domain.ack_of import ack_of
 from tests.log.test_pipeline import Writer
 
 
@@ -67,19 +68,11 @@ class Driven:
         raise AssertionError(f"still waiting for {steps.waiting_for}: {steps.blockers}")
 
     def _hear_nodes(self) -> None:
-        image, topology = self.image, self.image.topology
+        image = self.image
         for node_id, node in sorted(image.membership.nodes.items()):
             if node.state is NodeState.LEFT:
                 continue
-            ack = Ack(
-                node_id=node_id,
-                boot_id="1",
-                sequence=next(self._sequence),
-                epoch=image.epoch,
-                version=topology.version,
-                fence_version=topology.fence_version,
-                oldest_version_in_use=topology.version,
-            )
+            ack = ack_of(image, node_id, sequence=next(self._sequence))
             self._acks = self._acks.with_ack(ack, self._now_s)
 
     def _carry_out(self, order: Order) -> None:

@@ -21,11 +21,11 @@ from stele.domain.acks import AckTable, barrier, covers_quorums
 from stele.domain.commands import CreateKeyspace, Leave
 from stele.domain.fencing import check_token, newest_fenced
 from stele.domain.image import Image
-from stele.domain.messages import Ack
 from stele.domain.names import TransitionState
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import RangeReplicas
 from tests.coordinator.world import World, empty_cluster
+from tests.domain.ack_of import ack_of
 
 STATE: Final = TransitionState
 
@@ -286,19 +286,6 @@ def test_the_model_counts_acks_as_the_barrier_does() -> None:
         for nodes in combinations(found.nodes, size):
             acks = AckTable()
             for node in nodes:
-                acks = acks.with_ack(_ack(node, image), 0.0)
+                acks = acks.with_ack(ack_of(image, node), 0.0)
             known = barrier(image, acks, image.epoch, image.topology.version, 0.0)
             assert known.quorum == covered(1, frozenset(nodes))
-
-
-def _ack(node_id: str, image: Image) -> Ack:
-    topology = image.topology
-    return Ack(
-        node_id=node_id,
-        boot_id="1",
-        sequence=1,
-        epoch=image.epoch,
-        version=topology.version,
-        fence_version=topology.fence_version,
-        oldest_version_in_use=topology.version,
-    )

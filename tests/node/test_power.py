@@ -120,24 +120,35 @@ async def test_a_power_failure_at_any_sync_leaves_a_whole_table(
         assert await numbers_in(folder) >= before, folder
 
 
+class HeldSync:
+    """From now on the disk's syncs wait, until they are let go on."""
+
+    def __init__(self, disk: ForgetfulDisk) -> None:
+        self.begun = asyncio.Event()
+        self._disk = disk
+        self._may_go_on = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        disk.on_sync = self._wait
+
+    def _wait(self, name: str) -> None:
+        self._loop.call_soon_threadsafe(self.begun.set)
+        assert self._may_go_on.wait(10), "the test did not let the sync go on within 10 s"
+
+    def go_on(self) -> None:
+        self._may_go_on.set()
+        self._disk.on_sync = lambda name: None
+
+
 async def test_nobody_sees_a_write_before_it_is_synced(disk: ForgetfulDisk, tmp_path: Path) -> None:
     store = Store(tmp_path / "store.sqlite")
-    syncing, go_on = asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
-
-    def wait(name: str) -> None:
-        loop.call_soon_threadsafe(syncing.set)
-        assert go_on.wait(10), "the test did not let the sync go on within 10 s"
-
-    disk.on_sync = wait
+    held = HeldSync(disk)
     writing = asyncio.create_task(store.write([row(1)]))
-    await syncing.wait()
+    await held.begun.wait()
     assert await store.read("ks", 1, b"k") is None
     assert store.timestamp("ks", 1, b"k") == 0
     assert (await store.page([RING], None, 1000)).rows == []
     assert not writing.done()
-    go_on.set()
-    disk.on_sync = lambda name: None
+    held.go_on()
     assert await writing == [0]
     assert store.timestamp("ks", 1, b"k") == 1
     await store.close()
@@ -148,21 +159,13 @@ async def test_writes_that_come_during_a_sync_share_the_next(
 ) -> None:
     store = Store(tmp_path / "store.sqlite")
     await store.write([row(101)])  # a new WAL begins with a sync of its header
-    syncing, go_on = asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
-
-    def wait(name: str) -> None:
-        loop.call_soon_threadsafe(syncing.set)
-        assert go_on.wait(10), "the test did not let the sync go on within 10 s"
-
-    disk.on_sync = wait
+    held = HeldSync(disk)
     first = asyncio.create_task(store.write([row(0)]))
-    await syncing.wait()
+    await held.begun.wait()
     others = [asyncio.create_task(store.write([row(number)])) for number in range(1, 101)]
     await until(lambda: len(store._commits._waiting) == 100, "the writes to wait")
     before = disk.syncs
-    go_on.set()
-    disk.on_sync = lambda name: None
+    held.go_on()
     await asyncio.gather(first, *others)
     assert disk.syncs == before + 2, "one sync for the first, one for the hundred"
     await store.close()

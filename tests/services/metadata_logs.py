@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
@@ -116,3 +117,20 @@ class Service:
                     count -= 1
                     if count == 0:
                         return
+
+
+class Start(Protocol):
+    def __call__(self, instance: str = "ml-1", **env: str) -> Service: ...
+
+
+@contextmanager
+def instances(folder: Path, bootstrap: str, cluster: str) -> Iterator[Start]:
+    """Starts instances of a cluster, and ends them. They have told their address; see ``wait_healthy``."""
+    with ExitStack() as stack:
+
+        def started(instance: str = "ml-1", **env: str) -> Service:
+            service = Service(folder, bootstrap, cluster, instance, **env)
+            stack.callback(service.stop)
+            return service.start()
+
+        yield started

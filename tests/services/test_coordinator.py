@@ -16,7 +16,6 @@ from tests.services.world import (
     LogWriter,
     RemoteLog,
     fake_nodes,
-    log_writer,
     remote_log,
     settle,
     until,
@@ -25,12 +24,6 @@ from tests.services.world import (
 pytestmark = pytest.mark.broker
 
 PATIENT = {"resend_s": 0.5}
-
-
-@pytest.fixture
-async def writer(kafka: str, topics: str) -> AsyncIterator[LogWriter]:
-    async with log_writer(kafka, topics) as found:
-        yield found
 
 
 @pytest.fixture

@@ -7,9 +7,8 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -23,26 +22,16 @@ from stele.metadata_log.evidence import GUARD_KEY
 from stele.runtime.kafka import ensure_topics
 from stele.session_guard.check import guard_key
 from tests.polling import wait_until
-from tests.services.metadata_logs import DEADLINE_S, Service
+from tests.services.metadata_logs import DEADLINE_S, Service, Start, instances
 
 pytestmark = pytest.mark.broker
 
 NOTICED_S = 10.0
 
 
-class Start(Protocol):
-    def __call__(self, instance: str = "ml-1", **env: str) -> Service: ...
-
-
 @pytest.fixture
 def start(kafka: str, cluster: str, tmp_path: Path) -> Iterator[Start]:
-    with ExitStack() as stack:
-
-        def started(instance: str = "ml-1", **env: str) -> Service:
-            service = Service(tmp_path, kafka, cluster, instance, **env)
-            stack.callback(service.stop)
-            return service.start()
-
+    with instances(tmp_path, kafka, cluster) as started:
         yield started
 
 

@@ -9,9 +9,8 @@ import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -25,26 +24,16 @@ from stele.metadata_log.openapi import openapi
 from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until
 from tests.services.groups import forget_offsets, take_the_name_away
-from tests.services.metadata_logs import DEADLINE_S, Service
+from tests.services.metadata_logs import DEADLINE_S, Service, Start, instances
 
 pytestmark = pytest.mark.broker
 
 
-class Start(Protocol):
-    def __call__(self, instance: str = "ml-1", **env: str) -> Service: ...
-
-
 @pytest.fixture
 def start(kafka: str, cluster: str, tmp_path: Path) -> Iterator[Start]:
-    """Starts instances of the test's own cluster; ends them after the test."""
-    with ExitStack() as stack:
-
-        def started(instance: str = "ml-1", **env: str) -> Service:
-            service = Service(tmp_path, kafka, cluster, instance, **env)
-            stack.callback(service.stop)
-            return service.start().wait_healthy()
-
-        yield started
+    """Starts instances of the test's own cluster, until they are well; ends them after the test."""
+    with instances(tmp_path, kafka, cluster) as started:
+        yield lambda instance="ml-1", **env: started(instance, **env).wait_healthy()
 
 
 @pytest.fixture(scope="module")

@@ -28,18 +28,6 @@ pytestmark = pytest.mark.broker
 
 
 @pytest.fixture
-async def writer(kafka: str, topics: str) -> AsyncIterator[LogWriter]:
-    async with log_writer(kafka, topics) as found:
-        yield found
-
-
-@pytest.fixture
-async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Start]:
-    async with services(kafka, topics, redis_url, tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator[Redis]:
     async with Redis.from_url(redis_url, socket_timeout=2, socket_connect_timeout=2) as found:
         yield found

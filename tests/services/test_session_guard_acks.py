@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Collection
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import Any
 
 import httpx
@@ -14,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 
 from stele.log.flows import flow_topic
 from stele.session_guard.acks import SESSION_TIMEOUT_S
-from tests.services.processes import Service, Start, services
-from tests.services.world import LogWriter, fake_nodes, log_writer
+from tests.services.processes import Service, Start
+from tests.services.world import LogWriter, fake_nodes
 
 pytestmark = pytest.mark.broker
 
@@ -23,18 +22,6 @@ NAMES = "n1 n2 n3"
 RECOVERY_S = 30.0
 WATCH_S = 0.02
 """Between two looks: asking without a pause would starve the guard that is watched."""
-
-
-@pytest.fixture
-async def writer(kafka: str, topics: str) -> AsyncIterator[LogWriter]:
-    async with log_writer(kafka, topics) as found:
-        yield found
-
-
-@pytest.fixture
-async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Start]:
-    async with services(kafka, topics, redis_url, tmp_path) as found:
-        yield found
 
 
 def all_are(liveness: str) -> Callable[[Any], bool]:

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from stele.domain.acks import AckTable
 from stele.domain.image import EMPTY, Image
-from stele.domain.messages import Ack
 from stele.session_guard.barriers import KEPT_TARGETS, Blocking, current_target, view
+from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
 from tests.node.world import World
 
 
 def image_of_three() -> Image:
     return three_nodes()[0].image
-
-
-def ack_of(image: Image, node_id: str, host_id: str = "") -> Ack:
-    topology = image.topology
-    return Ack(
-        node_id=node_id,
-        boot_id="1",
-        sequence=1,
-        epoch=image.epoch,
-        version=topology.version,
-        fence_version=topology.fence_version,
-        oldest_version_in_use=topology.version,
-        host_id=host_id,
-    )
 
 
 def test_a_blocker_keeps_its_time_until_it_passes() -> None:
@@ -51,7 +37,7 @@ def test_acks_from_another_data_directory_do_not_count() -> None:
     """A wiped node's new disk has not applied anything: what the node acknowledged was the old one's."""
     image = image_of_three()
     target = current_target(image)
-    strange = AckTable().with_ack(ack_of(image, "n1", "new disk"), 1.0)
+    strange = AckTable().with_ack(ack_of(image, "n1", host_id="new disk"), 1.0)
     found, _ = view(image, strange, Blocking(), target, 1.0)
     why = {blocker.node_id: blocker.why for blocker in found.blockers}
     assert why["n1"] == "is heard from another data directory, host new disk"

@@ -1,11 +1,11 @@
 """The guard leaves out what speaks of another log, and counts it."""
 
-from stele.domain.messages import Ack
 from stele.log.codec import encode_ack, encode_epoch
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.runtime.metrics import foreign_messages
 from stele.session_guard.guard import Guard
+from tests.domain.ack_of import ack_of
 from tests.domain.history import three_nodes
 
 
@@ -19,20 +19,7 @@ async def test_an_ack_of_another_log_is_left_out_and_counted() -> None:
     guard = Guard(follower, 5.0)
 
     def ack(log_id: bytes) -> bytes:
-        version = image.topology.version
-        return encode_ack(
-            Ack(
-                node_id="n1",
-                boot_id="1",
-                sequence=1,
-                epoch=image.epoch,
-                version=version,
-                fence_version=version,
-                oldest_version_in_use=version,
-                log_id=log_id,
-                state_id=image.state_id,
-            )
-        )
+        return encode_ack(ack_of(image, "n1", log_id=log_id))
 
     counted = foreign_messages.labels("acks")
     before = counted._value.get()

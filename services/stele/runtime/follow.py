@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-import stamina
 from confluent_kafka import KafkaException
 from starlette.routing import BaseRoute
 
@@ -22,13 +21,12 @@ from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import configure_logs, get_logger
 from stele.runtime.memory import settle
 from stele.runtime.position import position_route
+from stele.runtime.retries import until_it_works
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import ServiceSettings, load_settings
 
 CATCH_UP_ATTEMPT_S: Final = 30.0
 """One look whether the end of the log has been reached; a long log takes several."""
-FIRST_PAUSE_S: Final = 0.2
-LAST_PAUSE_S: Final = 5.0
 
 log = get_logger(__name__)
 
@@ -55,14 +53,7 @@ class Followed:
 
     async def catch_up(self) -> None:
         """Wait for the end of the log as it is now, however long that takes."""
-        async for attempt in stamina.retry_context(
-            on=_is_passing,
-            attempts=None,
-            timeout=None,
-            wait_initial=FIRST_PAUSE_S,
-            wait_max=LAST_PAUSE_S,
-            wait_jitter=FIRST_PAUSE_S,
-        ):
+        async for attempt in until_it_works(on=_is_passing):
             with attempt:
                 await self.follower.wait_for_end(CATCH_UP_ATTEMPT_S)
         settle()

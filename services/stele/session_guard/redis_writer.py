@@ -12,12 +12,12 @@ import uuid
 from typing import Final
 
 import msgspec
-import stamina
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisError
 
 from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger
+from stele.runtime.retries import until_it_works
 from stele.session_guard import metrics
 from stele.session_guard.check import guard_key, nodes_key, session_field
 from stele.session_guard.guard import Guard
@@ -26,8 +26,6 @@ from stele.session_guard.proof import NEVER, Proofs
 from stele.session_guard.redis_script import VACANCY_MS, WRITE, Written, parse_answer
 from stele.session_guard.settings import SessionGuardSettings
 
-FIRST_PAUSE_S: Final = 0.1
-LAST_PAUSE_S: Final = 2.0
 ANSWERS_A_WRITE: Final = 3
 """At most: Redis's time is learnt, a vacancy is met, the value is taken."""
 
@@ -78,14 +76,7 @@ class RedisWriter:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self._settings.refresh_s)
             self._guard.look()
-            async for attempt in stamina.retry_context(
-                on=(RedisError, OSError, TimeoutError),
-                attempts=None,
-                timeout=None,
-                wait_initial=FIRST_PAUSE_S,
-                wait_max=LAST_PAUSE_S,
-                wait_jitter=FIRST_PAUSE_S,
-            ):
+            async for attempt in until_it_works(on=(RedisError, OSError, TimeoutError)):
                 with attempt:
                     self._changed.clear()
                     await self._bring_up_to_date()

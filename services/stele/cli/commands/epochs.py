@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
@@ -78,13 +79,7 @@ def last_epochs(client: Client, end: int, count: int, barriers: bool) -> tuple[l
         limit = min(before - 1, max(MIN_PAGE, count - len(found)) if not barriers else count)
         page = _page(client, before - limit, limit)
         before -= limit
-        for raw in reversed(page):
-            if len(found) == count:
-                break
-            if barriers or raw["facts"]:
-                found.append(raw)
-            else:
-                hidden += 1
+        hidden += _take(found, reversed(page), count, barriers)
     return found[::-1], hidden
 
 
@@ -99,14 +94,21 @@ def first_epochs(
         if not page:
             break
         following += len(page)
-        for raw in page:
-            if len(found) == count:
-                break
-            if barriers or raw["facts"]:
-                found.append(raw)
-            else:
-                hidden += 1
+        hidden += _take(found, page, count, barriers)
     return found, hidden
+
+
+def _take(found: list[Raw], page: Iterable[Raw], count: int, barriers: bool) -> int:
+    """Add the epochs that are shown, up to ``count`` in all; how many before that are not."""
+    hidden = 0
+    for raw in page:
+        if len(found) == count:
+            break
+        if barriers or raw["facts"]:
+            found.append(raw)
+        else:
+            hidden += 1
+    return hidden
 
 
 def _page(client: Client, first: int, limit: int) -> list[Raw]:

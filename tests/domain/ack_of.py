@@ -1,0 +1,25 @@
+"""The ack of a node that has applied and drained all that an image says."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stele.domain.image import Image
+from stele.domain.messages import Ack
+
+
+def ack_of(image: Image, node_id: str, **more: object) -> Ack:
+    """``more`` are fields that differ."""
+    version = image.topology.version
+    ack = Ack(
+        node_id=node_id,
+        boot_id="1",
+        sequence=1,
+        epoch=image.epoch,
+        version=version,
+        fence_version=image.topology.fence_version,
+        oldest_version_in_use=version,
+        log_id=image.log_id,
+        state_id=image.state_id,
+    )
+    return msgspec.structs.replace(ack, **more)

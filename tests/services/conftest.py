@@ -1,0 +1,23 @@
+"""A log with a writer in this process, and services beside it as processes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.services.processes import Start, services
+from tests.services.world import LogWriter, log_writer
+
+
+@pytest.fixture
+async def writer(kafka: str, topics: str) -> AsyncIterator[LogWriter]:
+    async with log_writer(kafka, topics) as found:
+        yield found
+
+
+@pytest.fixture
+async def start(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Start]:
+    async with services(kafka, topics, redis_url, tmp_path) as found:
+        yield found
