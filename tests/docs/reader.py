@@ -1,0 +1,211 @@
+"""Somebody who types what the pages show, one command after the other, and compares what is printed.
+
+Numbers and ids differ from run to run, so they are not compared. Addresses, ids and epochs that a page printed
+are remembered with those that this run printed in their place, and later commands of the page get the latter.
+``...`` stands for any text, in a line of its own for any lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from types import CodeType, TracebackType
+from typing import Self
+
+from stele.cli.local.lifecycle import bring_down
+from stele.cli.local.lock import is_held
+from stele.cli.main import run
+from stele.cli.places import DEFAULT_DIRECTORY, read_stack_file
+from stele.stack.process import Command, Process, spawn
+from tests.docs.pages import Block, Shown, commands
+from tests.polling import POLL_S, wait_until
+
+COMMAND_TIMEOUT_S = 60
+LOOKS = tuple(f"stele {name}" for name in ("status", "nodes", "ring", "requests", "why", "watch"))
+"""Commands that show how it stands: what the pages show may come in a moment."""
+LOOK_AGAIN_FOR_S = 30.0
+ANYTHING = "..."
+_ID = r"\b[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b|\b[0-9a-f]{32,64}\b"
+_URL = r"https?://[\w.:]+"
+_NUMBER = r"(?<![A-Za-z_\d])-?\d+(?:[.,:]\d+)*"
+_EPOCH = r"(?<=epoch )\d+|^\d+(?= \d{4}-\d\d-)"
+_VARIES = re.compile(rf"(?P<url>{_URL})|(?P<id>{_ID})|(?P<epoch>{_EPOCH})|(?P<number>{_NUMBER})")
+_NAMES = {
+    "url": rf"({_URL})",
+    "id": rf"({_ID})",
+    "epoch": r"(\d+)",
+    "number": r"-?\d+(?:[.,:]\d+)*",
+}
+"""What stands for a varying word of each kind; what is in parentheses is remembered."""
+_KNOWN = re.compile(rf"{_URL}|{_ID}|\b\d\d+\b")
+_SHELL = frozenset("|<>&;$")
+
+
+class Reader:
+    """Reads pages in a directory of its own, which is the working directory meanwhile."""
+
+    def __init__(self, directory: Path) -> None:
+        self.differences: list[str] = []
+        self._directory = directory
+        self._known: dict[str, str] = {}
+        self._background: list[Process] = []
+        bin_ = Path(sys.executable).parent
+        self.environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "COLUMNS": "160"}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End what the pages started."""
+        for process in self._background:
+            process.stop()
+        if is_held(DEFAULT_DIRECTORY):
+            bring_down(DEFAULT_DIRECTORY)
+
+    def read(self, block: Block, not_run: Sequence[str] = ()) -> None:
+        """Run a console block but for the commands ``not_run``; what is not as shown is noted."""
+        for shown in commands(block):
+            if shown.command not in not_run:
+                self._try(block, shown)
+
+    def _try(self, block: Block, shown: Shown) -> None:
+        command = _KNOWN.sub(lambda word: self._known.get(word[0], word[0]), shown.command)
+        patience_s = LOOK_AGAIN_FOR_S if command.startswith(LOOKS) else 0
+        end_s = time.monotonic() + patience_s
+        wrong, printed = self._try_once(command, shown.output)
+        while wrong and time.monotonic() < end_s:
+            time.sleep(POLL_S)
+            wrong, printed = self._try_once(command, shown.output)
+        if wrong:
+            place = f"{block.page}:{shown.line}"
+            self.differences.append(f"{place}: $ {command}\n  {wrong}; it printed\n{printed}")
+
+    def _try_once(self, command: str, output: Sequence[str]) -> tuple[str, str]:
+        """What is not as shown, or nothing; and all that was printed."""
+        code, printed = self._run(command)
+        fails = any(line.startswith("stele: ") for line in output)
+        if fails == (code == 0):
+            return f"its exit status is {code}", printed
+        return self._compare(output, printed.splitlines()), printed
+
+    def _run(self, command: str) -> tuple[int, str]:
+        words = shlex.split(command, comments=True)
+        if words[-1] == "&":
+            return 0, self._run_beside(command.removesuffix("&"))
+        if words[0] == "stele" and not _SHELL & set(command):
+            return run_here(words[1:])
+        done = subprocess.run(
+            ["sh", "-c", command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=self._directory,
+            env=self.environment,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def _run_beside(self, command: str) -> str:
+        """A service: goes on running once it has said where, which the page calls ``$NODE`` from then on."""
+        output = self._directory / f"beside-{len(self._background)}"
+        process = spawn(
+            Command(
+                output.name,
+                ["sh", "-c", f"exec env {command}"],
+                stdout=output.with_suffix(".out"),
+                stderr=output.with_suffix(".err"),
+                env=self.environment,
+                cwd=self._directory,
+            )
+        )
+        self._background.append(process)
+
+        def announced() -> bool:
+            assert process.poll() is None, f"it ended: {process.tail()}"
+            return "\n" in process.stdout_of_this_run()
+
+        wait_until(announced, f"the announcement of {command}", COMMAND_TIMEOUT_S)
+        line = process.stdout_of_this_run().partition("\n")[0]
+        self.environment["NODE"] = json.loads(line)["http"]
+        return line
+
+    def _compare(self, shown: Sequence[str], printed: Sequence[str]) -> str:
+        """What of the output is not as shown. Learns the names of this run from what is."""
+        if not shown:
+            return ""
+        left = [found for line in printed if (found := " ".join(line.split()))]
+        skip = False
+        for line in (" ".join(text.split()) for text in shown):
+            if line == ANYTHING:
+                skip = True
+                continue
+            names, pattern = pattern_of(line)
+            fits = [(at, fit) for at, text in enumerate(left) if (fit := pattern.fullmatch(text))]
+            if not fits or (fits[0][0] > 0 and not skip):
+                return f"'{line}' is not there"
+            at, first = fits[0]
+            self._known.update(zip(names, first.groups(), strict=True))
+            left, skip = left[at + 1 :], False
+        return "" if skip or not left else f"'{left[0]}' is not shown"
+
+    def use_stack(self) -> None:
+        """What the pages write as ``$KAFKA`` and so on is the stack that they have started."""
+        stack = read_stack_file(DEFAULT_DIRECTORY)
+        assert stack is not None, "no page has started a stack"
+        log = stack.service("metadata-log")
+        assert log is not None
+        self.environment["KAFKA"] = stack.environment["STELE_KAFKA_BOOTSTRAP"]
+        self.environment["METADATA_LOG"] = log.url
+
+
+def run_here(arguments: Sequence[str]) -> tuple[int, str]:
+    """``stele`` in this process: its exit status and what it printed."""
+    printed = BytesIO()
+    output = TextIOWrapper(printed, encoding="utf-8", write_through=True)
+    with redirect_stdout(output), redirect_stderr(output):
+        code = run(arguments)
+    return code, printed.getvalue().decode()
+
+
+async def execute(block: Block, names: dict[str, object]) -> None:
+    """Run a Python block, which may await, with these names."""
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    source = "\n" * block.line + "\n".join(block.lines)
+    code: CodeType = compile(source, block.page, "exec", flags=flags, dont_inherit=True)
+    result = eval(code, names)
+    if inspect.isawaitable(result):
+        await result
+
+
+def pattern_of(line: str) -> tuple[list[str], re.Pattern[str]]:
+    """What a line that is shown like this must match, and the words whose counterparts are its groups."""
+    names, pattern, at = list[str](), "", 0
+    for word in _VARIES.finditer(line):
+        kind = word.lastgroup
+        assert kind is not None
+        pattern += _literal(line[at : word.start()]) + _NAMES[kind]
+        at = word.end()
+        if kind != "number":
+            names.append(word[0])
+    return names, re.compile(pattern + _literal(line[at:]))
+
+
+def _literal(text: str) -> str:
+    return ".*".join(re.escape(part) for part in text.split(ANYTHING))

@@ -1,0 +1,167 @@
+"""What the pages show is what happens: their blocks are run, and what they print is compared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+
+from stele.node.agent import Agent
+from stele.node.settings import NodeSettings
+from stele.session_guard.check import GuardUnavailable, Refused, read_guard
+from stele.session_guard.redis_writer import RedisWriter
+from stele.session_guard.settings import SessionGuardSettings
+from tests.docs.pages import REPOSITORY, Block, Shown, blocks, commands, pages
+from tests.docs.reader import Reader, execute
+from tests.session_guard.world import GuardedWorld
+
+NEVER_RUN = {"text", "mermaid"}
+"""Languages of what is looked at: output of some other time, and pictures."""
+ON_ONE_STACK = (
+    "docs/operations/cli.md",
+    "docs/services/node.md",
+    "docs/services/metadata_log_http.md",
+)
+"""Pages that are read one after another: the first one starts the cluster that they all speak of."""
+ANYWHERE = ("docs/verification.md",)
+"""Pages whose commands need no cluster; they run in the repository."""
+PYTHON = ("docs/services/node.md", "docs/services/session_guard.md")
+NOT_RUN: Mapping[str, str] = {
+    "make demo *": "takes minutes; tests/end_to_end/test_demo.py runs it",
+    "make test *": "is what runs this",
+    "make up": "needs Docker; tests/deploy does what that page says",
+    "docker *": "needs Docker",
+    "infra/compose *": "needs Docker",
+    "stele sim sweep *": "takes minutes; tests/sim/test_seeds.py runs the first seeds",
+    "stele sim mutants  *": "takes minutes; tests/sim/test_mutants.py repeats what it found",
+    "stele sim live *": "takes ten minutes; tests/end_to_end/test_live.py runs less of it",
+}
+"""Commands of pages that are not run here, and why."""
+SHOWN_WITHIN_S = 10.0
+
+
+def shown_in(block: Block) -> Iterable[Shown]:
+    return commands(block) if block.language == "console" else ()
+
+
+def not_run(page: str) -> list[str]:
+    """The commands of a page that stand in the table."""
+    shown = [each.command for block in blocks(page) for each in shown_in(block)]
+    return [command for command in shown if any(fnmatchcase(command, row) for row in NOT_RUN)]
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    for block in (block for page in pages() for block in blocks(page)):
+        if block.language in NEVER_RUN:
+            continue
+        assert block.language in {"console", "python"}, (
+            f"{block.place}: what is '{block.language}'?"
+        )
+        if block.language == "python":
+            assert block.page in PYTHON, f"{block.place} is never run"
+        elif block.page not in (*ON_ONE_STACK, *ANYWHERE):
+            for shown in commands(block):
+                assert shown.command in not_run(block.page), (
+                    f"{block.page}:{shown.line} is never run"
+                )
+
+
+def test_every_command_that_is_not_run_is_on_a_page() -> None:
+    shown = [each.command for page in pages() for block in blocks(page) for each in shown_in(block)]
+    for row in NOT_RUN:
+        assert any(fnmatchcase(command, row) for command in shown), f"no page shows '{row}'"
+
+
+@pytest.mark.end_to_end
+@pytest.mark.timeout(300)
+def test_the_commands_of_the_pages_do_what_they_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STELE_ACTOR", "ada")
+    with Reader(tmp_path) as reader:
+        for page in ON_ONE_STACK:
+            for block in blocks(page):
+                if block.language == "console":
+                    reader.read(block, not_run(page))
+            reader.use_stack()
+    assert not reader.differences, "\n\n".join(reader.differences)
+
+
+@pytest.mark.parametrize("page", ANYWHERE)
+def test_the_commands_that_need_no_cluster_do_what_they_show(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    with Reader(REPOSITORY) as reader:
+        for block in blocks(page):
+            if block.language == "console":
+                reader.read(block, not_run(page))
+    assert not reader.differences, "\n\n".join(reader.differences)
+
+
+@pytest.mark.broker
+async def test_the_agent_is_embedded_as_its_page_says(
+    kafka: str, topics: str, tmp_path: Path
+) -> None:
+    served = list[str]()
+
+    async def serve(agent: Agent) -> None:
+        served.append(agent.node_id)
+
+    settings = NodeSettings.model_validate(
+        {"kafka_bootstrap": kafka, "cluster": topics, "node_id": "n7", "data_dir": tmp_path}
+    )
+    names = {"settings": settings, "handlers": lambda agent: {}, "serve": serve}
+    await execute(python_block("docs/services/node.md"), names)
+    assert served == ["n7"]
+
+
+async def test_versions_and_sessions_are_checked_as_the_page_says(
+    redis_url: str, cluster: str
+) -> None:
+    world = await GuardedWorld.make()
+    world.world.start_join()
+    while not world.world.session:
+        world.world.advance()
+    settings = SessionGuardSettings.model_validate({"redis_url": redis_url, "cluster": cluster})
+    writer = RedisWriter(settings, world.follower, world.guard, world.proofs)
+    writing = asyncio.create_task(writer.run())
+    block = python_block("docs/services/session_guard.md")
+    async with Redis.from_url(redis_url) as redis:
+        try:
+            await until_shown(redis, cluster)
+            names = {
+                "redis": redis,
+                "cluster": cluster,
+                "version": world.world.version,
+                "session": world.world.session,
+            }
+            await execute(block, dict(names))
+            for other in ({"version": -1}, {"session": "another"}):
+                with pytest.raises(Refused):
+                    await execute(block, names | other)
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            await writer.close()
+            await world.proofs.close()
+
+
+async def until_shown(redis: Redis, cluster: str) -> None:
+    async with asyncio.timeout(SHOWN_WITHIN_S):
+        while True:
+            try:
+                await read_guard(redis, cluster)
+                return
+            except GuardUnavailable:
+                await asyncio.sleep(0.01)
+
+
+def python_block(page: str) -> Block:
+    (block,) = [block for block in blocks(page) if block.language == "python"]
+    return block
