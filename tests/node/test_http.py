@@ -1,12 +1,14 @@
-"""The node over HTTP before its gate is open."""
+"""The node over HTTP: before its gate is open, and asked what nobody of ours asks."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from stele.domain.image import EMPTY
 from stele.node.admission import Advertised
 from stele.node.gate import Closed
 from stele.node.http import NodeHttp
@@ -14,6 +16,8 @@ from stele.node.wire import BATCH_PATH, MEASURE_PATH, PAGE_PATH, encode
 from stele.runtime.http import Health, build_app
 
 DATA = "/v1/data/library/k"
+NESTED = b"\x91" * 100_000
+"""Lists in lists, deeper than any stack."""
 
 
 class ShutGate:
@@ -22,6 +26,22 @@ class ShutGate:
 
     def closed(self) -> Closed:
         return Closed(self.code, "Not yet.")
+
+
+class OpenGate:
+    def closed(self) -> None:
+        return None
+
+
+def node_behind(gate: Any) -> httpx.AsyncClient:
+    """A client of a node of which nothing is there but its handlers, this gate and an empty image."""
+    nothing: Any = None
+    replica: Any = SimpleNamespace(scan=nothing, serve=nothing)
+    agent: Any = SimpleNamespace(image=EMPTY, node_id="n1")
+    advertised = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=4)
+    handlers = NodeHttp("demo", advertised, gate, agent, nothing, replica, nothing)
+    app = build_app("node", handlers.routes(), lambda: Health(ok=True))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://n1")
 
 
 @pytest.mark.parametrize("code", ["catching_up", "not_admitted"])
@@ -38,13 +58,18 @@ class ShutGate:
 )
 async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, path: str) -> None:
     """Nothing behind the handlers is there: whatever they touched would fail otherwise."""
-    nothing: Any = None
-    gate: Any = ShutGate(code)
-    advertised = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=4)
-    handlers = NodeHttp("demo", advertised, gate, nothing, nothing, nothing, nothing)
-    app = build_app("node", handlers.routes(), lambda: Health(ok=True))
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://n1") as client:
+    async with node_behind(ShutGate(code)) as client:
         answer = await client.request(method, path, content=encode([]))
     assert (answer.status_code, answer.json()["code"]) == (503, code)
     assert "Ask another node" in answer.json()["hint"]
+
+
+@pytest.mark.parametrize("path", [BATCH_PATH, PAGE_PATH, MEASURE_PATH])
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"\xc1", NESTED, b"\x96\x01\xa0\x90\xc0\x00" + NESTED]
+)
+async def test_what_is_no_message_between_nodes_is_refused(path: str, body: bytes) -> None:
+    async with node_behind(OpenGate()) as client:
+        answer = await client.post(path, content=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert "nodes of the same release" in answer.json()["hint"]

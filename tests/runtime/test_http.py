@@ -27,7 +27,9 @@ from stele.runtime.http_server import StartFailed
 from stele.runtime.settings import ConfigurationError
 
 WELL = Health(ok=True, epoch=7, state_id="s7", lag_epochs=0)
-LIMIT_BYTES = 1_000
+LIMIT_BYTES = 10_000
+NESTED = b'{"more":' + b"[" * 4_000 + b"]" * 4_000 + b"}"
+"""JSON that is deeper than any stack, where nobody looks at what it is."""
 
 
 class Ask(msgspec.Struct):
@@ -70,6 +72,7 @@ async def client(health: Health = WELL) -> AsyncIterator[httpx.AsyncClient]:
         ("DELETE", "/ask", b"", 405, "method_not_allowed"),
         ("POST", "/ask", b"{", 400, "malformed_json"),
         ("POST", "/ask", b"\xff", 400, "malformed_json"),
+        ("POST", "/ask", NESTED, 400, "malformed_json"),
         ("POST", "/ask", b'{"tokens": "many"}', 422, "invalid_request"),
         ("POST", "/ask", b"x" * (LIMIT_BYTES + 1), 413, "body_too_large"),
         ("GET", "/conflict", b"", 409, "stale_term"),
@@ -100,7 +103,7 @@ async def test_a_405_names_the_allowed_methods() -> None:
 async def test_a_body_of_unknown_length_is_limited_too() -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(20):
-            yield b"x" * 100
+            yield b"x" * 1_000
 
     async with client() as http:
         answer = await http.post("/ask", content=chunks())

@@ -13,20 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
-from stele.domain.commands import ClaimCoordinator, Envelope, Leave, Outcome, SetSetting
+from stele.domain.commands import ClaimCoordinator, Envelope, Leave, SetSetting
 from stele.domain.requests.ids import named, parse, uuid7
-from stele.log.codec import decode_outcome, encode_envelope
+from stele.log.codec import encode_envelope
 from stele.log.commander import Commander, OutcomeUnknownError
 from stele.log.flows import flow_topic
 from stele.metadata_log.openapi import openapi
-from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until
 from tests.services.groups import forget_offsets, take_the_name_away
 from tests.services.metadata_logs import DEADLINE_S, Service, Start, instances
+from tests.services.plain_kafka import Kafka
 
 pytestmark = pytest.mark.broker
+
+NESTED = "[" * 100_000 + "]" * 100_000
+"""JSON that is deeper than any stack."""
 
 
 @pytest.fixture
@@ -44,51 +47,6 @@ def shared(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     service.start().wait_healthy()
     yield service
     assert service.stop() == 0
-
-
-class Kafka:
-    """A plain producer of commands and a plain consumer of outcomes."""
-
-    def __init__(self, bootstrap: str, cluster: str) -> None:
-        ensure_topics(bootstrap, cluster)
-        self._commands = flow_topic(cluster, "commands")
-        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "unused",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-            }
-        )
-        self._consumer.assign([TopicPartition(flow_topic(cluster, "outcomes"), 0, 0)])
-        self.outcomes: dict[str, list[Outcome]] = {}
-
-    def send(self, value: bytes, key: str | None) -> None:
-        self._producer.produce(self._commands, value, key)
-        assert self._producer.flush(DEADLINE_S) == 0
-
-    def send_all(self, envelopes: list[Envelope]) -> None:
-        for envelope in envelopes:
-            self._producer.produce(self._commands, encode_envelope(envelope), envelope.request_id)
-        assert self._producer.flush(DEADLINE_S) == 0
-
-    def wait_for(self, *request_ids: str) -> list[Outcome]:
-        """The first outcome of each."""
-        wait_until(lambda: self._saw(request_ids), f"outcomes of {request_ids[:5]}", DEADLINE_S)
-        return [self.outcomes[request_id][0] for request_id in request_ids]
-
-    def _saw(self, request_ids: tuple[str, ...]) -> bool:
-        message = self._consumer.poll(0.05)
-        while message is not None:
-            assert message.error() is None
-            outcome = decode_outcome(message.value() or b"")
-            self.outcomes.setdefault(outcome.request_id, []).append(outcome)
-            message = self._consumer.poll(0)
-        return all(request_id in self.outcomes for request_id in request_ids)
-
-    def close(self) -> None:
-        self._consumer.close()
 
 
 @pytest.fixture
@@ -151,6 +109,9 @@ def test_a_rejection_is_409_with_the_whole_outcome(shared: Service) -> None:
         ('{"command":{"type":"noop","extra":1}}', 422, "invalid_request", "extra"),
         ('{"command":{"type":"leave","node_id":7}}', 422, "invalid_request", "node_id"),
         ('{"command":{"type":"leave","node_id":"\\ud800"}}', 400, "malformed_json", ""),
+        (f'{{"command":{{"extra":{NESTED},"type":"noop"}}}}', 400, "malformed_json", "not JSON"),
+        (f'{{"command":{NESTED}}}', 422, "invalid_request", "`object`"),
+        (NESTED, 422, "invalid_request", "`object`"),
     ],
 )
 def test_a_bad_body_is_told_what_is_wrong(
@@ -160,6 +121,7 @@ def test_a_bad_body_is_told_what_is_wrong(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert says in answer.json()["message"]
     assert answer.json()["hint"]
+    assert shared.http.get("/healthz").status_code == 200
 
 
 @pytest.mark.parametrize(

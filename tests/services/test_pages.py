@@ -137,6 +137,12 @@ async def test_all_pages_are_of_the_epoch_of_the_first(site: Site) -> None:
     assert site.image.epoch == first["epoch"] + 30
 
 
+def nested_cursor() -> str:
+    """A whole cursor and, after its fields, lists that are deeper than any stack."""
+    raw = msgspec.json.encode(Cursor(1, "", 0, 0))[:-1] + b"," + b"[" * 5000 + b"]" * 5000 + b"]"
+    return base64.urlsafe_b64encode(raw).decode()
+
+
 async def test_a_cursor_belongs_to_its_question(site: Site) -> None:
     cursor = (await site.get("/v1/nodes", limit=1))["next_cursor"]
     for path, params in (
@@ -144,6 +150,7 @@ async def test_a_cursor_belongs_to_its_question(site: Site) -> None:
         ("/v1/requests", {"cursor": cursor, "status": "done"}),
         ("/v1/nodes", {"cursor": cursor[:-3]}),
         ("/v1/nodes", {"cursor": "ü"}),
+        ("/v1/nodes", {"cursor": nested_cursor()}),
     ):
         answer = await site.http.get(path, params=params)
         assert answer.status_code == 400, (path, answer.text)

@@ -48,7 +48,7 @@ def cursor_of(request: Request) -> Cursor | None:
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         cursor = msgspec.json.decode(raw, type=Cursor)
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise invalid("the cursor", "Send next_cursor of the page before, unchanged.") from error
     if cursor.question != question_of(request) or cursor.epoch < 0 or cursor.offset < 0:
         raise invalid(

@@ -212,7 +212,7 @@ async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:
 def _decode(decode: Callable[[bytes], T], body: bytes) -> T:
     try:
         return decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise HttpError(
             400,
             ErrorCode.INVALID_REQUEST,

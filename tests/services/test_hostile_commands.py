@@ -1,0 +1,94 @@
+"""Commands by Kafka that no client of ours sends: each is answered, and those behind it are decided."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from stele.domain.commands import Envelope, SetSetting
+from stele.domain.requests.ids import named
+from stele.log.codec import encode_envelope
+from stele.log.flows import flow_topic
+from stele.metadata_log.__main__ import health_of, running
+from stele.metadata_log.commands_topic import MAX_KEY_CHARS
+from stele.metadata_log.settings import MetadataLogSettings
+from tests.services.plain_kafka import DEADLINE_S, Kafka
+
+pytestmark = pytest.mark.broker
+
+LONG_ID = "x" * 600_000
+"""A record with it fits into the topic; what repeats it as its key and in its value does not."""
+NESTED = b'{"command":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.fixture
+def settings(kafka: str, topics: str) -> MetadataLogSettings:
+    return MetadataLogSettings.model_validate(
+        {"kafka_bootstrap": kafka, "cluster": topics, "found": "auto"}
+    )
+
+
+@pytest.fixture
+def plain(kafka: str, topics: str) -> Iterator[Kafka]:
+    client = Kafka(kafka, topics)
+    yield client
+    client.close()
+
+
+def setting(request_id: str) -> bytes:
+    return encode_envelope(Envelope(request_id=request_id, command=SetSetting("a", "b")))
+
+
+def committed(settings: MetadataLogSettings) -> int:
+    """The offset from which the next instance would read commands."""
+    group = f"stele.{settings.cluster}.metadata-log"
+    consumer = Consumer({"bootstrap.servers": settings.kafka_bootstrap, "group.id": group})
+    try:
+        topic = TopicPartition(flow_topic(settings.cluster, "commands"), 0)
+        (found,) = consumer.committed([topic], DEADLINE_S)
+        return found.offset
+    finally:
+        consumer.close()
+
+
+async def test_an_id_that_is_too_long_is_answered_in_short_and_blocks_nothing(
+    settings: MetadataLogSettings, plain: Kafka
+) -> None:
+    async with running(settings) as (writer, commands):
+        plain.send(setting(LONG_ID), None)
+        plain.send(setting(named("next")), "next")
+        told, applied = await asyncio.to_thread(
+            plain.wait_for, LONG_ID[:MAX_KEY_CHARS], named("next")
+        )
+        assert (told.taken, told.applied) == (False, False)
+        assert told.rejection is not None
+        assert told.rejection.code == "bad_request_id"
+        assert "`stele id`" in told.rejection.hint
+        assert applied.applied
+        assert health_of(writer, commands).ok
+    assert committed(settings) == 2
+
+
+async def test_nested_json_among_the_commands_is_no_command_and_blocks_nothing(
+    settings: MetadataLogSettings, plain: Kafka
+) -> None:
+    """Also where the bytes begin as a command does."""
+    good = setting(named("good"))
+    async with running(settings) as (writer, commands):
+        plain.send(NESTED, "nested")
+        plain.send(good[:10] + NESTED, "inside")
+        plain.send(good, "good")
+        *refused, applied = await asyncio.to_thread(
+            plain.wait_for, "nested", "inside", named("good")
+        )
+        for outcome in refused:
+            assert not outcome.taken
+            assert outcome.rejection is not None
+        codes = [outcome.rejection.code for outcome in refused if outcome.rejection]
+        assert codes == ["unknown_schema", "malformed_command"]
+        assert applied.applied
+        assert health_of(writer, commands).ok
+    assert committed(settings) == 3
