@@ -11,7 +11,13 @@ import msgspec
 import pytest
 
 from stele.domain.base import Fact
-from stele.domain.commands import EnableFeatures, Noop, SetSetting
+from stele.domain.commands import (
+    AnnounceService,
+    EnableFeatures,
+    ForgetService,
+    Noop,
+    SetSetting,
+)
 from stele.domain.evolve import Delta, apply_facts, evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
@@ -44,6 +50,10 @@ def histories() -> tuple[Story, ...]:
         run.world.apply(SetSetting("colour", ""))
         run.world.apply(SetSetting("shape", "round"))
         run.world.apply(EnableFeatures(()))
+        for instance in ("c-1", "c-2"):
+            service_id = f"coordinator/{instance}"
+            run.world.apply(AnnounceService(service_id=service_id, supported_features=("x",)))
+        run.world.apply(ForgetService("coordinator/c-1"))
         run.world.apply(Noop())
         run.calm()
         epochs = as_asked_by_uuid(run.world.epochs)

@@ -12,6 +12,7 @@ from stele.domain.base import Fact
 from stele.domain.commands import (
     Advance,
     AnnounceNode,
+    AnnounceService,
     ClaimCoordinator,
     Command,
     CreateKeyspace,
@@ -35,6 +36,7 @@ from stele.domain.ring.facts import PlacementDropped
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import KeyspaceDropped
+from stele.domain.services.facts import Service, ServiceChanged, ServiceForgotten
 from stele.domain.snapshot import image_to_facts
 from stele.domain.staging.facts import Part, PartsCommitted
 from stele.domain.topology.facts import TransitionMarked, TransitionPlanned, TransitionUnplanned
@@ -82,6 +84,8 @@ def test_every_kind_of_fact_comes_back() -> None:
         KeyspaceDropped("library"),
         PlacementDropped("dc1:3"),
         FeaturesEnabled(("a", "b")),
+        ServiceChanged(Service(service_id="c/1", supported_features=("x",), release_version="1")),
+        ServiceForgotten("c/1"),
         RequestForgotten("r"),
         TransitionPlanned("t", "dc1:3", plan),
         TransitionUnplanned("t", "dc1:3"),
@@ -122,6 +126,9 @@ def samples() -> list[commands.AnyCommand]:
         ),
         AnnounceNode: AnnounceNode(
             node_id="n", address="a", supported_features=("x",), release_version="1", host_id="h"
+        ),
+        AnnounceService: AnnounceService(
+            service_id="coordinator/c-1", supported_features=("x",), release_version="1"
         ),
         CreateKeyspace: CreateKeyspace("k", {"dc1": 3, "dc2": 1}),
         EnableFeatures: EnableFeatures(("a", "b")),

@@ -15,9 +15,9 @@ from stele.domain.cluster.facts import FoundCluster
 from stele.domain.commands import Envelope, Rejection, SetSetting
 from stele.domain.decide import decide
 from stele.domain.facts import Epoch
-from stele.domain.features.facts import SettingChanged
+from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.membership.facts import Node, NodeChanged
-from stele.domain.registry import FEATURES_OF_FACTS, required_features
+from stele.domain.registry import FEATURES_OF_FACTS, required_features, used_features
 from stele.domain.requests.ids import named
 from stele.log import codec, schemas, sufficient
 from stele.log.codec import decode_epoch, encode_epoch
@@ -106,11 +106,30 @@ def test_of_several_releases_the_oldest_that_suffices_is_taken(
     assert header_of(SettingChanged("a", "b")) == first
 
 
+def test_a_command_is_written_by_the_oldest_schema_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: Callable[..., bytes]
+) -> None:
+    """The metadata-log that decides it may be of the build before."""
+    path = tmp_path / "schemas" / "command.avsc"
+    before = load_schemas().headers["Envelope"]
+    schema = json.loads(path.read_text())
+    commands = next(f for f in schema["fields"] if f["name"] == "command")["type"]
+    commands.append({"type": "record", "name": "move_tablet", "fields": []})
+    path.write_text(json.dumps(schema))
+    release(new_fact)
+    envelope = Envelope(request_id="r", command=SetSetting("a", "b"))
+    assert codec.encode_envelope(envelope)[:HEADER_BYTES] == before
+    assert codec.decode_envelope(codec.encode_envelope(envelope)) == envelope
+    record: dict[str, Any] = {"request_id": "r", "command": ("stele.move_tablet", {})}
+    assert sufficient.oldest_sufficient("Envelope", record) != before
+
+
 def test_required_features_come_from_the_facts_and_what_needs_an_absent_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     history, _ = three_nodes()
     monkeypatch.setitem(FEATURES_OF_FACTS, SettingChanged, "settings_v2")
+    monkeypatch.setattr(decide_module, "KNOWN_FEATURES", frozenset({"settings_v2"}))
     assert required_features((SettingChanged("a", "b"),)) == ("settings_v2",)
     assert required_features((NodeChanged(NODE),)) == ()
     asked = Envelope(request_id=named("x"), command=SetSetting("a", "b"))
@@ -118,7 +137,8 @@ def test_required_features_come_from_the_facts_and_what_needs_an_absent_one_is_r
     assert isinstance(refused, Rejection)
     assert refused.code == "feature_not_enabled"
     assert refused.details == {"features": "settings_v2"}
-    assert vars(decide_module)["required_features"] is required_features
+    assert required_features((FeaturesEnabled(("b", "a")),)) == ("a", "b")
+    assert used_features((FeaturesEnabled(("b", "a")),)) == ()
     assert not isinstance(
         decide(history.image, Envelope(request_id=named("y"), command=FoundCluster()), 0), Rejection
     )

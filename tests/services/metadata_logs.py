@@ -67,6 +67,16 @@ class Service:
         )
         return self
 
+    def wait_known(self) -> Service:
+        """Until its announcement is in the log: it writes no more of its own after that."""
+
+        def known() -> bool:
+            services = self.get("/v1/services", level="barrier")["services"]
+            return f"metadata-log/{self.instance}" in {s["service_id"] for s in services}
+
+        wait_until(known, "the service to announce itself", DEADLINE_S)
+        return self
+
     def command(self, request_id: str = "", **command: Any) -> httpx.Response:
         """``request_id`` is a name of the id; without one the service makes an id."""
         given = named(request_id) if request_id else ""

@@ -176,6 +176,8 @@ def _stray(like: dict[str, Any]) -> bytes:
 
 def test_a_record_of_another_log_stops_nobody(start: Start, kafka: str, cluster: str) -> None:
     services = [start(f"ml-{number}", STELE_FOUND="auto").wait_healthy() for number in (1, 2)]
+    for service in services:
+        service.wait_known()
     last = services[0].set("a", "1")
     append(kafka, flow_topic(cluster, "epochs"), _stray(last))
     assert services[0].set("b", "1")["epoch"] == last["epoch"] + 1

@@ -113,6 +113,7 @@ async def test_the_state_in_pieces_is_the_view(site: Site, encoding: str) -> Non
     ("path", "name", "params"),
     [
         ("/v1/nodes", "nodes", {}),
+        ("/v1/services", "services", {}),
         ("/v1/requests", "requests", {}),
         ("/v1/keyspaces", "keyspaces", {}),
         ("/v1/placements", "rows", {"placement": "dc1:3"}),
@@ -281,6 +282,7 @@ async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:
     types: dict[str, type[msgspec.Struct]] = {
         "/v1/topology": answers.TopologyAnswer,
         "/v1/nodes": answers.NodesPage,
+        "/v1/services": answers.ServicesPage,
         "/v1/requests": answers.RequestsPage,
         "/v1/requests/join-n4": answers.RequestAnswer,
         "/v1/keyspaces": answers.KeyspacesPage,

@@ -104,6 +104,12 @@ def _coordinator(fact: Fact) -> str:
     return f"{coordinator['holder']} coordinates in term {coordinator['term']}"
 
 
+def _service(fact: Fact) -> str:
+    service = fact["service"]
+    supported = ", ".join(service["supported_features"]) or "nothing beyond the first release"
+    return f"service {service['service_id']} {service['release_version']} supports {supported}"
+
+
 def _refused(fact: Fact) -> str:
     return f"{fact['command']} by {fact['actor'] or 'somebody'} is refused ({fact['code']}): {fact['message']}"
 
@@ -135,6 +141,8 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "TransitionFinished": lambda fact: f"transition {fact['transition_id']} is over",
     "CoordinatorChanged": _coordinator,
     "FeaturesEnabled": lambda fact: f"features {', '.join(fact['features'])}",
+    "ServiceChanged": _service,
+    "ServiceForgotten": lambda fact: f"service {fact['service_id']} is forgotten",
     "SettingChanged": lambda fact: f"{fact['name']} = {fact['value'] or '(default)'}",
 }
 """By the fact's name."""

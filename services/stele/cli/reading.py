@@ -10,6 +10,7 @@ from stele.cli.errors import CliError
 from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Keyspace
+from stele.domain.services.facts import Service
 from stele.runtime.answers.metadata_log import (
     KeyspacesPage,
     NodesPage,
@@ -17,6 +18,8 @@ from stele.runtime.answers.metadata_log import (
     PlacementsPage,
     RequestAnswer,
     RequestsPage,
+    ServicesPage,
+    SettingsPage,
     TopologyAnswer,
 )
 
@@ -48,6 +51,14 @@ class Reading:
 
     def nodes(self) -> list[Node]:
         return [node for page in self.pages("/v1/nodes", NodesPage) for node in page.nodes]
+
+    def services(self) -> list[Service]:
+        pages = self.pages("/v1/services", ServicesPage)
+        return [service for page in pages for service in page.services]
+
+    def features(self) -> tuple[str, ...]:
+        """Those that are enabled."""
+        return next(self.pages("/v1/settings", SettingsPage)).features
 
     def requests(self, **filters: str | None) -> list[Request]:
         """Topology requests, first come first."""

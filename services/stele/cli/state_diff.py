@@ -13,11 +13,12 @@ _ENTITIES = (
     ("requests", "request", "request_id"),
     ("keyspaces", "keyspace", "keyspace_id"),
     ("transitions", "transition", "transition_id"),
+    ("services", "service", "service_id"),
 )
 
 
 def diff_lines(diff: Json) -> list[Line]:
-    """Lines in the order topology, nodes, requests, keyspaces, transitions, placements, features, settings."""
+    """Lines in the order topology, rows of entities, placements, features, settings."""
     return [
         *_fields("topology", diff.get("topology", {})),
         *_fields("coordinator", diff.get("coordinator", {})),

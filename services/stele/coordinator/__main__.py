@@ -5,6 +5,7 @@ import asyncio
 from stele.coordinator.driver import driving
 from stele.coordinator.http import health, routes
 from stele.coordinator.settings import CoordinatorSettings
+from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
 from stele.runtime.http import build_app, serve
 from stele.runtime.logs import configure_logs
@@ -24,9 +25,13 @@ async def main(stop: Stop) -> None:
         json=settings.log_json,
     )
     async with following(settings) as followed, driving(settings, followed) as driver:
-        position = position_route(NAME, settings.instance_id, followed.follower)
+        follower = followed.follower
+        position = position_route(NAME, settings.instance_id, follower)
         app = build_app(NAME, [position, *routes(driver)], lambda: health(driver, followed))
-        async with run_beside(asyncio.ensure_future(driver.run()), stop):
+        async with (
+            announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
+            run_beside(asyncio.ensure_future(driver.run()), stop),
+        ):
             await serve(app, settings, NAME, stop)
 
 

@@ -15,6 +15,7 @@ from stele.domain.features.facts import EnableFeatures, FeaturesCommand, SetSett
 from stele.domain.membership.commands import AnnounceNode, MembershipCommand
 from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
 from stele.domain.schema.facts import CreateKeyspace
+from stele.domain.services.facts import AnnounceService, ForgetService, ServicesCommand
 from stele.domain.topology.commands import (
     Advance,
     AdvanceFence,
@@ -35,6 +36,7 @@ __all__ = [
     "Advance",
     "AdvanceFence",
     "AnnounceNode",
+    "AnnounceService",
     "AnyCommand",
     "Cancel",
     "ClaimCoordinator",
@@ -44,6 +46,7 @@ __all__ = [
     "EnableFeatures",
     "Envelope",
     "FinishCleanup",
+    "ForgetService",
     "FoundCluster",
     "Join",
     "Leave",
@@ -67,6 +70,7 @@ AnyCommand = (
     | CreateKeyspace
     | TopologyCommand
     | FeaturesCommand
+    | ServicesCommand
 )
 
 MAX_TEXT_CHARS: Final = 4096

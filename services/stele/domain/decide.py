@@ -11,7 +11,7 @@ from stele.domain.context import Context, Decision
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.registry import DECISIONS, required_features
+from stele.domain.registry import DECISIONS, KNOWN_FEATURES, required_features, used_features
 
 
 def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
@@ -28,14 +28,22 @@ def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
 
 
 def _check_features(image: Image, facts: tuple[AnyFact, ...]) -> Rejection | None:
-    """What needs a feature that is off would stop every reader that does not know it."""
-    lacking = sorted({*required_features(facts)} - {*image.features.enabled})
+    """What needs a feature that is off would stop every reader that does not know it; the writer reads too."""
+    unknown = sorted({*required_features(facts)} - KNOWN_FEATURES)
+    if unknown:
+        return Rejection(
+            "unknown_feature",
+            f"The metadata-log that decides does not know {', '.join(unknown)}.",
+            "Check the name, or upgrade every metadata-log first.",
+            {"features": ",".join(unknown)},
+        )
+    lacking = sorted({*used_features(facts)} - {*image.features.enabled})
     if not lacking:
         return None
     return Rejection(
         "feature_not_enabled",
         f"This needs {', '.join(lacking)}, which the cluster has not enabled.",
-        "Upgrade every node and service, then enable it: `stele features enable`.",
+        f"Upgrade every node and service, then enable it: `stele features enable {' '.join(lacking)}`.",
         {"features": ",".join(lacking)},
     )
 

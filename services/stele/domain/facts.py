@@ -8,9 +8,10 @@ import msgspec
 
 from stele.domain.cluster.facts import ClusterCreated
 from stele.domain.requests.facts import DecidedFact
+from stele.domain.services.facts import ServicesFact
 from stele.domain.staging.facts import StagedFact, StagingFact
 
-AnyFact = ClusterCreated | StagedFact | DecidedFact | StagingFact
+AnyFact = ClusterCreated | StagedFact | ServicesFact | DecidedFact | StagingFact
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from stele.domain.requests.memory import RequestMemory
 from stele.domain.ring.image import RingImage
 from stele.domain.ring.ranges import Placement
 from stele.domain.schema.facts import SchemaImage
+from stele.domain.services.facts import ServicesImage
 from stele.domain.staging.image import StagingImage
 from stele.domain.topology.image import TopologyImage
 
@@ -38,6 +39,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     topology: TopologyImage = TopologyImage()
     requests: RequestsImage = RequestsImage()
     features: FeaturesImage = FeaturesImage()
+    services: ServicesImage = ServicesImage()
     staging: StagingImage = StagingImage()
     decided: RequestMemory | None = RequestMemory()
     """Which requests were decided. None in a process that never decides and does not keep it."""

@@ -13,6 +13,7 @@ from stele.domain.requests.decided import DOMAIN as DECIDED
 from stele.domain.requests.domain import DOMAIN as REQUESTS
 from stele.domain.ring.domain import DOMAIN as RING
 from stele.domain.schema.domain import DOMAIN as SCHEMA
+from stele.domain.services.domain import DOMAIN as SERVICES
 from stele.domain.staging.domain import DOMAIN as STAGING
 from stele.domain.staging.image import with_those_inside
 from stele.domain.topology.domain import DOMAIN as TOPOLOGY
@@ -25,6 +26,7 @@ DOMAINS: Final[tuple[Domain, ...]] = (
     RING,
     TOPOLOGY,
     FEATURES,
+    SERVICES,
     STAGING,
     DECIDED,
 )
@@ -38,14 +40,34 @@ FEATURES_OF_FACTS: Final[dict[type, str]] = {
     fact: feature for domain in DOMAINS for fact, feature in domain.features.items()
 }
 
+FEATURES_ENABLED_BY: Final[dict[type, Any]] = {
+    fact: names for domain in DOMAINS for fact, names in domain.enables.items()
+}
+
 KNOWN_FEATURES: Final = frozenset(FEATURES_OF_FACTS.values())
 """Semantics, beyond the first, that this build can fold."""
 
 
 def required_features(facts: Iterable[Fact]) -> tuple[str, ...]:
-    """What a reader needs to fold these facts, sorted: derived, never set by hand.
+    """What a reader needs to go past these facts, sorted: derived, never set by hand.
 
-    A part tells what its facts need, so that nobody goes past it who could not fold its commit.
+    That is what they use, and what they enable: a reader that lacks it stops where it is enabled and names it,
+    not at some later record of a schema that it does not have.
+    """
+    facts = tuple(with_those_inside(facts))
+    enabled = {
+        feature
+        for fact in facts
+        if type(fact) in FEATURES_ENABLED_BY
+        for feature in FEATURES_ENABLED_BY[type(fact)](fact)
+    }
+    return tuple(sorted({*used_features(facts), *enabled}))
+
+
+def used_features(facts: Iterable[Fact]) -> tuple[str, ...]:
+    """The features that must be enabled before these facts are written, sorted.
+
+    A part tells what its facts use, so that nobody goes past it who could not fold its commit.
     """
     kinds = map(type, with_those_inside(facts))
     return tuple(sorted({FEATURES_OF_FACTS[kind] for kind in kinds if kind in FEATURES_OF_FACTS}))

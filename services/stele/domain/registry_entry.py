@@ -34,6 +34,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     hash: Callable[[Any], int] | None = None
     features: Mapping[type, str] = {}
     """Facts that a reader can only fold with a feature: nobody writes them before it is enabled."""
+    enables: Mapping[type, Callable[[Any], Iterable[str]]] = {}
+    """Facts that enable features, and which ones such a fact names."""
     shared: bool = True
     """Every process keeps it, so that it is part of the state's hash."""
 

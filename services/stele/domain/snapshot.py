@@ -41,7 +41,10 @@ def domain_hashes(image: Image, *, shared: bool = True) -> dict[str, int]:
 
 
 def state_hash(image: Image) -> str:
-    """SHA-256 of epoch, state id and the domains' hashes, as 64 hex digits: equal states, equal hashes."""
+    """SHA-256 of epoch, state id and the domains' hashes, as 64 hex digits: equal states, equal hashes.
+
+    A domain that holds nothing counts for nothing, so that a build that does not know it has the same hash.
+    """
     return _hash(image, domain_hashes(image))
 
 
@@ -53,5 +56,7 @@ def requests_hash(image: Image) -> str:
 def _hash(image: Image, hashes: dict[str, int]) -> str:
     digest = hashlib.sha256(f"{image.epoch}:{image.state_id.hex()}".encode())
     for name, number in hashes.items():
+        if not number:
+            continue
         digest.update(name.encode() + number.to_bytes(HASH_BYTES, "big"))
     return digest.hexdigest()

@@ -174,10 +174,12 @@ def _fact(named: Named) -> Any:
 
 
 def _write(name: str, record: dict[str, Any]) -> bytes:
+    """By the oldest schema that can say it: a process that is not upgraded yet may have to read it."""
     schemas = load_schemas()
+    header = oldest_sufficient(name, record)
     out = BytesIO()
-    out.write(schemas.headers[name])
-    schemaless_writer(out, schemas.newest[name], record)
+    out.write(header)
+    schemaless_writer(out, schemas.by_header[header][1], record)
     return out.getvalue()
 
 

@@ -69,7 +69,8 @@ def decode_winner(offset: int, value: bytes) -> Epoch:
         raise CorruptRecordError(offset, str(error)) from error
     unknown = sorted({*epoch.required_features} - KNOWN_FEATURES)
     if unknown:
-        raise UnknownFeatureError(offset, f"it needs {', '.join(unknown)}. Upgrade this process.")
+        text = f"it needs {', '.join(unknown)}, which this build does not support. Upgrade this process."
+        raise UnknownFeatureError(offset, text)
     return epoch
 
 

@@ -26,7 +26,8 @@ def releases(name: str) -> tuple[tuple[bytes, Fields], ...]:
 def oldest_sufficient(name: str, record: dict[str, Any]) -> bytes:
     """The header of the oldest release that loses nothing of a record, given as fastavro takes it.
 
-    ``facts`` are pairs of a record's name and its value. The newest release always suffices.
+    The value of a union of records is a pair of the record's name and its fields, and ``facts`` are such
+    pairs. The newest release always suffices.
     """
     *older, (newest, fields) = releases(name)
     for header, known in older:
@@ -57,6 +58,9 @@ def _holds(name: str, value: dict[str, Any], known: Fields, newest: Fields) -> b
 def _holds_inside(schema: Schema, value: Any, known: Fields, newest: Fields) -> bool:
     if isinstance(schema, str):
         return schema not in newest or _holds(schema, value, known, newest)
+    if isinstance(schema, list) and isinstance(value, tuple):
+        named, body = value
+        return _holds(named, body, known, newest)
     if isinstance(schema, list):
         return value is None or all(
             _holds_inside(branch, value, known, newest)

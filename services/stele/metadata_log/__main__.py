@@ -12,6 +12,7 @@ from stele.metadata_log.evidence import older_cluster
 from stele.metadata_log.http import Api
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
+from stele.runtime.announce import announced
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import configure_logs
@@ -76,7 +77,10 @@ async def main(stop: Stop) -> None:
         level=settings.log_level,
         json=settings.log_json,
     )
-    async with running(settings) as (writer, commands):
+    async with (
+        running(settings) as (writer, commands),
+        announced(NAME, settings, lambda: writer.image, lambda: writer.ready),
+    ):
         position = position_route(NAME, settings.instance_id, writer)
         api = Api(writer, settings)
         app = build_app(

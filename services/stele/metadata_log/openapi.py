@@ -57,6 +57,7 @@ def _filters(section: str) -> tuple[Json, ...]:
 _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
     "/v1/topology": ("Versions, coordinator, open transitions", answers.TopologyAnswer, _AT),
     "/v1/nodes": ("Nodes in pages", answers.NodesPage, (*_filters("nodes"), *_PAGED)),
+    "/v1/services": ("Services and what they support, in pages", answers.ServicesPage, _PAGED),
     "/v1/requests": ("Requests in pages", answers.RequestsPage, (*_filters("requests"), *_PAGED)),
     "/v1/requests/{request_id}": (
         "One request and its transition",

@@ -37,7 +37,7 @@ from stele.runtime.http_encoding import etag_of, not_modified, respond
 
 PAGE_BYTES: Final = 512 * 1024
 """A page ends after so much: 3 ms to encode."""
-SECTIONS: Final = ("nodes", "requests", "keyspaces")
+SECTIONS: Final = ("nodes", "services", "requests", "keyspaces")
 
 _JSON: Final = msgspec.json.Encoder(order="deterministic")
 

@@ -6,17 +6,20 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka import KafkaException
 from prometheus_client import Counter, Gauge, Histogram
 from pyspark.sql import SparkSession
 
+from stele.log.commander import NotTakenError
 from stele.placements.http import NAME, Api
 from stele.placements.job import Job
 from stele.placements.runner import Phase, Runner, SparkGone
 from stele.placements.session import check_java, jar_files, spark_session
 from stele.placements.settings import PlacementsSettings
+from stele.runtime.announce import LOOK_S, announce, own_service
 from stele.runtime.http import build_app, serve
 from stele.runtime.kafka import ensure_topics
-from stele.runtime.logs import configure_logs
+from stele.runtime.logs import configure_logs, get_logger
 from stele.runtime.metrics import REGISTRY
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import load_settings
@@ -25,6 +28,8 @@ STOP_DEADLINE_S: Final = 25.0
 """From the signal; the batch that is being written is finished. Compose grants 30 s."""
 STOP_TIMEOUT_S: Final = 22.0
 """For the query and the session, within the deadline."""
+
+log = get_logger(__name__)
 
 batch_seconds = Histogram(
     "stele_placements_batch_seconds",
@@ -76,12 +81,30 @@ async def main(stop: Stop) -> None:
     runner = Runner(partial(_session, settings), partial(_job, settings), restarts.inc, on_end)
     api = Api(runner, settings.instance_id, settings.job_options())
     runner.start()
+    announcing = asyncio.create_task(_announce(settings, runner), name="announce")
     try:
         await serve(build_app(NAME, api.routes(), api.health), settings, NAME, stop)
     finally:
+        announcing.cancel()
+        await asyncio.wait((announcing,))
         await asyncio.to_thread(runner.stop, STOP_TIMEOUT_S)
     if runner.phase is Phase.FAILED:
         raise SparkGone(runner.reason)
+
+
+async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
+    """Tell each cluster of this process once it is read; who is forgotten later is told of by a restart."""
+    own = own_service(NAME, settings.instance_id)
+    told = set[str]()
+    while True:
+        read = set() if runner.job is None else {*runner.job.reached}
+        for cluster in sorted(read - told):
+            try:
+                await announce(own, settings.kafka_bootstrap, cluster)
+                told.add(cluster)
+            except (TimeoutError, KafkaException, NotTakenError) as error:
+                log.warning("the metadata log has not answered yet", why=str(error))
+        await asyncio.sleep(LOOK_S)
 
 
 def _session(settings: PlacementsSettings, scratch: Path) -> SparkSession:

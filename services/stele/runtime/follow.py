@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute
 from stele.log.flows import flow_topic
 from stele.log.follower import Floor, LogFollower
 from stele.log.kafka import KafkaLog
+from stele.runtime.announce import announced
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import configure_logs, get_logger
@@ -121,7 +122,10 @@ async def serve_follower(
     name: str, settings: ServiceSettings, stop: Stop, routes: Sequence[BaseRoute] = ()
 ) -> None:
     """Follow the log and answer /healthz, /metrics, /v1/position and ``routes`` until ``stop``."""
-    async with following(settings) as followed:
+    async with (
+        following(settings) as followed,
+        announced(name, settings, lambda: followed.follower.image, followed.caught_up.is_set),
+    ):
         position = position_route(name, settings.instance_id, followed.follower)
         app = build_app(name, [position, *routes], followed.health)
         await serve(app, settings, name, stop)

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 
+from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
 from stele.runtime.http import build_app, serve
 from stele.runtime.logs import configure_logs
@@ -46,6 +47,7 @@ async def main(stop: Stop) -> None:
             lambda: health(guard, followed, proofs, acks, writer),
         )
         async with (
+            announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
             run_beside(asyncio.ensure_future(acks.watch()), stop),
             run_beside(asyncio.ensure_future(writer.run()), stop),
         ):

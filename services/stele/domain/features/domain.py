@@ -17,25 +17,25 @@ from stele.domain.names import NodeState
 from stele.domain.registry_entry import Domain
 from stele.domain.requests.memory import GENERATIONS
 from stele.domain.requests.rows import FINISHED
-from stele.domain.tables import Json, compared
+from stele.domain.tables import Json, compared, sorted_values
 
 MAX_SETTING_CHARS: Final = 65_536
 _COUNTS: Final = {count.name: count for count in (GENERATIONS, FINISHED)}
 
 
 def enable_features(context: Context, command: EnableFeatures) -> Decision:
-    """Seed 004: a feature is enabled once all normal nodes support it, and never disabled again."""
+    """Seed 004: a feature is enabled once all members and services support it, and never disabled again."""
     for feature in command.features:
         refused = bad_name("feature", feature)
         if refused is not None:
             return refused
-        lacking = _nodes_without(context, feature)
-        if lacking:
+        nodes, services = _nodes_without(context, feature), _services_without(context, feature)
+        if nodes or services:
             return Rejection(
                 "feature_not_supported",
-                f"Feature '{feature}' is not supported by {', '.join(lacking)}.",
-                "Upgrade these nodes first.",
-                {"feature": feature, "nodes": ",".join(lacking)},
+                f"Feature '{feature}' is not supported by {', '.join(nodes + services)}.",
+                "Upgrade these first. A service that never comes back: `stele features forget`.",
+                {"feature": feature, "nodes": ",".join(nodes), "services": ",".join(services)},
             )
     fresh = tuple(sorted({*command.features} - {*context.image.features.enabled}))
     return (FeaturesEnabled(fresh),) if fresh else ()
@@ -109,11 +109,17 @@ def _nodes_without(context: Context, feature: str) -> list[str]:
     return [node.node_id for node in members if feature not in node.supported_features]
 
 
+def _services_without(context: Context, feature: str) -> list[str]:
+    services = sorted_values(context.image.services.services)
+    return [s.service_id for s in services if feature not in s.supported_features]
+
+
 DOMAIN = Domain(
     name="features",
     empty=FeaturesImage(),
     decide={EnableFeatures: enable_features, SetSetting: set_setting},
     apply={FeaturesEnabled: features_enabled, SettingChanged: setting_changed},
+    enables={FeaturesEnabled: lambda fact: fact.features},
     to_facts=to_facts,
     view=view,
     diff=diff,

@@ -20,7 +20,7 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
     refused = (
         check_host(node, command.host_id)
         or check_address(image, command.node_id, command.address)
-        or check_features(image, command.supported_features)
+        or check_features(image, f"node '{command.node_id}'", command.supported_features)
     )
     if refused is not None:
         return refused
@@ -59,13 +59,13 @@ def check_address(image: Image, node_id: str, address: str) -> Rejection | None:
     return None
 
 
-def check_features(image: Image, supported: tuple[str, ...]) -> Rejection | None:
+def check_features(image: Image, who: str, supported: tuple[str, ...]) -> Rejection | None:
     lacking = sorted({*image.features.enabled} - {*supported})
     if not lacking:
         return None
     return Rejection(
         "missing_features",
-        f"The cluster has features that the node lacks: {', '.join(lacking)}.",
-        "Upgrade the node's software.",
+        f"The cluster has features that {who} lacks: {', '.join(lacking)}.",
+        "Upgrade its software.",
         {"features": ",".join(lacking)},
     )

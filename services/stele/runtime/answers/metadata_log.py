@@ -14,6 +14,7 @@ from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.facts import Keyspace
+from stele.domain.services.facts import Service
 from stele.domain.topology.facts import Coordinator, Transition, TransitionSummary, Versions
 
 
@@ -30,6 +31,12 @@ class NodesPage(Page, frozen=True, kw_only=True):
     """Nodes by id, those that have left too."""
 
     nodes: tuple[Node, ...]
+
+
+class ServicesPage(Page, frozen=True, kw_only=True):
+    """Services by id."""
+
+    services: tuple[Service, ...]
 
 
 class RequestsPage(Page, frozen=True, kw_only=True):
@@ -141,6 +148,7 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     placements: Mapping[str, tuple[RangeReplicas, ...]]
     features: tuple[str, ...]
     settings: Mapping[str, str]
+    services: tuple[Service, ...]
 
 
 class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,3 +166,4 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     placements: dict[str, Any]
     features: dict[str, Any]
     settings: dict[str, Any]
+    services: dict[str, Any]

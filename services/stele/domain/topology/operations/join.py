@@ -41,7 +41,7 @@ def join(context: Context, command: Join) -> Decision:
         or _check_unknown(image, command)
         or _check_host_is_new(image, command)
         or check_address(image, command.node_id, command.address)
-        or check_features(image, command.supported_features)
+        or check_features(image, f"node '{command.node_id}'", command.supported_features)
         or _check_tokens(image, command)
     )
     if refused is not None:

@@ -1,0 +1,92 @@
+"""Services and the features that they support (seed 004): decided, folded, shown; entered in the registry."""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
+from stele.domain.membership.decide import check_features
+from stele.domain.registry_entry import Domain
+from stele.domain.services.facts import (
+    AnnounceService,
+    ForgetService,
+    Service,
+    ServiceChanged,
+    ServiceForgotten,
+    ServicesFact,
+    ServicesImage,
+)
+from stele.domain.tables import Json, changed_rows, sorted_values
+
+SERVICE_ID: Final = re.compile(r"[a-z][a-z-]{0,31}/[A-Za-z0-9._-]{1,128}")
+MAX_SERVICES: Final = 1024
+"""Far more than a cluster runs; a process that restarts under ever new names must not fill the state."""
+
+
+def announce_service(context: Context, command: AnnounceService) -> Decision:
+    image = context.image
+    service_id, services = command.service_id, image.services.services
+    if not SERVICE_ID.fullmatch(service_id):
+        return Rejection(
+            "bad_name",
+            f"'{service_id[:80]}' is no id of a service.",
+            "Use the service's name, '/' and STELE_INSTANCE_ID, such as coordinator/c-1.",
+        )
+    refused = check_features(image, f"service '{service_id}'", command.supported_features)
+    if refused is not None:
+        return refused
+    if service_id not in services and len(services) >= MAX_SERVICES:
+        return Rejection(
+            "too_many_services",
+            f"{len(services)} services are known, which is the limit.",
+            "Forget those that never come back: `stele features forget`. Give each process a"
+            " STELE_INSTANCE_ID that it keeps.",
+        )
+    service = Service(
+        service_id=service_id,
+        supported_features=tuple(sorted(command.supported_features)),
+        release_version=command.release_version,
+    )
+    return () if services.get(service_id) == service else (ServiceChanged(service),)
+
+
+def forget_service(context: Context, command: ForgetService) -> Decision:
+    if command.service_id not in context.image.services.services:
+        return Rejection(
+            "unknown_service",
+            f"There is no service '{command.service_id[:80]}'.",
+            "`stele features list` shows them.",
+        )
+    return (ServiceForgotten(command.service_id),)
+
+
+def service_changed(image: ServicesImage, fact: ServiceChanged) -> ServicesImage:
+    return ServicesImage(image.services.set(fact.service.service_id, fact.service))
+
+
+def service_forgotten(image: ServicesImage, fact: ServiceForgotten) -> ServicesImage:
+    return ServicesImage(image.services.delete(fact.service_id))
+
+
+def to_facts(image: ServicesImage) -> Iterable[ServicesFact]:
+    return (ServiceChanged(service) for service in sorted_values(image.services))
+
+
+def view(image: ServicesImage) -> Json:
+    return {"services": tuple(sorted_values(image.services))}
+
+
+def diff(before: ServicesImage, after: ServicesImage) -> Json:
+    return {"services": changed_rows("service_id", before.services, after.services)}
+
+
+DOMAIN = Domain(
+    name="services",
+    empty=ServicesImage(),
+    decide={AnnounceService: announce_service, ForgetService: forget_service},
+    apply={ServiceChanged: service_changed, ServiceForgotten: service_forgotten},
+    to_facts=to_facts,
+    view=view,
+    diff=diff,
+)

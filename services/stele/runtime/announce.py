@@ -1,0 +1,107 @@
+"""What a service tells the cluster of itself: its release, and the features that it supports (seed 004).
+
+async with announced("coordinator", settings, lambda: follower.image, lambda: caught_up): ...
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version as installed_version
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from stele.domain.commands import AnnounceService, Envelope
+from stele.domain.image import Image
+from stele.domain.registry import KNOWN_FEATURES
+from stele.domain.services.facts import Service
+from stele.log.commander import Commander, NotTakenError
+from stele.runtime.logs import get_logger
+from stele.runtime.request_ids import new_request_id
+from stele.runtime.settings import ServiceSettings
+
+LOOK_S: Final = 0.5
+"""Between two looks whether the log still tells of this process."""
+SUBMIT_TIMEOUT_S: Final = 10.0
+
+log = get_logger(__name__)
+
+
+@asynccontextmanager
+async def announced(
+    name: str, settings: ServiceSettings, image: Callable[[], Image], is_read: Callable[[], bool]
+) -> AsyncIterator[None]:
+    """Inside the block the log is told of service ``name`` once ``is_read``, and again if it was forgotten.
+
+    Nothing waits for it: a reader that lacks a feature stops where that is enabled, announced or not.
+    """
+    task = asyncio.create_task(_keep_announced(name, settings, image, is_read), name="announce")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def announce(own: Service, bootstrap: str, cluster: str) -> int | None:
+    """The epoch that took it; None when it was refused, which is logged.
+
+    Raises TimeoutError, KafkaException, NotTakenError.
+    """
+    envelope = Envelope(
+        request_id=new_request_id(),
+        command=AnnounceService(
+            service_id=own.service_id,
+            supported_features=own.supported_features,
+            release_version=own.release_version,
+        ),
+        actor=f"service {own.service_id}",
+        reason="started",
+    )
+    commander = Commander(bootstrap, cluster)
+    try:
+        await commander.start()
+        outcome = await commander.submit(envelope, SUBMIT_TIMEOUT_S)
+    finally:
+        await commander.close()
+    if outcome.rejection is None:
+        log.info("known to the cluster", service_id=own.service_id, epoch=outcome.epoch)
+        return outcome.epoch
+    log.warning(
+        "the cluster does not take this service's announcement",
+        why=outcome.rejection.message,
+        hint=outcome.rejection.hint,
+    )
+    return None
+
+
+def own_service(name: str, instance_id: str) -> Service:
+    """What this process is, by its code."""
+    return Service(
+        service_id=f"{name}/{instance_id}",
+        supported_features=tuple(sorted(KNOWN_FEATURES)),
+        release_version=installed_version("stele"),
+    )
+
+
+async def _keep_announced(
+    name: str, settings: ServiceSettings, image: Callable[[], Image], is_read: Callable[[], bool]
+) -> None:
+    """A row that changes later was written by a namesake, which is not contradicted."""
+    own = own_service(name, settings.instance_id)
+    said: int | None = None  # the epoch in which the log told of this process
+    while True:
+        now = image()
+        known = now.services.services.get(own.service_id)
+        if known == own:
+            said = now.epoch
+        elif is_read() and now.cluster and (said is None or (known is None and now.epoch >= said)):
+            try:
+                said = await announce(own, settings.kafka_bootstrap, settings.cluster)
+                if said is None:
+                    return
+            except (TimeoutError, KafkaException, NotTakenError) as error:
+                log.warning("the metadata log has not answered yet", why=str(error))
+        await asyncio.sleep(LOOK_S)

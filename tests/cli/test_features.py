@@ -1,0 +1,66 @@
+"""``stele features``: who supports what, enabling, forgetting."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import NODES, Server, Stele, at, cluster
+
+SERVICE = {
+    "service_id": "coordinator/c-1",
+    "supported_features": ["tablets"],
+    "release_version": "2.0",
+}
+
+
+def features(server: Server) -> None:
+    nodes = [{**node, "supported_features": ["tablets"]} for node in NODES]
+    gone = {**NODES[0], "node_id": "n9", "state": "left"}
+    cluster(server, nodes=[*nodes, gone])
+    server.answer("GET", "/v1/services", {**at(7), "services": [SERVICE]})
+    server.answer("GET", "/v1/settings", {**at(7), "features": ["rounds"], "settings": {}})
+
+
+def test_the_list_shows_members_and_services(server: Server, stele: Stele) -> None:
+    features(server)
+    shown = stele("features", "list")
+    assert shown.exit_code == 0, shown.err
+    assert "enabled: rounds" in shown.out
+    for part in ("coordinator/c-1", "2.0", "tablets", "n1", "n2"):
+        assert part in shown.out
+    assert "n9" not in shown.out
+
+
+def test_the_list_as_json(server: Server, stele: Stele) -> None:
+    features(server)
+    found = json.loads(stele("features", "list", "--json").out)
+    assert found["features"] == ["rounds"]
+    assert found["services"] == [SERVICE]
+    assert found["nodes"] == {"n1": ["tablets"], "n2": ["tablets"]}
+
+
+def test_enable_and_forget_send_their_commands(server: Server, stele: Stele) -> None:
+    outcome = {"request_id": "r", "applied": True, "log_id": "", **at(8), "rejection": None}
+    server.answer("POST", "/v1/commands", outcome)
+    enabled = stele("features", "enable", "tablets", "--reason", "all are upgraded")
+    assert "tablets enabled since epoch 8" in enabled.out, enabled.err
+    assert "is forgotten" in stele("features", "forget", "coordinator/c-1").out
+    sent = [json.loads(asked.body) for asked in server.asked_for("/v1/commands")]
+    assert [envelope["command"] for envelope in sent] == [
+        {"type": "enable_features", "features": ["tablets"]},
+        {"type": "forget_service", "service_id": "coordinator/c-1"},
+    ]
+    assert sent[0]["reason"] == "all are upgraded"
+
+
+def test_a_refusal_says_who_lacks_it_and_what_to_do(server: Server, stele: Stele) -> None:
+    rejection = {
+        "code": "feature_not_supported",
+        "message": "Feature 'tablets' is not supported by coordinator/c-2.",
+        "hint": "Upgrade these first.",
+    }
+    outcome = {"request_id": "r", "applied": False, "log_id": "", **at(8), "rejection": rejection}
+    server.answer("POST", "/v1/commands", outcome, status=409)
+    refused = stele("features", "enable", "tablets")
+    assert refused.exit_code != 0
+    assert "coordinator/c-2. Upgrade these first." in refused.err

@@ -1,0 +1,120 @@
+"""Services say what they support, and a feature waits for all of them."""
+
+import pytest
+
+from stele.domain import decide as decide_module
+from stele.domain import snapshot
+from stele.domain.commands import (
+    AnnounceNode,
+    AnnounceService,
+    EnableFeatures,
+    ForgetService,
+    Rejection,
+)
+from stele.domain.membership.facts import Node
+from stele.domain.registry import DOMAINS, required_features
+from stele.domain.services.domain import MAX_SERVICES
+from stele.domain.snapshot import domain_hashes, state_hash
+from tests.domain.history import History, three_nodes
+
+FEATURE = "tablets"
+
+
+@pytest.fixture
+def history(monkeypatch: pytest.MonkeyPatch) -> History:
+    """Three nodes that support a feature, decided by a build that knows it."""
+    monkeypatch.setattr(decide_module, "KNOWN_FEATURES", frozenset({FEATURE}))
+    history, _ = three_nodes()
+    for index in (1, 2, 3):
+        node = history.image.node(f"n{index}")
+        assert isinstance(node, Node)
+        assert history.apply(announced(node, FEATURE)) is None
+    return history
+
+
+def announced(node: Node, *features: str) -> AnnounceNode:
+    return AnnounceNode(
+        node_id=node.node_id,
+        address=node.address,
+        host_id=node.host_id,
+        supported_features=features,
+    )
+
+
+def service(service_id: str, *features: str) -> AnnounceService:
+    return AnnounceService(service_id=service_id, supported_features=features)
+
+
+def enable(history: History) -> Rejection | None:
+    return history.apply(EnableFeatures((FEATURE,)))
+
+
+def test_a_feature_is_not_enabled_before_every_service_supports_it(history: History) -> None:
+    assert history.apply(service("metadata-log/1", FEATURE)) is None
+    assert history.apply(service("coordinator/1")) is None
+    refused = enable(history)
+    assert refused is not None
+    assert refused.code == "feature_not_supported"
+    assert refused.details["services"] == "coordinator/1"
+    assert "stele features forget" in refused.hint
+    assert history.apply(service("coordinator/1", FEATURE)) is None
+    assert enable(history) is None
+    assert history.image.features.enabled == (FEATURE,)
+
+
+def test_a_service_that_never_comes_back_is_forgotten(history: History) -> None:
+    history.apply(service("coordinator/1"))
+    assert enable(history) is not None
+    assert history.apply(ForgetService("coordinator/1")) is None
+    assert not history.image.services.services
+    assert enable(history) is None
+
+
+def test_a_service_that_lacks_an_enabled_feature_is_not_taken(history: History) -> None:
+    assert enable(history) is None
+    refused = history.apply(service("coordinator/1"))
+    assert refused is not None
+    assert (refused.code, refused.details) == ("missing_features", {"features": FEATURE})
+
+
+def test_the_record_that_enables_a_feature_needs_it(history: History) -> None:
+    """So a reader of an older build stops there and names it."""
+    assert enable(history) is None
+    assert required_features(history.epochs[-1].facts) == (FEATURE,)
+
+
+def test_what_the_deciding_build_does_not_know_is_not_enabled(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could not read its own record."""
+    monkeypatch.setattr(decide_module, "KNOWN_FEATURES", frozenset())
+    refused = enable(history)
+    assert refused is not None
+    assert refused.code == "unknown_feature"
+
+
+def test_an_announcement_that_says_nothing_new_changes_nothing(history: History) -> None:
+    assert history.apply(service("coordinator/1", "b", "a")) is None
+    assert history.apply(service("coordinator/1", "a", "b")) is None
+    assert history.epochs[-1].facts == ()
+
+
+def test_names_that_change_with_every_start_do_not_fill_the_state(history: History) -> None:
+    for number in range(MAX_SERVICES):
+        assert history.apply(service(f"coordinator/{number}")) is None
+    refused = history.apply(service("coordinator/more"))
+    assert refused is not None
+    assert refused.code == "too_many_services"
+    assert history.apply(service("coordinator/7", FEATURE)) is None
+
+
+def test_a_domain_that_holds_nothing_is_not_in_the_hash(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build that does not have the domain yet comes to the same hash."""
+    image = history.image
+    assert domain_hashes(image)["services"] == 0
+    without = tuple(d for d in DOMAINS if d.name != "services")
+    whole = state_hash(image)
+    monkeypatch.setattr(snapshot, "DOMAINS", without)
+    assert state_hash(image) == whole
