@@ -230,7 +230,7 @@ async def test_a_witness_of_a_lost_winner_stops_the_reader_for_good() -> None:
     here.log.append(here.values[5])  # its writer had read epochs 4 and 5, which are not there
     await until(lambda: follower.failure, "the reader to stop")
     assert isinstance(follower.failure, LostWinnersError)
-    assert "stele recover" in str(follower.failure)
+    assert "Restore the topic" in str(follower.failure)
 
 
 async def test_a_process_that_was_away_looks_before_it_applies(

@@ -162,7 +162,7 @@ def test_a_record_that_proves_lost_winners_stops_with_the_remedy() -> None:
     judging.offer(0, log[0])
     judging.offer(1, encode_epoch(proof))
     assert isinstance(judging.stopped, LostWinnersError)
-    assert "stele recover" in str(judging.stopped)
+    assert "Restore the topic" in str(judging.stopped)
     assert judging.head.next_offset == 1
 
 

@@ -83,5 +83,5 @@ def stopped_by(chain: Chain, verdict: Verdict, offset: int, value: bytes) -> Log
     return LostWinnersError(
         offset,
         f"its writer had read an epoch {witness} of log {chain.log_id.hex()} that is not in this history,"
-        f" which is at epoch {chain.epoch}: winners were lost. Run `stele recover`.",
+        f" which is at epoch {chain.epoch}: winners were lost. Restore the topic from a copy that has them.",
     )

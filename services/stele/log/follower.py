@@ -144,7 +144,8 @@ class LogFollower:
             raise OtherHistoryError(
                 offset,
                 f"epoch {epoch.epoch} has state id {epoch.state_id.hex()}; this process acknowledged"
-                f" {floor.state_id.hex()}. The log has lost winners: see `stele recover`.",
+                f" {floor.state_id.hex()}. The log has lost winners: restore the topic from a copy that"
+                " has them.",
             )
 
     def _wake(self) -> None:

@@ -276,7 +276,7 @@ class LogReader:
         return AnchorLostError(
             offset,
             f"the last winner that was read, epoch {chain.epoch} of log {chain.log_id.hex()}, is not there any"
-            f" more: {why}. Nothing is acknowledged any more. Restore the topic, or run `stele recover`.",
+            f" more: {why}. Nothing is acknowledged any more. Restore the topic from a copy that has it.",
         )
 
     def _tick(self) -> None:

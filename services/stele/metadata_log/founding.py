@@ -31,7 +31,7 @@ def refused_for(envelope: Envelope, older: str) -> Outcome:
     rejection = Rejection(
         OLDER_CLUSTER,
         f"The log is empty, but {older}: this may be a lost log and no new cluster. Nothing was decided.",
-        "Look for the right topic, or run `stele recover`. For a new cluster take another name, or delete"
+        "Look for the right topic, or restore it. For a new cluster take another name, or delete"
         " what is left of the old one.",
         {"evidence": older},
     )

@@ -139,5 +139,5 @@ _RECREATED: Final = (
 
 ANOTHER: Final = (
     "the record of its last epoch is not where it was read: its topic was made anew, or lost records. Restore "
-    f"the topic, or run `stele recover`. {_RECREATED}"
+    f"the topic from a copy that has it. {_RECREATED}"
 )
