@@ -60,6 +60,7 @@ def spread() -> World:
             dc="dc1",
             rack="r",
             initial_tokens=(100 * index,),
+            host_id=f"host-{name}",
         )
         assert world.apply(asked, f"join-{name}") is None
     world.run()

@@ -69,6 +69,7 @@ class SimNode:
             version=topology.version,
             fence_version=topology.fence_version,
             oldest_version_in_use=self.holds or topology.version,
+            host_id=f"host-{self.node_id}",
         )
 
 
@@ -197,6 +198,7 @@ class World:
                 dc=dc,
                 rack=rack or name[0],
                 num_tokens=2,
+                host_id=f"host-{name}",
             )
             assert self.apply(joining, f"join-{name}") is None
 

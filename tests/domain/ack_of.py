@@ -19,7 +19,14 @@ def ack_of(image: Image, node_id: str, **more: object) -> Ack:
         version=version,
         fence_version=image.topology.fence_version,
         oldest_version_in_use=version,
+        host_id=host_of(image, node_id),
         log_id=image.log_id,
         state_id=image.state_id,
     )
     return msgspec.structs.replace(ack, **more)
+
+
+def host_of(image: Image, node_id: str) -> str:
+    """The data directory by which the node is known."""
+    node = image.node(node_id)
+    return "" if node is None else node.host_id

@@ -10,7 +10,12 @@ __all__ = ["LOG_ID", "History", "World", "join", "three_nodes"]
 def join(index: int, rack: str = "") -> Join:
     rack = rack or f"r{index}"
     return Join(
-        node_id=f"n{index}", cluster="demo", address=f"http://n{index}", dc="dc1", rack=rack
+        node_id=f"n{index}",
+        cluster="demo",
+        address=f"http://n{index}",
+        dc="dc1",
+        rack=rack,
+        host_id=f"host-n{index}",
     )
 
 

@@ -46,6 +46,7 @@ def _joining(state: TransitionState) -> tuple[History, World]:
 def _join_of(**changes: object) -> Join:
     given: dict[str, object] = {
         "node_id": "n9", "cluster": "demo", "address": "http://n9", "dc": "dc1", "rack": "r1",
+        "host_id": "host-n9",
     }  # fmt: skip
     return Join(**{**given, **changes})  # type: ignore[arg-type]
 
@@ -58,14 +59,15 @@ def _join_of(**changes: object) -> Join:
         (_join_of(node_id="no spaces"), "bad_name"),
         (_join_of(rack=""), "bad_name"),
         (_join_of(address=""), "bad_address"),
-        (_join_of(node_id="n1"), "already_known"),
+        (_join_of(host_id=""), "host_id_missing"),
+        (_join_of(node_id="n1", host_id="host-n1"), "already_known"),
         (_join_of(address="http://n1"), "address_in_use"),
         (_join_of(num_tokens=0), "bad_num_tokens"),
         (_join_of(initial_tokens=(1, 1)), "bad_tokens"),
         (_join_of(initial_tokens=(2**63,)), "bad_tokens"),
         (_join_of(initial_tokens=tuple(range(2000))), "bad_num_tokens"),
         (AnnounceNode(node_id="n9", address="x"), "unknown_node"),
-        (AnnounceNode(node_id="n1", address="http://n2"), "address_in_use"),
+        (AnnounceNode(node_id="n1", address="http://n2", host_id="host-n1"), "address_in_use"),
         (Leave("n9"), "unknown_node"),
         (Leave("n1"), "too_few_nodes"),
         (Cancel("none"), "unknown_request"),
@@ -124,7 +126,11 @@ def test_a_node_that_left_cannot_come_back_under_its_id() -> None:
     world.run()
     history.apply(Leave("n1"))
     world.run()
-    for command in (join(1), Leave("n1"), AnnounceNode(node_id="n1", address="x")):
+    for command in (
+        join(1),
+        Leave("n1"),
+        AnnounceNode(node_id="n1", address="x", host_id="host-n1"),
+    ):
         rejection = history.apply(command)
         assert rejection is not None
         assert rejection.code == "node_left"

@@ -17,7 +17,9 @@ def grown() -> History:
     history = History()
     assert history.apply(FoundCluster(cluster_id="blue/1")) is None
     assert history.apply(SetSetting("colour", "red")) is None
-    join = Join(node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1")
+    join = Join(
+        node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1", host_id="h1"
+    )
     assert history.apply(join) is None
     return history
 

@@ -110,6 +110,7 @@ def test_no_record_of_joins_and_a_leave_on_a_large_ring_is_too_large() -> None:
                 dc="dc1",
                 rack="r0",
                 num_tokens=TOKENS,
+                host_id=f"host-{name}",
             )
         )
     cluster.run()

@@ -38,7 +38,14 @@ def ask(writer: Writer, name: str, command: AnyCommand) -> list[Outcome]:
 
 
 def join(node_id: str) -> Join:
-    return Join(node_id=node_id, cluster="blue", address="http://same", dc="dc1", rack="r1")
+    return Join(
+        node_id=node_id,
+        cluster="blue",
+        address="http://same",
+        dc="dc1",
+        rack="r1",
+        host_id=f"host-{node_id}",
+    )
 
 
 def test_a_request_that_was_refused_elsewhere_never_takes_effect_here() -> None:

@@ -175,7 +175,9 @@ def test_any_reader_can_decide_again_what_the_log_holds() -> None:
     )
     pipeline = CommitPipeline(Fold(), sent.append, ids, recall(MemoryPartition()))
     reader = Fold()
-    join = Join(node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1")
+    join = Join(
+        node_id="n1", cluster="blue", address="http://n1", dc="dc1", rack="r1", host_id="h1"
+    )
     asked: tuple[AnyCommand, ...] = (
         FoundCluster("blue/1", bytes(range(16)).hex()),
         ClaimCoordinator("c", 1),

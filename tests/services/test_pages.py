@@ -61,7 +61,13 @@ def past() -> History:
     """Three nodes with a keyspace; a fourth is joining."""
     history, _ = three_nodes()
     join = Join(
-        node_id="n4", cluster="demo", address="http://n4", dc="dc1", rack="r1", num_tokens=8
+        node_id="n4",
+        cluster="demo",
+        address="http://n4",
+        dc="dc1",
+        rack="r1",
+        num_tokens=8,
+        host_id="host-n4",
     )
     assert history.apply(join, "join-n4") is None
     image = history.image

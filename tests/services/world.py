@@ -184,6 +184,7 @@ class FakeNode:
                 dc="dc1",
                 rack="r1",
                 num_tokens=num_tokens,
+                host_id=f"host-{self.node_id}",
             ),
             request_id=named(f"join-{self.node_id}"),
         )
@@ -216,6 +217,7 @@ class FakeNode:
             version=topology.version,
             fence_version=topology.fence_version,
             oldest_version_in_use=self.old_version or topology.version,
+            host_id=f"host-{self.node_id}",
             log_id=self._image.log_id,
             state_id=self._image.state_id,
         )

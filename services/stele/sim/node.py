@@ -97,6 +97,7 @@ class Node(OrderWorker, Caller, Follower):
             oldest_version_in_use=self.oldest_version(),
             sessions_in_use=self.sessions.in_use(),
             at_ms=self.clock.wall_ms(),
+            host_id=f"host-{self.name}",
             log_id=self.image.log_id,
             state_id=self.image.state_id,
         )

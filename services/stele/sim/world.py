@@ -295,4 +295,5 @@ def join_command(
         rack=rack,
         num_tokens=num_tokens,
         initial_tokens=tokens,
+        host_id=f"host-{name}",
     )

@@ -127,6 +127,12 @@ def _check_names(command: Join) -> Rejection | None:
     )
     if refused is None and not command.address:
         return Rejection("bad_address", "A node needs an address.", "Send its http://host:port.")
+    if refused is None and not command.host_id:
+        return Rejection(
+            "host_id_missing",
+            f"Node '{command.node_id}' does not say which host it is.",
+            "Send the host_id of its data directory; `stele join http://host:port` asks the node for it.",
+        )
     return refused
 
 
@@ -147,7 +153,7 @@ def _check_unknown(image: Image, command: Join) -> Rejection | None:
 def _check_host_is_new(image: Image, command: Join) -> Rejection | None:
     """Data that was a node's once, be it of one that has left, is never another node's."""
     for other in image.membership.nodes.values():
-        if command.host_id and other.host_id == command.host_id:
+        if other.host_id == command.host_id:
             return Rejection(
                 "host_id_used",
                 f"Host {command.host_id} is node '{other.node_id}', in state '{other.state}'.",
