@@ -57,17 +57,18 @@ def committed(settings: MetadataLogSettings) -> int:
 async def test_an_id_that_is_too_long_is_answered_in_short_and_blocks_nothing(
     settings: MetadataLogSettings, plain: Kafka
 ) -> None:
+    """It is not taken, which is said at once: before the outcome of a command that has to win first."""
     async with running(settings) as (writer, commands):
         plain.send(setting(LONG_ID), None)
         plain.send(setting(named("next")), "next")
-        told, applied = await asyncio.to_thread(
-            plain.wait_for, LONG_ID[:MAX_KEY_CHARS], named("next")
-        )
+        (applied,) = await asyncio.to_thread(plain.wait_for, named("next"))
+        assert applied.applied
+        assert list(plain.outcomes) == [LONG_ID[:MAX_KEY_CHARS], named("next")]
+        (told,) = plain.outcomes[LONG_ID[:MAX_KEY_CHARS]]
         assert (told.taken, told.applied) == (False, False)
         assert told.rejection is not None
         assert told.rejection.code == "bad_request_id"
         assert "`stele id`" in told.rejection.hint
-        assert applied.applied
         assert health_of(writer, commands).ok
     assert committed(settings) == 2
 

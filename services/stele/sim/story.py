@@ -13,6 +13,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     wait 10                                virtual seconds
     when idle crash coordinator 5          at the next entry of a state (crash, pause, wipe; seconds)
     crash X 5 | pause X 5 | wipe X         now
+    cut X from the log 5                   now: it hears nothing new of the log, all else goes on
     refused too_few_nodes                  the newest answer was this rejection
     expect X is left | expect fence is 12 | expect nobody needs cleanup
     epochs                                 commands applied since the last ``epochs``, and their states
@@ -30,7 +31,7 @@ from stele.domain import commands
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.ring.tokens import MIN_TOKEN
-from stele.sim.actions import ACTIONS
+from stele.sim.actions import ACTIONS, NOTHING_FROM_LOG
 from stele.sim.clients import KEYSPACE
 from stele.sim.kernel import SECOND, us
 from stele.sim.run import come_to_rest
@@ -170,6 +171,10 @@ class Story:
     def strike(self, line: Line, what: str, who: str, seconds: str | None) -> None:
         ACTIONS[what](self.world, Action(0, what, who, float(seconds or 0)), 0)
 
+    def cut_from_log(self, line: Line, who: str, seconds: str) -> None:
+        cut = Action(0, "cut", who, float(seconds), NOTHING_FROM_LOG)
+        ACTIONS["cut"](self.world, cut, line.number)
+
     def refused(self, line: Line, code: str) -> None:
         def newest() -> str:
             outcomes = self.world.admin.outcomes
@@ -240,6 +245,7 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"wait ([\d.]+)", Story.wait),
     (r"when (\w+) (crash|pause|wipe) (\w+)(?: ([\d.]+))?", Story.when),
     (r"(crash|pause|wipe) (\w+)(?: ([\d.]+))?", Story.strike),
+    (r"cut (\w+) from the log ([\d.]+)", Story.cut_from_log),
     (r"refused (\w+)", Story.refused),
     (r"expect nobody needs cleanup", Story.expect_clean),
     (r"expect (\w+) is (\w+)", Story.expect),
