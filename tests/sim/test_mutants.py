@@ -1,16 +1,20 @@
 """Every planted bug is found: by the run that found it first, or, where the cores' timing has moved on, soon.
 
 ``mutants.json`` holds what ``stele sim mutants`` found: after how many runs, by which run and which invariant;
-or the story that does not go as it is written. A bug with no runs is one that nothing has found yet.
+or the story that does not go as it is written, with the invariant that fails in it where one does; or the test
+that fails, and whether it needs a broker.
 """
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stele.sim.mutants import MOST_SEEDS, MUTANTS, hunt, rule_of, run_mutant
+from stele.sim.mutants import MOST_SEEDS, MUTANTS, SIMULATED, hunt, rule_of, run_mutant
 from stele.sim.patching import Patch
 from stele.sim.run import run_seed
 from stele.sim.story import StoryError, tell
@@ -18,20 +22,51 @@ from stele.sim.violation import Violation
 
 STORIES = Path(__file__).parent / "stories"
 FOUND: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "mutants.json").read_text())
+BY_STORIES = sorted(name for name, known in FOUND.items() if "story" in known)
+BY_TESTS = sorted(name for name, known in FOUND.items() if "test" in known)
+BY_RUNS = sorted({*FOUND} - {*BY_STORIES} - {*BY_TESTS})
+TEST_TIMEOUT_S = 110
 
 
-@pytest.mark.parametrize("name", sorted(MUTANTS))
-def test_mutant_is_found(name: str) -> None:
+@pytest.mark.parametrize("name", BY_RUNS)
+def test_mutant_is_found_by_a_run(name: str) -> None:
     known = FOUND[name]
-    if "story" in known:
-        with Patch() as patch, pytest.raises((StoryError, Violation)):
-            MUTANTS[name](patch)
-            tell(STORIES / f"{known['story']}.txt")
-        return
-    if not known["runs"]:
-        pytest.xfail(f"not found yet: {rule_of(name)}")
     if run_mutant(name, known["seed"], known["profile"]).failure is None:
         assert hunt(name, MOST_SEEDS).seed >= 0, f"{rule_of(name)} Nothing noticed."
+
+
+@pytest.mark.parametrize("name", BY_STORIES)
+def test_mutant_is_found_by_a_story(name: str) -> None:
+    known = FOUND[name]
+    with Patch() as patch, pytest.raises((StoryError, Violation)) as raised:
+        MUTANTS[name](patch)
+        tell(STORIES / f"{known['story']}.txt")
+    if "invariant" in known:
+        assert isinstance(raised.value, Violation)
+        assert raised.value.invariant == known["invariant"]
+
+
+@pytest.mark.parametrize("name", BY_TESTS)
+def test_mutant_is_found_by_a_test(name: str, request: pytest.FixtureRequest) -> None:
+    """In a process of its own, into which the bug is planted before anything is imported."""
+    known, env = FOUND[name], {**os.environ}
+    if known.get("broker"):
+        env["STELE_TEST_KAFKA"] = request.getfixturevalue("kafka")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "tests.planted", "--plant", name, known["test"]],
+        cwd=request.config.rootpath,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=TEST_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout[-3000:] + done.stderr
+
+
+def test_every_mutant_is_found_by_something_that_may_find_it() -> None:
+    assert {*BY_RUNS, *BY_STORIES} == {*SIMULATED}
+    assert {*BY_TESTS} == {*MUTANTS} - {*SIMULATED}
 
 
 def test_every_mutant_has_its_run_on_record() -> None:

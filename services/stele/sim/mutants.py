@@ -7,15 +7,22 @@ import msgspec
 
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
+from stele.sim.mutants_shells import SHELL_MUTANTS
 from stele.sim.mutants_topology import TOPOLOGY_MUTANTS
 from stele.sim.patching import Patch
 from stele.sim.run import Result, run_seed
 
 Mutant = Callable[[Patch], None]
 
-MUTANTS: Final[dict[str, Mutant]] = {
+SIMULATED: Final[dict[str, Mutant]] = {
     mutant.__name__: mutant for mutant in (*LOG_MUTANTS, *ROUND_MUTANTS, *TOPOLOGY_MUTANTS)
 }
+"""Those that runs or stories of the simulator may find."""
+MUTANTS: Final[dict[str, Mutant]] = {
+    **SIMULATED,
+    **{mutant.__name__: mutant for mutant in SHELL_MUTANTS},
+}
+"""All; the others are found by tests alone."""
 MOST_SEEDS: Final = 200
 PROFILES_IN_TURN: Final = ("rough", "storm")
 """A search goes through seeds and, for each, through these."""

@@ -117,7 +117,7 @@ def mutants(
     Parameters
     ----------
     names
-        Only these; all when none is named.
+        Only these; all that the simulator may find when none is named.
     most
         Runs until a mutant counts as missed.
     jobs
@@ -127,11 +127,11 @@ def mutants(
     list_only
         Only list the mutants and the rules that they break.
     """
-    from stele.sim.mutants import MUTANTS, rule_of  # noqa: PLC0415
+    from stele.sim.mutants import MUTANTS, SIMULATED, rule_of  # noqa: PLC0415
     from stele.sim.sweep import hunt_all  # noqa: PLC0415
 
-    chosen = list(names) or list(MUTANTS)
-    unknown = sorted(set(chosen) - set(MUTANTS))
+    chosen = list(names) or list(MUTANTS if list_only else SIMULATED)
+    unknown = sorted(set(chosen) - set(MUTANTS if list_only else SIMULATED))
     if unknown:
         raise SystemExit(
             f"No such mutant: {', '.join(unknown)}. `stele sim mutants --list` shows all."

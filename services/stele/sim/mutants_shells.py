@@ -1,0 +1,99 @@
+"""Planted bugs of what runs in the simulator do not reach: how a log is read, what callers may send.
+
+Attackers found each of them once. What finds them now is a test with the real thing; see ``tests/planted.py``.
+"""
+# ruff: noqa: SLF001 - bugs are planted in private places too
+
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+import msgspec
+
+from stele.domain.commands import Outcome
+from stele.domain.features import domain as features
+from stele.domain.image import Image
+from stele.domain.requests import rows
+from stele.domain.requests.memory import Young, time_of
+from stele.log.codec import encode_outcome
+from stele.log.reader import LogReader
+from stele.metadata_log.commands_topic import CommandsTopic
+from stele.runtime.http_errors import ErrorCode, HttpError, parse_json
+from stele.sim.patching import Patch
+
+T = TypeVar("T")
+
+
+def old_end_is_stepped_over(patch: Patch) -> None:
+    """Who reads a hole again believes an end that lies before it: the winner in it is never read."""
+
+    async def fill_hole(self: LogReader) -> None:
+        chain = self._fold.chain
+        while self._held and self._held[0].offset < chain.next_offset:
+            self._held.popleft()
+            self._verified -= 1
+        if not self._held or self._held[0].offset == chain.next_offset:
+            return
+        begin, end = chain.next_offset, self._held[0].offset
+        read = await self._log.read(begin, end - begin)
+        found = [record for record in read if begin <= record.offset < end]
+        chain.jump(found[0].offset if found else end)
+        self._held.extendleft(reversed(found))
+        self._verified += len(found)
+
+    patch.attribute(LogReader, "_fill_hole", fill_hole)
+
+
+def long_request_id_is_repeated(patch: Patch) -> None:
+    """An outcome repeats the whole request id, twice: it fits into no record and is never told."""
+
+    def reply(self: CommandsTopic, partition: int, offset: int, outcome: Outcome) -> None:
+        self._send(partition, offset, outcome.request_id, encode_outcome(outcome))
+
+    patch.attribute(CommandsTopic, "_reply", reply)
+
+
+def count_of_finished_requests_is_anything(patch: Patch) -> None:
+    """A setting that the core reads is taken as it comes: with enough digits every later decision breaks."""
+
+    def kept(image: Image) -> int:
+        text = image.features.settings.get(rows.FINISHED_SETTING, "")
+        return int(text) if text.isdecimal() and int(text) > 0 else rows.FINISHED_KEPT
+
+    patch.attribute(features, "is_count", lambda text: True)
+    patch.attribute(rows, "_finished_kept", kept)
+
+
+def foreign_id_hides_the_newest_time(patch: Patch) -> None:
+    """The newest time of a generation is that of the id that sorts last: one of no form has none."""
+    plain = Young.with_decisions
+
+    def by_text(self: Young, request_ids: Iterable[str], epoch: int) -> Young:
+        found = plain(self, request_ids, epoch)
+        return Young(found.base, found.last, time_of(max(found._table)), found._table)
+
+    patch.attribute(Young, "with_decisions", by_text)
+
+
+def nested_json_is_our_fault(patch: Patch) -> None:
+    """A body that is nested deeper than the stack is answered as if the service had a bug."""
+
+    def parse(body: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError as error:
+            raise HttpError(
+                422, ErrorCode.INVALID_REQUEST, str(error), hint="Correct it."
+            ) from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise HttpError(400, ErrorCode.MALFORMED_JSON, str(error), hint="Send JSON.") from error
+
+    patch.function(parse_json, parse)
+
+
+SHELL_MUTANTS: Final = (
+    old_end_is_stepped_over,
+    long_request_id_is_repeated,
+    count_of_finished_requests_is_anything,
+    foreign_id_hides_the_newest_time,
+    nested_json_is_our_fault,
+)
