@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
 from stele.stack.process import Command, Process, spawn
 from tests.polling import wait_until
@@ -132,3 +134,31 @@ def test_all_wrong_settings_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -
 def test_addresses_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STELE_METADATA_LOG_URLS", "http://a:1, http://b:2,")
     assert load_settings(ServiceSettings).metadata_log_urls == ("http://a:1", "http://b:2")
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancel_that_meets_the_event_is_not_lost(turns: int) -> None:
+    """A loop around it would go on until it is killed."""
+    event = asyncio.Event()
+
+    async def work() -> None:
+        while True:
+            await wait_at_most(event, 30)
+            event.clear()
+
+    task = asyncio.create_task(work())
+    while not event._waiters:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    event.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,), timeout=5)
+    assert task.cancelled()
+
+
+async def test_waiting_ends_with_the_event_or_the_limit() -> None:
+    event = asyncio.Event()
+    await asyncio.wait_for(wait_at_most(event, 0.01), 10)
+    event.set()
+    await asyncio.wait_for(wait_at_most(event, 60), 10)

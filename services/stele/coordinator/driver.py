@@ -5,7 +5,6 @@ asks the same function.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,6 +39,7 @@ from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
 from stele.runtime.request_ids import new_request_id
+from stele.runtime.service import wait_at_most
 
 TICK_S: Final = 0.5
 """Time passes without events too: patience runs out, and what was lost is sent again."""
@@ -163,8 +163,7 @@ class Driver:
         self.election.start()
         while True:
             self._look(time.monotonic())
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), TICK_S)
+            await wait_at_most(self._wake, TICK_S)
             await asyncio.sleep(GATHER_S)
             self._wake.clear()
 

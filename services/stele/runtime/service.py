@@ -61,6 +61,16 @@ class Stop:
         return self.requested
 
 
+async def wait_at_most(event: asyncio.Event, limit_s: float) -> None:
+    """Wait for the event or the limit, whichever is first.
+
+    ``asyncio.wait_for`` loses a cancel that comes together with the event: a loop around it would never end.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
+
+
 def run_service(
     main: Callable[[Stop], Awaitable[None]], *, stop_deadline_s: float = STOP_DEADLINE_S
 ) -> int:

@@ -5,7 +5,6 @@ greatest (log_id, epoch) that Redis was ever seen to show, and never offers an o
 """
 
 import asyncio
-import contextlib
 import math
 import time
 import uuid
@@ -18,6 +17,7 @@ from redis.exceptions import RedisError
 from stele.log.follower import LogFollower
 from stele.runtime.logs import get_logger
 from stele.runtime.retries import until_it_works
+from stele.runtime.service import wait_at_most
 from stele.session_guard import metrics
 from stele.session_guard.check import guard_key, nodes_key, session_field
 from stele.session_guard.guard import Guard
@@ -73,8 +73,7 @@ class RedisWriter:
 
     async def _keep_writing(self) -> None:
         while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._settings.refresh_s)
+            await wait_at_most(self._changed, self._settings.refresh_s)
             self._guard.look()
             async for attempt in until_it_works(on=(RedisError, OSError, TimeoutError)):
                 with attempt:
