@@ -133,12 +133,13 @@ class Load:
     What was acknowledged is read at once through the next node; ``reads`` counts those that answered.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, pause_s: float = CLIENT_PAUSE_S) -> None:
         self.via = ["n1", "n2", "n3"]
         self.acknowledged: dict[str, bytes] = {}
         self.count = 0
         self.reads = 0
         self._cluster = cluster
+        self._pause_s = pause_s
         self._running = True
 
     async def client(self, name: int) -> None:
@@ -158,7 +159,7 @@ class Load:
             else:  # it may have taken effect or not: nothing can be said about the key any more
                 self.acknowledged.pop(key, None)
                 number += 2
-            await asyncio.sleep(CLIENT_PAUSE_S)
+            await asyncio.sleep(self._pause_s)
 
     async def _read_back(self, key: str, value: bytes, node_id: str) -> None:
         try:
@@ -189,8 +190,8 @@ class Load:
 
 
 @asynccontextmanager
-async def load(cluster: Cluster) -> AsyncIterator[Load]:
-    load = Load(cluster)
+async def load(cluster: Cluster, pause_s: float = CLIENT_PAUSE_S) -> AsyncIterator[Load]:
+    load = Load(cluster, pause_s)
     clients = [asyncio.create_task(load.client(name)) for name in range(CLIENTS)]
     try:
         yield load

@@ -74,6 +74,12 @@ class Service:
             ) from None
         return found
 
+    async def restart(self, **environment: str) -> None:
+        """An orderly end, then a start with other variables."""
+        await self.stop()
+        self._env = {**self._env, **environment}
+        await self.start()
+
     def kill(self) -> None:
         """As a crash: SIGKILL."""
         self.process.kill()
@@ -87,9 +93,12 @@ Start = Callable[..., Awaitable[Service]]
 
 @asynccontextmanager
 async def services(
-    bootstrap: str, cluster: str, redis_url: str, folder: Path
+    bootstrap: str, cluster: str, redis_url: str, folder: Path, **environment: str
 ) -> AsyncIterator[Start]:
-    """``start(module, instance, **settings)``; whatever was started is ended."""
+    """``start(module, instance, **settings)``; whatever was started is ended.
+
+    ``environment`` is for all of them.
+    """
     running: list[Service] = []
 
     async def start(module: str, instance: str = "", **settings: object) -> Service:
@@ -99,6 +108,7 @@ async def services(
             "STELE_REDIS_URL": redis_url,
             "STELE_FOUND": "auto",
             "STELE_INSTANCE_ID": instance or f"{module.replace('_', '-')}-1",
+            **environment,
             **{f"STELE_{name}".upper(): str(value) for name, value in settings.items()},
         }
         service = Service(module, folder, env)

@@ -1,0 +1,161 @@
+"""Builds of this project as folders: one of the past from git, and the present one with one more fact.
+
+Both run on this environment's packages: ``PYTHONPATH`` leads to the folder's ``services``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.log.schemas import schema_folder
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("services", "schemas")
+FEATURE = "notes"
+
+FACTS = '''
+"""Notes: one more fact, its command and its image."""
+
+import msgspec
+
+from stele.domain.base import Command, Fact
+
+
+class NoteWritten(Fact, frozen=True):
+    text: str
+
+
+class WriteNote(Command, frozen=True, tag="write_note"):
+    text: str
+
+
+NotesFact = NoteWritten
+NotesCommand = WriteNote
+
+
+class NotesImage(msgspec.Struct, frozen=True):
+    notes: tuple[str, ...] = ()
+'''
+
+DOMAIN = '''
+"""Notes, entered in the registry."""
+
+from stele.domain.notes.facts import NotesImage, NoteWritten, WriteNote
+from stele.domain.registry_entry import Domain
+
+DOMAIN = Domain(
+    name="notes",
+    empty=NotesImage(),
+    decide={WriteNote: lambda context, command: (NoteWritten(command.text),)},
+    apply={NoteWritten: lambda image, fact: NotesImage((*image.notes, fact.text))},
+    to_facts=lambda image: map(NoteWritten, image.notes),
+    view=lambda image: {"notes": image.notes},
+    diff=lambda before, after: {"notes": {"added": after.notes[len(before.notes):]}},
+    features={NoteWritten: "notes"},
+)
+'''
+
+PLACES = (
+    (
+        "registry.py",
+        "from stele.domain.registry_entry import Domain\n",
+        "+from stele.domain.notes.domain import DOMAIN as NOTES\n",
+    ),
+    ("registry.py", "    DECIDED,\n)", "-    NOTES,\n"),
+    ("facts.py", "import msgspec\n", "+\nfrom stele.domain.notes.facts import NotesFact\n"),
+    ("facts.py", "AnyFact = ", "+NotesFact | "),
+    ("image.py", "import msgspec\n", "+\nfrom stele.domain.notes.facts import NotesImage\n"),
+    ("image.py", "    staging: StagingImage = ", "-    notes: NotesImage = NotesImage()\n"),
+    ("commands.py", "import msgspec\n", "+\nfrom stele.domain.notes.facts import NotesCommand\n"),
+    ("commands.py", "    | FeaturesCommand\n", "+    | NotesCommand\n"),
+)
+"""The places of ``docs/extending.md``: a file, a text in it, and what goes behind (+) or before (-) that."""
+
+NOTE_FIELDS = [{"name": "text", "type": "string"}]
+
+
+def form_commit() -> str:
+    """The commit that ``schemas/FORM`` names, 40 hex digits."""
+    return (schema_folder() / "FORM").read_text().split()[0]
+
+
+def build_of_commit(commit: str, folder: Path) -> Path:
+    """The commit's services and schemas in ``folder``. Skips the test where git has no history."""
+    _need_history()
+    archive = _git("archive", commit, *PARTS)
+    assert archive.returncode == 0, archive.stderr.decode()
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
+        tar.extractall(folder, filter="data")
+    return folder
+
+
+def file_of_commit(commit: str, path: str) -> str:
+    """A file's text at the commit. Skips the test where git has no history."""
+    _need_history()
+    shown = _git("show", f"{commit}:{path}")
+    assert shown.returncode == 0, shown.stderr.decode()
+    return shown.stdout.decode()
+
+
+def build_with_one_more_fact(folder: Path) -> Path:
+    """The present tree with domain ``notes``: a fact, its command, their schemas, and feature ``notes``."""
+    for part in PARTS:
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    domain = folder / "services" / "stele" / "domain"
+    notes = domain / "notes"
+    notes.mkdir()
+    for name, text in (("__init__", ""), ("facts", FACTS), ("domain", DOMAIN)):
+        (notes / f"{name}.py").write_text(text)
+    for name, anchor, added in PLACES:
+        _put(domain / name, anchor, added)
+    _add_record(folder / "schemas" / "epoch.avsc", "facts", "NoteWritten")
+    _add_record(folder / "schemas" / "command.avsc", "command", "write_note")
+    release = [sys.executable, "-m", "stele.log.schemas", "release"]
+    subprocess.run(release, check=True, env={**os.environ, **environment(folder)}, timeout=60)
+    return folder
+
+
+def environment(build: Path) -> dict[str, str]:
+    """Variables by which a process runs this build."""
+    return {
+        "PYTHONPATH": str(build / "services"),
+        "STELE_SCHEMAS": str(build / "schemas"),
+    }
+
+
+def _put(path: Path, anchor: str, added: str) -> None:
+    text = path.read_text()
+    assert text.count(anchor) == 1, f"{path} has {anchor!r} {text.count(anchor)} times"
+    new = added[1:]
+    path.write_text(text.replace(anchor, anchor + new if added[0] == "+" else new + anchor))
+
+
+def _add_record(path: Path, field: str, name: str) -> None:
+    schema = json.loads(path.read_text())
+    (kind,) = (f["type"] for f in schema["fields"] if f["name"] == field)
+    union: list[Any] = kind["items"] if isinstance(kind, dict) else kind
+    union.append({"type": "record", "name": name, "fields": NOTE_FIELDS})
+    path.write_text(json.dumps(schema))
+
+
+def _need_history() -> None:
+    shallow = _git("rev-parse", "--is-shallow-repository")
+    if shallow.returncode != 0:
+        pytest.skip("this is no git checkout, so there is no earlier build to start")
+    if shallow.stdout.strip() == b"true":
+        pytest.skip("this is a shallow clone: run `git fetch --unshallow` for the earlier build")
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, check=False, timeout=60)

@@ -1,0 +1,197 @@
+"""A cluster of processes whose builds change one after the other while clients write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from stele.log.flows import flow_topic
+from stele.log.follower import LogFollower
+from stele.log.kafka import KafkaLog
+from stele.runtime.request_ids import new_request_id
+from tests.services.nodes import KEYSPACE, TIMEOUT, Cluster
+from tests.services.processes import Service, services
+from tests.services.world import settle, until
+from tests.upgrade.builds import environment
+
+LOGS = ("metadata-log-1", "metadata-log-2")
+NODES = ("n1", "n2", "n3")
+SETTINGS = 16
+"""Names of settings that are written in turn."""
+PAUSE_S = 0.05
+"""Between two writes of a client, so that the processor is there for processes that start."""
+AWAY = (0, 503, 504)
+"""Statuses of an instance that cannot answer now; 0 is no connection."""
+
+
+class Site:
+    """Two metadata-logs, a coordinator, a session guard and three nodes; ``cluster`` has the data's side."""
+
+    def __init__(self, cluster: Cluster, http: aiohttp.ClientSession) -> None:
+        self.cluster = cluster
+        self.processes: dict[str, Service] = {}
+        self._http = http
+
+    async def roll(self, name: str, build: Path) -> None:
+        """Stop a process and start it with another build; returns once it is well and known."""
+        service = self.processes[name]
+        await service.restart(**environment(build))
+        await service.until("/healthz", lambda health: health["ok"], f"{name} to be well", 60)
+        if name in NODES:
+            await until(lambda: self._address(name) == service.url, f"the new address of {name}")
+        self.cluster.log_url = self.processes[LOGS[0]].url
+
+    async def known(self, features: dict[str, tuple[str, ...]]) -> None:
+        """Until the log says of each process which features it supports."""
+
+        def said() -> dict[str, tuple[str, ...]]:
+            image = self.cluster.image
+            rows = image.services.services.values()
+            found = {s.service_id.partition("/")[2]: s.supported_features for s in rows}
+            nodes = image.membership.nodes.values()
+            return found | {n.node_id: n.supported_features for n in nodes}
+
+        await until(lambda: said() == features, f"{features} to be declared, not {said()}")
+
+    async def ask(
+        self, log: str, command: dict[str, Any], request_id: str = ""
+    ) -> tuple[int, dict[str, Any]]:
+        """One metadata-log's answer to a command: status and body; (0, {}) without a connection."""
+        body = {"request_id": request_id or new_request_id(), "command": command}
+        url = f"{self.processes[log].url}/v1/commands"
+        try:
+            async with self._http.post(url, json=body) as answer:
+                return answer.status, await answer.json()
+        except (aiohttp.ClientError, TimeoutError):
+            return 0, {}
+
+    async def one_state(self) -> dict[str, Any]:
+        """The state, at an epoch at which every process shows the same hash."""
+        newest = (await self.processes[LOGS[0]].get("/v1/state?level=linearizable"))["epoch"]
+        for name, service in self.processes.items():
+            reached = f"{name} to reach epoch {newest}"
+            await service.until("/v1/position", lambda p: p["epoch"] >= newest, reached)
+        shown = [await self.processes[log].get(f"/v1/state?epoch={newest}") for log in LOGS]
+        assert shown[0]["hash"] == shown[1]["hash"]
+        places = [await service.get("/v1/position") for service in self.processes.values()]
+        hashes = {(place["epoch"], place["hash"]) for place in places}
+        assert len(hashes) == len({epoch for epoch, _ in hashes}), places
+        state: dict[str, Any] = shown[0]
+        return state
+
+    async def epochs(self, log: str) -> dict[str, int]:
+        """Request id -> epoch, of the whole history as this metadata-log reads it."""
+        found, begin = dict[str, int](), 1
+        while True:
+            page = await self.processes[log].get(
+                f"/v1/epochs?from={begin}&limit=1000&level=barrier"
+            )
+            if not page:
+                return found
+            found |= {row["request_id"]: row["epoch"] for row in page}
+            begin = page[-1]["epoch"] + 1
+
+    def _address(self, node_id: str) -> str:
+        node = self.cluster.image.node(node_id)
+        return "" if node is None else node.address
+
+
+class Commands:
+    """One client that sets settings, each command until it has its outcome; ``epochs`` are the answers."""
+
+    def __init__(self, site: Site) -> None:
+        self.values: dict[str, str] = {}
+        self.epochs: dict[str, int] = {}
+        self._site = site
+        self._running = True
+
+    async def run(self) -> None:
+        number = 0
+        while self._running:
+            number += 1
+            name, request_id = f"load-{number % SETTINGS}", new_request_id()
+            command = {"type": "set_setting", "name": name, "value": str(number)}
+            outcome = await self._outcome(command, request_id, number)
+            assert outcome["applied"], outcome
+            self.values[name] = str(number)
+            self.epochs[request_id] = outcome["epoch"]
+            await asyncio.sleep(PAUSE_S)
+
+    async def _outcome(self, command: dict[str, Any], request_id: str, turn: int) -> dict[str, Any]:
+        """Ask one metadata-log after the other, always under the same id."""
+        while True:
+            status, outcome = await self._site.ask(LOGS[turn % len(LOGS)], command, request_id)
+            if status not in AWAY:
+                return outcome
+            turn += 1
+            await asyncio.sleep(PAUSE_S)
+
+    async def go_on(self, commands: int) -> None:
+        goal = len(self.epochs) + commands
+        await until(lambda: len(self.epochs) >= goal, f"{commands} more commands", 60)
+
+    def stop(self) -> None:
+        self._running = False
+
+
+@asynccontextmanager
+async def commands(site: Site) -> AsyncIterator[Commands]:
+    client = Commands(site)
+    task = asyncio.create_task(client.run())
+    try:
+        yield client
+    finally:
+        client.stop()
+        await task
+
+
+@asynccontextmanager
+async def site_of(
+    kafka: str, topics: str, redis_url: str, folder: Path, build: Path
+) -> AsyncIterator[Site]:
+    """All processes of one build; three normal nodes and a keyspace at replication factor 3."""
+    async with AsyncExitStack() as stack:
+        start = await stack.enter_async_context(
+            services(kafka, topics, redis_url, folder, **environment(build))
+        )
+        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=TIMEOUT))
+        log = KafkaLog(kafka, flow_topic(topics, "epochs"))
+        stack.push_async_callback(log.close)
+        cluster = Cluster(start, folder, http)
+        cluster.follower = LogFollower(log)
+        cluster.follower.start()
+        site = Site(cluster, http)
+        logs = await asyncio.gather(*(start("metadata_log", name) for name in LOGS))
+        cluster.log_url = logs[0].url
+        cluster.coordinator, guard, *nodes = await asyncio.gather(
+            start("coordinator", "coordinator-1", resend_s=0.5),
+            start("session_guard", "session-guard-1"),
+            *map(cluster.start_node, NODES),
+        )
+        for node_id in NODES:
+            await cluster.normal(node_id)
+        await cluster.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 3})
+        site.processes = {
+            LOGS[0]: logs[0],
+            "coordinator-1": cluster.coordinator,
+            "n1": nodes[0],
+            "n2": nodes[1],
+            "session-guard-1": guard,
+            "n3": nodes[2],
+            LOGS[1]: logs[1],
+        }
+        yield site
+
+
+async def make_and_drop(site: Site, name: str) -> None:
+    """A topology operation, driven by the coordinator and acknowledged by every node."""
+    cluster = site.cluster
+    await cluster.command(type="create_keyspace", name=name, replication={"dc1": 2})
+    await cluster.command(type="drop_keyspace", name=name)
+    await until(lambda: cluster.image.schema.named(name) is None, f"{name} to be dropped", 60)
+    await until(lambda: settle(cluster.image), "the drop to be done", 60)

@@ -1,0 +1,158 @@
+"""A cluster goes from an older build to a newer one and back, one process after the other, under writes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.log.flows import flow_topic
+from stele.log.kafka import KafkaLog
+from stele.log.schemas import HEADER_BYTES, load_schemas
+from tests.services.nodes import Load, load
+from tests.upgrade.builds import (
+    FEATURE,
+    build_of_commit,
+    build_with_one_more_fact,
+    environment,
+    form_commit,
+)
+from tests.upgrade.site import (
+    LOGS,
+    NODES,
+    PAUSE_S,
+    Commands,
+    Site,
+    commands,
+    make_and_drop,
+    site_of,
+)
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(400)]
+
+SET = {"type": "set_setting", "name": "late", "value": "1"}
+NOTE = {"type": "write_note", "text": "seen"}
+ENABLE = {"type": "enable_features", "features": [FEATURE]}
+WRITES = 10
+COMMANDS = 5
+
+
+async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
+    kafka: str, topics: str, redis_url: str, tmp_path: Path
+) -> None:
+    old = build_of_commit(form_commit(), tmp_path / "old")
+    new = build_with_one_more_fact(tmp_path / "new")
+    async with site_of(kafka, topics, redis_url, tmp_path, old) as site:
+        names = [*site.processes]
+        half = len(names) // 2
+        async with load(site.cluster, PAUSE_S) as data, commands(site) as client:
+            await site.known(dict.fromkeys(names, ()))
+            await roll(site, names[:half], new, data, client)
+            await both_builds_work_together(site, upgraded=names[:half])
+            await roll(site, names[half:], new, data, client)
+            await site.known(dict.fromkeys(names, (FEATURE,)))
+            await is_refused(site, LOGS[0], NOTE, "feature_not_enabled")
+
+            await roll_in_two_lanes(site, names[::-1], old, data, client)
+            await site.known(dict.fromkeys(names, ()))
+            await make_and_drop(site, "back")
+        await everything_is_there(site, data, client)
+        assert await headers(kafka, topics) <= {header_of_form(old)}
+
+        async with load(site.cluster, PAUSE_S) as data, commands(site) as client:
+            await roll_in_two_lanes(site, names, new, data, client)
+            await site.known(dict.fromkeys(names, (FEATURE,)))
+            assert (await site.ask(LOGS[1], ENABLE))[0] == 200
+            assert (await site.ask(LOGS[0], NOTE))[0] == 200
+            await data.go_on(WRITES)
+            await client.go_on(COMMANDS)
+        await everything_is_there(site, data, client)
+        assert (await site.one_state())["notes"] == [NOTE["text"]]
+        await asyncio.gather(*(the_old_build_goes_no_further(site, n, old) for n in names[-3:]))
+
+
+async def roll(site: Site, names: list[str], build: Path, data: Load, client: Commands) -> None:
+    """One process after the other; reads and writes go on behind each, and no process has stopped."""
+    for name in names:
+        await site.roll(name, build)
+        await data.go_on(WRITES)
+        await client.go_on(COMMANDS)
+    for name in names:
+        assert (await site.processes[name].get("/healthz"))["ok"], name
+
+
+async def roll_in_two_lanes(
+    site: Site, names: list[str], build: Path, data: Load, client: Commands
+) -> None:
+    """The services in their order, and the nodes in theirs."""
+    services = [name for name in names if name not in NODES]
+    nodes = [name for name in names if name in NODES]
+    await asyncio.gather(*(roll(site, lane, build, data, client) for lane in (services, nodes)))
+
+
+async def both_builds_work_together(site: Site, upgraded: list[str]) -> None:
+    """New semantics are refused with what to do, and the refusals are records that both builds read."""
+    assert LOGS[0] in upgraded and LOGS[1] not in upgraded
+    refused = await is_refused(site, LOGS[0], NOTE, "feature_not_enabled")
+    assert f"stele features enable {FEATURE}" in refused["hint"]
+    lacking = await is_refused(site, LOGS[0], ENABLE, "feature_not_supported")
+    await site.known({name: (FEATURE,) if name in upgraded else () for name in site.processes})
+    for name in {*site.processes} - {*upgraded}:
+        assert name in lacking["message"]
+    await is_refused(site, LOGS[1], ENABLE, "feature_not_supported")
+    await make_and_drop(site, "between")
+    await site.one_state()
+
+
+async def is_refused(site: Site, log: str, command: dict[str, Any], code: str) -> dict[str, Any]:
+    status, outcome = await site.ask(log, command)
+    assert (status, outcome["rejection"]["code"]) == (409, code), outcome
+    assert outcome["rejection"]["hint"]
+    rejection: dict[str, Any] = outcome["rejection"]
+    return rejection
+
+
+async def everything_is_there(site: Site, data: Load, client: Commands) -> None:
+    """Every acknowledged write through every node, every acknowledged command in its epoch."""
+    assert data.acknowledged and client.epochs
+    await data.is_read([*NODES])
+    settings = (await site.one_state())["settings"]
+    assert {name: settings[name] for name in client.values} == client.values
+    for log in LOGS:
+        found = await site.epochs(log)
+        assert {request_id: found.get(request_id) for request_id in client.epochs} == client.epochs
+
+
+async def the_old_build_goes_no_further(site: Site, name: str, old: Path) -> None:
+    """It stops where the feature was enabled, names it and says what to do."""
+    service = site.processes[name]
+    await service.restart(**environment(old))
+    health = await service.until(
+        "/healthz", lambda h: "cannot be read" in h["reason"], f"{name} to stop reading"
+    )
+    assert not health["ok"]
+    assert f"needs {FEATURE}" in health["reason"]
+    assert "Upgrade this process" in health["reason"]
+    if name in LOGS:
+        status, _ = await site.ask(name, SET)
+        assert status == 503
+
+
+async def headers(kafka: str, topics: str) -> set[bytes]:
+    """Of all records in the log."""
+    log = KafkaLog(kafka, flow_topic(topics, "epochs"))
+    try:
+        end, begin, found = await log.end_offset(), 0, set[bytes]()
+        while begin < end:
+            records = await log.read(begin, end - begin)
+            found |= {value[:HEADER_BYTES] for _, value in records}
+            begin = records[-1][0] + 1
+        return found
+    finally:
+        await log.close()
+
+
+def header_of_form(build: Path) -> bytes:
+    return load_schemas(build / "schemas").headers["Epoch"]
