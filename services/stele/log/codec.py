@@ -5,13 +5,13 @@ from io import BytesIO
 from typing import Any, Final, TypeVar
 
 import msgspec
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_writer
 
-from stele.domain.base import Command, Fact
 from stele.domain.commands import Envelope, Outcome, command_name
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.staging.facts import Part
+from stele.log.avro import Reader, read_null, reader_of
 from stele.log.chain import FROZEN, FROZEN_BYTES, STATE_BYTES
 from stele.log.schemas import HEADER_BYTES, Schema, load_schemas
 from stele.log.sufficient import oldest_sufficient
@@ -20,11 +20,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 Named = tuple[str, dict[str, Any]]
 """A record of a union, with its name."""
 
-_FACTS: Final[dict[str, type]] = {f"stele.{fact.__name__}": fact for fact in Fact.__subclasses__()}
-_COMMANDS: Final[dict[str, type]] = {
-    f"stele.{command.__struct_config__.tag}": command for command in Command.__subclasses__()
-}
-_PART: Final = f"stele.{Part.__name__}"
 _BYTES: Final = (bytes,)
 _NUMBER_BYTES: Final = 8
 """Numbers in a record's frozen part are big-endian; see ``chain``."""
@@ -68,27 +63,16 @@ def decode_epoch(value: bytes) -> Epoch:
     """Raises DecodeError."""
     if len(value) < FROZEN_BYTES:
         raise DecodeError(f"{len(value)} bytes are no epoch")
-    header, newest = value[:HEADER_BYTES], load_schemas().headers["Epoch"]
-    tails = _tails()
-    tail = tails.get(header)
-    if tail is None:
-        raise _unknown_schema("Epoch", header)
-    record = _read_body(value, FROZEN_BYTES, tail, None if header == newest else tails[newest])
-    previous, own, log_id, witness, epoch, witness_epoch = FROZEN.unpack_from(value)
-    try:
-        record["facts"] = tuple([_fact(named) for named in record["facts"]])
-        record["required_features"] = tuple(record["required_features"])
-        return Epoch(
-            prev_state_id=previous,
-            state_id=own,
-            log_id=log_id,
-            witness_state_id=witness,
-            epoch=epoch,
-            witness_epoch=witness_epoch,
-            **record,
-        )
-    except (msgspec.ValidationError, KeyError, TypeError) as error:
-        raise DecodeError(f"not an epoch: {error}") from error
+    record = _read("Epoch", value, FROZEN_BYTES)
+    (
+        record["prev_state_id"],
+        record["state_id"],
+        record["log_id"],
+        record["witness_state_id"],
+        record["epoch"],
+        record["witness_epoch"],
+    ) = FROZEN.unpack_from(value)
+    return _convert(record, Epoch)
 
 
 def fact_size(fact: AnyFact) -> int:
@@ -108,13 +92,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 def decode_envelope(value: bytes) -> Envelope:
     """Raises DecodeError."""
-    record = _read("Envelope", value)
-    try:
-        name, body = record["command"]
-        record["command"] = msgspec.convert(body, _COMMANDS[name])
-        return Envelope(**record)
-    except (msgspec.ValidationError, KeyError, TypeError) as error:
-        raise DecodeError(f"not a command: {error}") from error
+    return _convert(_read("Envelope", value), Envelope)
 
 
 def encode_outcome(outcome: Outcome) -> bytes:
@@ -123,7 +101,7 @@ def encode_outcome(outcome: Outcome) -> bytes:
 
 def decode_outcome(value: bytes) -> Outcome:
     """Raises DecodeError."""
-    return _decode("Outcome", Outcome, value)
+    return _convert(_read("Outcome", value), Outcome)
 
 
 def encode_order(order: Order) -> bytes:
@@ -132,7 +110,7 @@ def encode_order(order: Order) -> bytes:
 
 def decode_order(value: bytes) -> Order:
     """Raises DecodeError."""
-    return _decode("Order", Order, value)
+    return _convert(_read("Order", value), Order)
 
 
 def encode_report(report: Report) -> bytes:
@@ -141,7 +119,7 @@ def encode_report(report: Report) -> bytes:
 
 def decode_report(value: bytes) -> Report:
     """Raises DecodeError."""
-    return _decode("Report", Report, value)
+    return _convert(_read("Report", value), Report)
 
 
 def encode_ack(ack: Ack) -> bytes:
@@ -150,7 +128,7 @@ def encode_ack(ack: Ack) -> bytes:
 
 def decode_ack(value: bytes) -> Ack:
     """Raises DecodeError."""
-    return _decode("Ack", Ack, value)
+    return _convert(_read("Ack", value), Ack)
 
 
 def _builtins(struct: msgspec.Struct) -> dict[str, Any]:
@@ -165,14 +143,6 @@ def _named(fact: dict[str, Any]) -> Named:
     return f"stele.{fact['type']}", fact
 
 
-def _fact(named: Named) -> Any:
-    name, body = named
-    if name == _PART:
-        staged = tuple([_fact(each) for each in body["facts"]])
-        return Part(body["staging_id"], body["index"], staged)
-    return msgspec.convert(body, _FACTS[name], builtin_types=_BYTES)
-
-
 def _write(name: str, record: dict[str, Any]) -> bytes:
     """By the oldest schema that can say it: a process that is not upgraded yet may have to read it."""
     schemas = load_schemas()
@@ -183,14 +153,28 @@ def _write(name: str, record: dict[str, Any]) -> bytes:
     return out.getvalue()
 
 
-def _read(name: str, value: bytes) -> dict[str, Any]:
-    schemas = load_schemas()
+def _read(name: str, value: bytes, begin: int = HEADER_BYTES) -> dict[str, Any]:
     header = value[:HEADER_BYTES]
-    found = schemas.by_header.get(header)
-    if found is None or found[0] != name:
+    kind, read = _readers().get(header, ("", read_null))
+    if kind != name:
         raise _unknown_schema(name, header)
-    newest = None if header == schemas.headers[name] else schemas.newest[name]
-    return _read_body(value, HEADER_BYTES, found[1], newest)
+    record: dict[str, Any]
+    try:
+        record, end = read(value, begin)
+    except (IndexError, ValueError) as error:
+        raise DecodeError(f"the bytes end or break inside the record: {error!r}") from error
+    if end > len(value):
+        raise DecodeError(f"the bytes end {end - len(value)} before the record does")
+    if end < len(value):
+        raise DecodeError(f"{len(value) - end} bytes too many after the record")
+    return record
+
+
+def _convert(record: dict[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(record, kind)
+    except msgspec.ValidationError as error:
+        raise DecodeError(f"not {kind.__name__}: {error}") from error
 
 
 def _unknown_schema(name: str, header: bytes) -> DecodeError:
@@ -218,28 +202,12 @@ def _tails() -> dict[bytes, Schema]:
     }
 
 
-def _read_body(value: bytes, begin: int, writer: Schema, reader: Schema | None) -> dict[str, Any]:
-    body = BytesIO(value)
-    body.seek(begin)
-    try:
-        record: dict[str, Any] = schemaless_reader(
-            body,
-            writer,
-            reader,
-            return_record_name=True,
-            return_record_name_override=True,
-        )
-    except (
-        Exception
-    ) as error:  # fastavro raises what its parser meets: EOFError, ValueError, IndexError ...
-        raise DecodeError(f"the bytes end or break inside the record: {error!r}") from error
-    if body.tell() != len(value):
-        raise DecodeError(f"{len(value) - body.tell()} bytes too many after the record")
-    return record
-
-
-def _decode(name: str, kind: type[T], value: bytes) -> T:
-    try:
-        return msgspec.convert(_read(name, value), kind, builtin_types=_BYTES)
-    except msgspec.ValidationError as error:
-        raise DecodeError(f"not a {name.lower()}: {error}") from error
+@cache
+def _readers() -> dict[bytes, tuple[str, Reader]]:
+    """By header, the name of the record and what reads it; an epoch's is for what follows its frozen part."""
+    schemas = load_schemas()
+    bodies = {header: schema for header, (_, schema) in schemas.by_header.items()} | _tails()
+    return {
+        header: (name, reader_of(bodies[header], bodies[schemas.headers[name]]))
+        for header, (name, _) in schemas.by_header.items()
+    }

@@ -1,0 +1,246 @@
+"""Reading Avro's binary encoding: a schema becomes a function once, and the function reads records.
+
+fastavro walks the schema again for every field of every record and reads each from a file; that was half of
+the time of a replay. Only what our schemas use is here; fastavro still writes, and tests hold it against this.
+
+A reader takes bytes and a place in them, and gives a value and the place behind it. It may read past the end
+without noticing: who calls it must see that the last place is the end. Records and maps become dicts, arrays
+lists. A record in a union of records says which it is under ``type``, as msgspec's tagged structs do.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from stele.log.schemas import Schema, records_of
+
+Reader = Callable[[bytes, int], tuple[Any, int]]
+"""Raises IndexError or ValueError where the bytes end or break."""
+
+_LONGEST: Final = 10
+"""Bytes of a number of 64 bits."""
+_LAST_SHIFT: Final = 63
+"""The tenth byte of a number has its last bit alone."""
+_NOT_SHORT: Final = 0x81
+"""Bits of a size's first byte: more bytes follow, or it is below zero."""
+_MANY: Final = 32
+"""So many numbers in a row are read faster by numpy."""
+_UNSIGNED: Final = np.uint64
+
+
+def reader_of(writer: Schema, newest: Schema) -> Reader:
+    """Reads what was written by ``writer`` as if it had been written by ``newest``.
+
+    Both are records. Fields that only ``newest`` has get their defaults, those that it lacks are left out.
+    """
+    return _Compiler(newest).record(writer, {})
+
+
+def read_long(value: bytes, at: int) -> tuple[int, int]:
+    byte = value[at]
+    number, shift = byte & 0x7F, 7
+    while byte & 0x80:
+        at += 1
+        byte = value[at]
+        if shift == _LAST_SHIFT and byte > 1:
+            raise ValueError(f"the number at byte {at} has more than 64 bits")
+        number |= (byte & 0x7F) << shift
+        shift += 7
+    return number >> 1 ^ -(number & 1), at + 1
+
+
+def read_bytes(value: bytes, at: int) -> tuple[bytes, int]:
+    size, begin = read_long(value, at)
+    if size < 0:
+        raise ValueError(f"{size} bytes at byte {begin}")
+    end = begin + size
+    return value[begin:end], end
+
+
+def read_string(value: bytes, at: int) -> tuple[str, int]:
+    size, begin = read_long(value, at)
+    if size < 0:
+        raise ValueError(f"a string of {size} bytes at byte {begin}")
+    end = begin + size
+    return value[begin:end].decode(), end
+
+
+def read_boolean(value: bytes, at: int) -> tuple[bool, int]:
+    return value[at] != 0, at + 1
+
+
+def read_null(value: bytes, at: int) -> tuple[None, int]:
+    return None, at
+
+
+_PLAIN: Final[dict[str, Reader]] = {
+    "null": read_null,
+    "boolean": read_boolean,
+    "int": read_long,
+    "long": read_long,
+    "bytes": read_bytes,
+    "string": read_string,
+}
+
+
+class _Compiler:
+    """Keeps the named types of a writer's schema as it comes across them."""
+
+    def __init__(self, newest: Schema) -> None:
+        self._newest = dict(records_of(newest))
+        self._named: dict[str, Schema] = {}
+
+    def reader(self, schema: Schema) -> Reader:
+        if isinstance(schema, list):
+            return self._union(schema)
+        if isinstance(schema, str):
+            return _PLAIN.get(schema) or self.reader(self._named[schema])
+        match schema["type"]:
+            case "record":
+                return self.record(schema, {})
+            case "array":
+                return _array(self.reader(schema["items"]))
+            case "map":
+                return _map(self.reader(schema["values"]))
+            case "fixed":
+                self._named[schema["name"]] = schema
+                return _fixed(schema["size"])
+        raise ValueError(f"no reader for {schema}")
+
+    def record(self, schema: Schema, first: dict[str, Any]) -> Reader:
+        """``first`` is what each record holds before its fields are read."""
+        name = schema["name"]
+        self._named[name] = schema
+        fields = [(field["name"], self.reader(field["type"])) for field in schema["fields"]]
+        written = {field for field, _ in fields}
+        newest = self._newest.get(name, schema["fields"])
+        missing = {f["name"]: _default(f) for f in newest if f["name"] not in written}
+        read = _record(fields, {**first, **missing})
+        gone = written - {field["name"] for field in newest}
+        return _without(read, gone) if gone else read
+
+    def _union(self, branches: list[Schema]) -> Reader:
+        resolved = [self._named.get(b, b) if isinstance(b, str) else b for b in branches]
+        records = [isinstance(branch, dict) and branch["type"] == "record" for branch in resolved]
+        if sum(records) < 2:
+            return _union([self.reader(branch) for branch in branches])
+        return _union(
+            [
+                self.record(branch, {"type": branch["name"].rpartition(".")[2]})
+                if is_record
+                else self.reader(branch)
+                for branch, is_record in zip(resolved, records, strict=True)
+            ]
+        )
+
+
+def _record(fields: list[tuple[str, Reader]], first: dict[str, Any]) -> Reader:
+    plan = [(name, None if read is read_string else read) for name, read in fields]
+
+    def read_record(value: bytes, at: int) -> tuple[dict[str, Any], int]:
+        record = first.copy()
+        for name, read in plan:
+            if read is not None:
+                record[name], at = read(value, at)
+            elif (size := value[at]) & _NOT_SHORT:
+                record[name], at = read_string(value, at)
+            else:  # most fields are short strings: read here, since a call takes as long
+                begin = at + 1
+                at = begin + (size >> 1)
+                record[name] = value[begin:at].decode()
+        return record, at
+
+    return read_record
+
+
+def _without(read: Reader, names: set[str]) -> Reader:
+    def read_known(value: bytes, at: int) -> tuple[dict[str, Any], int]:
+        record, at = read(value, at)
+        return {name: field for name, field in record.items() if name not in names}, at
+
+    return read_known
+
+
+def _union(branches: list[Reader]) -> Reader:
+    def read_union(value: bytes, at: int) -> tuple[Any, int]:
+        index, at = read_long(value, at)
+        if index < 0:
+            raise ValueError(f"a union has no branch {index}")
+        return branches[index](value, at)
+
+    return read_union
+
+
+def _array(item: Reader) -> Reader:
+    """Blocks of items, each after their count, and a count of 0 at the end."""
+
+    def read_array(value: bytes, at: int) -> tuple[list[Any], int]:
+        found: list[Any] = []
+        while value[at]:
+            count, at = read_long(value, at)
+            if count < 0:  # the block's size in bytes follows
+                count, (_, at) = -count, read_long(value, at)
+            if item is read_long and count >= _MANY:
+                numbers, at = _read_longs(value, at, count)
+                found += numbers
+            else:
+                for _ in range(count):
+                    each, at = item(value, at)
+                    found.append(each)
+        return found, at + 1
+
+    return read_array
+
+
+def _map(item: Reader) -> Reader:
+    """An array of keys with their values."""
+
+    def read_entry(value: bytes, at: int) -> tuple[tuple[str, Any], int]:
+        key, at = read_string(value, at)
+        held, at = item(value, at)
+        return (key, held), at
+
+    read_entries = _array(read_entry)
+
+    def read_map(value: bytes, at: int) -> tuple[dict[str, Any], int]:
+        entries, at = read_entries(value, at)
+        return dict(entries), at
+
+    return read_map
+
+
+def _fixed(size: int) -> Reader:
+    def read_fixed(value: bytes, at: int) -> tuple[bytes, int]:
+        end = at + size
+        return value[at:end], end
+
+    return read_fixed
+
+
+def _read_longs(value: bytes, at: int, count: int) -> tuple[list[int], int]:
+    """``count`` numbers behind each other, all at once."""
+    size = min(len(value) - at, count * _LONGEST)
+    raw = np.frombuffer(value, np.uint8, size, at)
+    ends = np.flatnonzero(raw < 0x80)[:count] + 1
+    sizes = np.diff(ends, prepend=0)
+    if len(ends) < count:
+        raise ValueError(f"the {count} numbers from byte {at} on have no end")
+    if sizes.max() > _LONGEST or (raw[ends[sizes == _LONGEST] - 1] > 1).any():
+        raise ValueError(f"one of the {count} numbers from byte {at} on has more than 64 bits")
+    begins, numbers = ends - sizes, np.zeros(count, _UNSIGNED)
+    for place in range(sizes.max()):
+        longer = sizes > place
+        part = raw[begins[longer] + place] & 0x7F
+        numbers[longer] |= part.astype(_UNSIGNED) << _UNSIGNED(7 * place)
+    signs = (numbers & _UNSIGNED(1)).astype(np.int64)
+    found: list[int] = ((numbers >> _UNSIGNED(1)).astype(np.int64) ^ -signs).tolist()
+    return found, at + int(ends[-1])
+
+
+def _default(field: Schema) -> Any:
+    """As Avro has it: bytes are written as text, and a union's default is of its first branch."""
+    kind, default = field["type"], field["default"]
+    kind = kind[0] if isinstance(kind, list) else kind
+    is_bytes = kind == "bytes" or (isinstance(kind, dict) and kind["type"] == "fixed")
+    return default.encode("latin-1") if is_bytes else default

@@ -1,0 +1,151 @@
+"""The compiled readers against fastavro, on any value, and on bytes that are broken."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from stele.domain.commands import Envelope
+from stele.domain.features.facts import SettingChanged
+from stele.log import codec
+from stele.log.avro import Reader, reader_of
+from stele.log.codec import DecodeError
+from tests.log.test_codec import epoch_of, samples
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+TEXTS = st.text(max_size=200)
+INNER = {
+    "type": "record",
+    "name": "Inner",
+    "fields": [{"name": "number", "type": "long"}, {"name": "text", "type": "string"}],
+}
+OTHER = {"type": "record", "name": "Other", "fields": [{"name": "flag", "type": "boolean"}]}
+OUTER = {
+    "type": "record",
+    "name": "Outer",
+    "namespace": "test",
+    "fields": [
+        {"name": "text", "type": "string"},
+        {"name": "bytes", "type": "bytes"},
+        {"name": "digest", "type": {"type": "fixed", "name": "Digest", "size": 4}},
+        {"name": "again", "type": "Digest"},
+        {"name": "longs", "type": {"type": "array", "items": "long"}},
+        {"name": "map", "type": {"type": "map", "values": "long"}},
+        {"name": "inner", "type": INNER},
+        {"name": "maybe", "type": ["null", "Inner"]},
+        {"name": "either", "type": {"type": "array", "items": ["Inner", OTHER]}},
+        {"name": "long", "type": "long"},
+    ],
+}
+LONGS_ALONE = {
+    "type": "record",
+    "name": "Longs",
+    "fields": [{"name": "longs", "type": {"type": "array", "items": "long"}}],
+}
+INNERS = st.fixed_dictionaries({"number": LONGS, "text": TEXTS})
+OTHERS = st.fixed_dictionaries({"flag": st.booleans()})
+OUTERS = st.fixed_dictionaries(
+    {
+        "text": TEXTS,
+        "bytes": st.binary(max_size=200),
+        "digest": st.binary(min_size=4, max_size=4),
+        "again": st.binary(min_size=4, max_size=4),
+        "longs": st.lists(LONGS, max_size=100),
+        "map": st.dictionaries(TEXTS, LONGS, max_size=5),
+        "inner": INNERS,
+        "maybe": st.none() | INNERS,
+        "either": st.lists(
+            st.tuples(st.just("test.Inner"), INNERS) | st.tuples(st.just("test.Other"), OTHERS),
+            max_size=5,
+        ),
+        "long": LONGS,
+    }
+)
+
+
+def written(schema: Any, value: Any) -> bytes:
+    out = BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def reader(writer: Any, newest: Any = None) -> Reader:
+    writer = fastavro.parse_schema(writer)
+    return reader_of(writer, fastavro.parse_schema(newest) if newest else writer)
+
+
+@given(OUTERS)
+def test_what_fastavro_writes_is_read(value: dict[str, Any]) -> None:
+    encoded = written(OUTER, value)
+    either = [{"type": name.removeprefix("test."), **body} for name, body in value["either"]]
+    assert reader(OUTER)(b"before" + encoded, 6) == ({**value, "either": either}, 6 + len(encoded))
+
+
+@given(st.lists(st.sampled_from([0, -1, 63, -64, 64, 2**31, 2**63 - 1, -(2**63)]) | LONGS))
+@example([-(2**63), 2**63 - 1] * 50)
+def test_many_numbers_are_read_as_few_are(numbers: list[int]) -> None:
+    encoded = written(LONGS_ALONE, {"longs": numbers})
+    assert reader(LONGS_ALONE)(encoded, 0) == ({"longs": numbers}, len(encoded))
+
+
+def test_blocks_that_say_their_size_are_read() -> None:
+    """Other writers cut an array into blocks; a count below zero means that the size in bytes follows."""
+    encoded = bytes([3, 4, 2, 4, 2, 6, 0])
+    assert reader(LONGS_ALONE)(encoded, 0) == ({"longs": [1, 2, 3]}, len(encoded))
+
+
+def test_a_record_of_an_older_schema_gets_defaults_and_loses_what_is_gone() -> None:
+    old_inner = {**INNER, "fields": [*INNER["fields"], {"name": "gone", "type": "string"}]}
+    old = {"type": "record", "name": "R", "fields": [{"name": "inner", "type": old_inner}]}
+    more = [
+        {"name": "why", "type": "string", "default": "-"},
+        {"name": "digest", "type": "bytes", "default": "\u00ff"},
+        {"name": "maybe", "type": ["null", "string"], "default": None},
+    ]
+    new_inner = {**INNER, "fields": [*INNER["fields"][:1], *more, *INNER["fields"][1:]]}
+    new = {"type": "record", "name": "R", "fields": [{"name": "inner", "type": new_inner}]}
+    encoded = written(old, {"inner": {"number": 7, "text": "seven", "gone": "x"}})
+    found = {"number": 7, "text": "seven", "why": "-", "digest": b"\xff", "maybe": None}
+    assert reader(old, new)(encoded, 0) == ({"inner": found}, len(encoded))
+
+
+@pytest.mark.parametrize(
+    ("value", "decode"),
+    [
+        (codec.encode_epoch(epoch_of(SettingChanged("a", "b" * 100))), codec.decode_epoch),
+        *(
+            (
+                codec.encode_envelope(Envelope(request_id="r", command=command)),
+                codec.decode_envelope,
+            )
+            for command in samples()[:5]
+        ),
+    ],
+)
+def test_whatever_is_broken_is_a_decode_error(
+    value: bytes, decode: Callable[[bytes], object]
+) -> None:
+    for cut in range(len(value)):
+        with pytest.raises(DecodeError):
+            decode(value[:cut])
+    for place in range(10, len(value)):
+        for byte in (0x00, 0x01, 0x7F, 0x80, 0xFF):
+            broken = value[:place] + bytes([byte]) + value[place + 1 :]
+            with contextlib.suppress(DecodeError):
+                decode(broken)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+@pytest.mark.parametrize("number", [b"\x80" * 500, b"\xff" * 500, b"\xff" * 9 + b"\x02"])
+def test_a_number_of_more_than_64_bits_is_refused(count: int, number: bytes) -> None:
+    encoded = written(LONGS_ALONE, {"longs": [1] * count})
+    encoded = encoded[: -1 - count] + number + encoded[-count:]
+    with pytest.raises((ValueError, IndexError)):
+        reader(LONGS_ALONE)(encoded, 0)
