@@ -29,6 +29,7 @@ LOG_ID: Final = slice(42, 58)
 FROZEN: Final = Struct(">10x16s16s16s16sQQ")
 """prev_state_id, state_id, log_id, witness_state_id, epoch, witness_epoch."""
 assert FROZEN.size == FROZEN_BYTES
+_unpack: Final = FROZEN.unpack_from
 
 
 class Verdict(StrEnum):
@@ -44,7 +45,9 @@ class Verdict(StrEnum):
     """Its writer had read a winner of this log that is not in this history."""
 
 
-PLAIN: Final = (Verdict.WINNER, Verdict.LOSER)
+_WINNER: Final = Verdict.WINNER
+_LOSER: Final = Verdict.LOSER
+PLAIN: Final = (_WINNER, _LOSER)
 """Verdicts without suspicion."""
 
 
@@ -105,16 +108,16 @@ class Chain:
             return Verdict.HOLE
         if self.epoch == 0:
             return self._judge_founding(offset, value)
-        previous, _, log_id, witness_state_id, epoch, witness = FROZEN.unpack_from(value)
+        previous, _, log_id, witness_state_id, epoch, witness = _unpack(value)
         if log_id != self.log_id:
             return Verdict.STRAY
         if not self._holds(witness, witness_state_id):
             return Verdict.LOST_WINNERS
         if previous != self.state_id:
-            return Verdict.LOSER
+            return _LOSER
         if epoch != self.epoch + 1:
             raise _out_of_order(offset, epoch, self.epoch + 1)
-        return Verdict.WINNER
+        return _WINNER
 
     def offer(self, offset: int, value: bytes) -> Verdict:
         """Judge, and go past what is a winner, a loser or a stray. Raises CorruptRecordError."""
@@ -128,12 +131,12 @@ class Chain:
     def win(self, offset: int, value: bytes) -> None:
         """Go on past the record, which was judged a winner."""
         self.log_id = value[LOG_ID]
-        self.state_id = value[STATE_ID]
-        self.epoch += 1
+        self.epoch = epoch = self.epoch + 1
+        self.state_id = state_id = value[STATE_ID]
         self.next_offset = offset + 1
         self._last = (offset, value)
-        place = (self.epoch - self._first_kept) % KEPT_STATES * STATE_BYTES
-        self._kept[place : place + STATE_BYTES] = self.state_id
+        place = (epoch - self._first_kept) % KEPT_STATES * STATE_BYTES
+        self._kept[place : place + STATE_BYTES] = state_id
 
     def skip(self, offset: int, verdict: Verdict) -> None:
         """Go on past a loser or a stray."""

@@ -60,15 +60,15 @@ class Fold:
 
 def decode_winner(offset: int, value: bytes) -> Epoch:
     """Raises LogError for a winner that this build cannot read."""
-    if value[:HEADER_BYTES] not in load_schemas().by_header:
-        text = f"no schema has fingerprint {value[2:HEADER_BYTES].hex()}. Upgrade this process."
-        raise UnknownSchemaError(offset, text)
     try:
         epoch = decode_epoch(value)
     except DecodeError as error:
-        raise CorruptRecordError(offset, str(error)) from error
-    unknown = sorted({*epoch.required_features} - KNOWN_FEATURES)
-    if unknown:
+        if value[:HEADER_BYTES] in load_schemas().by_header:
+            raise CorruptRecordError(offset, str(error)) from error
+        text = f"no schema has fingerprint {value[2:HEADER_BYTES].hex()}. Upgrade this process."
+        raise UnknownSchemaError(offset, text) from error
+    if not KNOWN_FEATURES.issuperset(epoch.required_features):
+        unknown = sorted({*epoch.required_features} - KNOWN_FEATURES)
         text = f"it needs {', '.join(unknown)}, which this build does not support. Upgrade this process."
         raise UnknownFeatureError(offset, text)
     return epoch
