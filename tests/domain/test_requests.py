@@ -124,7 +124,7 @@ def test_versions_that_share_a_table_do_not_see_each_other() -> None:
     right = base.with_decisions([named("right")], 10).with_decisions([named("left")], 11)
     assert [m.candidates(named("left")) for m in (base, left, right)] == [(), (10,), (11,)]
     assert [m.candidates(named("right")) for m in (base, left, right)] == [(), (), (10,)]
-    assert len(base.young) == 2
+    assert base.young.size == 2
     assert base == filled(2)
 
 

@@ -332,7 +332,7 @@ def test_barriers_are_not_remembered() -> None:
     assert decode_epoch(partition.records[-1].value).request_id == ""
     decided = writer.pipeline.fold.image.decided
     assert decided is not None
-    assert len(decided.young) == 1
+    assert decided.young.size == 1
 
 
 def test_a_pipeline_without_a_memory_decides_nothing() -> None:

@@ -40,7 +40,8 @@ def evolve(image: Image, epoch: Epoch) -> Image:
     if decided is not None:
         settings = changed.get("features", image.features).settings
         changed["decided"] = remember(decided, epoch, GENERATIONS.of(settings))
-    return replace(image, epoch=epoch.epoch, state_id=epoch.state_id, **changed)
+    changed["epoch"], changed["state_id"] = epoch.epoch, epoch.state_id
+    return replace(image, **changed)
 
 
 def apply_facts(image: Image, facts: Iterable[AnyFact]) -> Image:

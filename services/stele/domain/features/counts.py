@@ -19,5 +19,5 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
         return plain and 1 <= int(text) <= self.most
 
     def of(self, settings: Mapping[str, str]) -> int:
-        text = settings.get(self.name, "")
-        return int(text) if self.accepts(text) else self.default
+        text = settings.get(self.name)
+        return int(text) if text is not None and self.accepts(text) else self.default

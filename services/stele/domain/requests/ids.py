@@ -10,6 +10,9 @@ from typing import Final
 
 _FORM: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _TIME_BITS: Final = 48
+TIME_CHARS: Final = 13
+"""The first characters of an id are its time: of two ids the one that is newer to the millisecond has the
+greater ones."""
 
 
 def uuid7(ms: int, entropy: int) -> str:
@@ -27,15 +30,18 @@ def named(name: str, ms: int = 0) -> str:
     return uuid8(ms, blake2b(name.encode(), digest_size=16).digest())
 
 
+def is_id(text: str) -> bool:
+    """Whether it is an id in its canonical form; another program's may not be."""
+    return _FORM.fullmatch(text) is not None
+
+
 def parse(text: str) -> bytes | None:
     """The 16 bytes of an id in its canonical form; None when it is none."""
-    if _FORM.fullmatch(text) is None:
-        return None
-    return bytes.fromhex(text.replace("-", ""))
+    return bytes.fromhex(text.replace("-", "")) if is_id(text) else None
 
 
 def time_ms(request_id: str) -> int:
-    """The time inside a canonical id."""
+    """The time inside a canonical id, or inside its first characters."""
     return int(request_id[:8] + request_id[9:13], 16)
 
 

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from stele.domain.features.counts import Count
-from stele.domain.requests.ids import parse, time_ms
+from stele.domain.requests.ids import TIME_CHARS, is_id, time_ms
 
 GENERATION: Final = 65_536
 """Decisions after which a generation is sealed, at the end of an epoch. Part of the log's format."""
@@ -89,81 +90,65 @@ class Run:
         return found - np.uint64(low)
 
 
-class Young:
+class Young(msgspec.Struct, frozen=True, eq=False):
     """Ids of the newest decisions. Later versions of one memory share a table that only grows.
 
     A version sees the epochs up to its own ``last``; whoever appends to an older version copies it.
     """
 
-    __slots__ = ("_size", "_table", "base", "last", "newest_ms")
+    base: int = 0
+    last: int = 0
+    newest: str = ""
+    """The first characters of the newest id: its time."""
+    size: int = 0
+    table: dict[str, int] = {}
 
-    def __init__(
-        self,
-        base: int = 0,
-        last: int = 0,
-        newest_ms: int = 0,
-        table: dict[str, int] | None = None,
-    ) -> None:
-        self.base = base
-        self.last = last
-        self.newest_ms = newest_ms
-        self._table = {} if table is None else table
-        self._size = len(self._table)
-
-    def __len__(self) -> int:
-        return self._size
+    @property
+    def newest_ms(self) -> int:
+        return time_ms(self.newest) if self.newest else 0
 
     def epoch_of(self, request_id: str) -> int | None:
-        entry = self._table.get(request_id)
+        entry = self.table.get(request_id)
         if entry is None:
             return None
         epoch = self.base + (entry & (_SPAN - 1))
         return epoch if epoch <= self.last else None
 
     def with_decisions(self, request_ids: Iterable[str], epoch: int) -> "Young":
-        base, table, newest_ms = self.base, self._table, self.newest_ms
-        if len(table) != self._size:
+        base, table, newest = self.base, self.table, self.newest
+        if len(table) != self.size:
             table = {i: e for i, e in table.items() if base + (e & (_SPAN - 1)) <= self.last}
         if not table:
             base = epoch - 1
         for request_id in request_ids:
             if request_id not in table:
                 table[request_id] = hash_of(request_id) << PLACE_BITS | epoch - base
-                newest_ms = max(newest_ms, time_of(request_id))
-        return Young(base, epoch, newest_ms, table)
+                if request_id[:TIME_CHARS] > newest and is_id(request_id):
+                    newest = request_id[:TIME_CHARS]
+        return Young(base, epoch, newest, len(table), table)
 
     def entries(self) -> Entries:
-        values = [e for e in self._table.values() if self.base + (e & (_SPAN - 1)) <= self.last]
+        values = [e for e in self.table.values() if self.base + (e & (_SPAN - 1)) <= self.last]
         found = np.array(values, dtype=np.uint64)
         found.sort()
         return found
 
     def epochs(self) -> dict[str, int]:
         """Id -> epoch, sorted by id."""
-        found = sorted(i for i in self._table if self.epoch_of(i) is not None)
-        return {i: self.base + (self._table[i] & (_SPAN - 1)) for i in found}
+        found = sorted(i for i in self.table if self.epoch_of(i) is not None)
+        return {i: self.base + (self.table[i] & (_SPAN - 1)) for i in found}
 
 
-class RequestMemory:
+class RequestMemory(msgspec.Struct, frozen=True, eq=False):
     """Immutable, and the same in every process that folded the same epochs."""
 
-    __slots__ = ("floor", "generations", "horizon_ms", "runs", "young")
-
-    def __init__(
-        self,
-        young: Young | None = None,
-        generations: tuple[Generation, ...] = (),
-        runs: tuple[Run, ...] = (),
-        floor: int = 0,
-        horizon_ms: int = -1,
-    ) -> None:
-        self.young = young if young is not None else Young()
-        self.generations = generations
-        self.runs = runs
-        self.floor = floor
-        """The last epoch whose decisions are forgotten."""
-        self.horizon_ms = horizon_ms
-        """An id that is not known and has this time or an older one may have been decided."""
+    young: Young = Young()
+    generations: tuple[Generation, ...] = ()
+    runs: tuple[Run, ...] = ()
+    floor: int = 0
+    """The last epoch whose decisions are forgotten."""
+    horizon_ms: int = -1
+    """An id that is not known and has this time or an older one may have been decided."""
 
     def candidates(self, request_id: str) -> tuple[int, ...]:
         """Epochs that may have decided this id; newest first, nearly always one or none."""
@@ -183,7 +168,7 @@ class RequestMemory:
     ) -> "RequestMemory":
         """The memory after ``epoch``, which decided these; ``limit`` is the number of sealed generations."""
         memory = self
-        if len(self.young) and epoch - self.young.base >= _SPAN:
+        if self.young.size and epoch - self.young.base >= _SPAN:
             memory = memory._sealed(limit)
         memory = RequestMemory(
             memory.young.with_decisions(request_ids, epoch),
@@ -192,7 +177,7 @@ class RequestMemory:
             memory.floor,
             memory.horizon_ms,
         )
-        return memory._sealed(limit) if len(memory.young) >= GENERATION else memory
+        return memory._sealed(limit) if memory.young.size >= GENERATION else memory
 
     def limited(self, limit: int) -> "RequestMemory":
         """Without the oldest generations above the limit."""
@@ -225,7 +210,7 @@ class RequestMemory:
         young = self.young
         generation = Generation(young.base, young.last, young.newest_ms)
         rest = RequestMemory(
-            Young(young.last, young.last),
+            Young(young.last, young.last, table={}),
             self.generations,
             self.runs,
             self.floor,
@@ -250,7 +235,7 @@ class RequestMemory:
 
 def restored(young: Mapping[str, int], floor: int, horizon_ms: int) -> RequestMemory:
     """What a snapshot says of the newest decisions; its sealed generations follow."""
-    table, epochs = Young(floor, floor), sorted({*young.values()})
+    table, epochs = Young(floor, floor, table={}), sorted({*young.values()})
     ids: dict[int, list[str]] = {epoch: [] for epoch in epochs}
     for request_id, epoch in young.items():
         ids[epoch].append(request_id)
@@ -262,11 +247,6 @@ def restored(young: Mapping[str, int], floor: int, horizon_ms: int) -> RequestMe
 def hash_of(request_id: str) -> int:
     """40 bits that are the same in every process."""
     return int.from_bytes(blake2b(request_id.encode(), digest_size=_HASH_BYTES).digest(), "big")
-
-
-def time_of(request_id: str) -> int:
-    """The time inside an id; 0 when it is not of our form, as another program's may be."""
-    return time_ms(request_id) if parse(request_id) is not None else 0
 
 
 def merged(runs: tuple[Run, ...], floor: int) -> tuple[Run, ...]:
