@@ -2,18 +2,16 @@
 
 Attackers found each of them once. What finds them now is a test with the real thing; see ``tests/planted.py``.
 """
-# ruff: noqa: SLF001 - bugs are planted in private places too
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 import msgspec
 
 from stele.domain.commands import Outcome
-from stele.domain.features import domain as features
-from stele.domain.image import Image
-from stele.domain.requests import rows
-from stele.domain.requests.memory import Young, time_of
+from stele.domain.features.counts import Count
+from stele.domain.requests.ids import TIME_CHARS, is_id
+from stele.domain.requests.memory import Young
 from stele.log.codec import encode_outcome
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
@@ -55,12 +53,12 @@ def long_request_id_is_repeated(patch: Patch) -> None:
 def count_of_finished_requests_is_anything(patch: Patch) -> None:
     """A setting that the core reads is taken as it comes: with enough digits every later decision breaks."""
 
-    def kept(image: Image) -> int:
-        text = image.features.settings.get(rows.FINISHED_SETTING, "")
-        return int(text) if text.isdecimal() and int(text) > 0 else rows.FINISHED_KEPT
+    def of(self: Count, settings: Mapping[str, str]) -> int:
+        text = settings.get(self.name, "")
+        return int(text) if text.isdecimal() and int(text) > 0 else self.default
 
-    patch.attribute(features, "is_count", lambda text: True)
-    patch.attribute(rows, "_finished_kept", kept)
+    patch.attribute(Count, "accepts", lambda self, text: True)
+    patch.attribute(Count, "of", of)
 
 
 def foreign_id_hides_the_newest_time(patch: Patch) -> None:
@@ -69,7 +67,9 @@ def foreign_id_hides_the_newest_time(patch: Patch) -> None:
 
     def by_text(self: Young, request_ids: Iterable[str], epoch: int) -> Young:
         found = plain(self, request_ids, epoch)
-        return Young(found.base, found.last, time_of(max(found._table)), found._table)
+        last = max(found.table)
+        newest = last[:TIME_CHARS] if is_id(last) else ""
+        return msgspec.structs.replace(found, newest=newest)
 
     patch.attribute(Young, "with_decisions", by_text)
 
