@@ -134,7 +134,8 @@ def mutants(
     unknown = sorted(set(chosen) - set(MUTANTS if list_only else SIMULATED))
     if unknown:
         raise SystemExit(
-            f"No such mutant: {', '.join(unknown)}. `stele sim mutants --list` shows all."
+            f"The simulator has no such mutant: {', '.join(unknown)}. `stele sim mutants --list` shows all;"
+            " docs/verification.md says which of them tests find."
         )
     if list_only:
         print("\n".join(f"{name}: {rule_of(name)}" for name in chosen))
