@@ -56,8 +56,7 @@ class Stop:
 
     async def sleep(self, delay_s: float) -> bool:
         """Wait for the delay or for the end, whichever is first; True when the end is asked."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._event.wait(), delay_s)
+        await wait_at_most(self._event, delay_s)
         return self.requested
 
 
