@@ -196,12 +196,19 @@ def test_get_of_a_key_that_is_not_there_fails(server: Server, stele: Stele) -> N
     assert "There is nothing at /v1/data/library/nothing." in ran.err
 
 
+IN_THE_FOREGROUND = (
+    "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    " runpy.run_module('stele.cli', run_name='__main__')"
+)
+"""A shell's background jobs have Ctrl-C ignored, and so have their children, such as these tests'."""
+
+
 def test_ctrl_c_leaves_the_request_running_and_says_how_to_go_on(server: Server) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     follows(server, "mine", (9, "running", "write_both_read_old"))
     arguments = ("decommission", "n1", "--request-id", "mine", "--url", server.url)
     child = subprocess.Popen(
-        [sys.executable, "-u", "-m", "stele.cli", *arguments],
+        [sys.executable, "-u", "-c", IN_THE_FOREGROUND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

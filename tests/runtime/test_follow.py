@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from stele.log.follower import LogFollower
 from stele.runtime import follow
 from stele.runtime.follow import Followed
+from stele.runtime.retries import until_it_works
 from tests.node.world import World
 
 LIMIT_S = 5.0
@@ -16,8 +18,8 @@ LIMIT_S = 5.0
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(follow, "LAST_PAUSE_S", 0.01)
+    soon = partial(until_it_works, wait_initial=0.01, wait_max=0.01, wait_jitter=0.0)
+    monkeypatch.setattr(follow, "until_it_works", soon)
 
 
 def failing(follower: LogFollower, *errors: Exception) -> list[Exception]:
