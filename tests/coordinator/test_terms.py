@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
+from stele.coordinator.desk import Desk
 from stele.coordinator.steps import Memory, Observed, next_steps
 from stele.domain.commands import (
     Advance,
@@ -14,6 +16,7 @@ from stele.domain.commands import (
     command_name,
 )
 from stele.domain.names import RequestStatus, TransitionState
+from stele.domain.requests.ids import time_ms
 from tests.coordinator.stories import joining, reach, spread, status_of
 from tests.coordinator.world import three_nodes
 
@@ -147,3 +150,15 @@ def test_what_was_refused_is_asked_again_under_another_id() -> None:
         if command_name(envelope.command) == "advance"
     ]
     assert len(ids) == len({*ids}) > 3
+
+
+def test_a_coordinator_makes_no_ids_of_a_time_that_has_not_come() -> None:
+    """Who wrote the newest state had a wrong clock; ids of that time would not be taken."""
+    world = three_nodes()
+    state_id = bytes([0xFF] * 6) + world.image.state_id[6:]
+    image = msgspec.structs.replace(world.image, state_id=state_id)
+    now_ms = 1_700_000_000_000
+    seen = Observed(image, world.brain.acks, world.brain.reports, 1, 0.0, wall_ms=now_ms)
+    desk = Desk(Memory(), seen, world.limits)
+    desk.submit(AdvanceFence(1, image.topology.version))
+    assert [time_ms(envelope.request_id) for envelope in desk.commands] == [now_ms]

@@ -17,6 +17,7 @@ from stele.domain.requests import memory
 from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, parse, time_ms, uuid7, uuid8
 from stele.domain.requests.memory import GENERATIONS, RequestMemory
+from stele.domain.requests.not_taken import MAX_AHEAD_MS, check_id
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
 
 
@@ -213,3 +214,23 @@ def test_entries_of_a_full_generation_are_eight_bytes_each() -> None:
     entries = found.entries_of(found.generations[0])
     assert (entries.dtype, entries.nbytes) == (np.dtype(np.uint64), 8 * memory.GENERATION)
     assert found.candidates(request(77)) == (1,)
+
+
+def test_a_clock_that_was_wrong_once_lets_no_later_ids_in() -> None:
+    """Or one of them would raise the horizon above the ids of everybody else."""
+    now, year = 1_700_000_000_000, 365 * 86_400_000
+    state_id = (now + year).to_bytes(6, "big") + bytes(10)
+    refused = check_id(uuid7(now + year, 1), state_id, now)
+    assert refused is not None and refused.code == "request_id_from_the_future"
+    assert check_id(uuid7(now, 1), state_id, now) is None
+    assert check_id(uuid7(now + MAX_AHEAD_MS, 1), state_id, now) is None
+
+
+def test_an_epoch_that_decides_what_was_decided_changes_nothing() -> None:
+    """Two versions that share a table must differ in its size."""
+    before = RequestMemory().with_decisions([request(1)], 1)
+    after = before.with_decisions([request(1)], 2)
+    later = before.with_decisions([request(2)], 3)
+    assert after.candidates(request(1)) == (1,)
+    assert after.candidates(request(2)) == ()
+    assert later.candidates(request(2)) == (3,)

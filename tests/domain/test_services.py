@@ -13,7 +13,7 @@ from stele.domain.commands import (
 )
 from stele.domain.membership.facts import Node
 from stele.domain.registry import DOMAINS, required_features
-from stele.domain.services.domain import MAX_SERVICES
+from stele.domain.services.facts import MAX_SERVICES
 from stele.domain.snapshot import domain_hashes, state_hash
 from tests.domain.history import History, three_nodes
 
@@ -106,6 +106,34 @@ def test_names_that_change_with_every_start_do_not_fill_the_state(history: Histo
     assert refused is not None
     assert refused.code == "too_many_services"
     assert history.apply(service("coordinator/7", FEATURE)) is None
+
+
+def test_nothing_is_enabled_while_the_list_of_services_is_full(history: History) -> None:
+    """Somebody who runs, and lacks the feature, may have found no room on it."""
+    for number in range(MAX_SERVICES):
+        assert history.apply(service(f"coordinator/{number}", FEATURE)) is None
+    refused = history.apply(EnableFeatures((FEATURE,)))
+    assert refused is not None and refused.code == "too_many_services"
+    assert history.apply(ForgetService("coordinator/7")) is None
+    assert history.apply(EnableFeatures((FEATURE,))) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (service("coordinator/1", *(f"f{n}" for n in range(257))), "build_too_large"),
+        (
+            AnnounceService(service_id="coordinator/1", release_version="x" * 129),
+            "build_too_large",
+        ),
+        (service("coordinator/1", "no spaces"), "bad_name"),
+    ],
+)
+def test_what_a_service_tells_of_itself_is_bounded(
+    history: History, command: AnnounceService, code: str
+) -> None:
+    refused = history.apply(command)
+    assert refused is not None and refused.code == code
 
 
 def test_a_domain_that_holds_nothing_is_not_in_the_hash(

@@ -149,3 +149,20 @@ def test_a_number_of_more_than_64_bits_is_refused(count: int, number: bytes) -> 
     encoded = encoded[: -1 - count] + number + encoded[-count:]
     with pytest.raises((ValueError, IndexError)):
         reader(LONGS_ALONE)(encoded, 0)
+
+
+@pytest.mark.parametrize("kind", ["array", "map"])
+@pytest.mark.parametrize("end", [b"\x00", b"\x80\x00", b"\x80\x80\x00", b"\x02\x00\x80\x00"])
+def test_a_count_of_zero_ends_the_items_in_whatever_length_it_is_written(
+    kind: str, end: bytes
+) -> None:
+    """Another reader takes the first bytes of what follows for items."""
+    if kind == "map" and end[0] == 2:
+        end = b"\x02\x00" + end[1:]
+    items = {"type": kind, "items" if kind == "array" else "values": "long"}
+    fields = [{"name": "some", "type": items}, {"name": "after", "type": "string"}]
+    schema = {"type": "record", "name": "Ended", "fields": fields}
+    value = end + b"\x04hi"
+    expected = fastavro.schemaless_reader(BytesIO(value), schema, None)
+    found, at = reader_of(schema, schema)(value, 0)
+    assert (found, at) == (expected, len(value))

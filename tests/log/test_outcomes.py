@@ -340,3 +340,18 @@ def test_a_pipeline_without_a_memory_decides_nothing() -> None:
     pipeline = CommitPipeline(Fold(EMPTY_FOR_FOLLOWERS), lambda value: None, ids, Later())
     with pytest.raises(AssertionError, match="keeps the memory"):
         pipeline.submit(setting("a"), lambda outcome: None)
+
+
+def test_a_command_behind_a_barrier_copies_no_memory_of_requests() -> None:
+    """Versions of it share one table, which can grow on the newest of them only."""
+    writer = create(MemoryPartition())
+    for number in range(3):
+        writer.submit(Envelope(request_id=uuid7(1, number), command=SetSetting("x", "y")))
+        writer.settle()
+    decided = writer.pipeline.tip.decided
+    assert decided is not None
+    writer.pipeline.read_barrier(lambda outcome: None)
+    writer.submit(Envelope(request_id=uuid7(1, 9), command=SetSetting("x", "z")))
+    after = writer.pipeline.tip.decided
+    assert after is not None and after.young.size > decided.young.size
+    assert after.young.table is decided.young.table

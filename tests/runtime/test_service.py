@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from stele.log.flows import FlowReader
 from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
 from stele.stack.process import Command, Process, spawn
@@ -162,3 +163,17 @@ async def test_waiting_ends_with_the_event_or_the_limit() -> None:
     await asyncio.wait_for(wait_at_most(event, 0.01), 10)
     event.set()
     await asyncio.wait_for(wait_at_most(event, 60), 10)
+
+
+async def test_a_start_of_a_reader_that_is_cancelled_as_it_becomes_ready_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = FlowReader("127.0.0.1:1", "nothing", lambda value: None, lambda error: None)
+    monkeypatch.setattr(reader._thread, "start", lambda: None)
+    task = asyncio.create_task(reader.start())
+    while not reader._ready._waiters:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    reader._ready.set()
+    task.cancel()
+    await asyncio.wait((task,), timeout=5)
+    assert task.cancelled()

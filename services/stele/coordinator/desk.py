@@ -71,11 +71,15 @@ class Desk:
         self.commands.append(envelope)
 
     def _new_id(self, refused: int, key: str) -> str:
-        """The time of the state that is decided on, and a hash of that state and of what is sent."""
+        """The time of the state that is decided on, and a hash of that state and of what is sent.
+
+        A state of a time that has not come was made by a wrong clock, and ids of that time are not taken.
+        """
         image: Image = self.seen.image
         unique = f"{image.cluster_id}/{self.memory.round}/{refused}/{key}".encode()
         digest = blake2b(image.state_id + unique, digest_size=16).digest()
-        return uuid8(int.from_bytes(image.state_id[:6], "big"), digest)
+        state_ms = int.from_bytes(image.state_id[:6], "big")
+        return uuid8(min(state_ms, self.seen.wall_ms), digest)
 
     def is_up(self, node_id: str) -> bool:
         return self.silent_for_s(node_id) <= self.limits.down_after_s

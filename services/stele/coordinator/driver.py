@@ -198,6 +198,7 @@ class Driver:
             now_s,
             self._refusals,
             self._followed.follower.state_id_of,
+            time.time_ns() // 1_000_000,
         )
         self._steps = next_steps(self._memory, seen, self._limits)
         self._memory = self._steps.memory

@@ -48,6 +48,8 @@ class Observed(msgspec.Struct, frozen=True):
     now_s: float
     refusals: Mapping[str, Rejection] = {}
     state_id_of: StateIdOf = unknown
+    wall_ms: int = (1 << 48) - 1
+    """The time of day, in milliseconds since 1970; no id is made of a later one."""
 
 
 class SentOrder(msgspec.Struct, frozen=True):

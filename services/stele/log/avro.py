@@ -24,7 +24,7 @@ _LAST_SHIFT: Final = 63
 """The tenth byte of a number has its last bit alone."""
 _NOT_SHORT: Final = 0x81
 """Bits of a size's first byte: more bytes follow, or it is below zero."""
-_MANY: Final = 32
+_MANY: Final = 128
 """So many numbers in a row are read faster by numpy."""
 _UNSIGNED: Final = np.uint64
 
@@ -177,8 +177,8 @@ def _array(item: Reader) -> Reader:
 
     def read_array(value: bytes, at: int) -> tuple[list[Any], int]:
         found: list[Any] = []
-        while value[at]:
-            count, at = read_long(value, at)
+        count, at = read_long(value, at)
+        while count:
             if count < 0:  # the block's size in bytes follows
                 count, (_, at) = -count, read_long(value, at)
             if item is read_long and count >= _MANY:
@@ -188,7 +188,8 @@ def _array(item: Reader) -> Reader:
                 for _ in range(count):
                     each, at = item(value, at)
                     found.append(each)
-        return found, at + 1
+            count, at = read_long(value, at)
+        return found, at
 
     return read_array
 
@@ -242,5 +243,5 @@ def _default(field: Schema) -> Any:
     """As Avro has it: bytes are written as text, and a union's default is of its first branch."""
     kind, default = field["type"], field["default"]
     kind = kind[0] if isinstance(kind, list) else kind
-    is_bytes = kind == "bytes" or (isinstance(kind, dict) and kind["type"] == "fixed")
+    is_bytes = isinstance(default, str) and kind != "string"
     return default.encode("latin-1") if is_bytes else default

@@ -172,7 +172,7 @@ def _read(name: str, value: bytes, begin: int = HEADER_BYTES) -> dict[str, Any]:
 
 def _convert(record: dict[str, Any], kind: type[T]) -> T:
     try:
-        return msgspec.convert(record, kind)
+        return msgspec.convert(record, kind, builtin_types=_BYTES)
     except msgspec.ValidationError as error:
         raise DecodeError(f"not {kind.__name__}: {error}") from error
 

@@ -92,7 +92,8 @@ class FlowReader:
         """
         self._thread.start()
         try:
-            await asyncio.wait_for(self._ready.wait(), START_TIMEOUT_S)
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._ready.wait()
         except TimeoutError:
             text = f"The end of {self._topic} was not found within {START_TIMEOUT_S:g} s."
             raise TimeoutError(f"{text} Are the brokers up, and is the topic there?") from None
@@ -118,7 +119,7 @@ class FlowReader:
     def _assign(self) -> bool:
         """False while a leader is away or moving, or the topic is not there yet: try again."""
         try:
-            metadata = self._consumer.list_topics(self._topic, timeout=TIMEOUT_S)
+            metadata = self._consumer.list_topics(self._topic, timeout=ENDS_TIMEOUT_S)
             partitions = sorted(metadata.topics[self._topic].partitions)
             wanted = [TopicPartition(self._topic, each, OFFSET_END) for each in partitions]
             self._consumer.assign(resolve(self._consumer, wanted, ENDS_TIMEOUT_S))

@@ -127,7 +127,8 @@ class LogFollower:
             return self.image
         future: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
         self._waiters.append((passed, future))
-        return await asyncio.wait_for(future, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return await future
 
     def _take(self, offset: int, value: bytes) -> None:
         before = self.fold.image

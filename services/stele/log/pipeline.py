@@ -231,7 +231,9 @@ class CommitPipeline:
             if isinstance(records, Rejection):
                 self._refuse(waiting, records)
                 return
-            images = list(images_after(tip, records))
+            # Behind a barrier they are made anew, and the memory of requests can grow on one version only.
+            begin = tip if self._open is None else replace(tip, decided=None)
+            images = list(images_after(begin, records))
         except Exception as error:
             if self._on_bug is None:
                 raise

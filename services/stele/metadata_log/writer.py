@@ -248,7 +248,8 @@ class Writer:
         self._reader.look_at_clocks()
         if self._reader.in_doubt:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._reader.certain(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._reader.certain()
 
     def _read_barrier(self, reply: Reply) -> None:
         self._pipeline.read_barrier(reply)

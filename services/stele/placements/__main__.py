@@ -10,13 +10,14 @@ from confluent_kafka import KafkaException
 from prometheus_client import Counter, Gauge, Histogram
 from pyspark.sql import SparkSession
 
+from stele.domain.commands import Envelope
 from stele.log.commander import NotTakenError
 from stele.placements.http import NAME, Api
 from stele.placements.job import Job
 from stele.placements.runner import Phase, Runner, SparkGone
 from stele.placements.session import check_java, jar_files, spark_session
 from stele.placements.settings import PlacementsSettings
-from stele.runtime.announce import LOOK_S, announce, own_service
+from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, announce, announcement, own_service
 from stele.runtime.http import build_app, serve
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import configure_logs, get_logger
@@ -95,16 +96,22 @@ async def main(stop: Stop) -> None:
 async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
     """Tell each cluster of this process once it is read; who is forgotten later is told of by a restart."""
     own = own_service(NAME, settings.instance_id)
-    told = set[str]()
+    told, asked, pause_s = set[str](), dict[str, Envelope](), LOOK_S
     while True:
         read = set() if runner.job is None else {*runner.job.reached}
-        for cluster in sorted(read - told):
+        waiting = sorted(read - told)
+        pause_s = min(2 * pause_s, LAST_PAUSE_S) if waiting else LOOK_S
+        for cluster in waiting:
+            envelope = asked.pop(cluster, None) or announcement(own)
             try:
-                await announce(own, settings.kafka_bootstrap, cluster)
-                told.add(cluster)
-            except (TimeoutError, KafkaException, NotTakenError) as error:
+                if await announce(envelope, settings.kafka_bootstrap, cluster) is not None:
+                    told.add(cluster)
+            except NotTakenError as error:
+                log.warning("the announcement was not taken", why=str(error))
+            except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
+                asked[cluster] = envelope
                 log.warning("the metadata log has not answered yet", why=str(error))
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(pause_s)
 
 
 def _session(settings: PlacementsSettings, scratch: Path) -> SparkSession:

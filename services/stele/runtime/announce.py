@@ -23,6 +23,8 @@ from stele.runtime.settings import ServiceSettings
 
 LOOK_S: Final = 0.5
 """Between two looks whether the log still tells of this process."""
+LAST_PAUSE_S: Final = 30.0
+"""Between two tries, in the end: a thousand processes must not fill a log that is away or full."""
 SUBMIT_TIMEOUT_S: Final = 10.0
 
 log = get_logger(__name__)
@@ -45,12 +47,9 @@ async def announced(
             await task
 
 
-async def announce(own: Service, bootstrap: str, cluster: str) -> int | None:
-    """The epoch that took it; None when it was refused, which is logged.
-
-    Raises TimeoutError, KafkaException, NotTakenError.
-    """
-    envelope = Envelope(
+def announcement(own: Service) -> Envelope:
+    """What is sent, again and again under one id, until it is known what became of it."""
+    return Envelope(
         request_id=new_request_id(),
         command=AnnounceService(
             service_id=own.service_id,
@@ -60,6 +59,13 @@ async def announce(own: Service, bootstrap: str, cluster: str) -> int | None:
         actor=f"service {own.service_id}",
         reason="started",
     )
+
+
+async def announce(envelope: Envelope, bootstrap: str, cluster: str) -> int | None:
+    """The epoch that took it; None when it was refused, which is logged.
+
+    Raises TimeoutError, KafkaException, NotTakenError.
+    """
     commander = Commander(bootstrap, cluster)
     try:
         await commander.start()
@@ -67,7 +73,7 @@ async def announce(own: Service, bootstrap: str, cluster: str) -> int | None:
     finally:
         await commander.close()
     if outcome.rejection is None:
-        log.info("known to the cluster", service_id=own.service_id, epoch=outcome.epoch)
+        log.info("known to the cluster", by=envelope.actor, epoch=outcome.epoch)
         return outcome.epoch
     log.warning(
         "the cluster does not take this service's announcement",
@@ -92,16 +98,21 @@ async def _keep_announced(
     """A row that changes later was written by a namesake, which is not contradicted."""
     own = own_service(name, settings.instance_id)
     said: int | None = None  # the epoch in which the log told of this process
+    asked: Envelope | None = None
+    pause_s = LOOK_S
     while True:
         now = image()
         known = now.services.services.get(own.service_id)
         if known == own:
-            said = now.epoch
+            said, asked, pause_s = now.epoch, None, LOOK_S
         elif is_read() and now.cluster and (said is None or (known is None and now.epoch >= said)):
+            envelope, asked = asked or announcement(own), None
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
             try:
-                said = await announce(own, settings.kafka_bootstrap, settings.cluster)
-                if said is None:
-                    return
-            except (TimeoutError, KafkaException, NotTakenError) as error:
+                said = await announce(envelope, settings.kafka_bootstrap, settings.cluster)
+            except NotTakenError as error:
+                log.warning("the announcement was not taken", why=str(error))
+            except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
+                asked = envelope  # it may be decided yet
                 log.warning("the metadata log has not answered yet", why=str(error))
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(pause_s)

@@ -206,9 +206,11 @@ async def reading_acks(
     """Read acks inside the block; the callbacks must not raise."""
     with tempfile.TemporaryDirectory(prefix="stele-session-guard-") as datadir:
         reader = AckReader(settings, datadir, on_ack, on_read_until)
-        await asyncio.wait_for(reader.app.start(), START_TIMEOUT_S)
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await reader.app.start()
         try:
             yield reader
         finally:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(reader.app.stop(), STOP_TIMEOUT_S)
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await reader.app.stop()

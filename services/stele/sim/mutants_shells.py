@@ -4,14 +4,17 @@ Attackers found each of them once. What finds them now is a test with the real t
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from stele.domain.commands import Outcome
+from stele.domain.commands import Outcome, Rejection
 from stele.domain.features.counts import Count
+from stele.domain.requests import not_taken
 from stele.domain.requests.ids import TIME_CHARS, is_id
 from stele.domain.requests.memory import Young
+from stele.log import avro
+from stele.log.avro import Reader, read_long
 from stele.log.codec import encode_outcome
 from stele.log.reader import LogReader
 from stele.metadata_log.commands_topic import CommandsTopic
@@ -90,10 +93,42 @@ def nested_json_is_our_fault(patch: Patch) -> None:
     patch.function(parse_json, parse)
 
 
+def time_of_the_newest_state_is_believed(patch: Patch) -> None:
+    """A writer whose clock was a year ahead once lets in ids of that year, which raise the horizon one day."""
+
+    check_id = not_taken.check_id
+
+    def believe(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
+        newest_ms = max(int.from_bytes(state_id[:6], "big"), now_ms)
+        return check_id(request_id, bytes(16), newest_ms)
+
+    patch.function(check_id, believe)
+
+
+def long_count_of_zero_is_no_end(patch: Patch) -> None:
+    """Items end at the byte 0 alone, and where a count of zero is written longer another record is read."""
+
+    def array(item: Reader) -> Reader:
+        def read_array(value: bytes, at: int) -> tuple[list[Any], int]:
+            found: list[Any] = []
+            while value[at]:
+                count, at = read_long(value, at)
+                for _ in range(count):
+                    each, at = item(value, at)
+                    found.append(each)
+            return found, at + 1
+
+        return read_array
+
+    patch.attribute(avro, "_array", array)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
     count_of_finished_requests_is_anything,
     foreign_id_hides_the_newest_time,
     nested_json_is_our_fault,
+    time_of_the_newest_state_is_believed,
+    long_count_of_zero_is_no_end,
 )

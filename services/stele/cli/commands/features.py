@@ -58,17 +58,18 @@ def enable(
 
 @app.command
 def forget(
-    service_id: str,
+    *service_ids: str,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """Wait no longer for a service that never comes back. One that runs announces itself again.
+    """Wait no longer for services that never come back. One that runs announces itself again.
 
     Args:
-        service_id: As `stele features list` shows it, such as coordinator/c-1.
+        service_ids: As `stele features list` shows them, such as coordinator/c-1.
     """
-    epoch = _submit(ForgetService(service_id), change, where)
-    console().print(f"{service_id} is forgotten since epoch {epoch}", soft_wrap=True)
+    for service_id in service_ids:
+        epoch = _submit(ForgetService(service_id), change, where)
+        console().print(f"{service_id} is forgotten since epoch {epoch}", soft_wrap=True)
 
 
 def _submit(command: AnyCommand, change: Change, where: Where) -> int:

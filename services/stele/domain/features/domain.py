@@ -17,6 +17,7 @@ from stele.domain.names import NodeState
 from stele.domain.registry_entry import Domain
 from stele.domain.requests.memory import GENERATIONS
 from stele.domain.requests.rows import FINISHED
+from stele.domain.services.facts import MAX_SERVICES
 from stele.domain.tables import Json, compared, sorted_values
 
 MAX_SETTING_CHARS: Final = 65_536
@@ -25,6 +26,13 @@ _COUNTS: Final = {count.name: count for count in (GENERATIONS, FINISHED)}
 
 def enable_features(context: Context, command: EnableFeatures) -> Decision:
     """Seed 004: a feature is enabled once all members and services support it, and never disabled again."""
+    known = len(context.image.services.services)
+    if known >= MAX_SERVICES:
+        return Rejection(
+            "too_many_services",
+            f"{known} services are known, which is the limit: others that run may not be among them.",
+            "Forget those that never come back first: `stele features forget`.",
+        )
     for feature in command.features:
         refused = bad_name("feature", feature)
         if refused is not None:

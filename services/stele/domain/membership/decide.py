@@ -1,13 +1,18 @@
 """What nodes announce of themselves, and the checks that joining shares with it (seed 004)."""
 
+from typing import Final
+
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, node_has_left, unknown_node
+from stele.domain.context import Context, Decision, bad_name, node_has_left, unknown_node
 from stele.domain.image import Image
 from stele.domain.membership.commands import AnnounceNode
 from stele.domain.membership.facts import Node, NodeChanged
 from stele.domain.names import NodeState
+
+MAX_FEATURES: Final = 256
+MAX_RELEASE_CHARS: Final = 128
 
 
 def announce_node(context: Context, command: AnnounceNode) -> Decision:
@@ -20,7 +25,12 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
     refused = (
         check_host(node, command.host_id)
         or check_address(image, command.node_id, command.address)
-        or check_features(image, f"node '{command.node_id}'", command.supported_features)
+        or check_build(
+            image,
+            f"node '{command.node_id}'",
+            command.supported_features,
+            command.release_version,
+        )
     )
     if refused is not None:
         return refused
@@ -59,7 +69,20 @@ def check_address(image: Image, node_id: str, address: str) -> Rejection | None:
     return None
 
 
-def check_features(image: Image, who: str, supported: tuple[str, ...]) -> Rejection | None:
+def check_build(
+    image: Image, who: str, supported: tuple[str, ...], release: str
+) -> Rejection | None:
+    """What is wrong with a process's features and release: they stay in the state as long as it does."""
+    if len(supported) > MAX_FEATURES or len(release) > MAX_RELEASE_CHARS:
+        return Rejection(
+            "build_too_large",
+            f"{who} tells {len(supported)} features and a release of {len(release)} characters.",
+            f"At most {MAX_FEATURES} features and {MAX_RELEASE_CHARS} characters fit.",
+        )
+    for feature in supported:
+        refused = bad_name("feature", feature)
+        if refused is not None:
+            return refused
     lacking = sorted({*image.features.enabled} - {*supported})
     if not lacking:
         return None

@@ -118,13 +118,15 @@ class Young(msgspec.Struct, frozen=True, eq=False):
         base, table, newest = self.base, self.table, self.newest
         if len(table) != self.size:
             table = {i: e for i, e in table.items() if base + (e & (_SPAN - 1)) <= self.last}
+        fresh = [request_id for request_id in request_ids if request_id not in table]
+        if not fresh:
+            return self
         if not table:
             base = epoch - 1
-        for request_id in request_ids:
-            if request_id not in table:
-                table[request_id] = hash_of(request_id) << PLACE_BITS | epoch - base
-                if request_id[:TIME_CHARS] > newest and is_id(request_id):
-                    newest = request_id[:TIME_CHARS]
+        for request_id in fresh:
+            table[request_id] = hash_of(request_id) << PLACE_BITS | epoch - base
+            if request_id[:TIME_CHARS] > newest and is_id(request_id):
+                newest = request_id[:TIME_CHARS]
         return Young(base, epoch, newest, len(table), table)
 
     def entries(self) -> Entries:

@@ -23,7 +23,8 @@ def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
     """What is wrong with an id; the log's time is that of its newest state id, or the writer's clock.
 
     The clock counts because the next state id will be of that time: a log that nothing was written to for an
-    hour must take the ids of now.
+    hour must take the ids of now. A state id far ahead of it is of a writer whose clock was wrong once: ids of
+    that time would raise the horizon above everybody's.
     """
     if parse(request_id) is None:
         return Rejection(
@@ -31,7 +32,8 @@ def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
             f"'{request_id[:80]}' is no request id: it must be a UUID of version 7, in lower case.",
             "`stele id` makes one; send the same one again when you retry.",
         )
-    newest_ms = max(int.from_bytes(state_id[:6], "big"), now_ms)
+    state_ms = int.from_bytes(state_id[:6], "big")
+    newest_ms = max(now_ms, min(state_ms, now_ms + MAX_AHEAD_MS))
     ahead_ms = time_ms(request_id) - newest_ms
     if ahead_ms > MAX_AHEAD_MS:
         return Rejection(

@@ -69,8 +69,10 @@ def delta(before: RingImage, after: RingImage, facts: Iterable[object]) -> Json:
             counts["added"] += len(fact.added.starts)
             counts["removed"] += len(fact.removed)
         elif isinstance(fact, PlacementDropped):
-            rows = before.placements[fact.placement].rows
+            rows = before.placements.get(fact.placement, ())
             changed[fact.placement] = {"added": 0, "removed": len(rows)}
+    for name in changed.keys() - {*before.placements} & {*after.placements}:
+        changed[name] = {"added": len(after.placements[name]), "removed": 0}
     return {"placements": changed}
 
 

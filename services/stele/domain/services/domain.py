@@ -6,9 +6,10 @@ from typing import Final
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
-from stele.domain.membership.decide import check_features
+from stele.domain.membership.decide import check_build
 from stele.domain.registry_entry import Domain
 from stele.domain.services.facts import (
+    MAX_SERVICES,
     AnnounceService,
     ForgetService,
     Service,
@@ -20,8 +21,6 @@ from stele.domain.services.facts import (
 from stele.domain.tables import Json, changed_rows, sorted_values
 
 SERVICE_ID: Final = re.compile(r"[a-z][a-z-]{0,31}/[A-Za-z0-9._-]{1,128}")
-MAX_SERVICES: Final = 1024
-"""Far more than a cluster runs; a process that restarts under ever new names must not fill the state."""
 
 
 def announce_service(context: Context, command: AnnounceService) -> Decision:
@@ -33,7 +32,9 @@ def announce_service(context: Context, command: AnnounceService) -> Decision:
             f"'{service_id[:80]}' is no id of a service.",
             "Use the service's name, '/' and STELE_INSTANCE_ID, such as coordinator/c-1.",
         )
-    refused = check_features(image, f"service '{service_id}'", command.supported_features)
+    refused = check_build(
+        image, f"service '{service_id}'", command.supported_features, command.release_version
+    )
     if refused is not None:
         return refused
     if service_id not in services and len(services) >= MAX_SERVICES:

@@ -1,9 +1,14 @@
 """Services: processes that read the log and are no nodes; facts, commands and image."""
 
+from typing import Final
+
 import msgspec
 from immutables import Map
 
 from stele.domain.base import Command, Fact
+
+MAX_SERVICES: Final = 1024
+"""Far more than a cluster runs; a process that restarts under ever new names must not fill the state."""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Final
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name, node_has_left
 from stele.domain.image import Image
-from stele.domain.membership.decide import check_address, check_features, check_host
+from stele.domain.membership.decide import check_address, check_build, check_host
 from stele.domain.membership.facts import Node, NodeChanged
 from stele.domain.names import PARTITIONER, NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
@@ -41,7 +41,12 @@ def join(context: Context, command: Join) -> Decision:
         or _check_unknown(image, command)
         or _check_host_is_new(image, command)
         or check_address(image, command.node_id, command.address)
-        or check_features(image, f"node '{command.node_id}'", command.supported_features)
+        or check_build(
+            image,
+            f"node '{command.node_id}'",
+            command.supported_features,
+            command.release_version,
+        )
         or _check_tokens(image, command)
     )
     if refused is not None:
