@@ -87,7 +87,13 @@ class Terminal(io.StringIO):
         ["epoch", "show", "seven"],
         ["keyspace", "create", "k", "--replication", "dc1"],
         ["join"],
+        ["keyspace", "create", "k", "--replication", "dc1=1", "--replication", "dc1=2"],
         ["stack", "up", "--brokers", "2"],
+        ["stack", "up", "--nodes", "-1"],
+        ["status", "--timeout", "0"],
+        ["status", "--epoch", "0"],
+        ["epochs", "--last", "0"],
+        ["watch", "--count", "0"],
         ["demo", "--step"],
     ],
 )

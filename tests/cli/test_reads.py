@@ -9,6 +9,7 @@ import pytest
 
 from stele.cli.commands.why import advice
 from stele.cli.facts import IN_WORDS
+from stele.cli.reading import as_counted
 from stele.domain.registry import FACTS
 from stele.domain.requests.facts import DecidedGeneration, DecidedRequests, Request
 from stele.domain.topology.facts import TransitionSummary
@@ -365,3 +366,9 @@ def test_watch_goes_on_where_a_broken_stream_ended(server: Server, stele: Stele)
     resumed = [asked.headers["last-event-id"] for asked in server.asked_for("/v1/epochs")]
     assert resumed == ["3", "5"]
     assert not server.asked_for("/v1/state")
+
+
+def test_names_are_sorted_as_people_count() -> None:
+    names = ["n10", "n2", "a", "n1b3", "n1b", "n", "b-2-1", "b-10", "10", "9"]
+    counted = ["9", "10", "a", "b-2-1", "b-10", "n", "n1b", "n1b3", "n2", "n10"]
+    assert sorted(names, key=as_counted) == counted

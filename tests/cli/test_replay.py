@@ -56,3 +56,13 @@ def test_replay_folds_the_topic_from_its_beginning(
     assert found["hash"] == state_hash(fold.image)
     assert run([*arguments, "--json", "--epoch", "2"]) == 0
     assert msgspec.json.decode(capsys.readouterr().out)["epoch"] == 2
+    assert run([*arguments, "--epoch", "4"]) == 1
+    assert "There is no epoch 4 yet: the log ends at epoch 3." in capsys.readouterr().err
+
+
+def test_a_cluster_that_kafka_does_not_have_is_said_to_be_missing(
+    kafka: str, cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["log", "replay", "--bootstrap", kafka, "--cluster", cluster, "--timeout", "2"]
+    assert run(arguments) == 1
+    assert f"has no topic {flow_topic(cluster, 'epochs')}" in capsys.readouterr().err

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from stele.cli.client import Client
 from stele.cli.notice import RetryNotice
@@ -19,6 +19,9 @@ from stele.cli.places import DEFAULT_DIRECTORY, find_places
 from stele.cli.reading import Level, Reading
 from stele.domain.commands import AnyCommand, Envelope
 from stele.runtime.request_ids import new_request_id
+
+FROM_ONE: Final = validators.Number(gte=1)
+"""Epochs and counts."""
 
 
 @Parameter(name="*")
@@ -32,7 +35,10 @@ class Where:
     directory: Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")] = DEFAULT_DIRECTORY
     """Directory of a local stack."""
 
-    timeout_s: Annotated[float, Parameter(name="--timeout", env_var="STELE_TIMEOUT")] = 30.0
+    timeout_s: Annotated[
+        float,
+        Parameter(name="--timeout", env_var="STELE_TIMEOUT", validator=validators.Number(gt=0)),
+    ] = 30.0
     """Seconds until an unanswered call is given up."""
 
     @contextmanager
@@ -56,7 +62,7 @@ class Where:
 class Read:
     """At which point of the log to read, and how to show it."""
 
-    epoch: Annotated[int | None, Parameter(name="--epoch")] = None
+    epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None
     """The state as it was at this epoch; default: the newest."""
 
     level: Annotated[Level, Parameter(name="--level")] = "barrier"

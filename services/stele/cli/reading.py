@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal, TypeVar
 
@@ -29,6 +30,12 @@ Level = Literal["local", "barrier", "linearizable"]
 SERVICE = "metadata-log"
 
 
+def as_counted(name: str) -> list[str | int]:
+    """A key to sort names by, in which numbers are numbers: text and numbers take turns."""
+    parts = re.split(r"([0-9]+)", name)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)]
+
+
 class Reading:
     """One state of the cluster: at ``epoch``, or at the newest that ``level`` gives."""
 
@@ -50,7 +57,9 @@ class Reading:
         return answer
 
     def nodes(self) -> list[Node]:
-        return [node for page in self.pages("/v1/nodes", NodesPage) for node in page.nodes]
+        """As people count: n2 before n10."""
+        found = [node for page in self.pages("/v1/nodes", NodesPage) for node in page.nodes]
+        return sorted(found, key=lambda node: as_counted(node.node_id))
 
     def services(self) -> list[Service]:
         pages = self.pages("/v1/services", ServicesPage)

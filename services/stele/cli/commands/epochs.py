@@ -12,7 +12,7 @@ from rich.text import Text
 from stele.cli.client import Client, decode
 from stele.cli.errors import UsageError
 from stele.cli.facts import EpochRow, fact_lines, summary
-from stele.cli.options import Json, Where
+from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import clock, console, print_json, print_value_as_json, table
 from stele.cli.reading import Reading
 from stele.cli.state_diff import diff_lines
@@ -28,9 +28,9 @@ MOST_HIDDEN = 10_000
 
 def epochs(
     *,
-    first: Annotated[int | None, Parameter(name="--from")] = None,
-    last: Annotated[int, Parameter(name="--last")] = DEFAULT_LAST,
-    epoch: Annotated[int | None, Parameter(name="--epoch")] = None,
+    first: Annotated[int | None, Parameter(name="--from", validator=FROM_ONE)] = None,
+    last: Annotated[int, Parameter(name="--last", validator=FROM_ONE)] = DEFAULT_LAST,
+    epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
     barriers: Annotated[bool, Parameter(name="--barriers", negative="")] = False,
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
@@ -45,7 +45,7 @@ def epochs(
     """
     with where.client() as client:
         end = newest_epoch(client) if epoch is None else epoch
-        if (first or 1) > end or last < 1:
+        if (first or 1) > end:
             raise UsageError(f"There is no epoch {first or end}; the newest is {end}.")
         if first is None:
             rows, hidden = last_epochs(client, end, last, barriers)

@@ -82,5 +82,7 @@ def parse_replication(given: tuple[str, ...]) -> dict[str, int]:
         dc, separator, copies = part.strip().partition("=")
         if not (dc and separator and copies.isdigit()):
             raise UsageError(f"--replication '{part}' is not DC=COPIES.", "For example dc1=3.")
+        if dc in found:
+            raise UsageError(f"--replication names '{dc}' twice.", "Say once how many copies.")
         found[dc] = int(copies)
     return found

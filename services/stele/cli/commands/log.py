@@ -7,10 +7,12 @@ import os
 import time
 from typing import Annotated
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 from cyclopts import App, Parameter
 
 from stele.cli.errors import CliError, UnreachableError, UsageError
-from stele.cli.options import Json, Where
+from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.places import read_stack_file
 from stele.domain.snapshot import state_hash
@@ -23,6 +25,7 @@ from stele.log.port import Log
 app = App(name="log", help="The log itself, read from Kafka.")
 
 READ_BATCH = 2000
+ASK_S = 5.0
 
 
 @app.command
@@ -30,7 +33,7 @@ def replay(
     *,
     bootstrap: Annotated[str, Parameter(name="--bootstrap", env_var="STELE_KAFKA_BOOTSTRAP")] = "",
     cluster: Annotated[str, Parameter(name="--cluster", env_var="STELE_CLUSTER")] = "",
-    epoch: Annotated[int | None, Parameter(name="--epoch")] = None,
+    epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -54,6 +57,11 @@ def replay(
         )
     fold, took_s = asyncio.run(_replay(brokers, name, epoch, where.timeout_s))
     image = fold.image
+    if epoch is not None and image.epoch < epoch:
+        raise CliError(
+            f"There is no epoch {epoch} yet: the log ends at epoch {image.epoch}.",
+            "Leave --epoch out for the newest.",
+        )
     result = {
         "cluster": image.cluster,
         "epoch": image.epoch,
@@ -84,11 +92,25 @@ async def _replay(
     except LogError as error:
         raise CliError(f"The log cannot be read on: {error}") from error
     except TimeoutError as error:
-        raise UnreachableError(
-            f"Kafka at {bootstrap} does not answer.", "Is it running? `stele stack status`."
-        ) from error
+        raise await asyncio.to_thread(_why_silent, bootstrap, cluster) from error
     finally:
         await log.close()
+
+
+def _why_silent(bootstrap: str, cluster: str) -> CliError:
+    """No broker, or no such cluster: one question tells which."""
+    topic = flow_topic(cluster, "epochs")
+    try:
+        topics = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=ASK_S).topics
+    except KafkaException:
+        topics = None
+    if topics is not None and topic not in topics:
+        return CliError(
+            f"Kafka at {bootstrap} has no topic {topic}.", f"Is '{cluster}' the cluster's name?"
+        )
+    return UnreachableError(
+        f"Kafka at {bootstrap} does not answer.", "Is it running? `stele stack status`."
+    )
 
 
 async def fold_log(log: Log, end_offset: int, last: int | None = None) -> Fold:

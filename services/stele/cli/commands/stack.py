@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from stele.cli.local.control import Control, ask_stack
 from stele.cli.local.foreground import StackOptions, run_in_foreground, start_detached
@@ -22,7 +22,7 @@ ADD_NODE_DEADLINE_S = 60.0
 def up(
     *,
     brokers: Annotated[Literal[1, 3], Parameter(name="--brokers")] = 1,
-    nodes: Annotated[int, Parameter(name="--nodes")] = 3,
+    nodes: Annotated[int, Parameter(name="--nodes", validator=validators.Number(gte=0))] = 3,
     cluster: Annotated[str, Parameter(name="--cluster")] = "stele",
     detach: Annotated[bool, Parameter(name="--detach", negative="")] = False,
     without: Annotated[tuple[str, ...], Parameter(name="--without", negative="")] = (),

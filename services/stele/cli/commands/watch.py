@@ -15,7 +15,7 @@ from stele.cli.client import Client, decode
 from stele.cli.commands.epochs import newest_epoch
 from stele.cli.errors import UnreachableError
 from stele.cli.facts import EpochRow, summary
-from stele.cli.options import Json, Where
+from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import clock, console
 
 RECONNECT_WAIT_S = 0.5
@@ -24,7 +24,7 @@ RECONNECT_WAIT_S = 0.5
 def watch(
     *,
     first: Annotated[int | None, Parameter(name="--from")] = None,
-    count: Annotated[int | None, Parameter(name="--count")] = None,
+    count: Annotated[int | None, Parameter(name="--count", validator=FROM_ONE)] = None,
     barriers: Annotated[bool, Parameter(name="--barriers", negative="")] = False,
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
