@@ -25,6 +25,7 @@ from stele.log.codec import (
     decode_epoch,
     decode_order,
     encode_ack,
+    encode_outcome,
     encode_report,
 )
 from stele.log.commander import Commander
@@ -73,6 +74,7 @@ class LogWriter:
         self._commands = FlowReader(
             bootstrap, flow_topic(cluster, "commands"), self._on_command, _unreadable
         )
+        self._outcomes = FlowWriter(bootstrap, flow_topic(cluster, "outcomes"))
 
     @property
     def image(self) -> Image:
@@ -86,6 +88,7 @@ class LogWriter:
 
     async def close(self) -> None:
         await self._commands.close()
+        await self._outcomes.close()
         await self._log.close()
 
     async def submit(self, command: AnyCommand, request_id: str = "") -> Outcome:
@@ -102,6 +105,7 @@ class LogWriter:
         self.pipeline.flush()
 
     def _on_outcome(self, outcome: Outcome) -> None:
+        self._outcomes.send(outcome.request_id, encode_outcome(outcome))
         if not outcome.applied:
             self.rejected.append(outcome)
 

@@ -123,4 +123,5 @@ class Driver(Caller, Follower):
             term=self.term,
             now_s=self.clock.monotonic_s(),
             refusals=self.refusals,
+            wall_ms=self.clock.wall_ms(),
         )
