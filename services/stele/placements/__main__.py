@@ -6,21 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException
 from prometheus_client import Counter, Gauge, Histogram
 from pyspark.sql import SparkSession
 
-from stele.domain.commands import Envelope
-from stele.log.commander import NotTakenError
 from stele.placements.http import NAME, Api
 from stele.placements.job import Job
 from stele.placements.runner import Phase, Runner, SparkGone
 from stele.placements.session import check_java, jar_files, spark_session
 from stele.placements.settings import PlacementsSettings
-from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, announce, announcement, own_service
+from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, Announcer
 from stele.runtime.http import build_app, serve
 from stele.runtime.kafka import ensure_topics
-from stele.runtime.logs import configure_logs, get_logger
+from stele.runtime.logs import configure_logs
 from stele.runtime.metrics import REGISTRY
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import load_settings
@@ -29,8 +26,6 @@ STOP_DEADLINE_S: Final = 25.0
 """From the signal; the batch that is being written is finished. Compose grants 30 s."""
 STOP_TIMEOUT_S: Final = 22.0
 """For the query and the session, within the deadline."""
-
-log = get_logger(__name__)
 
 batch_seconds = Histogram(
     "stele_placements_batch_seconds",
@@ -95,22 +90,18 @@ async def main(stop: Stop) -> None:
 
 async def _announce(settings: PlacementsSettings, runner: Runner) -> None:
     """Tell each cluster of this process once it is read; who is forgotten later is told of by a restart."""
-    own = own_service(NAME, settings.instance_id)
-    told, asked, pause_s = set[str](), dict[str, Envelope](), LOOK_S
+    announcers, told, pause_s = dict[str, Announcer](), set[str](), LOOK_S
     while True:
         read = set() if runner.job is None else {*runner.job.reached}
         waiting = sorted(read - told)
         pause_s = min(2 * pause_s, LAST_PAUSE_S) if waiting else LOOK_S
         for cluster in waiting:
-            envelope = asked.pop(cluster, None) or announcement(own)
-            try:
-                if await announce(envelope, settings.kafka_bootstrap, cluster) is not None:
-                    told.add(cluster)
-            except NotTakenError as error:
-                log.warning("the announcement was not taken", why=str(error))
-            except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
-                asked[cluster] = envelope
-                log.warning("the metadata log has not answered yet", why=str(error))
+            if cluster not in announcers:
+                announcers[cluster] = Announcer(
+                    NAME, settings.instance_id, settings.kafka_bootstrap, cluster
+                )
+            if await announcers[cluster].say() is not None:
+                told.add(cluster)
         await asyncio.sleep(pause_s)
 
 

@@ -47,6 +47,32 @@ async def announced(
             await task
 
 
+class Announcer:
+    """Tells one cluster of one process, under one id until it is known what became of that."""
+
+    def __init__(self, name: str, instance_id: str, bootstrap: str, cluster: str) -> None:
+        self.own = own_service(name, instance_id)
+        self._bootstrap = bootstrap
+        self._cluster = cluster
+        self._asked: Envelope | None = None
+
+    async def say(self) -> int | None:
+        """The epoch that took it; None when it is to be said again. What went wrong is logged."""
+        envelope, self._asked = self._asked or announcement(self.own), None
+        try:
+            return await announce(envelope, self._bootstrap, self._cluster)
+        except NotTakenError as error:
+            log.warning("the announcement was not taken", why=str(error))
+        except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
+            self._asked = envelope  # it may be decided yet
+            log.warning("the metadata log has not answered yet", why=str(error))
+        return None
+
+    def is_known(self) -> None:
+        """The log tells of this process: what is said next is a new announcement."""
+        self._asked = None
+
+
 def announcement(own: Service) -> Envelope:
     """What is sent, again and again under one id, until it is known what became of it."""
     return Envelope(
@@ -96,23 +122,16 @@ async def _keep_announced(
     name: str, settings: ServiceSettings, image: Callable[[], Image], is_read: Callable[[], bool]
 ) -> None:
     """A row that changes later was written by a namesake, which is not contradicted."""
-    own = own_service(name, settings.instance_id)
+    announcer = Announcer(name, settings.instance_id, settings.kafka_bootstrap, settings.cluster)
     said: int | None = None  # the epoch in which the log told of this process
-    asked: Envelope | None = None
     pause_s = LOOK_S
     while True:
         now = image()
-        known = now.services.services.get(own.service_id)
-        if known == own:
-            said, asked, pause_s = now.epoch, None, LOOK_S
+        known = now.services.services.get(announcer.own.service_id)
+        if known == announcer.own:
+            announcer.is_known()
+            said, pause_s = now.epoch, LOOK_S
         elif is_read() and now.cluster and (said is None or (known is None and now.epoch >= said)):
-            envelope, asked = asked or announcement(own), None
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
-            try:
-                said = await announce(envelope, settings.kafka_bootstrap, settings.cluster)
-            except NotTakenError as error:
-                log.warning("the announcement was not taken", why=str(error))
-            except (TimeoutError, KafkaException, OSError, RuntimeError) as error:
-                asked = envelope  # it may be decided yet
-                log.warning("the metadata log has not answered yet", why=str(error))
+            said = await announcer.say() or said
         await asyncio.sleep(pause_s)
