@@ -29,7 +29,10 @@ def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
 
 def _check_features(image: Image, facts: tuple[AnyFact, ...]) -> Rejection | None:
     """What needs a feature that is off would stop every reader that does not know it; the writer reads too."""
-    unknown = sorted({*required_features(facts)} - KNOWN_FEATURES)
+    required = required_features(facts)
+    if not required:
+        return None
+    unknown = sorted({*required} - KNOWN_FEATURES)
     if unknown:
         return Rejection(
             "unknown_feature",

@@ -54,14 +54,14 @@ def required_features(facts: Iterable[Fact]) -> tuple[str, ...]:
     That is what they use, and what they enable: a reader that lacks it stops where it is enabled and names it,
     not at some later record of a schema that it does not have.
     """
-    facts = tuple(with_those_inside(facts))
-    enabled = {
-        feature
-        for fact in facts
-        if type(fact) in FEATURES_ENABLED_BY
-        for feature in FEATURES_ENABLED_BY[type(fact)](fact)
-    }
-    return tuple(sorted({*used_features(facts), *enabled}))
+    found = set[str]()
+    for fact in with_those_inside(facts):
+        kind = type(fact)
+        if kind in FEATURES_OF_FACTS:
+            found.add(FEATURES_OF_FACTS[kind])
+        if kind in FEATURES_ENABLED_BY:
+            found.update(FEATURES_ENABLED_BY[kind](fact))
+    return tuple(sorted(found))
 
 
 def used_features(facts: Iterable[Fact]) -> tuple[str, ...]:

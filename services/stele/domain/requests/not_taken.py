@@ -3,7 +3,7 @@
 from typing import Final
 
 from stele.domain.commands import Rejection
-from stele.domain.requests.ids import parse, time_ms
+from stele.domain.requests.ids import is_id, time_ms
 
 MAX_AHEAD_MS: Final = 10 * 60 * 1000
 """How far an id's time may lie ahead of the log's: clocks differ by less, and one id from far ahead would
@@ -26,7 +26,7 @@ def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
     hour must take the ids of now. A state id far ahead of it is of a writer whose clock was wrong once: ids of
     that time would raise the horizon above everybody's.
     """
-    if parse(request_id) is None:
+    if not is_id(request_id):
         return Rejection(
             BAD_ID,
             f"'{request_id[:80]}' is no request id: it must be a UUID of version 7, in lower case.",
