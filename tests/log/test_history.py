@@ -1,10 +1,9 @@
 """Any state and any epoch of the past, with bounded memory."""
 
 import pytest
-from msgspec.structs import replace
 
 from stele.domain.commands import SetSetting
-from stele.domain.image import Image
+from stele.domain.image import Image, without_memory
 from stele.log.codec import encode_epoch
 from stele.log.history import Bounds, EpochNotFoundError, History
 from stele.log.memory import MemoryLog, MemoryPartition
@@ -45,7 +44,7 @@ def told(story: Story, bounds: Bounds = SMALL) -> tuple[History, CountingLog]:
 
 def same_state(one: Image, two: Image) -> bool:
     """Images of the past leave out which requests were decided."""
-    return replace(one, decided=None) == replace(two, decided=None)
+    return without_memory(one) == without_memory(two)
 
 
 @pytest.fixture(scope="module")

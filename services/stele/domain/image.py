@@ -21,7 +21,7 @@ from stele.domain.services.facts import ServicesImage
 from stele.domain.staging.image import StagingImage
 from stele.domain.topology.image import TopologyImage
 
-__all__ = ["EMPTY", "EMPTY_FOR_FOLLOWERS", "NO_LOG", "ZERO_STATE", "Image"]
+__all__ = ["EMPTY", "EMPTY_FOR_FOLLOWERS", "NO_LOG", "ZERO_STATE", "Image", "without_memory"]
 
 ZERO_STATE: Final = bytes(16)
 """State id before the first epoch."""
@@ -78,3 +78,8 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 EMPTY: Final = Image()
 EMPTY_FOR_FOLLOWERS: Final = Image(decided=None)
 """For a process that never decides a command: it does not remember who was told what."""
+
+
+def without_memory(image: Image) -> Image:
+    """The image as a follower has it. The memory of decided requests can grow on one version only."""
+    return msgspec.structs.replace(image, decided=None)

@@ -14,10 +14,8 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-import msgspec
-
 from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY, NO_LOG, Image
+from stele.domain.image import EMPTY, NO_LOG, Image, without_memory
 from stele.log.chain import STATE_ID, Chain, Verdict
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold, stopped_by
@@ -225,7 +223,7 @@ class History:
 
 
 def _checkpoint(image: Image, next_offset: int) -> Checkpoint:
-    return Checkpoint(msgspec.structs.replace(image, decided=None), next_offset)
+    return Checkpoint(without_memory(image), next_offset)
 
 
 def _epoch_of(checkpoint: Checkpoint) -> int:

@@ -30,7 +30,7 @@ from stele.domain.context import Decision as Decided
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.image import NO_LOG, Image
+from stele.domain.image import NO_LOG, Image, without_memory
 from stele.domain.registry import required_features
 from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
 from stele.domain.requests.ids import time_ms
@@ -231,8 +231,8 @@ class CommitPipeline:
             if isinstance(records, Rejection):
                 self._refuse(waiting, records)
                 return
-            # Behind a barrier they are made anew, and the memory of requests can grow on one version only.
-            begin = tip if self._open is None else replace(tip, decided=None)
+            # Behind a barrier they are made anew.
+            begin = tip if self._open is None else without_memory(tip)
             images = list(images_after(begin, records))
         except Exception as error:
             if self._on_bug is None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
-from stele.domain.image import Image
+from stele.domain.image import Image, without_memory
 from stele.domain.view import delta_view, epoch_view
 from stele.log.history import EpochNotFoundError
 from stele.metadata_log.questions import number, parse
@@ -85,13 +85,13 @@ class _Changes:
     """Folds beside the stream, so that each epoch is compared with the image before it."""
 
     def __init__(self, image: Image, writer: Writer) -> None:
-        self._image = _without_requests(image)
+        self._image = without_memory(image)
         self._writer = writer
 
     def event(self, epoch: Epoch) -> ServerSentEvent:
         before, newest = self._image, self._writer.image
         at_end = newest.epoch == epoch.epoch
-        self._image = _without_requests(newest) if at_end else evolve(before, epoch)
+        self._image = without_memory(newest) if at_end else evolve(before, epoch)
         answer = ChangesAnswer(
             epoch=epoch.epoch,
             state_id=epoch.state_id.hex(),
@@ -103,11 +103,6 @@ class _Changes:
         )
         data = _JSON.encode(answer).decode()
         return ServerSentEvent(data=data, id=str(epoch.epoch), event="changes")
-
-
-def _without_requests(image: Image) -> Image:
-    """The memory of requests is the writer's: it can grow on one version only."""
-    return msgspec.structs.replace(image, decided=None)
 
 
 def epoch_event(epoch: Epoch) -> ServerSentEvent:

@@ -7,11 +7,9 @@ run stops at the first contradiction. Production code never reads from it.
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY, Image
+from stele.domain.image import EMPTY, Image, without_memory
 from stele.log.codec import decode_epoch
 from stele.log.fold import Fold
 from stele.log.schemas import HEADER_BYTES
@@ -152,7 +150,7 @@ class Witness:
         """The past that a process tells is what was."""
         self.checks += 1
         require(
-            replace(image, decided=None) == replace(self.images[epoch], decided=None),
+            without_memory(image) == without_memory(self.images[epoch]),
             "I8",
             f"{name} gives the state at epoch {epoch} as it was",
             "it gives another",
