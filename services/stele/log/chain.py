@@ -27,7 +27,14 @@ PREV_STATE_ID: Final = slice(10, 26)
 STATE_ID: Final = slice(26, 42)
 LOG_ID: Final = slice(42, 58)
 FROZEN: Final = Struct(">10x16s16s16s16sQQ")
-"""prev_state_id, state_id, log_id, witness_state_id, epoch, witness_epoch."""
+FROZEN_FIELDS: Final = (
+    "prev_state_id",
+    "state_id",
+    "log_id",
+    "witness_state_id",
+    "epoch",
+    "witness_epoch",
+)
 assert FROZEN.size == FROZEN_BYTES
 _unpack: Final = FROZEN.unpack_from
 

@@ -12,7 +12,7 @@ from stele.domain.facts import AnyFact, Epoch
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.staging.facts import Part
 from stele.log.avro import Reader, read_null, reader_of
-from stele.log.chain import FROZEN, FROZEN_BYTES, STATE_BYTES
+from stele.log.chain import FROZEN, FROZEN_BYTES, FROZEN_FIELDS, STATE_BYTES
 from stele.log.schemas import HEADER_BYTES, Schema, load_schemas
 from stele.log.sufficient import oldest_sufficient
 
@@ -23,13 +23,7 @@ Named = tuple[str, dict[str, Any]]
 _BYTES: Final = (bytes,)
 _NUMBER_BYTES: Final = 8
 """Numbers in a record's frozen part are big-endian; see ``chain``."""
-_FROZEN_FIELDS: Final = 6
-_TAIL_FIELDS: Final = tuple(
-    name
-    for name in Epoch.__struct_fields__
-    if name
-    not in ("prev_state_id", "state_id", "log_id", "witness_state_id", "epoch", "witness_epoch")
-)
+_TAIL_FIELDS: Final = tuple(n for n in Epoch.__struct_fields__ if n not in FROZEN_FIELDS)
 
 
 class DecodeError(ValueError):
@@ -64,14 +58,7 @@ def decode_epoch(value: bytes) -> Epoch:
     if len(value) < FROZEN_BYTES:
         raise DecodeError(f"{len(value)} bytes are no epoch")
     record = _read("Epoch", value, FROZEN_BYTES)
-    (
-        record["prev_state_id"],
-        record["state_id"],
-        record["log_id"],
-        record["witness_state_id"],
-        record["epoch"],
-        record["witness_epoch"],
-    ) = FROZEN.unpack_from(value)
+    record.update(zip(FROZEN_FIELDS, FROZEN.unpack_from(value), strict=True))
     return _convert(record, Epoch)
 
 
@@ -195,7 +182,7 @@ def _tails() -> dict[bytes, Schema]:
     """By header, the schemas of Epoch without the fields of the frozen part."""
     return {
         header: parse_schema(
-            {**schema, "fields": schema["fields"][_FROZEN_FIELDS:]}, _write_hint=False
+            {**schema, "fields": schema["fields"][len(FROZEN_FIELDS) :]}, _write_hint=False
         )
         for header, (name, schema) in load_schemas().by_header.items()
         if name == "Epoch"
