@@ -23,7 +23,7 @@ RECONNECT_WAIT_S = 0.5
 
 def watch(
     *,
-    first: Annotated[int | None, Parameter(name="--from")] = None,
+    first: Annotated[int | None, Parameter(name="--from", validator=FROM_ONE)] = None,
     count: Annotated[int | None, Parameter(name="--count", validator=FROM_ONE)] = None,
     barriers: Annotated[bool, Parameter(name="--barriers", negative="")] = False,
     json: Json = Json(),  # noqa: B008
