@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,16 @@ class Cluster:
         self.coordinator: Service
         self.follower: LogFollower
         self.log_url = ""
-        self._start = start
+        self.start = start
         self.folder = folder
-        self._http = http
+        self.http = http
 
     @property
     def image(self) -> Image:
         return self.follower.image
 
     async def start_node(self, node_id: str, **settings: object) -> Service:
-        self.nodes[node_id] = await self._start(
+        self.nodes[node_id] = await self.start(
             "node",
             node_id,
             node_id=node_id,
@@ -57,19 +57,19 @@ class Cluster:
 
     async def command(self, **command: object) -> dict[str, Any]:
         body = {"request_id": new_request_id(), "command": command}
-        async with self._http.post(f"{self.log_url}/v1/commands", json=body) as answer:
+        async with self.http.post(f"{self.log_url}/v1/commands", json=body) as answer:
             outcome: dict[str, Any] = await answer.json()
         assert outcome["applied"], outcome
         return outcome
 
     async def put(self, node_id: str, key: str, value: bytes) -> tuple[int, dict[str, Any]]:
         url = f"{self.nodes[node_id].url}/v1/data/{KEYSPACE}/{key}"
-        async with self._http.put(url, data=value) as answer:
+        async with self.http.put(url, data=value) as answer:
             return answer.status, await answer.json()
 
     async def get(self, node_id: str, key: str) -> tuple[int, bytes]:
         url = f"{self.nodes[node_id].url}/v1/data/{KEYSPACE}/{key}"
-        async with self._http.get(url) as answer:
+        async with self.http.get(url) as answer:
             return answer.status, await answer.read()
 
     def keyspace_id(self, name: str = KEYSPACE) -> str:
@@ -80,7 +80,7 @@ class Cluster:
     async def replica(self, node_id: str, *ops: AnyOp) -> list[Answer]:
         """What a node answers to other nodes."""
         url = self.nodes[node_id].url + BATCH_PATH
-        async with self._http.post(url, data=encode(ops)) as answer:
+        async with self.http.post(url, data=encode(ops)) as answer:
             return decode_answers(await answer.read())
 
     async def replica_statuses(self, node_id: str) -> set[int]:
@@ -88,7 +88,7 @@ class Cluster:
         service, found = self.nodes[node_id], set[int]()
         while service.process.poll() is None:
             try:
-                async with self._http.post(service.url + BATCH_PATH, data=encode([])) as answer:
+                async with self.http.post(service.url + BATCH_PATH, data=encode([])) as answer:
                     found.add(answer.status)
             except aiohttp.ClientError:
                 found.add(0)
@@ -102,28 +102,42 @@ class Cluster:
 
         await until(is_normal, f"{node_id} to be normal", 60)
 
+    async def serve_keyspace(self, *names: str) -> None:
+        """Wait for these nodes, then create the keyspace."""
+        for node_id in names:
+            await self.normal(node_id)
+        await self.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 3})
+
+
+@asynccontextmanager
+async def cluster_without_nodes(
+    kafka: str, topics: str, redis_url: str, folder: Path, **environment: str
+) -> AsyncIterator[Cluster]:
+    """What starts its services, with these variables, and follows their log. Nothing of it runs yet."""
+    async with (
+        services(kafka, topics, redis_url, folder, **environment) as start,
+        aiohttp.ClientSession(timeout=TIMEOUT) as http,
+    ):
+        log = KafkaLog(kafka, flow_topic(topics, "epochs"))
+        cluster = Cluster(start, folder, http)
+        cluster.follower = LogFollower(log)
+        cluster.follower.start()
+        try:
+            yield cluster
+        finally:
+            await log.close()
+
 
 @asynccontextmanager
 async def cluster_of(
     kafka: str, topics: str, folder: Path, *names: str, **settings: object
 ) -> AsyncIterator[Cluster]:
     """Normal nodes of these names and a keyspace at replication factor 3; settings are the coordinator's."""
-    async with AsyncExitStack() as stack:
-        start = await stack.enter_async_context(
-            services(kafka, topics, "redis://127.0.0.1:1/0", folder)
-        )
-        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=TIMEOUT))
-        log = KafkaLog(kafka, flow_topic(topics, "epochs"))
-        stack.push_async_callback(log.close)
-        cluster = Cluster(start, folder, http)
-        cluster.follower = LogFollower(log)
-        cluster.follower.start()
-        cluster.log_url = (await start("metadata_log")).url
-        cluster.coordinator = await start("coordinator", resend_s=0.5, **settings)
-        await asyncio.gather(*(cluster.start_node(node_id) for node_id in names))
-        for node_id in names:
-            await cluster.normal(node_id)
-        await cluster.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 3})
+    async with cluster_without_nodes(kafka, topics, "redis://127.0.0.1:1/0", folder) as cluster:
+        cluster.log_url = (await cluster.start("metadata_log")).url
+        cluster.coordinator = await cluster.start("coordinator", resend_s=0.5, **settings)
+        await asyncio.gather(*map(cluster.start_node, names))
+        await cluster.serve_keyspace(*names)
         yield cluster
 
 

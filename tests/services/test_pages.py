@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from msgspec.structs import replace
 
-from stele.domain.commands import Advance, Envelope, Join, SetSetting
+from stele.domain.commands import Advance, Envelope, SetSetting
 from stele.domain.image import Image
 from stele.domain.view import diff, view
 from stele.log.codec import encode_epoch
@@ -26,7 +27,7 @@ from stele.metadata_log.writer import Writer
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.http import Health, bind, build_app, serving
 from stele.runtime.request_ids import new_request_id
-from tests.domain.history import History, three_nodes
+from tests.domain.history import History, join, three_nodes
 
 PLAIN = {"accept-encoding": "identity"}
 
@@ -60,16 +61,7 @@ class Site:
 def past() -> History:
     """Three nodes with a keyspace; a fourth is joining."""
     history, _ = three_nodes()
-    join = Join(
-        node_id="n4",
-        cluster="demo",
-        address="http://n4",
-        dc="dc1",
-        rack="r1",
-        num_tokens=8,
-        host_id="host-n4",
-    )
-    assert history.apply(join, "join-n4") is None
+    assert history.apply(replace(join(4, "r1"), num_tokens=8), "join-n4") is None
     image = history.image
     advance = Advance(
         term=image.topology.coordinator.term,

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-from stele.log.flows import flow_topic
-from stele.log.follower import LogFollower
-from stele.log.kafka import KafkaLog
 from stele.runtime.request_ids import new_request_id
-from tests.services.nodes import KEYSPACE, TIMEOUT, Cluster
-from tests.services.processes import Service, services
+from tests.services.nodes import Cluster, cluster_without_nodes
+from tests.services.processes import Service
 from tests.services.world import settle, until
 from tests.upgrade.builds import environment
 
@@ -32,10 +29,9 @@ AWAY = (0, 503, 504)
 class Site:
     """Two metadata-logs, a coordinator, a session guard and three nodes; ``cluster`` has the data's side."""
 
-    def __init__(self, cluster: Cluster, http: aiohttp.ClientSession) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.processes: dict[str, Service] = {}
-        self._http = http
 
     async def roll(self, name: str, build: Path) -> None:
         """Stop a process and start it with another build; returns once it is well and known."""
@@ -65,7 +61,7 @@ class Site:
         body = {"request_id": request_id or new_request_id(), "command": command}
         url = f"{self.processes[log].url}/v1/commands"
         try:
-            async with self._http.post(url, json=body) as answer:
+            async with self.cluster.http.post(url, json=body) as answer:
                 return answer.status, await answer.json()
         except (aiohttp.ClientError, TimeoutError):
             return 0, {}
@@ -155,17 +151,10 @@ async def site_of(
     kafka: str, topics: str, redis_url: str, folder: Path, build: Path
 ) -> AsyncIterator[Site]:
     """All processes of one build; three normal nodes and a keyspace at replication factor 3."""
-    async with AsyncExitStack() as stack:
-        start = await stack.enter_async_context(
-            services(kafka, topics, redis_url, folder, **environment(build))
-        )
-        http = await stack.enter_async_context(aiohttp.ClientSession(timeout=TIMEOUT))
-        log = KafkaLog(kafka, flow_topic(topics, "epochs"))
-        stack.push_async_callback(log.close)
-        cluster = Cluster(start, folder, http)
-        cluster.follower = LogFollower(log)
-        cluster.follower.start()
-        site = Site(cluster, http)
+    async with cluster_without_nodes(
+        kafka, topics, redis_url, folder, **environment(build)
+    ) as cluster:
+        start, site = cluster.start, Site(cluster)
         logs = await asyncio.gather(*(start("metadata_log", name) for name in LOGS))
         cluster.log_url = logs[0].url
         cluster.coordinator, guard, *nodes = await asyncio.gather(
@@ -173,9 +162,7 @@ async def site_of(
             start("session_guard", "session-guard-1"),
             *map(cluster.start_node, NODES),
         )
-        for node_id in NODES:
-            await cluster.normal(node_id)
-        await cluster.command(type="create_keyspace", name=KEYSPACE, replication={"dc1": 3})
+        await cluster.serve_keyspace(*NODES)
         site.processes = {
             LOGS[0]: logs[0],
             "coordinator-1": cluster.coordinator,
