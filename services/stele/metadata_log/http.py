@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -10,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.domain.commands import Outcome
+from stele.domain.commands import Envelope, Outcome
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests import not_taken
@@ -28,14 +29,23 @@ from stele.metadata_log.state import state_parts
 from stele.metadata_log.streams import Streams
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
 from stele.runtime.answers.errors import ErrorBody
-from stele.runtime.http import Direct, ErrorCode, HttpError, JsonResponse, parse_json
+from stele.runtime.http import (
+    Answer,
+    Direct,
+    ErrorCode,
+    HttpError,
+    JsonResponse,
+    Pending,
+    json_answer,
+    parse_json,
+)
 from stele.runtime.http_encoding import etag_of, not_modified, respond, respond_in_pieces
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
 MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
 """An answer with several epochs ends after so much; the client asks on from there."""
-RETRY_AFTER_S: Final = 1
+RETRY_LATER: Final = (("retry-after", "1"),)
 
 NOT_TAKEN: Final = {
     not_taken.BUSY: 503,
@@ -84,27 +94,48 @@ class Api:
         """The path that takes commands."""
         return {"/v1/commands": self.post_command}
 
-    async def post_command(self, body: bytes) -> Response:
+    def post_command(self, body: bytes) -> Pending:
         envelope = parse_json(body, CommandRequest).envelope()
+        if self._writer.is_certain():
+            done = self._commit_now(envelope)
+        else:
+            done = asyncio.ensure_future(self._commit_patiently(envelope))
+        return Pending(done, partial(self._answer, envelope.request_id, done))
+
+    def _commit_now(self, envelope: Envelope) -> asyncio.Future[Outcome]:
         try:
-            if not self._writer.ready:
-                await self._writer.wait_ready(self._timeout_s)
-            outcome = await self._writer.commit(envelope, self._timeout_s)
+            done = self._writer.begin(envelope)
+        except (ReaderStoppedError, BusyError) as error:
+            done = asyncio.get_running_loop().create_future()
+            done.set_exception(error)
+            return done
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, _time_out, done)
+        done.add_done_callback(lambda _: timer.cancel())
+        return done
+
+    async def _commit_patiently(self, envelope: Envelope) -> Outcome:
+        if not self._writer.ready:
+            await self._writer.wait_ready(self._timeout_s)
+        return await self._writer.commit(envelope, self._timeout_s)
+
+    def _answer(self, request_id: str, done: asyncio.Future[Outcome]) -> Answer:
+        try:
+            outcome = done.result()
         except TimeoutError as error:
             raise HttpError(
                 504,
                 "outcome_unknown",
                 f"No outcome within {self._timeout_s:g} s; whether the command is applied is unknown.",
                 hint="Ask again with the same request_id: it takes effect at most once.",
-                details={"request_id": envelope.request_id},
+                details={"request_id": request_id},
             ) from error
         except ReaderStoppedError as error:
-            raise _stopped(error, {"request_id": envelope.request_id}) from error
+            raise _stopped(error, {"request_id": request_id}) from error
         except BusyError as error:
-            return _busy(error)
+            return json_answer(_busy(error), 503, RETRY_LATER)
         if not outcome.taken:
             return _not_taken(outcome)
-        return JsonResponse(outcome_answer(outcome), status_code=200 if outcome.applied else 409)
+        return json_answer(outcome_answer(outcome), 200 if outcome.applied else 409)
 
     async def get_state(self, request: Request) -> Response:
         """All of the state, encoded piece by piece: it may have hundreds of thousands of rows."""
@@ -166,7 +197,7 @@ class Api:
                     hint="The topic was truncated behind a snapshot; ask the catch-up service.",
                 ) from error
             except BusyError as error:
-                return _busy(error)
+                return JsonResponse(_busy(error), 503, dict(RETRY_LATER))
             except ReaderStoppedError as error:
                 raise _stopped(error, {}) from error
             except TimeoutError as error:
@@ -207,21 +238,25 @@ def _json_list(epochs: list[Epoch]) -> bytes:
     return b"[" + b",".join(parts) + b"]"
 
 
-def _not_taken(outcome: Outcome) -> Response:
+def _time_out(outcome: asyncio.Future[Outcome]) -> None:
+    if not outcome.done():
+        outcome.set_exception(TimeoutError())
+
+
+def _not_taken(outcome: Outcome) -> Answer:
     """The command was not decided; the error says why and what to do."""
     why = outcome.rejection
     assert why is not None
     body = ErrorBody(
         why.code, why.message, why.hint, {**why.details, "request_id": outcome.request_id}
     )
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if why.code == not_taken.BUSY else None
-    return JsonResponse(body, status_code=NOT_TAKEN.get(why.code, 400), headers=headers)
+    headers = RETRY_LATER if why.code == not_taken.BUSY else ()
+    return json_answer(body, NOT_TAKEN.get(why.code, 400), headers)
 
 
-def _busy(error: BusyError) -> Response:
-    """503: nothing was done, so the caller may try again with any request id."""
-    body = ErrorBody("busy", f"The service is busy: {error}.", "Try again in a moment.", {})
-    return JsonResponse(body, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
+def _busy(error: BusyError) -> ErrorBody:
+    """For a 503: nothing was done, so the caller may try again with any request id."""
+    return ErrorBody("busy", f"The service is busy: {error}.", "Try again in a moment.", {})
 
 
 def _stopped(error: ReaderStoppedError, details: dict[str, str]) -> HttpError:

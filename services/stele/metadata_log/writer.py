@@ -188,10 +188,23 @@ class Writer:
             return
         self._submit(envelope, answer)
 
+    def is_certain(self) -> bool:
+        """Whether ``begin`` can be called: the log is read, and no doubt about it has come up."""
+        self._reader.look_at_clocks()
+        return self.ready and not self._reader.in_doubt
+
+    def begin(self, envelope: Envelope) -> asyncio.Future[Outcome]:
+        """The outcome to come; ReaderStoppedError when there will be none.
+
+        Raises BusyError, ReaderStoppedError: then nothing was done.
+        """
+        return self._asked(lambda reply: self._decide(envelope, reply))
+
     async def commit(self, envelope: Envelope, timeout_s: float) -> Outcome:
         """The outcome. Raises as ``submit`` does, and TimeoutError: then the outcome is unknown."""
         await self._certain(timeout_s)
-        return await self._answered(lambda reply: self._decide(envelope, reply), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return await self.begin(envelope)
 
     async def linearizable(self, timeout_s: float) -> Image:
         """The image, no older than any commit before the call: a NOOP is appended and read back."""
@@ -199,7 +212,8 @@ class Writer:
         self._check()
         if not self.image.cluster:
             raise BusyError("there is no cluster in the log; run `stele found`")
-        await self._answered(self._read_barrier, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await self._asked(self._read_barrier)
         return self.image
 
     async def barrier(self, timeout_s: float) -> Image:
@@ -255,7 +269,7 @@ class Writer:
         self._pipeline.read_barrier(reply)
         self._flush_soon()
 
-    async def _answered(self, ask: Callable[[Reply], None], timeout_s: float) -> Outcome:
+    def _asked(self, ask: Callable[[Reply], None]) -> asyncio.Future[Outcome]:
         future: asyncio.Future[Outcome] = self._loop.create_future()
 
         def reply(outcome: Outcome) -> None:
@@ -264,11 +278,8 @@ class Writer:
 
         ask(reply)
         self._waiting.add(future)
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await future
-        finally:
-            self._waiting.discard(future)
+        future.add_done_callback(self._waiting.discard)
+        return future
 
     async def _wait_for_offset(self, offset: int) -> None:
         self._raise_failure()

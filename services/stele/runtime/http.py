@@ -8,7 +8,7 @@ await serve(app, settings, "metadata-log", stop)              # a service's main
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import msgspec
@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from stele.runtime.http_direct import Answer, Direct, Pending, json_answer, routed
 from stele.runtime.http_errors import (
     ErrorCode,
     HttpError,
@@ -35,13 +36,17 @@ from stele.runtime.http_server import announce, bind, serve, serving
 from stele.runtime.metrics import REGISTRY, http_request_seconds
 
 __all__ = [
+    "Answer",
+    "Direct",
     "ErrorCode",
     "Health",
     "HttpError",
     "JsonResponse",
+    "Pending",
     "announce",
     "bind",
     "build_app",
+    "json_answer",
     "parse_json",
     "read_json",
     "serve",
@@ -50,10 +55,6 @@ __all__ = [
 
 # A command is small; a schema change with a thousand tables is 2 MB. A log record's part is 4 MiB.
 MAX_BODY_BYTES = 4 * 1024 * 1024
-
-
-Direct = Callable[[bytes], Awaitable[Response]]
-"""A handler that needs the body and nothing else of the request. May raise HttpError."""
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -76,8 +77,7 @@ def build_app(
 ) -> Starlette:
     """A Starlette application with the service's routes, /healthz and /metrics.
 
-    ``direct`` maps paths to handlers of POST that skip routing: for the one path of a service that is
-    asked thousands of times a second.
+    ``direct`` maps paths to handlers of POST that skip ASGI; see ``http_direct``.
     """
 
     async def healthz(_: Request) -> Response:
@@ -92,11 +92,10 @@ def build_app(
         routes=[
             Route("/healthz", healthz, methods=["GET"]),
             Route("/metrics", metrics, methods=["GET"]),
-            *(_routed(path, handler) for path, handler in handlers.items()),
+            *(Route(path, routed(handler), methods=["POST"]) for path, handler in handlers.items()),
             *routes,
         ],
         middleware=[
-            Middleware(_DirectPosts, handlers=handlers, max_body_bytes=max_body_bytes),
             Middleware(_MeasureRequests),
             Middleware(_LimitBody, max_body_bytes=max_body_bytes),
         ],
@@ -108,16 +107,8 @@ def build_app(
         lifespan=lifespan,
     )
     app.state.service = name
+    app.state.direct = handlers
     return app
-
-
-def _routed(path: str, handler: Direct) -> Route:
-    """So that other methods of the path are answered as everywhere."""
-
-    async def post(request: Request) -> Response:
-        return await handler(await request.body())
-
-    return Route(path, post, methods=["POST"])
 
 
 class _LimitBody:
@@ -159,42 +150,6 @@ def too_large(size_bytes: int, limit_bytes: int) -> HttpError:
         hint="Send less at a time.",
         details={"size_bytes": size_bytes, "limit_bytes": limit_bytes},
     )
-
-
-class _DirectPosts:
-    """Hands POSTs to given paths to their handlers, with the same limits, errors and measurements."""
-
-    def __init__(self, app: ASGIApp, handlers: Mapping[str, Direct], max_body_bytes: int) -> None:
-        self._app = app
-        self._handlers = handlers
-        self._max_body_bytes = max_body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self._handlers.get(scope["path"]) if scope["type"] == "http" else None
-        if handler is None or scope["method"] != "POST":
-            await self._app(scope, receive, send)
-            return
-        began = time.perf_counter()
-        try:
-            answer = await handler(await self._body(receive))
-        except HttpError as error:
-            answer = JsonResponse(error.body, status_code=error.status)
-        await answer(scope, receive, send)
-        http_request_seconds.labels("POST", handler.__name__, str(answer.status_code)).observe(
-            time.perf_counter() - began
-        )
-
-    async def _body(self, receive: Receive) -> bytes:
-        message = await receive()
-        body: bytes = message.get("body", b"")
-        while message.get("more_body"):
-            if len(body) > self._max_body_bytes:
-                break
-            message = await receive()
-            body += message.get("body", b"")
-        if len(body) > self._max_body_bytes:
-            raise too_large(len(body), self._max_body_bytes)
-        return body
 
 
 class _MeasureRequests:

@@ -117,11 +117,16 @@ async def answer_starlette_error(request: Request, error: Exception) -> Response
 
 async def answer_internal_error(request: Request, error: Exception) -> Response:
     """A bug of ours: the caller learns that, the log has the trace."""
-    log.error("request failed", path=request.url.path, error=repr(error))
-    body = ErrorBody(
+    path, method = request.url.path, request.method
+    log.error("request failed", path=path, error=repr(error))
+    return JsonResponse(internal_error({"path": path, "method": method}), status_code=500)
+
+
+def internal_error(details: Mapping[str, Detail]) -> ErrorBody:
+    """What a caller is told of a bug of ours."""
+    return ErrorBody(
         ErrorCode.INTERNAL,
         "The service failed on this request.",
         "Report it with the service's log; whether a change took effect is unknown.",
-        {"path": request.url.path, "method": request.method},
+        dict(details),
     )
-    return JsonResponse(body, status_code=500)

@@ -17,6 +17,7 @@ from typing import Protocol
 import uvicorn
 from starlette.applications import Starlette
 
+from stele.runtime.http_direct import protocol_of
 from stele.runtime.settings import ConfigurationError
 
 BACKLOG = 512  # connections waiting to be accepted
@@ -90,6 +91,8 @@ async def serving(
             lifespan="on",
             timeout_graceful_shutdown=max(1, round(grace_s)),
             server_header=False,
+            proxy_headers=False,
+            http=protocol_of(app.state.direct),  # type: ignore[arg-type]  # it is only called
         )
     )
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")

@@ -1,0 +1,187 @@
+"""POSTs to the few paths that are asked thousands of times a second, without what ASGI costs each of them.
+
+A request whose body is short and of a declared length is answered by its handler straight from uvicorn's
+protocol: no task, no middleware, one write. Whatever is unusual (chunked or long bodies, ``Expect``, requests
+in a pipeline) takes the ordinary way to the same handler, which ``routed`` gives a route for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cache, partial
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from prometheus_client import Histogram
+from starlette.requests import Request
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from stele.runtime.http_errors import HttpError, internal_error
+from stele.runtime.logs import get_logger
+from stele.runtime.metrics import http_request_seconds
+
+SHORT_BODY_BYTES: Final = 32 * 1024
+"""A longer one is worth uvicorn's flow control."""
+_NOBODY_WAITS: Final = asyncio.Event()
+_UNUSUAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
+
+
+log = get_logger(__name__)
+
+
+class Answer(NamedTuple):
+    """A whole JSON answer."""
+
+    status: int
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Pending(NamedTuple):
+    """What is awaited, and what to answer once it is done. ``answer`` may raise HttpError."""
+
+    done: asyncio.Future[Any]
+    answer: Callable[[], Answer]
+
+
+Direct = Callable[[bytes], Pending]
+"""A handler that needs the body and nothing else of the request. May raise HttpError."""
+
+
+def json_answer(
+    content: object, status: int = 200, headers: tuple[tuple[str, str], ...] = ()
+) -> Answer:
+    return Answer(status, msgspec.json.encode(content), headers)
+
+
+def routed(handler: Direct) -> Callable[[Request], Awaitable[Response]]:
+    """The handler for what does not come directly."""
+
+    async def post(request: Request) -> Response:
+        pending = handler(await request.body())
+        await asyncio.wait((pending.done,))
+        status, body, headers = pending.answer()
+        return Response(body, status, dict(headers), media_type="application/json")
+
+    post.__name__ = getattr(handler, "__name__", "post")
+    return post
+
+
+def protocol_of(direct: Mapping[str, Direct]) -> Callable[..., HttpToolsProtocol]:
+    """uvicorn's protocol with these handlers, by path."""
+    return partial(_Protocol, {path.encode(): handler for path, handler in direct.items()})
+
+
+class _Exchange:
+    """A direct request, in the place of uvicorn's cycle, whose attributes it has."""
+
+    __slots__ = (
+        "began_s",
+        "body",
+        "disconnected",
+        "handler",
+        "keep_alive",
+        "more_body",
+        "response_complete",
+    )
+    message_event = _NOBODY_WAITS
+
+    def __init__(self, handler: Direct, keep_alive: bool) -> None:
+        self.handler = handler
+        self.keep_alive = keep_alive
+        self.body = bytearray()
+        self.more_body = True
+        self.response_complete = False
+        self.disconnected = False
+        self.began_s = time.perf_counter()
+
+
+class _Protocol(HttpToolsProtocol):
+    def __init__(self, direct: Mapping[bytes, Direct], **options: Any) -> None:
+        super().__init__(**options)
+        self._direct = direct
+
+    def on_headers_complete(self) -> None:
+        handler = self._direct.get(self.url)
+        if handler is None or not self._is_usual():
+            super().on_headers_complete()
+            return
+        keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
+        self.cycle = _Exchange(handler, keep_alive)  # type: ignore[assignment]
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        exchange: object = self.cycle
+        if isinstance(exchange, _Exchange):
+            self._begin(exchange)
+
+    def _is_usual(self) -> bool:
+        if self.parser.get_method() != b"POST" or self._is_answering():
+            return False
+        size = b""
+        for name, value in self.headers:
+            if name == b"content-length":
+                size = value
+            elif name in _UNUSUAL:
+                return False
+        return size.isdigit() and int(size) <= SHORT_BODY_BYTES
+
+    def _is_answering(self) -> bool:
+        before: RequestResponseCycle | None = self.cycle
+        return before is not None and not before.response_complete
+
+    def _begin(self, exchange: _Exchange) -> None:
+        try:
+            done, answer = exchange.handler(bytes(exchange.body))
+        except Exception as error:  # a bug of ours must not look like a request that is not HTTP
+            self._answer(exchange, _answer_to(error, exchange.handler.__name__))
+        else:
+            done.add_done_callback(lambda _: self._end(exchange, answer))
+
+    def _end(self, exchange: _Exchange, answer: Callable[[], Answer]) -> None:
+        try:
+            found = answer()
+        except Exception as error:
+            found = _answer_to(error, exchange.handler.__name__)
+        self._answer(exchange, found)
+
+    def _answer(self, exchange: _Exchange, answer: Answer) -> None:
+        status, body, headers = answer
+        exchange.response_complete = True
+        _duration(exchange.handler.__name__, status).observe(time.perf_counter() - exchange.began_s)
+        if exchange.disconnected or self.transport.is_closing():
+            return
+        parts = [_status_line(status)]
+        for name, value in self.server_state.default_headers:
+            parts += (name, b": ", value, b"\r\n")
+        parts += (f"{name}: {value}\r\n".encode("latin-1") for name, value in headers)
+        if not exchange.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts += (b"content-length: %d\r\n\r\n" % len(body), body)
+        self.transport.write(b"".join(parts))
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+
+def _answer_to(error: Exception, handler: str) -> Answer:
+    if isinstance(error, HttpError):
+        return json_answer(error.body, error.status)
+    log.error("request failed", handler=handler, exc_info=error)
+    return json_answer(internal_error({"method": "POST"}), 500)
+
+
+@cache
+def _status_line(status: int) -> bytes:
+    """Up to and with the content's type."""
+    line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+    return line.encode()
+
+
+@cache
+def _duration(handler: str, status: int) -> Histogram:
+    return http_request_seconds.labels("POST", handler, str(status))

@@ -1,0 +1,249 @@
+"""Requests that skip ASGI are answered as all others are, in their order, and the unusual ones too."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from stele.runtime.http import (
+    Answer,
+    Health,
+    HttpError,
+    Pending,
+    bind,
+    build_app,
+    json_answer,
+    serving,
+)
+from stele.runtime.http_direct import SHORT_BODY_BYTES
+from tests.services.world import until
+
+LIMIT_BYTES = 2 * SHORT_BODY_BYTES
+
+
+class Echo:
+    """Answers ``wait`` when told to, and everything else at once."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.go_on = asyncio.Event()
+
+    def echo(self, body: bytes) -> Pending:
+        self.asked.append(body)
+        if body == b"refuse":
+            raise HttpError(409, "stale_term", "Term 3 is over.", hint="Read again.")
+        if body == b"break":
+            raise ZeroDivisionError
+        done = asyncio.ensure_future(self._wait(body))
+
+        def answer() -> Answer:
+            done.result()
+            if body == b"refuse later":
+                raise HttpError(503, "busy", "Busy.", hint="Try again.")
+            if body == b"break later":
+                raise ZeroDivisionError
+            return json_answer({"size": len(body)}, headers=(("retry-after", "1"),))
+
+        return Pending(done, answer)
+
+    async def _wait(self, body: bytes) -> None:
+        if body == b"wait":
+            await self.go_on.wait()
+
+
+class Line:
+    """One connection, by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    def send(self, *parts: bytes) -> None:
+        self._writer.write(b"".join(parts))
+
+    async def answer(self) -> tuple[int, dict[str, str], Any]:
+        async with asyncio.timeout(10):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+            first, *lines = head.strip().split("\r\n")
+            headers = {
+                name.lower(): value for name, _, value in (line.partition(": ") for line in lines)
+            }
+            body = await self._reader.readexactly(int(headers["content-length"]))
+        return int(first.split()[1]), headers, json.loads(body)
+
+    async def ended(self) -> bool:
+        async with asyncio.timeout(10):
+            return await self._reader.read() == b""
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@asynccontextmanager
+async def line_to(echo: Echo) -> AsyncIterator[Line]:
+    app = build_app(
+        "trial",
+        [],
+        lambda: Health(ok=True),
+        max_body_bytes=LIMIT_BYTES,
+        direct={"/echo": echo.echo},
+    )
+    async with serving(app, bind("127.0.0.1", 0)) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        line = Line(*await asyncio.open_connection(host, int(port)))
+        yield line
+        line.close()
+
+
+def post(body: bytes, *headers: bytes, version: bytes = b"1.1") -> bytes:
+    lines = b"".join(header + b"\r\n" for header in headers)
+    head = b"POST /echo HTTP/%b\r\nHost: x\r\nContent-Length: %d\r\n%b\r\n"
+    return head % (version, len(body), lines) + body
+
+
+def chunked(body: bytes) -> bytes:
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+
+
+async def test_one_connection_serves_one_request_after_the_other() -> None:
+    echo = Echo()
+    async with line_to(echo) as line:
+        for body in (b"", b"one", b"two", b"x" * SHORT_BODY_BYTES):
+            line.send(post(body))
+            status, headers, answer = await line.answer()
+            assert (status, answer) == (200, {"size": len(body)})
+            assert headers["content-type"] == "application/json"
+            assert headers["retry-after"] == "1"
+            assert "date" in headers
+    assert echo.asked == [b"", b"one", b"two", b"x" * SHORT_BODY_BYTES]
+
+
+async def test_a_request_in_small_pieces_is_whole() -> None:
+    async with line_to(Echo()) as line:
+        for byte in post(b"abc"):
+            line.send(bytes([byte]))
+            await asyncio.sleep(0)
+        assert (await line.answer())[2] == {"size": 3}
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        chunked(b"abc"),
+        post(b"abc", b"X-Trace: 1"),
+        post(b"abc").replace(b"/echo", b"/echo?trace=1"),
+        post(b"x" * (SHORT_BODY_BYTES + 1)),
+    ],
+)
+async def test_unusual_requests_reach_the_same_handler(request_bytes: bytes) -> None:
+    async with line_to(Echo()) as line:
+        line.send(request_bytes)
+        status, headers, answer = await line.answer()
+        assert (status, headers["retry-after"]) == (200, "1")
+        assert answer["size"] in (3, SHORT_BODY_BYTES + 1)
+        line.send(post(b"abcd"))
+        assert (await line.answer())[2] == {"size": 4}
+
+
+async def test_a_client_that_waits_for_100_is_told_to_go_on() -> None:
+    async with line_to(Echo()) as line:
+        whole = post(b"abc", b"Expect: 100-continue")
+        line.send(whole[:-3])
+        async with asyncio.timeout(10):
+            assert await line._reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        line.send(whole[-3:])
+        assert (await line.answer())[2] == {"size": 3}
+
+
+async def test_requests_in_a_pipeline_are_answered_in_their_order() -> None:
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(post(b"wait"), post(b"abc"), chunked(b"abcde"), b"GET /healthz HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0.05)
+        assert echo.asked == [b"wait"]
+        echo.go_on.set()
+        sizes = [(await line.answer())[2].get("size") for _ in range(4)]
+        assert sizes == [4, 3, 5, None]
+        line.send(post(b"ab"))
+        assert (await line.answer())[2] == {"size": 2}
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (post(b"refuse"), 409, "stale_term"),
+        (post(b"refuse later"), 503, "busy"),
+        (post(b"break"), 500, "internal"),
+        (post(b"break later"), 500, "internal"),
+        (chunked(b"break later"), 500, "internal"),
+        (chunked(b"refuse later"), 503, "busy"),
+        (post(b"x" * (LIMIT_BYTES + 1)), 413, "body_too_large"),
+        (post(b"abc").replace(b"POST", b"PUT"), 405, "method_not_allowed"),
+    ],
+)
+async def test_errors_have_their_shape_and_the_connection_goes_on(
+    request_bytes: bytes, status: int, code: str
+) -> None:
+    async with line_to(Echo()) as line:
+        line.send(request_bytes)
+        found, _, error = await line.answer()
+        assert (found, error["code"]) == (status, code)
+        assert set(error) == {"code", "message", "hint", "details"}
+        if len(request_bytes) < LIMIT_BYTES and request_bytes != chunked(b"break later"):
+            line.send(post(b"abc"))
+            assert (await line.answer())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "request_bytes", [post(b"abc", b"Connection: close"), post(b"abc", version=b"1.0")]
+)
+async def test_who_wants_the_connection_closed_gets_that(request_bytes: bytes) -> None:
+    async with line_to(Echo()) as line:
+        line.send(request_bytes)
+        status, headers, _ = await line.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await line.ended()
+
+
+async def test_a_client_that_goes_away_disturbs_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(post(b"wait"))
+        await until(lambda: bool(echo.asked), "the request")
+        line.close()
+        await asyncio.sleep(0.05)
+        echo.go_on.set()
+        await asyncio.sleep(0.05)
+    assert not caplog.records
+
+
+async def test_a_stop_waits_for_the_answer_under_way() -> None:
+    echo = Echo()
+    app = build_app("trial", [], lambda: Health(ok=True), direct={"/echo": echo.echo})
+    async with serving(app, bind("127.0.0.1", 0)) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        line = Line(*await asyncio.open_connection(host, int(port)))
+        line.send(post(b"wait"))
+        await until(lambda: bool(echo.asked), "the request")
+        asyncio.get_running_loop().call_later(0.2, echo.go_on.set)
+    status, headers, _ = await line.answer()
+    assert (status, headers["connection"]) == (200, "close")
+    line.close()
+
+
+async def test_metrics_count_direct_requests_by_handler_and_status() -> None:
+    async with line_to(Echo()) as line:
+        line.send(post(b"refuse"))
+        await line.answer()
+        line.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(10):
+            head = await line._reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            text = (await line._reader.readexactly(size)).decode()
+    assert 'stele_http_request_seconds_count{handler="echo",method="POST",status="409"}' in text
