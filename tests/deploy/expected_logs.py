@@ -37,6 +37,12 @@ EXPECTED: tuple[Expected, ...] = (
         " first: it joins again with a new consumer, and must be healthy at the end",
     ),
     Expected(
+        "placements",
+        r"\|FATAL\|.*This instance has been fenced by a newer instance",
+        "a transaction that took longer than it may, since a broker was killed or the machine stood still, is"
+        " ended by the brokers: the writer opens anew, and what it writes is checked",
+    ),
+    Expected(
         "kafka-.*",
         r"Unexpected error handling request .*apiKey=CONTROLLER_REGISTRATION",
         "three controllers start at once, and register again until their quorum has formed",
