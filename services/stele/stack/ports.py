@@ -20,7 +20,9 @@ Front = Callable[[str, int], int]
 """What stands before a server: told its name and the port where it will listen, answers with the port that
 all others shall use instead."""
 
-_given: set[int] = set()
+_given: dict[int, socket.socket] = {}
+"""Each with a UDP socket of the same number, which nobody here uses otherwise. As long as this process lives,
+no other takes the port, not even while the server that is to have it has not started or restarts."""
 _lock = threading.Lock()
 _chance = random.Random(os.getpid())
 
@@ -35,14 +37,27 @@ def no_front(_: str, port: int) -> int:
 
 
 def free_port() -> int:
-    """A port nobody listens on; never the same twice in one process. Raises NoFreePort."""
+    """A port nobody listens on; never the same twice, in this process or another. Raises NoFreePort."""
     with _lock:
         for _ in range(ATTEMPTS):
             port = _chance.randint(FIRST_PORT, LAST_PORT)
-            if port not in _given and _is_free(port):
-                _given.add(port)
+            if port not in _given and _take(port):
                 return port
     raise NoFreePort(f"No free port between {FIRST_PORT} and {LAST_PORT} on {LOOPBACK}.")
+
+
+def _take(port: int) -> bool:
+    claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        claim.bind((LOOPBACK, port))
+        if _is_free(port):
+            _given[port] = claim
+    except OSError:
+        pass
+    finally:
+        if port not in _given:
+            claim.close()
+    return port in _given
 
 
 def _is_free(port: int) -> bool:
