@@ -2,6 +2,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 UV     := $(BIN)/uv
 SETUP  := .venv/.setup-done
+PYTEST := $(BIN)/pytest -n 2 # more workers than this take the processor away from the clusters that they test
 LOCK   := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
@@ -26,10 +27,10 @@ demo: setup ## a real cluster on this machine, under load, with what happened
 	$(BIN)/stele demo
 
 test: check ## everything that must hold
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-fast: check ## the same without what takes minutes
-	$(BIN)/pytest -m "not slow and not end_to_end and not spark and not deploy and not browser"
+	$(PYTEST) -m "not slow and not end_to_end and not spark and not deploy and not browser"
 
 check: setup ## style, types, import rules, dead code, schema compatibility
 	$(BIN)/ruff format --check

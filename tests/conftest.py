@@ -1,4 +1,4 @@
-"""Servers for the tests, each found or started once a session.
+"""Servers for the tests, each found or started once a run, however many workers it has.
 
 Kafka: `STELE_TEST_KAFKA` (bootstrap servers), else a container when Docker answers and the image
 is there already, else a broker on the local JVM. Redis: `STELE_TEST_REDIS` (a URL), else local.
@@ -9,42 +9,57 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+import xdist
 from hypothesis import HealthCheck, settings
 
 from stele.runtime.kafka import ensure_topics
-from tests.servers import container_broker, local_broker, local_redis
+from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, broker, redis
+from tests.workers import FromBothEnds, longest_first
 
 # How fast this machine is says nothing about what is tested.
 settings.register_profile("stele", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stele")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Where there are workers, they are given what the process that starts them has started."""
+    if not xdist.is_xdist_controller(session):
+        return
+    running = ExitStack()
+    session.config.add_cleanup(running.close)
+    directory = Path(running.enter_context(TemporaryDirectory(prefix="stele-tests-")))
+    os.environ[GIVEN_KAFKA] = running.enter_context(broker(directory / "kafka"))
+    os.environ[GIVEN_REDIS] = running.enter_context(redis(directory / "redis"))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FromBothEnds:
+    config.option.loadscopereorder = False  # the order is that of the items
+    return FromBothEnds(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        longest_first(items)
+    else:  # deployment starts a Docker daemon: before it, the others find the servers that they find anyway
+        items.sort(key=lambda item: item.get_closest_marker("deploy") is not None)
+
+
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap servers of a real broker (one node, replication factor 1)."""
-    given = os.environ.get("STELE_TEST_KAFKA")
-    if given:
-        yield given
-        return
-    with container_broker() as bootstrap:
-        if bootstrap is not None:
-            yield bootstrap
-            return
-    with local_broker(tmp_path_factory.mktemp("kafka")) as bootstrap:
+    with broker(tmp_path_factory.mktemp("kafka")) as bootstrap:
         yield bootstrap
 
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a real Redis or Valkey server. Tests share it: use keys with the cluster's name."""
-    given = os.environ.get("STELE_TEST_REDIS")
-    if given:
-        yield given
-        return
-    with local_redis(tmp_path_factory.mktemp("redis")) as url:
+    with redis(tmp_path_factory.mktemp("redis")) as url:
         yield url
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,37 @@ from stele.stack.broker import BrokerCluster
 from stele.stack.ports import LOOPBACK, free_port
 from stele.stack.redis import RedisServer
 
+GIVEN_KAFKA = "STELE_TEST_KAFKA"
+GIVEN_REDIS = "STELE_TEST_REDIS"
 KAFKA_IMAGE = "apache/kafka:4.3.1"
 DOCKER_TIMEOUT_S = 5
 CONTAINER_READY_S = 60
+
+
+@contextmanager
+def broker(directory: Path) -> Iterator[str]:
+    """Bootstrap servers of the broker of a run (one node, replication factor 1)."""
+    given = os.environ.get(GIVEN_KAFKA)
+    if given:
+        yield given
+        return
+    with container_broker() as bootstrap:
+        if bootstrap is not None:
+            yield bootstrap
+            return
+    with local_broker(directory) as bootstrap:
+        yield bootstrap
+
+
+@contextmanager
+def redis(directory: Path) -> Iterator[str]:
+    """URL of the Redis or Valkey server of a run."""
+    given = os.environ.get(GIVEN_REDIS)
+    if given:
+        yield given
+        return
+    with local_redis(directory) as url:
+        yield url
 
 
 @contextmanager

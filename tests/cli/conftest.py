@@ -121,7 +121,8 @@ def stele(
     monkeypatch.setenv("STELE_COORDINATOR_URLS", server.url)
     monkeypatch.setenv("STELE_SESSION_GUARD_URLS", f"{server.url}/guard")
     monkeypatch.setenv("STELE_ACTOR", "ada")
-    monkeypatch.delenv("STELE_DIR", raising=False)
+    for name in ("STELE_DIR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
 
     def call(*arguments: str) -> Ran:
         capsys.readouterr()

@@ -1,5 +1,3 @@
-"""Deployment tests come last: until then every other test has found the servers that it finds anyway."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -8,11 +6,6 @@ import pytest
 
 from tests.deploy.deployment import provide_base_images
 from tests.deploy.docker_host import NoDocker, docker_daemon
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("deploy") is not None)
 
 
 @pytest.fixture(scope="session")
