@@ -25,6 +25,9 @@ from tests.workers import FromBothEnds, longest_first
 settings.register_profile("stele", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("stele")
 
+# How wide the terminal is says nothing either, and readline tells the processes that pytest starts.
+os.environ.pop("COLUMNS", None)
+
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Where there are workers, they are given what the process that starts them has started."""

@@ -121,8 +121,7 @@ def stele(
     monkeypatch.setenv("STELE_COORDINATOR_URLS", server.url)
     monkeypatch.setenv("STELE_SESSION_GUARD_URLS", f"{server.url}/guard")
     monkeypatch.setenv("STELE_ACTOR", "ada")
-    for name in ("STELE_DIR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("STELE_DIR", raising=False)
 
     def call(*arguments: str) -> Ran:
         capsys.readouterr()
