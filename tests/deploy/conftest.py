@@ -8,9 +8,12 @@ from tests.deploy.deployment import provide_base_images
 from tests.deploy.docker_host import NoDocker, docker_daemon
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def docker() -> Iterator[None]:
-    """A Docker daemon that has the base images; skips with the reason where there can be none."""
+    """A Docker daemon that has the base images; skips with the reason where there can be none.
+
+    It ends with the last of these tests: no second one can use its folder meanwhile.
+    """
     try:
         with docker_daemon():
             provide_base_images()
