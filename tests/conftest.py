@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 
 from stele.runtime.kafka import ensure_topics
 from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, broker, redis
-from tests.workers import FromBothEnds, longest_first
+from tests.workers import FromBothEnds, put_in_order
 
 # How fast this machine is says nothing about what is tested.
 settings.register_profile("stele", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,7 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FromBothE
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        longest_first(items)
+        put_in_order(items)
     else:  # deployment starts a Docker daemon: before it, the others find the servers that they find anyway
         items.sort(key=lambda item: item.get_closest_marker("deploy") is not None)
 

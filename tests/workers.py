@@ -1,7 +1,7 @@
 """How a run with workers (``pytest -n 2``) is divided.
 
-The first worker takes the modules that may take long, longest first: they run whole clusters. The others begin
-at the end, with the tests that need no server, so that few clusters run side by side.
+The modules that need servers come first, the others last, and what may take long is outermost. The first worker
+begins at the front and the others at the end: few clusters run side by side, and the last modules are short.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from xdist.workermanage import WorkerController
 
 ON_ONE_WORKER: Final = ("tests/deploy/", "tests/spark/")
 """Folders whose tests share what there is once in a run: a deployment, a Spark session."""
+NEED_SERVERS: Final = ("broker", "spark", "end_to_end", "deploy", "browser")
 
 
 class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes without types
@@ -29,20 +30,20 @@ class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes witho
         super()._assign_work_unit(node)
 
 
-def longest_first(items: list[pytest.Item]) -> None:
-    """Modules by the time that a test of theirs may take, then those that need a broker, then the others."""
-    time_s, brokers = dict[str, float](), set[str]()
+def put_in_order(items: list[pytest.Item]) -> None:
+    """Modules by whether they need servers, and by the time that a test of theirs may take."""
+    time_s, servers = dict[str, float](), set[str]()
     for item in items:
         module = module_of(item.nodeid)
         timeout = item.get_closest_marker("timeout")
         own_s = 0.0 if timeout is None else float(timeout.args[0])
         time_s[module] = max(own_s, time_s.get(module, 0.0))
-        if item.get_closest_marker("broker") is not None:
-            brokers.add(module)
+        if any(item.get_closest_marker(name) for name in NEED_SERVERS):
+            servers.add(module)
 
-    def place(item: pytest.Item) -> tuple[float, bool]:
+    def place(item: pytest.Item) -> tuple[bool, float]:
         module = module_of(item.nodeid)
-        return -time_s[module], module not in brokers
+        return (False, -time_s[module]) if module in servers else (True, time_s[module])
 
     items.sort(key=place)
 
