@@ -73,7 +73,8 @@ def check_others_stay(before: Image, after: Image, epoch: Epoch) -> None:
 def check_gate(
     before: Image, changed: list[in_use.Change], applied: Applied, *, fences: bool
 ) -> None:
-    """I5: a fence moves, or a step starts, only once quorums of all that changed know what was before.
+    """I5: a fence moves, or a step starts, only once no quorum of what changed can do without
+    who knows what was before.
 
     Ranges on their way back are read from the same replicas before and after; they hold up nothing.
     """
@@ -96,4 +97,5 @@ def check_gate(
         if undone and change.after is not None and change.before[0] == change.after[0]:
             continue
         for replicas in change.replica_sets():
-            assert 2 * len(replicas & passed) > len(replicas), (change, passed)
+            excluded = before.membership.excluded()
+            assert in_use.holds_back(passed, replicas, excluded), (change, passed)

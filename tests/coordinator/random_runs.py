@@ -2,7 +2,14 @@
 
 import random
 
-from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Leave
+from stele.domain.commands import (
+    Cancel,
+    CreateKeyspace,
+    DropKeyspace,
+    Exclude,
+    Leave,
+    Remove,
+)
 from stele.domain.names import RequestStatus
 from tests.coordinator.world import Crash, empty_cluster
 
@@ -11,6 +18,8 @@ RACKS = ("r1", "r2", "r3")
 REPLICATIONS: tuple[dict[str, int], ...] = (
     {"dc1": 1}, {"dc1": 2}, {"dc1": 3}, {"dc1": 1, "dc2": 1}, {"dc1": 2, "dc2": 2}, {"dc2": 1},
 )  # fmt: skip
+MAX_DEAD = 2
+MIN_MEMBERS = 4
 CALM_S = 900.0
 """Virtual seconds in which everything must end once the faults have: every patience several times over."""
 
@@ -22,6 +31,8 @@ class RandomRun:
         self.chance = random.Random(seed)
         self.world = empty_cluster()
         self.most_open = 0
+        self.dead: set[str] = set()
+        """Nodes that never come back, whoever else does."""
         self._faults = faults
         self._names = iter(range(1000))
         self._keyspaces = iter(range(1000))
@@ -42,6 +53,7 @@ class RandomRun:
 
     def act(self) -> None:
         plain = [self.join, self.join, self.leave, self.leave, self.cancel, self.create, self.drop]
+        plain += [self.remove, self.replace, self.exclude]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         self.chance.choice(plain + (faults if self._faults else []))()
 
@@ -55,6 +67,30 @@ class RandomRun:
         members = [*self.world.image.membership.normal()]
         if members:
             self.world.apply(Leave(self.chance.choice(members)))
+
+    def remove(self) -> None:
+        for dead in self._dies():
+            self.world.apply(Remove(node_id=dead, force=self.chance.random() < 0.5))
+
+    def replace(self) -> None:
+        for dead in self._dies():
+            forced = self.chance.random() < 0.5
+            self.world.replace(f"n{next(self._names)}", dead, force=forced)
+
+    def exclude(self) -> None:
+        for dead in self._dies():
+            self.world.apply(Exclude((dead,)))
+
+    def _dies(self) -> list[str]:
+        """A member that is gone for good from now on; seldom one that was only thought to be."""
+        members = [*self.world.image.membership.normal()]
+        if len(members) < MIN_MEMBERS or len(self.dead) == MAX_DEAD:
+            return []
+        dead = self.chance.choice(members)
+        if self.chance.random() < 0.8:
+            self.dead.add(dead)
+            self.world.nodes[dead].alive = False
+        return [dead]
 
     def cancel(self) -> None:
         unfinished = self.world.image.requests.unfinished()
@@ -99,12 +135,15 @@ class RandomRun:
         self.world.on_event = hook
 
     def recover(self) -> None:
-        for node in self.world.nodes.values():
-            node.alive = node.applies = True
+        for name, node in self.world.nodes.items():
+            node.alive = name not in self.dead
+            node.applies = True
 
     def calm(self) -> None:
         """The faults end. Everything that was asked for must end too (I10)."""
         self.recover()
+        for dead in sorted({*self.world.image.membership.normal()} & self.dead):
+            self.world.apply(Exclude((dead,)))
         self.world.on_event = lambda _what, _when: None
         for node in self.world.nodes.values():
             node.fails = 0

@@ -93,12 +93,9 @@ def test_a_cancel_always_ends(state: TransitionState, dead: str, rf: int) -> Non
     assert status_of(world, "join-a2") is RequestStatus.CANCELLED
 
 
-@pytest.mark.parametrize("rf", [1, 2])
 @pytest.mark.parametrize("state", AFTER)
-def test_after_the_point_of_no_return_the_wait_names_who_is_missing(
-    state: TransitionState, rf: int
-) -> None:
-    world = begun("join", state, rf, fenced=None)
+def test_after_the_point_of_no_return_the_wait_names_who_is_missing(state: TransitionState) -> None:
+    world = begun("join", state, rf=1, fenced=None)
     for node in world.nodes.values():
         node.applies = False
     world.nodes["a2"].alive = False
@@ -148,7 +145,7 @@ def test_a_drop_whose_quorums_are_down_waits_for_them_by_name_and_is_then_reject
     assert status_of(world, "drop") is RequestStatus.PENDING
     assert missing(world) == {"b1"}
     world.until(lambda: status_of(world, "drop") is RequestStatus.FAILED, "the rejection", 60)
-    assert error_of(world, "drop") == "Canceled. Dead nodes: b1"
+    assert error_of(world, "drop").startswith("Canceled. Dead nodes: b1. ")
     world.nodes["b1"].alive = True
     assert world.apply(DropKeyspace("library"), "drop again") is None
     world.run()

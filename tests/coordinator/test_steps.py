@@ -224,10 +224,10 @@ def test_who_has_acknowledged_again_is_waited_for_again() -> None:
     reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=False)
     world.nodes["b1"].applies = False
     reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD)
-    assert world.brain.memory.excluded == {"b1"}
+    assert world.brain.memory.left_out == {"b1"}
     world.nodes["b1"].applies = True
     world.pass_s(2)
-    assert not world.brain.memory.excluded
+    assert not world.brain.memory.left_out
     world.nodes["b1"].applies = world.nodes["a2"].mute = False
     world.until(lambda: world.orders("a2"), "the order")
     version = world.version

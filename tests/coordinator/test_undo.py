@@ -23,7 +23,9 @@ def test_a_request_waits_for_dead_nodes_and_is_then_rejected() -> None:
     assert [b.node_id for b in steps.blockers] == ["b1"]
     took_s = 20 + world.run()
     assert took_s >= Limits().dead_node_patience_s
-    assert world.image.requests.requests["join-a2"].error == "Canceled. Dead nodes: b1"
+    assert world.image.requests.requests["join-a2"].error.startswith(
+        "Canceled. Dead nodes: b1. Start them; or if they are dead for good, `stele exclude b1`,"
+    )
     assert world.state("a2") is NodeState.LEFT
 
 

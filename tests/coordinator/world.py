@@ -19,6 +19,7 @@ from stele.domain.commands import (
     FoundCluster,
     Join,
     Rejection,
+    Replace,
     command_name,
 )
 from stele.domain.facts import Epoch
@@ -202,6 +203,24 @@ class World:
             )
             assert self.apply(joining, f"join-{name}") is None
 
+    def replace(
+        self, name: str, dead: str, *, force: bool = False, rack: str = ""
+    ) -> Rejection | None:
+        """Start a node that asks to take the place of a dead one."""
+        row = self.image.node(dead) or self.image.membership.nodes["a1"]
+        self.nodes[name] = SimNode(name)
+        asked = Replace(
+            node_id=name,
+            replaced_id=dead,
+            cluster="demo",
+            address=row.address,
+            dc=row.dc,
+            rack=rack or row.rack,
+            force=force,
+            host_id=f"host-{name}",
+        )
+        return self.apply(asked, f"replace-{name}")
+
     def tick(self) -> Steps:
         """A quarter of a second: heartbeats, reports, one look of each coordinator."""
         self.now_s += TICK_S
@@ -265,7 +284,10 @@ class World:
             not image.topology.transitions
             and not image.requests.unfinished()
             and image.topology.settled()
-            and not any(node.cleanup_since for node in image.membership.normal().values())
+            and not any(
+                node.cleanup_since and self.nodes[name].alive
+                for name, node in image.membership.normal().items()
+            )
         )
 
     def run(self, limit_s: float = 300) -> float:

@@ -2,6 +2,7 @@
 
 import pytest
 from immutables import Map
+from msgspec.structs import replace
 
 from stele.domain.fencing import newest_fenced, takes_part
 from stele.domain.image import Image
@@ -38,6 +39,8 @@ def test_a_row_that_changes_again_still_refuses_what_its_last_change_fenced_out(
 def test_only_members_may_coordinate(state: NodeState) -> None:
     node = Node(node_id="n1", address="http://n1", dc="dc1", rack="r1", num_tokens=1, state=state)
     image = Image(membership=MembershipImage(Map({"n1": node})))
-    member = state in (NodeState.BOOTSTRAPPING, NodeState.NORMAL, NodeState.DECOMMISSIONING)
+    member = state not in (NodeState.NONE, NodeState.LEFT, NodeState.REMOVING)
     assert takes_part(image, "n1") is member
+    excluded = MembershipImage(Map({"n1": replace(node, excluded_since=1)}))
+    assert not takes_part(Image(membership=excluded), "n1")
     assert not takes_part(image, "n2")

@@ -97,7 +97,8 @@ def test_an_operation_is_its_file_its_command_and_a_row(kind: RequestKind) -> No
     assert file_of(operation.command) == OPERATIONS_FOLDER / "commands.py"
     assert operation.command.__struct_config__.tag == kind  # type: ignore[attr-defined]
     assert kind in schema_names("command.avsc")
-    assert operation.first in operation.states
+    assert (operation.first is None) is (not operation.states)
+    assert operation.first is None or operation.first in operation.states
     for state in operation.states.values():
         for to in (state.on_success, state.on_failure):
             assert to is None or to in operation.states

@@ -1,6 +1,6 @@
 """Structs and Avro schemas say the same: whatever the core can hold comes back unchanged."""
 
-from typing import cast
+from typing import Any, cast
 
 import fastavro
 import msgspec
@@ -142,9 +142,10 @@ def samples() -> list[commands.AnyCommand]:
         ),
         Rollback: Rollback(3, "t", "why", ("a",)),
     }
-    plain = {str: "text", int: 12}
+    plain: dict[object, Any] = {str: "text", int: 12, bool: True, tuple[str, ...]: ("a", "b")}
     made = [
-        special.get(kind) or kind(*(plain[field.type] for field in msgspec.structs.fields(kind)))
+        special.get(kind)
+        or kind(**{field.name: plain[field.type] for field in msgspec.structs.fields(kind)})
         for kind in Command.__subclasses__()
     ]
     return cast("list[commands.AnyCommand]", made)

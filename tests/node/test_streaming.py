@@ -44,8 +44,7 @@ class Cluster:
         self.clock = HybridClock(lambda: 1)
         self.streamer = Streamer("n4", follower, self.sessions, self.stores["n4"], self.clock, self)
 
-    async def scan(self, address: str, scan: Scan) -> Scanned:
-        node_id = address.removeprefix("http://")
+    async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned:
         self.scans.append((node_id, scan))
         if node_id in self.down:
             return Scanned(code=Code.UNREACHABLE, text="refused")

@@ -48,10 +48,12 @@ class Cluster:
             "node",
             node_id,
             node_id=node_id,
-            rack=f"r{node_id[1:]}",
-            data_dir=self.folder / node_id,
-            num_tokens=4,
-            **settings,
+            **{
+                "rack": f"r{node_id[1:]}",
+                "data_dir": self.folder / node_id,
+                "num_tokens": 4,
+                **settings,
+            },
         )
         return self.nodes[node_id]
 

@@ -45,7 +45,8 @@ def fact_lines(row: EpochRow) -> list[str]:
 def _node(fact: Fact) -> str:
     node = fact["node"]
     clean = f", to be cleaned since {node['cleanup_since']}" if node.get("cleanup_since") else ""
-    return f"node {node['node_id']} is {node['state']}, {len(node.get('tokens', ()))} tokens{clean}"
+    state = f"{node['state']}, excluded" if node.get("excluded_since") else node["state"]
+    return f"node {node['node_id']} is {state}, {len(node.get('tokens', ()))} tokens{clean}"
 
 
 def _request(fact: Fact) -> str:

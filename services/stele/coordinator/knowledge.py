@@ -76,7 +76,7 @@ class Memory(msgspec.Struct, frozen=True):
     """Term, version and fence of the present wait."""
     since_s: float = 0.0
     """When it began."""
-    excluded: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
     """Nodes that missed a barrier: nobody is patient with them again until they have acknowledged one."""
     waits: Map[str, float] = Map()
     """Since when a request or a transition has waited for a node that is down, by its id."""

@@ -4,10 +4,12 @@ What has no room queues, and what would conflict with it queues behind it, so no
 """
 
 from stele.coordinator.desk import Desk
-from stele.domain.acks import Blocker
+from stele.coordinator.exclusions import not_excluded, reject
+from stele.domain.acks import Blocker, is_covered
 from stele.domain.commands import Rejection
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
+from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import Locks, locks, locks_meet, plan_group
 
@@ -27,7 +29,7 @@ def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
 
 def _groups(desk: Desk) -> list[list[Request]]:
     """Pending requests in the order of service. Of a grouped kind those whose nodes are up go together."""
-    pending = desk.seen.image.requests.pending()
+    pending = [r for r in desk.seen.image.requests.pending() if OPERATIONS[r.kind].states]
     pending.sort(key=lambda r: (OPERATIONS[r.kind].priority, r.submitted_epoch))
     groups: list[list[Request]] = []
     for request in pending:
@@ -63,6 +65,8 @@ def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Reque
 
 def _startable(desk: Desk, group: list[Request]) -> bool:
     """Every node that it needs is up (seed 000); a request whose node is dead for good is rejected."""
+    if any(not_excluded(desk, request) for request in group):
+        return False
     needed = OPERATIONS[group[0].kind].needed(desk.seen.image, group)
     ids = tuple(request.request_id for request in group)
     down = desk.down(needed) or desk.down(_quorums_need(desk, group))
@@ -72,7 +76,11 @@ def _startable(desk: Desk, group: list[Request]) -> bool:
         return True
     dead = desk.dead([b.node_id for b in down], min(desk.waiting_since(i) for i in ids))
     if dead:
-        why = f"Canceled. Dead nodes: {', '.join(dead)}"
+        names = " ".join(dead)
+        why = (
+            f"Canceled. Dead nodes: {', '.join(dead)}. Start them; or if they are dead for good,"
+            f" `stele exclude {names}`, `stele remove` them one by one, or replace them."
+        )
         for request_id in ids:
             desk.submit(RejectRequest(desk.seen.term, request_id, why), (request_id,))
     else:
@@ -83,12 +91,13 @@ def _startable(desk: Desk, group: list[Request]) -> bool:
 def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
     """Nodes that are down and without which its barrier could not be passed: it would hold up everybody."""
     image = desk.seen.image
-    down = {b.node_id for b in desk.down([*image.membership.taking_part()])}
+    down = {b.node_id for b in desk.down([*image.membership.taking_part()])} - declared_dead(group)
     planned = plan_group(image, group).transition if down else None
     if planned is None:
         return []
     touched = OPERATIONS[planned.kind].touched(image, planned)
-    short = [replicas & down for replicas in touched if 2 * len(replicas - down) <= len(replicas)]
+    excluded = image.membership.excluded() | declared_dead(group)
+    short = [r & down for r in touched if not is_covered(r, r - down - excluded, excluded)]
     return sorted({node_id for nodes in short for node_id in nodes})
 
 
@@ -102,14 +111,13 @@ def _has_room(desk: Desk, group: list[Request], earlier: list[Locks]) -> bool:
         earlier.append(mine)
         if planned.refusal is None and not meets:
             return True
+    elif planned.refusal is not None:
+        reject(desk, ids, planned.refusal)
+        return False
     _say_why(desk, ids, planned.refusal)
     return False
 
 
 def _say_why(desk: Desk, ids: tuple[str, ...], refusal: Rejection | None) -> None:
-    if refusal is not None and refusal.code == "cannot_be_planned":
-        for request_id in ids:
-            desk.submit(RejectRequest(desk.seen.term, request_id, refusal.message), (request_id,))
-        return
     why = "earlier requests that need the same ranges" if refusal is None else refusal.message
     desk.wait(f"room: {why}", tuple[Blocker, ...](), ids)

@@ -55,9 +55,9 @@ def _barrier(desk: Desk, epoch: int) -> Barrier:
         seen.now_s,
         seen.state_id_of,
     )
-    back = desk.memory.excluded - {blocker.node_id for blocker in found.blockers}
+    back = desk.memory.left_out - {blocker.node_id for blocker in found.blockers}
     if back:
-        desk.remember(excluded=desk.memory.excluded - back)
+        desk.remember(left_out=desk.memory.left_out - back)
     return found
 
 
@@ -66,14 +66,14 @@ def _enough(desk: Desk, found: Barrier) -> bool:
     again.
     """
     patient = desk.seen.now_s - desk.memory.since_s < desk.limits.barrier_patience_s
-    awaited = [b for b in found.blockers if b.node_id not in desk.memory.excluded]
+    awaited = [b for b in found.blockers if b.node_id not in desk.memory.left_out]
     return found.quorum and not (patient and awaited)
 
 
 def _exclude(desk: Desk, found: Barrier) -> None:
     missed = {blocker.node_id for blocker in found.blockers}
-    if missed - desk.memory.excluded:
-        desk.remember(excluded=desk.memory.excluded | missed)
+    if missed - desk.memory.left_out:
+        desk.remember(left_out=desk.memory.left_out | missed)
 
 
 def _wait(desk: Desk, what: str, found: Barrier) -> None:

@@ -7,6 +7,7 @@ stopped: it claims the next term and asks this function. ``Memory`` only spaces 
 from immutables import Map
 
 from stele.coordinator.desk import Desk, replace
+from stele.coordinator.exclusions import exclude
 from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
 from stele.coordinator.openings import openings
 from stele.coordinator.rounds import Settled, settle
@@ -36,6 +37,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     if seen.image.topology.coordinator.term != seen.term:
         desk.wait("another coordinator holds the term")
         return desk.steps()
+    exclude(desk)
     settled = settle(desk)
     moves = [
         Move(t.transition_id, t.state, t.session)
@@ -59,8 +61,8 @@ def _at_this_round(memory: Memory, seen: Observed) -> Memory:
     return Memory(
         round=round_,
         since_s=seen.now_s,
-        excluded=memory.excluded,
-        waits=Map({w: s for w, s in memory.waits.items() if w in waits}),
+        left_out=memory.left_out,
+        waits=Map({w: s for w, s in memory.waits.items() if w.partition(" ")[0] in waits}),
         next_index=memory.next_index,
         orders=Map({w: sent for w, sent in memory.orders.items() if w[2] in sessions}),
     )
@@ -140,7 +142,8 @@ def _who_is_down(desk: Desk) -> str:
 
 def _undo_if_dead(desk: Desk, transition: Transition) -> bool:
     """Undo what waits for one of its own nodes that is dead for good; never ready."""
-    if not desk.down([*transition.nodes()]):
+    works = OPERATIONS[transition.kind].subjects_work
+    if not works or not desk.down([*transition.nodes()]):
         desk.waits_no_more(transition.transition_id)
         return False
     since_s = desk.waiting_since(transition.transition_id)

@@ -13,7 +13,7 @@ from immutables import Map
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.messages import Ack
-from stele.domain.ring.quorum import quorum_of
+from stele.domain.ring.quorum import blocks
 from stele.domain.topology.operations.table import OPERATIONS
 
 OTHER_BOOT_AFTER_S: Final = 10.0
@@ -79,12 +79,14 @@ def barrier(
     """Has every node that takes part applied ``epoch`` and drained what is older than ``version``?
 
     Drained means: no request of an older version on a range that changed, no work under a session that is
-    not open any more (seed 000, global token metadata barrier). ``quorum`` is what I5 asks for at least:
-    for every transition that entered its state by this version, in every range that it touches, a quorum of
-    the replicas before, of those after, and of both together. A dead node that has nothing to do with these
-    ranges holds nobody up. An ack of an epoch that has another state id in the counter's own log counts for
-    nothing.
+    not open any more (seed 000, global token metadata barrier). Excluded nodes are not waited for, but until
+    all others know that they are: whoever knows it refuses what they may still send by an older version.
+    ``quorum`` is what I5 asks for at least: for every transition that entered its state by this version, in
+    every range that it touches, so many of the replicas before, of those after, and of both together that no
+    quorum can do without them. A dead node that has nothing to do with these ranges holds nobody up. An ack
+    of an epoch that has another state id in the counter's own log counts for nothing.
     """
+    epoch = max(epoch, image.membership.last_exclusion())
     sessions = image.topology.sessions()
     passed, blockers = set[str](), list[Blocker]()
     for node_id, node in image.membership.taking_part().items():
@@ -103,15 +105,21 @@ def covers_quorums(image: Image, nodes: Set[str], version: int) -> bool:
     ``nodes``.
     """
     entered = (t for t in image.topology.transitions.values() if t.entered_version == version)
+    excluded = image.membership.excluded()
     return all(
-        _is_quorum(replicas, nodes)
+        is_covered(replicas, nodes, excluded)
         for transition in entered
         for replicas in OPERATIONS[transition.kind].touched(image, transition)
     )
 
 
-def _is_quorum(replicas: Set[str], nodes: Set[str]) -> bool:
-    return not replicas or len(replicas & nodes) >= quorum_of(len(replicas))
+def is_covered(replicas: Set[str], nodes: Set[str], excluded: Set[str]) -> bool:
+    """True when nothing can be acknowledged by these replicas without any of ``nodes``.
+
+    Where so many replicas are excluded that the others can never answer for them, the operator's word does:
+    all who are not excluded are in ``nodes``.
+    """
+    return not replicas or blocks(nodes, replicas) or replicas - excluded <= nodes
 
 
 def _is_not_its_host(acks: AckTable, node: Node) -> str:

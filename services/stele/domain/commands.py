@@ -20,6 +20,7 @@ from stele.domain.topology.commands import (
     Advance,
     AdvanceFence,
     ClaimCoordinator,
+    ExcludeDead,
     FinishCleanup,
     Move,
     Rollback,
@@ -27,9 +28,12 @@ from stele.domain.topology.commands import (
 )
 from stele.domain.topology.operations.commands import (
     DropKeyspace,
+    Exclude,
     Join,
     Leave,
     OperationCommand,
+    Remove,
+    Replace,
 )
 
 __all__ = [
@@ -45,6 +49,8 @@ __all__ = [
     "DropKeyspace",
     "EnableFeatures",
     "Envelope",
+    "Exclude",
+    "ExcludeDead",
     "FinishCleanup",
     "ForgetService",
     "FoundCluster",
@@ -55,6 +61,8 @@ __all__ = [
     "Outcome",
     "RejectRequest",
     "Rejection",
+    "Remove",
+    "Replace",
     "Rollback",
     "SetSetting",
     "command_digest",

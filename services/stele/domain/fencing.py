@@ -20,7 +20,6 @@ from collections.abc import Callable
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.names import TAKES_PART
 
 
 class StaleVersion(msgspec.Struct, frozen=True):
@@ -66,10 +65,10 @@ def takes_part(image: Image, coordinating: str) -> bool:
 
     Barriers that everybody has answered were answered by those who take part. A node that has left, or whose
     join was undone, and does not know it yet, may still route by a row of long ago, whose change nobody has
-    fenced out: so it is refused by what the replica knows of it.
+    fenced out: so it is refused by what the replica knows of it. So is one that is excluded, should it live.
     """
     node = image.node(coordinating)
-    return node is not None and node.state in TAKES_PART
+    return node is not None and node.takes_part()
 
 
 class Hold:

@@ -10,6 +10,8 @@ class NodeState(StrEnum):
     NONE = "none"
     BOOTSTRAPPING = "bootstrapping"
     DECOMMISSIONING = "decommissioning"
+    REMOVING = "removing"
+    REPLACING = "replacing"
     NORMAL = "normal"
     LEFT = "left"
 
@@ -30,8 +32,11 @@ class TransitionState(StrEnum):
 class RequestKind(StrEnum):
     """Topology requests (seed 000). What each means stands in its file under ``topology/operations``."""
 
+    REPLACE = "replace"
     JOIN = "join"
+    REMOVE = "remove"
     LEAVE = "leave"
+    EXCLUDE = "exclude"
     DROP_KEYSPACE = "drop_keyspace"
 
 
@@ -62,10 +67,12 @@ class ReportStatus(StrEnum):
 
 PARTITIONER: Final = "Murmur3Partitioner"
 
-OWNS_TOKENS: Final = frozenset({NodeState.NORMAL, NodeState.DECOMMISSIONING})
+OWNS_TOKENS: Final = frozenset({NodeState.NORMAL, NodeState.DECOMMISSIONING, NodeState.REMOVING})
 """States in which a node's tokens are part of the ring."""
 
-TAKES_PART: Final = OWNS_TOKENS | {NodeState.BOOTSTRAPPING}
-"""States in which a node routes requests, and must therefore acknowledge every step."""
+TAKES_PART: Final = frozenset(
+    {NodeState.NORMAL, NodeState.DECOMMISSIONING, NodeState.BOOTSTRAPPING, NodeState.REPLACING}
+)
+"""States in which a node that is not excluded routes requests, and must acknowledge every step."""
 
 UNFINISHED: Final = frozenset({RequestStatus.PENDING, RequestStatus.RUNNING})

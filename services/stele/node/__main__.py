@@ -62,6 +62,7 @@ async def _run(settings: NodeSettings, directory: DataDirectory, stop: Stop) -> 
         dc=settings.dc,
         rack=settings.rack,
         num_tokens=settings.num_tokens,
+        replaced_id=settings.replace_node,
         address=settings.address or url_of(sock),
     )
     async with AsyncExitStack() as stack:
@@ -132,15 +133,18 @@ async def node_app(
         yield build_app(
             NAME,
             [*http.routes(), position],
-            lambda: _health(followed, gate, store),
+            lambda: _health(directory.identity.node_id, followed, gate, store),
             max_body_bytes=MAX_BODY_BYTES,
         )
 
 
-def _health(followed: Followed, gate: Gate, store: Store) -> Health:
+def _health(node_id: str, followed: Followed, gate: Gate, store: Store) -> Health:
     """Well while the log is followed, nothing forbids to serve, and the disk takes writes."""
     closed, reason = gate.closed(), ""
-    if store.failure is not None:
+    row = followed.follower.image.node(node_id)
+    if row is not None and row.excluded:
+        reason = f"Node '{node_id}' was declared dead in epoch {row.excluded_since}. Remove or replace it."
+    elif store.failure is not None:
         reason = str(store.failure)
     elif gate.failure is not None or (closed is not None and closed.code == "catching_up"):
         reason = closed.message if closed is not None else ""
@@ -166,7 +170,7 @@ class _Sender:
             return self._loop.create_task(self._local(op))
         node = image.node(node_id)
         assert node is not None  # a placement names members only
-        return self._peers.send(node.address, op, until)
+        return self._peers.send(node_id, node.address, op, until)
 
     async def _local(self, op: AnyOp) -> Answer:
         return (await self._replica.serve([op]))[0]

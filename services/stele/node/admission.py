@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome
+from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome, Replace
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
 from stele.domain.registry import KNOWN_FEATURES
@@ -39,6 +39,8 @@ class Advertised(msgspec.Struct, frozen=True):
     dc: str
     rack: str
     num_tokens: int
+    replaced_id: str = ""
+    """The dead node whose place it is to take; empty: it joins beside the others."""
 
 
 class JoinRejected(ConfigurationError):
@@ -56,7 +58,7 @@ async def admit(
     command = _command(identity, advertised, follower.image.node(identity.node_id))
     if command is None:
         return
-    joins = isinstance(command, Join)
+    joins = not isinstance(command, AnnounceNode)
     envelope = Envelope(
         request_id=identity.join_request_id if joins else new_request_id(),
         command=command,
@@ -86,6 +88,18 @@ async def admit(
 def _command(identity: Identity, advertised: Advertised, known: Node | None) -> AnyCommand | None:
     """None when there is nothing to say: the row is right, or the node has left."""
     features, release = tuple(sorted(KNOWN_FEATURES)), installed_version("stele")
+    if known is None and advertised.replaced_id:
+        return Replace(
+            node_id=identity.node_id,
+            replaced_id=advertised.replaced_id,
+            cluster=identity.cluster,
+            address=advertised.address,
+            dc=advertised.dc,
+            rack=advertised.rack,
+            supported_features=features,
+            release_version=release,
+            host_id=identity.host_id,
+        )
     if known is None:
         return Join(
             node_id=identity.node_id,

@@ -14,7 +14,7 @@ import msgspec
 
 from stele.domain.fencing import Hold
 from stele.domain.image import Image
-from stele.domain.names import TAKES_PART, NodeState
+from stele.domain.names import NodeState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.tokens import token_of
 from stele.log.errors import LogError
@@ -340,7 +340,14 @@ def _check_member(image: Image, node_id: str) -> None:
             f"Node '{node_id}' has left the cluster and serves no data.",
             "Ask another node.",
         )
-    if node is None or node.state not in TAKES_PART:
+    if node is not None and node.excluded:
+        raise Refused(
+            503,
+            "node_excluded",
+            f"Node '{node_id}' was declared dead, and serves no data any more.",
+            "Ask another node. Remove or replace this one.",
+        )
+    if node is None or not node.takes_part():
         raise Refused(
             503, "unavailable", f"Node '{node_id}' is no member yet.", "Ask another node, or wait."
         )

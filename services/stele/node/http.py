@@ -20,7 +20,15 @@ from stele.node.replica import Replica
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.node.store import Size, Store
 from stele.node.votes import Consistency
-from stele.node.wire import BATCH_PATH, MEASURE_PATH, PAGE_PATH, decode_ops, decode_scan, encode
+from stele.node.wire import (
+    BATCH_PATH,
+    MEASURE_PATH,
+    PAGE_PATH,
+    REPLICA_HEADER,
+    decode_ops,
+    decode_scan,
+    encode,
+)
 from stele.runtime.answers.node import NodeView
 from stele.runtime.http import ErrorCode, HttpError, JsonResponse
 
@@ -126,6 +134,7 @@ class NodeHttp:
     async def batch(self, request: Request) -> Response:
         """Operations of another node; msgpack, see ``wire``."""
         self._check_ready()
+        self._check_is_meant(request)
         ops = _decode(decode_ops, await request.body())
         answers = await self._replica.serve(ops)
         for answer in answers:
@@ -136,6 +145,7 @@ class NodeHttp:
     async def scan(self, request: Request) -> Response:
         """Rows, or their size, for another node that streams; msgpack, see ``wire``."""
         self._check_ready()
+        self._check_is_meant(request)
         found = await self._replica.scan(_decode(decode_scan, await request.body()))
         return Response(encode(found), media_type="application/msgpack")
 
@@ -166,6 +176,18 @@ class NodeHttp:
                 hint=f"Use one of {', '.join(Consistency)}.",
             ) from None
 
+    def _check_is_meant(self, request: Request) -> None:
+        """A caller that knows an old address may mean a node whose address this one has now."""
+        own, meant = self._agent.node_id, request.headers.get(REPLICA_HEADER, "")
+        if meant and meant != own:
+            raise HttpError(
+                421,
+                "other_node",
+                f"This is node '{own}', not '{meant}'.",
+                hint="Read the log: it says where the node is now.",
+                details={"node": own},
+            )
+
     def _check_ready(self) -> None:
         closed = self._gate.closed()
         if closed is not None:
@@ -179,6 +201,14 @@ class NodeHttp:
                 "node_left",
                 f"Node '{self._agent.node_id}' has left the cluster and serves no data.",
                 hint="Ask another node.",
+            )
+        if row is not None and row.excluded:
+            raise HttpError(
+                503,
+                "node_excluded",
+                f"Node '{self._agent.node_id}' was declared dead in epoch {row.excluded_since}, and serves no"
+                " data any more.",
+                hint="Ask another node. Remove or replace this one.",
             )
 
     async def _current_size(self) -> Size:

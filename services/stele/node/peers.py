@@ -11,6 +11,7 @@ from stele.node.wire import (
     BATCH_PATH,
     MEASURE_PATH,
     PAGE_PATH,
+    REPLICA_HEADER,
     Answer,
     AnyOp,
     Code,
@@ -46,7 +47,8 @@ class _Pending(NamedTuple):
 class _Lane:
     """What goes to one node."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, node_id: str, address: str) -> None:
+        self.node_id = node_id
         self.address = address
         self.waiting = deque[_Pending]()
         self.calls = 0
@@ -62,7 +64,7 @@ class Peers:
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
         )
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[tuple[str, str], _Lane] = {}
         self._tasks = set[asyncio.Task[None]]()
 
     async def close(self) -> None:
@@ -71,10 +73,12 @@ class Peers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._http.close()
 
-    def send(self, address: str, op: AnyOp, until: float) -> asyncio.Future[Answer]:
+    def send(self, node_id: str, address: str, op: AnyOp, until: float) -> asyncio.Future[Answer]:
         """The node's answer. ``until`` is loop time; what is not answered by then is UNREACHABLE."""
         answer: asyncio.Future[Answer] = self._loop.create_future()
-        lane = self._lanes.get(address) or self._lanes.setdefault(address, _Lane(address))
+        lane = self._lanes.get((node_id, address))
+        if lane is None:
+            lane = self._lanes[node_id, address] = _Lane(node_id, address)
         if len(lane.waiting) >= MAX_PENDING:
             answer.set_result(_unreachable(f"{address} has too many operations waiting"))
             return answer
@@ -85,12 +89,12 @@ class Peers:
             self._loop.call_soon(self._start, lane)
         return answer
 
-    async def scan(self, address: str, scan: Scan) -> Scanned:
+    async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned:
         """A page of a node's rows, or with ``limit_bytes`` 0 their size."""
         path = PAGE_PATH if scan.limit_bytes else MEASURE_PATH
         until = self._loop.time() + SCAN_TIMEOUT_S
         try:
-            return decode_scanned(await self._post(address + path, encode(scan), until))
+            return decode_scanned(await self._post(node_id, address + path, encode(scan), until))
         except _FAILURES as error:
             return Scanned(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
 
@@ -111,7 +115,8 @@ class Peers:
         why, answers = f"{lane.address}: the call was cancelled", list[Answer]()
         try:
             body = encode([pending.op for pending in batch])
-            answers = decode_answers(await self._post(lane.address + BATCH_PATH, body, until))
+            url = lane.address + BATCH_PATH
+            answers = decode_answers(await self._post(lane.node_id, url, body, until))
         except _FAILURES as error:
             why = f"{lane.address}: {error!r}"
         finally:
@@ -121,10 +126,11 @@ class Peers:
                 if not pending.answer.done():
                     pending.answer.set_result(answer)
 
-    async def _post(self, url: str, body: bytes, until: float) -> bytes:
+    async def _post(self, node_id: str, url: str, body: bytes, until: float) -> bytes:
         left_s = max(0.001, until - self._loop.time())
         timeout = aiohttp.ClientTimeout(total=left_s, sock_connect=CONNECT_TIMEOUT_S)
-        async with self._http.post(url, data=body, timeout=timeout) as response:
+        headers = {REPLICA_HEADER: node_id}
+        async with self._http.post(url, data=body, headers=headers, timeout=timeout) as response:
             content = await response.read()
             if response.status != HTTP_OK:
                 raise aiohttp.ClientPayloadError(f"status {response.status}: {content[:200]!r}")

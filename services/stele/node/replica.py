@@ -196,6 +196,8 @@ class Replica:
         node = image.node(self._node_id)
         if node is not None and node.state is NodeState.LEFT:
             return Answer(Code.NODE_LEFT, text=f"{self._node_id} has left the cluster")
+        if node is not None and node.excluded:
+            return Answer(Code.NODE_LEFT, text=f"{self._node_id} was declared dead")
         return None
 
 

@@ -27,6 +27,11 @@ class NodeSettings(ServiceSettings):
     num_tokens: int = Field(
         default=16, ge=1, le=1024, description="Tokens that the node takes when it joins."
     )
+    replace_node: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9._-]{0,128}$",
+        description="A dead node whose place, tokens and data this node takes when it joins.",
+    )
     join: Literal["auto", "no"] = Field(
         default="auto", description="auto: ask to join when the cluster does not know the node."
     )

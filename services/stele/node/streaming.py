@@ -63,7 +63,7 @@ class Sessions(Protocol):
 class Source(Protocol):
     """Pages of other nodes; see ``peers.Peers.scan``."""
 
-    async def scan(self, address: str, scan: Scan) -> Scanned: ...
+    async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned: ...
 
 
 def portions_of(
@@ -71,14 +71,20 @@ def portions_of(
 ) -> list[Portion]:
     """What the node gains in a transition and has not pulled yet.
 
-    Raises StreamFailed where too few sources are left to be sure of every acknowledged write.
+    Raises StreamFailed where too few sources are left to be sure of every acknowledged write. Who forces it
+    gives up what only excluded nodes have: the others must still give all that they have.
     """
+    requests = (image.request(request_id) for request_id in transition.request_ids())
+    forced = any(request is not None and request.force for request in requests)
+    given_up = image.membership.excluded() if forced else frozenset[str]()
     found: dict[tuple[str, tuple[str, ...], int], list[Range]] = defaultdict(list)
     for name, plan in sorted(transition.plans.items()):
         for row in plan.rows:
             if not _gains(row, node_id) or (name, Range(row.start, row.end)) in done:
                 continue
             sources, needed = stream_sources(row, node_id, unavailable)
+            if given_up:
+                needed = min(needed, len({*row.old} - given_up))
             if len(sources) < needed:
                 raise StreamFailed(
                     f"({row.start}, {row.end}] needs {needed} of {', '.join(row.old)};"
@@ -226,7 +232,7 @@ class _Reader:
             if attempt:
                 await asyncio.sleep(RETRY_S)
             self.guard.check()
-            page = await self._peers.scan(node.address, scan)
+            page = await self._peers.scan(source, node.address, scan)
             if page.code is Code.OK:
                 return page
             why = f"{source} answered {page.code}: {page.text}"

@@ -15,6 +15,8 @@ from stele.node.store import Cursor, Span
 BATCH_PATH: Final = "/v1/replica/batch"
 PAGE_PATH: Final = "/v1/replica/page"
 MEASURE_PATH: Final = "/v1/replica/measure"
+REPLICA_HEADER: Final = "x-stele-replica"
+"""Names the node that a call is meant for: another one may have come to its address."""
 
 
 class Code(StrEnum):

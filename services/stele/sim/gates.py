@@ -5,7 +5,7 @@ Whether a range changed is read off the rows of the images, version by version, 
 
 from stele.domain.image import EMPTY, Image
 from stele.sim import ranges_in_use as in_use
-from stele.sim.ranges_in_use import Sides, majority
+from stele.sim.ranges_in_use import Sides
 from stele.sim.violation import require
 
 
@@ -65,7 +65,7 @@ class Gates:
         self._require_gate(before, passed, f"{what} before epoch {after.epoch}")
 
     def _require_gate(self, image: Image, passed: set[str], expected: str) -> None:
-        """Majorities of the readers and of the writers, before and after, of each range of this version."""
+        """Enough of the readers and of the writers, before and after, of each range of this version."""
         version = image.topology.version
         previous = self.by_version.get(version - 1, EMPTY)
         for change in in_use.changes(previous, image):
@@ -74,7 +74,7 @@ class Gates:
                 continue
             for replicas in change.replica_sets():
                 require(
-                    len(replicas & passed) >= majority(len(replicas)),
+                    in_use.holds_back(passed, replicas, image.membership.excluded()),
                     "I5",
                     f"{expected}: of {sorted(replicas)}, at token {change.token}",
                     f"only {sorted(passed)} have",

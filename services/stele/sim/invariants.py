@@ -121,6 +121,7 @@ def check_locks(image: Image) -> None:
 def _locked(transition: Transition, name: str, ring: set[int], cuts: list[int]) -> Segments:
     """What a transition changes, and both pieces beside its nodes' tokens, as pieces between all tokens.
 
+    Tokens that pass from one node to another in its place neither come nor go.
     Nothing of a placement that was made after its tokens had come or gone for good: there it has an empty plan.
     """
     plan = transition.plans[name]
@@ -134,7 +135,8 @@ def _locked(transition: Transition, name: str, ring: set[int], cuts: list[int]) 
         (row.start, MAX_TOKEN + 1 if row.end == MIN_TOKEN else row.end)
         for row in transition.plans[name].rows
     ]
-    own = {token for subject in transition.subjects for token in subject.tokens}
+    coming_or_going = (s for s in transition.subjects if not s.replaced_id)
+    own = {token for subject in coming_or_going for token in subject.tokens}
     with_own = [MIN_TOKEN, *sorted(ring | own), MAX_TOKEN + 1]
     for at, token in enumerate(with_own):
         if token in own:

@@ -84,13 +84,13 @@ def undone_group_keeps_its_tokens(patch: Patch) -> None:
 
 def leave_ignores_other_leaves(patch: Patch) -> None:
     """Two nodes that may leave one at a time are let go both."""
-    plain = leave._check_enough_remain
+    plain = leave.check_enough_remain
 
     def alone(image: Image, leaving: Any) -> Any:
         empty = replace(image, requests=type(image.requests)())
         return plain(empty, leaving)
 
-    patch.attribute(leave, "_check_enough_remain", alone)
+    patch.attribute(leave, "check_enough_remain", alone)
 
 
 def writes_move_with_the_reads(patch: Patch) -> None:

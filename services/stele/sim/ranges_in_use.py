@@ -4,7 +4,7 @@ Placements are compared for a keyspace, never by their own names: a placement th
 again under its name is another.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from functools import cache
 
 import msgspec
@@ -18,6 +18,11 @@ __all__ = ["Change", "Range", "Sides", "range_of"]
 
 Sides = tuple[tuple[str, ...], tuple[str, ...]]
 """Readers and writers."""
+
+
+def holds_back(passed: Set[str], replicas: Set[str], excluded: Set[str]) -> bool:
+    """I5: without those who ``passed`` these replicas acknowledge nothing, or all others are excluded."""
+    return len(replicas - passed) < majority(len(replicas)) or replicas - excluded <= passed
 
 
 def majority(count: int) -> int:

@@ -154,6 +154,16 @@ class Stack:
         """A fault: the instance gets the signal, and is restarted when it dies."""
         self.supervisor.kill(name, number)
 
+    def kill_for_good(self, name: str) -> None:
+        """As when a machine is gone: the instance is killed and not started again."""
+        self.supervisor.kill_for_good(name)
+        self._write_stack_file()
+
+    def node_names(self) -> list[str]:
+        """The data nodes that were started."""
+        names = (status.name for status in self.supervisor.status())
+        return sorted(name for name in names if name[0] == "n" and name[1:].isdigit())
+
     def stop(self) -> None:
         """Services last to first, then Redis, then the brokers."""
         self.supervisor.stop_all(SERVICE_STOP_DEADLINE_S)

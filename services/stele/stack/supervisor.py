@@ -147,6 +147,14 @@ class Supervisor:
         self._on_change()
         return code
 
+    def kill_for_good(self, name: str) -> None:
+        """A child dies, as when its machine is gone: it is not restarted."""
+        with self._changed:
+            child = self._child(name)
+            child.state = State.STOPPED  # before it dies, so that the watcher lets it be
+        child.process.signal(signal.SIGKILL)
+        self.stop(name)
+
     def stop_all(self, deadline_s: float = STOP_DEADLINE_S) -> dict[str, int | None]:
         """Stop every child, the last one first; each has the deadline. Exit codes by name."""
         with self._changed:

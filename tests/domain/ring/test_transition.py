@@ -229,9 +229,10 @@ def test_a_comer_streams_from_the_one_it_takes_over_from() -> None:
     assert stream_sources(row, "y") == (("c",), 1)
 
 
-def test_a_comer_without_a_partner_needs_a_majority_of_the_old() -> None:
+def test_a_comer_without_a_partner_needs_who_have_all_that_was_acknowledged() -> None:
     grown = TransitionRow(0, 10, old=("a", "b"), new=("x", "a", "b"))
-    assert stream_sources(grown, "x") == (("a", "b"), 2)
+    assert stream_sources(grown, "x") == (("a", "b"), 1)
+    assert stream_sources(grown, "x", unavailable={"a"}) == (("b",), 1)
     moved = TransitionRow(0, 10, old=("a", "b", "c"), new=("x", "b", "c"))
     assert stream_sources(moved, "x", unavailable={"a"}) == (("b", "c"), 2)
     first = TransitionRow(0, 10, old=(), new=("x",))

@@ -51,7 +51,7 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
         row = heard.get(node.node_id)
         shown.add_row(
             node.node_id,
-            styled(node.state),
+            styled(f"{node.state}, excluded" if node.excluded else node.state),
             node.dc,
             node.rack,
             str(len(node.tokens)),

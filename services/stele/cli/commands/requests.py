@@ -108,9 +108,12 @@ def follow_request(request_id: str, where: Where = Where()) -> int:  # noqa: B00
 
 
 def what(request: Request, keyspaces: list[Keyspace]) -> str:
-    """What it is about: ``join n4``, ``drop_keyspace library``."""
+    """What it is about: ``join n4``, ``replace n3 by n5``, ``drop_keyspace library``."""
+    if request.replaced_id:
+        return f"{request.kind} {request.replaced_id} by {request.node_id}"
     names = (k.name for k in keyspaces if k.keyspace_id == request.keyspace_id)
-    about = request.node_id or next(names, request.keyspace_id)
+    dead = ", ".join(request.dead_nodes)
+    about = request.node_id or next(names, request.keyspace_id) or dead
     return f"{request.kind} {about}".rstrip()
 
 

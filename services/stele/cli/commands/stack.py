@@ -87,14 +87,33 @@ def add_node(
     *,
     rack: Annotated[str, Parameter(name="--rack")] = "",
     join: Annotated[bool, Parameter(name="--join", negative="--no-join")] = True,
+    replace: Annotated[str, Parameter(name="--replace")] = "",
     where: Where = Where(),  # noqa: B008
 ) -> None:
     """Start one more data node; it asks to join by itself.
 
     Args:
-        rack: Its rack; default: r1, r2, r3 in turn.
+        rack: Its rack; default: r1, r2, r3 in turn, or that of the node that it replaces.
         join: Whether the node asks to join; without it, use `stele join URL`.
+        replace: A dead node whose place, tokens and data it takes.
     """
     require_stack(where.directory)
-    answer = ask_stack(where.directory, Control(rack=rack, join=join), ADD_NODE_DEADLINE_S)
+    control = Control(rack=rack, join=join, replace=replace)
+    answer = ask_stack(where.directory, control, ADD_NODE_DEADLINE_S)
     console().print(f"{answer.name} runs at {answer.url}", soft_wrap=True)
+
+
+@app.command(name="kill-node")
+def kill_node(name: str, where: Where = Where()) -> None:  # noqa: B008
+    """Kill a data node as if its machine were gone: it is not started again.
+
+    Args:
+        name: n1, n2 ...
+    """
+    require_stack(where.directory)
+    answer = ask_stack(where.directory, Control(kill=name), ADD_NODE_DEADLINE_S)
+    console().print(
+        f"{answer.name} is dead. `stele remove {answer.name}` does without it, `stele stack add-node"
+        f" --replace {answer.name}` puts a new node in its place.",
+        soft_wrap=True,
+    )

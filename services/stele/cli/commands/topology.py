@@ -1,4 +1,4 @@
-"""``stele join``, ``stele decommission``, ``stele cancel``: changes of who is a member."""
+"""Changes of who is a member: ``stele join``, ``decommission``, ``remove``, ``exclude``, ``cancel``."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from stele.cli.follow import follow
 from stele.cli.options import Change, Where
 from stele.cli.output import console
 from stele.cli.reading import Reading
-from stele.domain.commands import AnyCommand, Cancel, Join, Leave
+from stele.domain.commands import AnyCommand, Cancel, Exclude, Join, Leave, Remove, Replace
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.position import Position
+
+Ignore = Annotated[tuple[str, ...], Parameter(name="--ignore", negative="")]
+Force = Annotated[bool, Parameter(name="--force", negative="")]
 
 
 def join(
@@ -25,6 +28,9 @@ def join(
     rack: str = "",
     num_tokens: Annotated[int | None, Parameter(name="--num-tokens")] = None,
     cluster: str = "",
+    replace: Annotated[str, Parameter(name="--replace")] = "",
+    ignore: Ignore = (),
+    force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
@@ -37,12 +43,36 @@ def join(
         rack: Its rack.
         num_tokens: How many tokens it takes; 16 unless the node says otherwise.
         cluster: The cluster that it means to join.
+        replace: A node that is dead for good, whose place, tokens and data it takes.
+        ignore: Another node that is dead for good; may be given several times.
+        force: Give up what only dead nodes have.
     """
+    if (ignore or force) and not replace:
+        raise UsageError(
+            "--ignore and --force are for a node that replaces another.",
+            "stele join http://HOST:PORT --replace NODE",
+        )
     if not address:
         raise UsageError("join needs the node's address.", "stele join http://HOST:PORT")
     url = (address if "://" in address else f"http://{address}").rstrip("/")
     with where.client() as client:
         known = _ask_node(client, url)
+        if replace:
+            return submit_and_follow(
+                client,
+                change,
+                Replace(
+                    node_id=node_id or known.node_id,
+                    replaced_id=replace,
+                    cluster=cluster or known.cluster,
+                    address=known.address,
+                    dc=dc or known.dc,
+                    rack=rack or known.rack,
+                    ignore_nodes=ignore,
+                    force=force,
+                    host_id=known.host_id,
+                ),
+            )
         command = Join(
             node_id=node_id or known.node_id,
             cluster=cluster or known.cluster,
@@ -63,6 +93,46 @@ def decommission(
     """Have a node stream its data to those who take over, then leave for good."""
     with where.client() as client:
         return submit_and_follow(client, change, Leave(node_id))
+
+
+def remove(
+    node_id: str,
+    *,
+    ignore: Ignore = (),
+    force: Force = False,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Do without a node that is dead for good: others take its ranges over, from whoever has the data.
+
+    It never comes back, whatever becomes of the request. A node that works leaves by `stele decommission`.
+
+    Args:
+        node_id: The dead node.
+        ignore: Another node that is dead for good; may be given several times.
+        force: Give up what only dead nodes have.
+    """
+    command = Remove(node_id=node_id, ignore_nodes=ignore, force=force)
+    with where.client() as client:
+        return submit_and_follow(client, change, command)
+
+
+def exclude(
+    node_ids: Annotated[tuple[str, ...], Parameter(negative="")],
+    /,
+    *,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Declare nodes dead for good: nothing waits for them any more, and they never serve again.
+
+    Remove or replace them later, one by one.
+
+    Args:
+        node_ids: The dead nodes.
+    """
+    with where.client() as client:
+        return submit_and_follow(client, change, Exclude(node_ids))
 
 
 def cancel(

@@ -18,10 +18,15 @@ POLL_S = 0.1
 
 
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """Start one more node; without a rack, in the stack's own choice."""
+    """Start one more node; without a rack, in the stack's own choice. Or kill process ``kill`` for good.
+
+    ``replace`` is a node of the stack whose place the new one takes.
+    """
 
     rack: str = ""
     join: bool = True
+    replace: str = ""
+    kill: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

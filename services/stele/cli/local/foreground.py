@@ -150,7 +150,7 @@ def _serve(stack: Stack, out: Console, stop: threading.Event) -> None:
     live = Live(console=out, refresh_per_second=2, get_renderable=lambda: _screen(stack))
     with live if out.is_terminal else _nothing():
         while not stop.wait(TICK_S):
-            answer_questions(stack.directory, lambda control: _add_node(stack, control))
+            answer_questions(stack.directory, lambda control: _do(stack, control))
 
 
 def _screen(stack: Stack) -> Table:
@@ -158,12 +158,31 @@ def _screen(stack: Stack) -> Table:
     return stack_table(now) if now is not None else Table()
 
 
+def _do(stack: Stack, control: Control) -> Answer:
+    return _kill(stack, control.kill) if control.kill else _add_node(stack, control)
+
+
+def _kill(stack: Stack, name: str) -> Answer:
+    """As when its machine is gone: it is not started again."""
+    if name not in stack.node_names():
+        raise CliError(f"There is no node '{name}'.", f"Known: {', '.join(stack.node_names())}.")
+    stack.kill_for_good(name)
+    return Answer(name=name)
+
+
 def _add_node(stack: Stack, control: Control) -> Answer:
     taken = {status.name for status in stack.supervisor.status()}
     number = next(n for n in range(1, len(taken) + 2) if f"n{n}" not in taken)
     spec = node_specs(number)[-1]
+    rack = control.rack
+    if control.replace:
+        if control.replace not in stack.node_names():
+            known = ", ".join(stack.node_names())
+            raise CliError(f"There is no node '{control.replace}'.", f"Known: {known}.")
+        rack = rack or node_specs(int(control.replace[1:]))[-1].env["STELE_RACK"]
     more = {
-        "STELE_RACK": control.rack,
+        "STELE_REPLACE_NODE": control.replace,
+        "STELE_RACK": rack,
         "STELE_JOIN": "" if control.join else "no",
     }
     chosen = {name: value for name, value in more.items() if value}

@@ -56,9 +56,12 @@ def check_host(node: Node, host_id: str) -> Rejection | None:
     )
 
 
-def check_address(image: Image, node_id: str, address: str) -> Rejection | None:
+def check_address(
+    image: Image, node_id: str, address: str, replaced_id: str = ""
+) -> Rejection | None:
+    """An address is one node's; only who replaces that one may have it too."""
     for other in image.membership.nodes.values():
-        taken = other.address == address and other.node_id != node_id
+        taken = other.address == address and other.node_id not in (node_id, replaced_id)
         if taken and other.state is not NodeState.LEFT:
             return Rejection(
                 "address_in_use",

@@ -4,7 +4,7 @@ import msgspec
 from immutables import Map
 
 from stele.domain.membership.facts import Node
-from stele.domain.names import OWNS_TOKENS, TAKES_PART, NodeState
+from stele.domain.names import OWNS_TOKENS, NodeState
 from stele.domain.ring.strategy import NodeLocation
 
 
@@ -13,12 +13,20 @@ class MembershipImage(msgspec.Struct, frozen=True):
 
     def taking_part(self) -> dict[str, Node]:
         """Nodes that route requests and so must acknowledge each step, by id, sorted."""
-        return {n: self.nodes[n] for n in sorted(self.nodes) if self.nodes[n].state in TAKES_PART}
+        return {n: self.nodes[n] for n in sorted(self.nodes) if self.nodes[n].takes_part()}
 
     def normal(self) -> dict[str, Node]:
-        """Nodes in state normal by id, sorted."""
-        ids = (n for n in sorted(self.nodes) if self.nodes[n].state is NodeState.NORMAL)
-        return {n: self.nodes[n] for n in ids}
+        """Nodes in state normal, but for those that are excluded, by id, sorted."""
+        taking_part = self.taking_part().items()
+        return {n: node for n, node in taking_part if node.state is NodeState.NORMAL}
+
+    def excluded(self) -> frozenset[str]:
+        """Nodes that an operator has declared dead for good."""
+        return frozenset(n for n, node in self.nodes.items() if node.excluded)
+
+    def last_exclusion(self) -> int:
+        """The epoch that excluded one of its nodes last; 0 when none is excluded."""
+        return max((node.excluded_since for node in self.nodes.values()), default=0)
 
     def ring_tokens(self) -> dict[int, str]:
         """Token -> owner, of the nodes whose tokens are part of the ring."""

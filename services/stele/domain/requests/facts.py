@@ -10,7 +10,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One topology request with its stable id.
 
     ``node_id`` is the node that it is about, ``keyspace_id`` the keyspace; what does not apply is empty.
-    Epochs are 0 until they happen. ``removes_node``: its node counts as gone from now on. The ``*_at_ms``
+    Epochs are 0 until they happen. ``removes_node``: its node counts as gone from now on.
+    ``dead_nodes`` are dead for good, says who asks: they must be down for it to start, and are excluded then.
+    ``replaced_id`` is the one of them whose place a new node takes. ``force``: the loss of what only excluded
+    nodes have is accepted. The ``*_at_ms``
     (milliseconds since 1970) are shown to people and never decide anything.
     """
 
@@ -20,6 +23,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str = ""
     keyspace_id: str = ""
     removes_node: bool = False
+    replaced_id: str = ""
+    dead_nodes: tuple[str, ...] = ()
+    force: bool = False
     actor: str = ""
     reason: str = ""
     error: str = ""

@@ -27,6 +27,9 @@ def new_request(
     node_id: str = "",
     keyspace_id: str = "",
     removes_node: bool = False,
+    replaced_id: str = "",
+    dead_nodes: tuple[str, ...] = (),
+    force: bool = False,
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -36,6 +39,9 @@ def new_request(
             node_id=node_id,
             keyspace_id=keyspace_id,
             removes_node=removes_node,
+            replaced_id=replaced_id,
+            dead_nodes=dead_nodes,
+            force=force,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

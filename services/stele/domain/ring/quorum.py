@@ -20,6 +20,20 @@ def quorum_of(replicas: int) -> int:
     return replicas // 2 + 1
 
 
+def blocks(nodes: Set[str], replicas: Set[str]) -> bool:
+    """True when no quorum of ``replicas`` can be made up without any of ``nodes``.
+
+    That takes a majority of three, and one of two: with as many replicas that refuse a version, nothing can
+    be written or read by it; and so many between them hold whatever a quorum has acknowledged.
+    """
+    return len(replicas - nodes) < quorum_of(len(replicas))
+
+
+def blocking(replicas: int) -> int:
+    """How many of so many replicas it takes to block every quorum of them; 0 of 0."""
+    return replicas - quorum_of(replicas) + 1 if replicas else 0
+
+
 def acks_needed(row: RangeReplicas) -> int:
     """Acknowledgements that a quorum write needs: a quorum of the reads plus one for each pending.
 

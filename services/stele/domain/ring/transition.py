@@ -22,7 +22,7 @@ import numpy as np
 
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers, lengths
-from stele.domain.ring.quorum import MAX_SHRINK, quorum_of
+from stele.domain.ring.quorum import MAX_SHRINK, blocking
 from stele.domain.ring.ranges import (
     Placement,
     PlacementError,
@@ -182,10 +182,10 @@ def stream_sources(
     set is still one that meets every read quorum of the new. Two that stream from the same one, or from
     one that stays, would count one copy twice.
 
-    Otherwise, or when the partner is ``unavailable``: a majority of the old set, which meets the quorum
-    of each acknowledged write, so ``gaining`` holds them all. The majority is that of all old replicas;
-    dead ones are not asked but do not make it smaller. Fewer sources than needed means that it cannot
-    be done safely. No old replicas, no sources: ((), 0).
+    Otherwise, or when the partner is ``unavailable``: as many of the old set as block each quorum of it,
+    so that between them they have every acknowledged write, and ``gaining`` then holds them all. That is a
+    majority of three, and one of two. Dead ones are not asked but do not make the set smaller. Fewer sources
+    than needed means that it cannot be done safely. No old replicas, no sources: ((), 0).
 
     Raises ValueError when ``gaining`` does not gain this range.
     """
@@ -197,7 +197,16 @@ def stream_sources(
         if partner not in unavailable:
             return (partner,), 1
     sources = tuple(node for node in row.old if node not in unavailable)
-    return sources, quorum_of(len(row.old)) if row.old else 0
+    return sources, blocking(len(row.old))
+
+
+def lacks_sources(row: TransitionRow, dead: Set[str]) -> bool:
+    """True when one who gains the range cannot be given all that was acknowledged, with these nodes dead."""
+    for gaining in row.coming():
+        sources, needed = stream_sources(row, gaining, dead)
+        if len(sources) < needed:
+            return True
+    return False
 
 
 def _affected(before: Placement, after: Placement) -> tuple[TransitionRow, ...]:

@@ -52,6 +52,13 @@ class Rollback(Command, frozen=True, tag="rollback"):
     blamed: tuple[str, ...] = ()
 
 
+class ExcludeDead(Command, frozen=True, tag="exclude_dead"):
+    """The nodes that a pending request declares dead have been silent: nobody waits for them from now on."""
+
+    term: int
+    target: str
+
+
 class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
     """The node has dropped the data of ranges that it did not own when ``session`` asked for it."""
 
@@ -60,4 +67,4 @@ class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
     session: str
 
 
-TopologyCommand = ClaimCoordinator | Advance | AdvanceFence | Rollback | FinishCleanup
+TopologyCommand = ClaimCoordinator | Advance | AdvanceFence | Rollback | ExcludeDead | FinishCleanup

@@ -1,14 +1,16 @@
 """The coordinator's commands: rounds, fences and marks, each guarded by its term."""
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, unknown_node
+from stele.domain.context import Context, Decision, unknown_node, unknown_request
 from stele.domain.membership.facts import NodeChanged
-from stele.domain.names import RequestStatus
+from stele.domain.names import NodeState, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.rows import ended
 from stele.domain.topology.commands import (
     Advance,
     AdvanceFence,
     ClaimCoordinator,
+    ExcludeDead,
     FinishCleanup,
     Move,
     Rollback,
@@ -100,6 +102,30 @@ def rollback(context: Context, command: Rollback) -> Decision:
     return marked, *(RequestChanged(replace(row, error=text)) for row in rows)
 
 
+def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
+    """Exclude the nodes that a pending request declares dead; that is all that some requests ask for.
+
+    It needs no round, since the round that is under way may wait for these very nodes. From then on a barrier
+    waits until its nodes know of it (``acks.barrier``), and so refuse the excluded ones.
+    """
+    image = context.image
+    request = image.request(command.target)
+    if request is None:
+        return unknown_request(command.target)
+    refused = check_term(image, command.term)
+    if refused is not None:
+        return refused
+    nodes = [image.membership.nodes[node_id] for node_id in request.dead_nodes]
+    dead = [n for n in nodes if n.state is not NodeState.LEFT and not n.excluded]
+    goes_on = bool(OPERATIONS[request.kind].states)
+    if request.status is not RequestStatus.PENDING or (goes_on and not dead):
+        return overtaken(image, f"Request {request.request_id} has nobody to exclude any more.")
+    excluded = tuple(NodeChanged(replace(n, excluded_since=context.epoch)) for n in dead)
+    if goes_on:
+        return excluded
+    return *excluded, *ended(context, image, request, RequestStatus.DONE, "")
+
+
 def finish_cleanup(context: Context, command: FinishCleanup) -> Decision:
     image = context.image
     node = image.node(command.node_id)
@@ -152,7 +178,7 @@ def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
         draft.add(RequestChanged(started))
     draft.add(*opening(planned))
     draft.add(*operation.on_open(draft.image, planned, draft.version))
-    enter(draft, planned, operation.first)
+    enter(draft, planned, planned.state)
     return None
 
 

@@ -11,6 +11,7 @@ from stele.domain.topology.commands import (
     Advance,
     AdvanceFence,
     ClaimCoordinator,
+    ExcludeDead,
     FinishCleanup,
     Rollback,
 )
@@ -134,6 +135,7 @@ DOMAIN = Domain(
         Advance: decide.advance,
         AdvanceFence: decide.advance_fence,
         Rollback: decide.rollback,
+        ExcludeDead: decide.exclude_dead,
         FinishCleanup: decide.finish_cleanup,
         **{operation.command: operation.ask for operation in OPERATIONS.values()},
     },

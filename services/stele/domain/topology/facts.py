@@ -20,11 +20,15 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that a transition is about: its request, and its tokens after a join or before a leave."""
+    """A node that a transition is about: its request, and its tokens after a join or before a leave.
+
+    ``replaced_id`` is the node whose tokens it takes over.
+    """
 
     request_id: str
     node_id: str
     tokens: tuple[int, ...] = ()
+    replaced_id: str = ""
 
 
 class TransitionHead(msgspec.Struct, frozen=True, kw_only=True):

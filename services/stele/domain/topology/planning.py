@@ -18,9 +18,16 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring import transition as ring_steps
 from stele.domain.ring.locks import locks_of, overlaps
 from stele.domain.ring.ranges import Placement, PlacementError, Range, apply
-from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, equals_at_rest, prepare
+from stele.domain.ring.transition import (
+    WHOLE_RING,
+    TransitionPlan,
+    equals_at_rest,
+    lacks_sources,
+    prepare,
+)
 from stele.domain.topology import pieces
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.rings import Ring, ring_now
 
@@ -45,6 +52,7 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     except PlacementError as error:
         hint = "Add nodes, or cancel the request."
         return Planned(None, Rejection("cannot_be_planned", str(error), hint))
+    assert operation.first is not None, f"'{operation.kind}' needs no transition"
     planned = Transition(
         transition_id=requests[0].request_id,
         kind=operation.kind,
@@ -53,6 +61,9 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
         keyspace_id=requests[0].keyspace_id,
         plans=plans,
     )
+    refused = _check_sources(image, planned, requests)
+    if refused is not None:
+        return Planned(None, refused)
     return Planned(planned, _check_locks(image, planned) or _check_outcome(image, later, planned))
 
 
@@ -156,6 +167,26 @@ def _check_outcome(image: Image, later: Ring, planned: Transition) -> Rejection 
                 "ranges_locked",
                 "The ranges would not come out as if one operation ran after the other.",
                 "It waits until the operations under way are done.",
+            )
+    return None
+
+
+def _check_sources(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
+    """What was acknowledged must be on those who are not dead, unless its loss is accepted."""
+    dead = image.membership.excluded() | declared_dead(requests)
+    if not dead or all(request.force for request in requests):
+        return None
+    for name, plan in planned.plans.items():
+        lost = [
+            row for row in plan.rows if not dead.isdisjoint(row.old) and lacks_sources(row, dead)
+        ]
+        if lost:
+            names = ", ".join(sorted({node for row in lost for node in row.old if node in dead}))
+            return Rejection(
+                "data_would_be_lost",
+                f"{len(lost)} ranges of placement {name} may have acknowledged writes that only {names} has.",
+                "Start it, if it can be; or ask again with force, to give up what only dead nodes have.",
+                {"ranges": str(len(lost)), "dead": names},
             )
     return None
 

@@ -56,6 +56,9 @@ def _nodes(draft: Draft, transition: Transition, state: State) -> list[AnyFact]:
         )
         if changed != node:
             changes.append(NodeChanged(changed))
+        if state.takes_tokens and subject.replaced_id:
+            dead = draft.image.membership.nodes[subject.replaced_id]
+            changes.append(NodeChanged(replace(dead, tokens=())))
     return changes
 
 
@@ -71,9 +74,10 @@ def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
     for subject in transition.subjects:
         if operation.done is not None:
             node = draft.image.membership.nodes[subject.node_id]
-            draft.add(NodeChanged(replace(node, state=operation.done)))
-    draft.add(*_mark_cleanup(draft, transition, losing_nodes(transition)))
+            changed = replace(node, state=operation.done)
+            draft.add(NodeChanged(node.gone() if operation.done is NodeState.LEFT else changed))
     draft.add(*operation.on_done(draft.image, transition, draft.context.epoch))
+    draft.add(*_mark_cleanup(draft, transition, losing_nodes(transition)))
 
 
 def _end_request(draft: Draft, transition: Transition, request_id: str, *, undone: bool) -> None:

@@ -9,11 +9,15 @@ from typing import Any
 
 import msgspec
 
+from stele.domain.base import Rejection
+from stele.domain.context import node_has_left, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import Placement
+from stele.domain.ring.strategy import NodeLocation
 from stele.domain.ring.transition import PlacementDelta, TransitionPlan, TransitionRow
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.rings import Ring
@@ -56,7 +60,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Decides that command: queues the request, or refuses."""
     priority: int
     """Lower is served first (seed 000: replace, join, remove, leave, rebuild)."""
-    first: TransitionState
+    first: TransitionState | None
+    """None for what needs no transition: its nodes are excluded, and that is all."""
     states: Mapping[TransitionState, State]
     grouped: bool = False
     """Pending requests may open together, as one transition with one plan."""
@@ -72,6 +77,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The ring once it is done."""
     needed: Callable[[Image, list[Request]], list[str]]
     """Nodes without which it does not start, sorted (seed 000: all that are not ignored)."""
+    subjects_work: bool = True
+    """Whether its nodes are alive: it is undone when they are not."""
     receivers: Callable[[Transition], list[str]]
     """Nodes that must stream, sorted."""
     touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
@@ -90,9 +97,47 @@ def unchanged(image: Image, ring: Ring, subjects: tuple[Subject, ...]) -> Ring:
     return ring
 
 
+def location_of(node: Node) -> NodeLocation:
+    return NodeLocation(dc=node.dc, rack=node.rack)
+
+
+def no_subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
+    return ()
+
+
+def no_receivers(transition: Transition) -> list[str]:
+    return []
+
+
+def no_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
+    return ()
+
+
+def nobody(image: Image, requests: list[Request]) -> list[str]:
+    """It starts whoever is down: quorums are fenced, the rest is refused by them."""
+    return []
+
+
 def every_member(image: Image, requests: list[Request]) -> list[str]:
-    """All members and the nodes that ask: nobody may be down."""
-    return sorted({*image.membership.taking_part(), *(r.node_id for r in requests)})
+    """All members but those who are declared dead, and the nodes that ask: none of them may be down."""
+    members = {*image.membership.taking_part(), *(r.node_id for r in requests if r.node_id)}
+    return sorted(members - declared_dead(requests))
+
+
+def declared_dead(requests: Iterable[Request]) -> frozenset[str]:
+    """The nodes that whoever asked says are dead for good."""
+    return frozenset(node_id for request in requests for node_id in request.dead_nodes)
+
+
+def check_dead(image: Image, node_ids: Iterable[str]) -> Rejection | None:
+    """What is wrong with the names of nodes that are declared dead."""
+    for node_id in node_ids:
+        node = image.node(node_id)
+        if node is None:
+            return unknown_node(node_id)
+        if node.state is NodeState.LEFT:
+            return node_has_left(node_id)
+    return None
 
 
 def gaining_nodes(transition: Transition) -> list[str]:

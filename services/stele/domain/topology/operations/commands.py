@@ -19,10 +19,47 @@ class Join(Command, frozen=True, tag="join", kw_only=True):
     host_id: str = ""
 
 
+class Replace(Command, frozen=True, tag="replace", kw_only=True):
+    """A join that takes the place, the tokens and the data of ``replaced_id``, which is dead for good.
+
+    ``ignore_nodes`` are others that are. With ``force`` what only dead nodes have is given up.
+    """
+
+    node_id: str
+    replaced_id: str
+    cluster: str
+    address: str
+    dc: str
+    rack: str
+    ignore_nodes: tuple[str, ...] = ()
+    force: bool = False
+    supported_features: tuple[str, ...] = ()
+    release_version: str = ""
+    partitioner: str = "Murmur3Partitioner"
+    host_id: str = ""
+
+
 class Leave(Command, frozen=True, tag="leave"):
     """Decommission: the node streams its data to those who take over, then leaves."""
 
     node_id: str
+
+
+class Remove(Command, frozen=True, tag="remove", kw_only=True):
+    """removenode: a node that is dead for good leaves; those who take over stream from who is left.
+
+    ``ignore_nodes`` are others that are dead for good. With ``force`` what only dead nodes have is given up.
+    """
+
+    node_id: str
+    ignore_nodes: tuple[str, ...] = ()
+    force: bool = False
+
+
+class Exclude(Command, frozen=True, tag="exclude"):
+    """excludenode: these nodes are dead for good. Nobody waits for them any more, or serves them again."""
+
+    node_ids: tuple[str, ...]
 
 
 class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
@@ -31,4 +68,4 @@ class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
     name: str
 
 
-OperationCommand = Join | Leave | DropKeyspace
+OperationCommand = Join | Replace | Leave | Remove | Exclude | DropKeyspace

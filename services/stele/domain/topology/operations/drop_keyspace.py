@@ -15,14 +15,19 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import RequestKind, TransitionState
-from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring.facts import PlacementDropped
 from stele.domain.schema.facts import KeyspaceChanged, KeyspaceDropped
-from stele.domain.topology.facts import Subject, Transition, TransitionUnplanned
-from stele.domain.topology.operations.base import Operation, State, unchanged
+from stele.domain.topology.facts import Transition, TransitionUnplanned
+from stele.domain.topology.operations.base import (
+    Operation,
+    State,
+    no_receivers,
+    no_subjects,
+    nobody,
+    unchanged,
+)
 from stele.domain.topology.operations.commands import DropKeyspace
-from stele.domain.topology.rings import Ring
 
 replace = msgspec.structs.replace
 
@@ -47,19 +52,6 @@ def drop_keyspace(context: Context, command: DropKeyspace) -> Decision:
             )
     request = new_request(context, RequestKind.DROP_KEYSPACE, keyspace_id=keyspace.keyspace_id)
     return (request,)
-
-
-def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
-    return ()
-
-
-def nobody(image: Image, requests: list[Request]) -> list[str]:
-    """It starts whoever is down: quorums are fenced, the rest is refused by them."""
-    return []
-
-
-def no_receivers(transition: Transition) -> list[str]:
-    return []
 
 
 def touched(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
@@ -94,7 +86,7 @@ DROP_KEYSPACE: Final = Operation(
     priority=0,
     first=TransitionState.DROP_KEYSPACE,
     states={TransitionState.DROP_KEYSPACE: State()},
-    subjects=subjects,
+    subjects=no_subjects,
     ring_after=unchanged,
     needed=nobody,
     receivers=no_receivers,

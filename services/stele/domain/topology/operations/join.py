@@ -16,7 +16,6 @@ from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.allocation import allocate_tokens
-from stele.domain.ring.strategy import NodeLocation
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.operations.base import (
@@ -24,9 +23,10 @@ from stele.domain.topology.operations.base import (
     State,
     every_member,
     gaining_nodes,
+    location_of,
     planned_sets,
 )
-from stele.domain.topology.operations.commands import Join
+from stele.domain.topology.operations.commands import Join, Replace
 from stele.domain.topology.rings import Ring
 
 MAX_NUM_TOKENS: Final = 1024
@@ -35,35 +35,48 @@ MAX_NUM_TOKENS: Final = 1024
 def join(context: Context, command: Join) -> Decision:
     """Queue the request of a node that may become a member."""
     image = context.image
-    refused = (
+    refused = check_newcomer(image, command) or _check_tokens(image, command)
+    if refused is not None:
+        return refused
+    node = newcomer(context, command, command.num_tokens, command.initial_tokens)
+    return NodeChanged(node), new_request(context, RequestKind.JOIN, node_id=command.node_id)
+
+
+def check_newcomer(
+    image: Image, command: Join | Replace, replaced_id: str = ""
+) -> Rejection | None:
+    """What keeps a node out whatever it is to become, in the order of the reference."""
+    return (
         _check_same_cluster(image, command)
         or _check_names(command)
         or _check_unknown(image, command)
         or _check_host_is_new(image, command)
-        or check_address(image, command.node_id, command.address)
+        or check_address(image, command.node_id, command.address, replaced_id)
         or check_build(
             image,
             f"node '{command.node_id}'",
             command.supported_features,
             command.release_version,
         )
-        or _check_tokens(image, command)
     )
-    if refused is not None:
-        return refused
-    node = Node(
+
+
+def newcomer(
+    context: Context, command: Join | Replace, num_tokens: int, initial_tokens: tuple[int, ...] = ()
+) -> Node:
+    """The row of a node that asks to become a member."""
+    return Node(
         node_id=command.node_id,
         address=command.address,
         dc=command.dc,
         rack=command.rack,
-        num_tokens=len(command.initial_tokens) or command.num_tokens,
-        initial_tokens=tuple(sorted(command.initial_tokens)),
+        num_tokens=len(initial_tokens) or num_tokens,
+        initial_tokens=tuple(sorted(initial_tokens)),
         supported_features=tuple(sorted(command.supported_features)),
         release_version=command.release_version,
         request_id=context.envelope.request_id,
         host_id=command.host_id,
     )
-    return NodeChanged(node), new_request(context, RequestKind.JOIN, node_id=command.node_id)
 
 
 def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
@@ -76,7 +89,7 @@ def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject
     reserved = {token for other in others for token in other.initial_tokens}
     for request in requests:
         node = image.membership.nodes[request.node_id]
-        location = _location(node)
+        location = location_of(node)
         tokens = node.initial_tokens or allocate_tokens(
             ring.tokens,
             ring.locations,
@@ -93,7 +106,7 @@ def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject
 
 def ring_after(image: Image, ring: Ring, joining: tuple[Subject, ...]) -> Ring:
     for subject in joining:
-        location = _location(image.membership.nodes[subject.node_id])
+        location = location_of(image.membership.nodes[subject.node_id])
         ring = ring.with_node(subject.node_id, location, subject.tokens)
     return ring
 
@@ -103,11 +116,7 @@ def receivers(joining: Transition) -> list[str]:
     return sorted({*gaining_nodes(joining), *joining.nodes()})
 
 
-def _location(node: Node) -> NodeLocation:
-    return NodeLocation(dc=node.dc, rack=node.rack)
-
-
-def _check_same_cluster(image: Image, command: Join) -> Rejection | None:
+def _check_same_cluster(image: Image, command: Join | Replace) -> Rejection | None:
     if command.cluster != image.cluster:
         return Rejection(
             "wrong_cluster",
@@ -124,7 +133,7 @@ def _check_same_cluster(image: Image, command: Join) -> Rejection | None:
     return None
 
 
-def _check_names(command: Join) -> Rejection | None:
+def _check_names(command: Join | Replace) -> Rejection | None:
     refused = (
         bad_name("node", command.node_id)
         or bad_name("dc", command.dc)
@@ -141,7 +150,7 @@ def _check_names(command: Join) -> Rejection | None:
     return refused
 
 
-def _check_unknown(image: Image, command: Join) -> Rejection | None:
+def _check_unknown(image: Image, command: Join | Replace) -> Rejection | None:
     node = image.node(command.node_id)
     if node is None:
         return None
@@ -155,7 +164,7 @@ def _check_unknown(image: Image, command: Join) -> Rejection | None:
     )
 
 
-def _check_host_is_new(image: Image, command: Join) -> Rejection | None:
+def _check_host_is_new(image: Image, command: Join | Replace) -> Rejection | None:
     """Data that was a node's once, be it of one that has left, is never another node's."""
     for other in image.membership.nodes.values():
         if other.host_id == command.host_id:

@@ -36,9 +36,15 @@ def leave(context: Context, command: Leave) -> Decision:
         return unknown_node(command.node_id)
     if node.state is NodeState.LEFT:
         return node_has_left(command.node_id)
-    refused = check_no_request(image, node) or _check_enough_remain(image, node)
+    refused = check_no_request(image, node) or check_enough_remain(image, node)
     if refused is not None:
         return refused
+    if node.excluded:
+        return Rejection(
+            "node_excluded",
+            f"Node '{node.node_id}' was declared dead, and gives nobody its data any more.",
+            "Remove or replace it.",
+        )
     if node.state is not NodeState.NORMAL:
         return Rejection(
             "wrong_state",
@@ -65,7 +71,7 @@ def ring_after(image: Image, ring: Ring, leaving: tuple[Subject, ...]) -> Ring:
     return ring
 
 
-def _check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
+def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
     """Counts those who are about to leave as gone, so that two leaves cannot undershoot together."""
     going = {*image.requests.going(), leaving.node_id}
     staying = [n for n in image.membership.normal().values() if n.node_id not in going]
@@ -80,7 +86,7 @@ def _check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
             return Rejection(
                 "too_few_nodes",
                 f"{remaining} nodes would remain in '{leaving.dc}'; replication needs {rf}.",
-                "Add a node to that dc first, or lower the replication factor.",
+                "Add a node to that dc first, replace the node, or lower the replication factor.",
                 {"dc": leaving.dc, "remaining": str(remaining), "replication_factor": str(rf)},
             )
     return None

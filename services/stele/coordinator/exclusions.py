@@ -1,0 +1,82 @@
+"""Nodes that a request declares dead: they are excluded once they have been silent.
+
+This needs no round, since the one that is under way may wait for these very nodes. Who is heard is not
+excluded: then the request is rejected.
+"""
+
+from stele.coordinator.desk import Desk
+from stele.domain.acks import Blocker
+from stele.domain.commands import Rejection
+from stele.domain.names import NodeState
+from stele.domain.requests.commands import RejectRequest
+from stele.domain.requests.facts import Request
+from stele.domain.topology.commands import ExcludeDead
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.planning import plan_group
+
+
+def exclude(desk: Desk) -> None:
+    """Exclude whom pending requests declare dead, where that lets them do what they are for."""
+    for request in desk.seen.image.requests.pending():
+        declared = not_excluded(desk, request)
+        goes_on = bool(OPERATIONS[request.kind].states)
+        if declared:
+            ready = _are_down(desk, request, declared) and (
+                not goes_on or _can_be_planned(desk, request)
+            )
+        else:
+            ready = not goes_on
+        if ready:
+            ids = (request.request_id,)
+            desk.submit(ExcludeDead(desk.seen.term, request.request_id), ids)
+
+
+def not_excluded(desk: Desk, request: Request) -> list[str]:
+    """Whom the request declares dead, and who is not excluded yet."""
+    nodes = desk.seen.image.membership.nodes
+    return [
+        n
+        for n in request.dead_nodes
+        if nodes[n].state is not NodeState.LEFT and not nodes[n].excluded
+    ]
+
+
+def reject(desk: Desk, request_ids: tuple[str, ...], refusal: Rejection) -> None:
+    """End pending requests, with what to do."""
+    for request_id in request_ids:
+        why = f"{refusal.message} {refusal.hint}"
+        desk.submit(RejectRequest(desk.seen.term, request_id, why), (request_id,))
+
+
+def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
+    """Who has just begun to listen has heard nobody: it waits for a sign of life, of the others too."""
+    ids, limits = (request.request_id,), desk.limits
+    waited_s = desk.seen.now_s - desk.waiting_since(f"{request.request_id} down")
+    up = [node_id for node_id in declared if desk.is_up(node_id)]
+    others = [n for n in desk.seen.image.membership.taking_part() if n not in declared]
+    if not up and waited_s > limits.down_after_s and (not others or any(map(desk.is_up, others))):
+        return True
+    if not up and waited_s > limits.dead_node_patience_s:
+        text = f"Nobody is heard: {', '.join(others)} neither."
+        reject(
+            desk, ids, Rejection("nobody_is_up", text, "Start a node that is not dead for good.")
+        )
+    elif not up:
+        desk.wait(f"a sign of life of {', '.join(declared)}", requests=ids)
+    elif waited_s <= 2 * limits.down_after_s:
+        blockers = tuple(Blocker(n, "is up", desk.silent_for_s(n)) for n in up)
+        desk.wait(f"{', '.join(up)} to be down", blockers, ids)
+    else:
+        text = f"{', '.join(up)} is up: it was heard {desk.silent_for_s(up[0]):.1f} s ago."
+        hint = (
+            "Stop it first if it cannot be saved; a node that works leaves by `stele decommission`."
+        )
+        reject(desk, ids, Rejection("is_up", text, hint))
+    return False
+
+
+def _can_be_planned(desk: Desk, request: Request) -> bool:
+    planned = plan_group(desk.seen.image, [request])
+    if planned.transition is None and planned.refusal is not None:
+        reject(desk, (request.request_id,), planned.refusal)
+    return planned.transition is not None

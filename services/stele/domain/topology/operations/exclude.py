@@ -1,0 +1,58 @@
+"""Exclude (excludenode): nodes are declared dead for good, so that nothing waits for them any more.
+
+It is done by the epoch that excludes them.
+"""
+
+from typing import Final
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
+from stele.domain.names import RequestKind
+from stele.domain.requests.rows import new_request
+from stele.domain.topology.operations.base import (
+    Operation,
+    check_dead,
+    no_receivers,
+    no_sets,
+    no_subjects,
+    nobody,
+    unchanged,
+)
+from stele.domain.topology.operations.commands import Exclude
+
+
+def exclude(context: Context, command: Exclude) -> Decision:
+    """Queue the declaration. The coordinator takes it up only while these nodes are down."""
+    image = context.image
+    refused = check_dead(image, command.node_ids)
+    if refused is not None:
+        return refused
+    asked = {*command.node_ids} - image.membership.excluded()
+    if not asked:
+        return Rejection(
+            "nobody_to_exclude",
+            "All of these nodes are excluded already." if command.node_ids else "No node is named.",
+            "`stele nodes` shows who is excluded.",
+        )
+    if not {*image.membership.normal()} - asked:
+        return Rejection(
+            "last_node",
+            "No node would be left.",
+            "Start one of them: a cluster without a node that has its data is lost.",
+        )
+    return (new_request(context, RequestKind.EXCLUDE, dead_nodes=tuple(sorted(asked))),)
+
+
+EXCLUDE: Final = Operation(
+    kind=RequestKind.EXCLUDE,
+    command=Exclude,
+    ask=exclude,
+    priority=0,
+    first=None,
+    states={},
+    subjects=no_subjects,
+    ring_after=unchanged,
+    needed=nobody,
+    receivers=no_receivers,
+    touched=no_sets,
+)

@@ -1,0 +1,92 @@
+"""Remove (removenode): a node that is dead for good leaves, and those who take over stream from who is left.
+
+write_both_read_old -> write_both_read_new -> left_token_ring -> (left)
+failure before write_both_read_new: rollback_to_normal -> (normal, and excluded)
+"""
+
+from typing import Final
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, node_has_left, unknown_node
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.names import NodeState, RequestKind, TransitionState
+from stele.domain.requests.rows import check_no_request, new_request
+from stele.domain.ring import transition
+from stele.domain.topology.operations.base import (
+    Operation,
+    State,
+    check_dead,
+    every_member,
+    gaining_nodes,
+    planned_sets,
+)
+from stele.domain.topology.operations.commands import Remove
+from stele.domain.topology.operations.leave import check_enough_remain, ring_after, subjects
+
+
+def remove(context: Context, command: Remove) -> Decision:
+    """Queue the request to do without a node. The coordinator starts it only while the node is down."""
+    image = context.image
+    node = image.node(command.node_id)
+    if node is None:
+        return unknown_node(command.node_id)
+    if node.state is NodeState.LEFT:
+        return node_has_left(command.node_id)
+    refused = (
+        check_no_request(image, node)
+        or check_dead(image, command.ignore_nodes)
+        or check_enough_remain(image, node)
+    )
+    if refused is not None:
+        return refused
+    if node.state is not NodeState.NORMAL:
+        return Rejection(
+            "wrong_state",
+            f"Node '{node.node_id}' is {node.state}; only a normal node can be removed.",
+            "Cancel its request: a join that is undone leaves nothing of the node.",
+            {"state": node.state},
+        )
+    changed = msgspec.structs.replace(node, request_id=context.envelope.request_id)
+    request = new_request(
+        context,
+        RequestKind.REMOVE,
+        node_id=node.node_id,
+        removes_node=True,
+        dead_nodes=tuple(sorted({node.node_id, *command.ignore_nodes})),
+        force=command.force,
+    )
+    return NodeChanged(changed), request
+
+
+_STATE = TransitionState
+REMOVE: Final = Operation(
+    kind=RequestKind.REMOVE,
+    command=Remove,
+    ask=remove,
+    priority=2,
+    first=_STATE.WRITE_BOTH_READ_OLD,
+    states={
+        _STATE.WRITE_BOTH_READ_OLD: State(
+            node_state=NodeState.REMOVING,
+            delta=transition.write_both_read_old,
+            streams=True,
+            on_success=_STATE.WRITE_BOTH_READ_NEW,
+            on_failure=_STATE.ROLLBACK_TO_NORMAL,
+        ),
+        _STATE.WRITE_BOTH_READ_NEW: State(
+            delta=transition.write_both_read_new, on_success=_STATE.LEFT_TOKEN_RING
+        ),
+        _STATE.LEFT_TOKEN_RING: State(delta=transition.finish, drops_tokens=True),
+        _STATE.ROLLBACK_TO_NORMAL: State(delta=transition.rollback, undoing=True),
+    },
+    done=NodeState.LEFT,
+    undone=NodeState.NORMAL,
+    subjects_work=False,
+    subjects=subjects,
+    ring_after=ring_after,
+    needed=every_member,
+    receivers=gaining_nodes,
+    touched=planned_sets,
+)

@@ -1,0 +1,289 @@
+"""Nodes that are dead for good are removed, replaced or excluded, at every replication factor."""
+
+from typing import Any
+
+import pytest
+
+from stele.coordinator.steps import Limits
+from stele.domain.commands import Cancel, Exclude, Leave, Remove
+from stele.domain.image import Image
+from stele.domain.names import NodeState, RequestStatus, TransitionState
+from stele.domain.topology.rings import ring_now
+from stele.sim.ranges_in_use import sides
+from tests.coordinator.stories import error_of, reach, status_of
+from tests.coordinator.world import World, three_nodes
+
+STATE = TransitionState
+BEFORE = (STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD)
+DOWN_S = Limits().down_after_s + 1
+
+
+def with_dead(rf: int, *dead: str, nodes: str = "b2 c2") -> World:
+    """a1, b1, c1 and more in three racks; of these some have been down for a while."""
+    world = three_nodes(rf)
+    if nodes:
+        world.add(nodes)
+        world.run()
+    for name in dead:
+        world.nodes[name].alive = False
+    world.pass_s(DOWN_S)
+    return world
+
+
+def remove(world: World, node_id: str, **more: Any) -> str:
+    """Ask for it; gives the request's id."""
+    request_id = f"remove-{node_id}"
+    assert world.apply(Remove(node_id=node_id, **more), request_id) is None
+    return request_id
+
+
+def ended(world: World, request_id: str) -> RequestStatus:
+    world.until(lambda: world.image.request(request_id) and not open_(world, request_id), "the end")
+    return status_of(world, request_id)
+
+
+def open_(world: World, request_id: str) -> bool:
+    return status_of(world, request_id) in (RequestStatus.PENDING, RequestStatus.RUNNING)
+
+
+def placements(image: Image) -> dict[str, list[object]]:
+    """Ranges with their readers and writers."""
+    return {
+        name: [(row.start, row.end, sides(row)) for row in image.ring.placements[name].rows]
+        for name in image.schema.replications()
+    }
+
+
+def serve_ring(world: World) -> None:
+    """The placements are those of the ring at rest."""
+    image = world.image
+    for name, replication in image.schema.replications().items():
+        wanted = ring_now(image).placement(replication)
+        assert placements(image)[name] == [(r.start, r.end, sides(r)) for r in wanted.rows]
+
+
+@pytest.mark.parametrize("rf", [2, 3])
+def test_a_dead_node_is_removed(rf: int) -> None:
+    world = with_dead(rf, "b1")
+    assert ended(world, remove(world, "b1")) is RequestStatus.DONE
+    node = world.image.node("b1")
+    assert node is not None
+    assert (node.state, node.tokens, node.excluded) == (NodeState.LEFT, (), False)
+    assert not [order for order in world.orders("b1") if order.request_id == "remove-b1"]
+    serve_ring(world)
+    world.run()
+
+
+@pytest.mark.parametrize("rf", [2, 3])
+def test_a_dead_node_is_replaced_by_one_with_its_address_and_tokens(rf: int) -> None:
+    world = with_dead(rf, "b1")
+    before = world.image.node("b1")
+    assert before is not None
+    assert world.replace("b9", "b1") is None
+    assert ended(world, "replace-b9") is RequestStatus.DONE
+    dead, new = world.image.node("b1"), world.image.node("b9")
+    assert dead is not None and new is not None
+    assert (dead.state, dead.tokens, dead.excluded) == (NodeState.LEFT, (), False)
+    assert (new.state, new.tokens, new.address) == (NodeState.NORMAL, before.tokens, before.address)
+    serve_ring(world)
+    world.run()
+
+
+@pytest.mark.parametrize("operation", ["remove", "replace", "exclude"])
+def test_nobody_is_declared_dead_who_is_heard(operation: str) -> None:
+    world = with_dead(3)
+    request_id = ask(world, operation, "b1")
+    world.pass_s(DOWN_S)
+    assert status_of(world, request_id) is RequestStatus.PENDING
+    assert ended(world, request_id) is RequestStatus.FAILED
+    assert error_of(world, request_id).startswith("b1 is up: it was heard ")
+    assert not world.image.membership.excluded()
+
+
+def ask(world: World, operation: str, node_id: str) -> str:
+    if operation == "remove":
+        return remove(world, node_id)
+    if operation == "replace":
+        assert world.replace("b9", node_id) is None
+        return "replace-b9"
+    assert world.apply(Exclude((node_id,)), "exclude") is None
+    return "exclude"
+
+
+@pytest.mark.parametrize("operation", ["remove", "replace", "exclude"])
+def test_a_coordinator_that_has_just_started_listens_before_it_believes(operation: str) -> None:
+    """It has heard nobody yet, so all look dead to it."""
+    world = with_dead(3)
+    world.replace_brain()
+    request_id = ask(world, operation, "b1")
+    world.pass_s(1)
+    assert status_of(world, request_id) is RequestStatus.PENDING
+    assert ended(world, request_id) is RequestStatus.FAILED
+
+
+@pytest.mark.parametrize("operation", ["remove", "replace"])
+def test_what_only_the_dead_node_has_is_given_up_by_force_alone(operation: str) -> None:
+    world = with_dead(1, "b1")
+    request_id = ask(world, operation, "b1")
+    assert ended(world, request_id) is RequestStatus.FAILED
+    assert "may have acknowledged writes that only b1 has" in error_of(world, request_id)
+    assert not world.image.membership.excluded()
+    world.run()
+    if operation == "remove":
+        request_id = "forced"
+        assert world.apply(Remove(node_id="b1", force=True), request_id) is None
+    else:
+        assert world.replace("b10", "b1", force=True) is None
+        request_id = "replace-b10"
+    assert ended(world, request_id) is RequestStatus.DONE
+    request = world.image.request(request_id)
+    assert request is not None and request.force
+    serve_ring(world)
+    world.run()
+
+
+@pytest.mark.parametrize("operation", ["remove", "replace"])
+def test_with_two_of_three_replicas_dead_acknowledged_writes_may_be_lost(operation: str) -> None:
+    """a1 alone is left of a range of theirs, and a write may have been acknowledged by b1 and c1."""
+    world = with_dead(3, "b1", "c1", nodes="")
+    assert world.apply(Exclude(("c1",)), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    if operation == "remove":
+        refused = world.apply(Remove(node_id="b1"))
+        assert refused is not None and refused.code == "too_few_nodes"
+        return
+    request_id = ask(world, operation, "b1")
+    assert ended(world, request_id) is RequestStatus.FAILED
+    assert "only b1, c1 has" in error_of(world, request_id)
+
+
+def test_a_dead_bystander_keeps_others_from_starting_until_it_is_excluded() -> None:
+    world = with_dead(3, "b1")
+    world.add("a2")
+    assert ended(world, "join-a2") is RequestStatus.FAILED
+    error = error_of(world, "join-a2")
+    assert error.startswith("Canceled. Dead nodes: b1. ")
+    assert "`stele exclude b1`" in error
+    assert world.apply(Exclude(("b1",)), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    world.add("a3")
+    took_s = world.until(lambda: status_of(world, "join-a3") is RequestStatus.DONE, "the join")
+    assert took_s < Limits().barrier_patience_s, "it waits for nobody who is excluded"
+    assert world.state("b1") is NodeState.NORMAL
+    serve_ring(world)
+
+
+@pytest.mark.parametrize("operation", ["remove", "replace"])
+def test_a_request_names_the_other_dead_nodes_itself(operation: str) -> None:
+    world = with_dead(3, "a1", "b1", nodes="a2 b2 c2 a3 b3 c3")
+    request_id = ask(world, operation, "b1")
+    assert ended(world, request_id) is RequestStatus.FAILED
+    assert "Dead nodes: a1" in error_of(world, request_id)
+    assert world.apply(Remove(node_id="b1", ignore_nodes=("a1",), force=True), "again") is None
+    assert ended(world, "again") is RequestStatus.DONE
+    assert world.image.membership.excluded() == {"a1"}
+    assert ended(world, remove(world, "a1", force=True)) is RequestStatus.DONE
+    assert not world.image.membership.excluded()
+
+
+@pytest.mark.parametrize("state", BEFORE)
+def test_a_replacing_node_that_dies_is_undone_and_the_dead_one_can_be_replaced_again(
+    state: TransitionState,
+) -> None:
+    world = with_dead(3, "b1")
+    before = placements(world.image)
+    assert world.replace("b9", "b1") is None
+    world.nodes["b9"].mute = True
+    reach(world, "replace-b9", state, fenced=False)
+    world.nodes["b9"].alive = False
+    assert ended(world, "replace-b9") is RequestStatus.FAILED
+    assert world.state("b9") is NodeState.LEFT
+    node = world.image.node("b1")
+    assert node is not None
+    assert (node.state, node.excluded) == (NodeState.NORMAL, True)
+    assert placements(world.image) == before
+    assert world.replace("b10", "b1") is None
+    assert ended(world, "replace-b10") is RequestStatus.DONE
+    serve_ring(world)
+
+
+def test_a_cancelled_removal_gives_back_the_placements_and_keeps_the_node_out() -> None:
+    world = with_dead(3, "b1")
+    before = placements(world.image)
+    for name in ("a1", "b2", "c1", "c2"):
+        world.nodes[name].mute = True
+    request_id = remove(world, "b1")
+    reach(world, request_id, STATE.WRITE_BOTH_READ_OLD)
+    assert world.state("b1") is NodeState.REMOVING
+    assert placements(world.image) != before
+    assert world.apply(Cancel(request_id), "cancel") is None
+    assert ended(world, request_id) is RequestStatus.CANCELLED
+    assert placements(world.image) == before
+    assert world.image.membership.excluded() == {"b1"}
+
+
+def test_a_node_that_comes_back_after_it_was_excluded_holds_up_nobody() -> None:
+    world = with_dead(3, "b1")
+    assert world.apply(Exclude(("b1",)), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    world.nodes["b1"].alive, world.nodes["b1"].applies = True, False
+    world.add("a2")
+    took_s = world.until(lambda: status_of(world, "join-a2") is RequestStatus.DONE, "the join")
+    assert took_s < Limits().barrier_patience_s
+    assert ended(world, remove(world, "b1")) is RequestStatus.DONE
+    assert world.state("b1") is NodeState.LEFT
+
+
+def test_only_one_request_at_a_time_is_about_a_dead_node() -> None:
+    world = with_dead(3, "b1")
+    remove(world, "b1")
+    refused = world.replace("b9", "b1")
+    assert refused is not None and refused.code == "request_in_progress"
+    again = world.apply(Remove(node_id="b1"))
+    assert again is not None and again.code == "request_in_progress"
+
+
+def test_who_replaces_stands_where_the_dead_one_stood() -> None:
+    world = with_dead(3, "b1")
+    node = world.image.node("b1")
+    assert node is not None
+    for name, dead, rack, code in (
+        ("b8", "b7", "b", "unknown_node"),
+        ("b9", "b1", "c", "wrong_place"),
+        ("b10", "b1", "b", ""),
+    ):
+        refused = world.replace(name, dead, rack=rack)
+        assert ("" if refused is None else refused.code) == code
+
+
+def test_too_few_nodes_are_left_to_remove_one() -> None:
+    world = with_dead(3, "b1", nodes="")
+    refused = world.apply(Remove(node_id="b1"))
+    assert refused is not None and refused.code == "too_few_nodes"
+    assert "replace the node" in refused.hint
+    assert world.replace("b9", "b1") is None
+    assert ended(world, "replace-b9") is RequestStatus.DONE
+
+
+def test_an_excluded_node_neither_leaves_nor_counts_for_room() -> None:
+    world = with_dead(3, "b1")
+    assert world.apply(Exclude(("b1",)), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    refused = world.apply(Leave("b1"))
+    assert refused is not None and refused.code == "node_excluded"
+    again = world.apply(Exclude(("b1",)))
+    assert again is not None and again.code == "nobody_to_exclude"
+
+
+def test_a_removed_node_leaves_nothing_to_do_behind() -> None:
+    """It had ranges that it lost while it was excluded, and so would be to clean up."""
+    world = with_dead(3, "b1")
+    assert world.apply(Exclude(("b1",)), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    world.add("b3")
+    assert ended(world, "join-b3") is RequestStatus.DONE
+    node = world.image.node("b1")
+    assert node is not None and node.cleanup_since > 0
+    assert ended(world, remove(world, "b1")) is RequestStatus.DONE
+    node = world.image.node("b1")
+    assert node is not None and node.cleanup_since == 0
