@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 from stele.coordinator.steps import Limits
-from stele.domain.commands import Cancel, Exclude, Leave, Remove
+from stele.domain import decide
+from stele.domain.commands import (
+    AnnounceNode,
+    Cancel,
+    EnableFeatures,
+    Exclude,
+    Leave,
+    Remove,
+)
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from stele.domain.topology.rings import ring_now
@@ -287,3 +295,24 @@ def test_a_removed_node_leaves_nothing_to_do_behind() -> None:
     assert ended(world, remove(world, "b1")) is RequestStatus.DONE
     node = world.image.node("b1")
     assert node is not None and node.cleanup_since == 0
+
+
+def test_a_feature_is_enabled_without_those_who_are_excluded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decide, "KNOWN_FEATURES", frozenset({"tablets"}))
+    world = with_dead(3, "b1")
+    for name in ("a1", "b2", "c1", "c2"):
+        node = world.image.membership.nodes[name]
+        said = AnnounceNode(
+            node_id=name,
+            address=node.address,
+            supported_features=("tablets",),
+            host_id=node.host_id,
+        )
+        assert world.apply(said) is None
+    refused = world.apply(EnableFeatures(("tablets",)))
+    assert refused is not None and refused.details["nodes"] == "b1"
+    assert world.apply(Exclude(("b1",)), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    assert world.apply(EnableFeatures(("tablets",))) is None

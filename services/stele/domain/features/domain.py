@@ -112,9 +112,14 @@ def diff(before: FeaturesImage, after: FeaturesImage) -> Json:
 
 
 def _nodes_without(context: Context, feature: str) -> list[str]:
+    """Excluded nodes serve nothing any more, so what they support does not matter."""
     nodes = context.image.membership.nodes
     members = (nodes[n] for n in sorted(nodes) if nodes[n].state is not NodeState.LEFT)
-    return [node.node_id for node in members if feature not in node.supported_features]
+    return [
+        node.node_id
+        for node in members
+        if not node.excluded and feature not in node.supported_features
+    ]
 
 
 def _services_without(context: Context, feature: str) -> list[str]:
