@@ -5,13 +5,15 @@ from typing import Final
 
 from stele.domain import commands
 from stele.domain.image import Image
+from stele.domain.requests.ids import named
+from stele.sim.declared import declare, gone, may_be_declared
 from stele.sim.kernel import us
 from stele.sim.process import Process
 from stele.sim.scenario import Action
-from stele.sim.world import DC, World, join_command
+from stele.sim.world import DC, World, join_command, replace_command
 
 MAX_GONE: Final = 1
-"""Nodes that may lose their disk in one run: with two, quorums of three would be gone for good."""
+"""Nodes without a disk that are members at one time: with two, quorums of three would be gone for good."""
 
 NOTHING_FROM_LOG: Final = 3
 BARRIER_GAP_S: Final = 0.02
@@ -83,7 +85,7 @@ def _jump(world: World, action: Action, index: int) -> None:
 def _wipe(world: World, action: Action, index: int) -> None:
     """The disk of ``target`` is gone, and with it the node: such a node comes back under a new id only."""
     node = world.nodes.get(action.target)
-    if node is not None and len(world.gone) < MAX_GONE:
+    if node is not None and action.target not in world.gone and len(gone(world)) < MAX_GONE:
         world.faults += 1
         world.trace(f"wipe {action.target}")
         world.gone.add(action.target)
@@ -155,6 +157,36 @@ def _leave(world: World, action: Action, index: int) -> None:
     world.request(commands.Leave(action.target))
 
 
+def _remove(world: World, action: Action, index: int) -> None:
+    """Ask to do without ``target``, which is declared dead (gone: the node that is)."""
+    dead = _declared(world, action)
+    if dead:
+        declare(world, commands.Remove(node_id=dead), dead)
+
+
+def _exclude(world: World, action: Action, index: int) -> None:
+    dead = _declared(world, action)
+    if dead:
+        declare(world, commands.Exclude((dead,)), dead)
+
+
+def _replace(world: World, action: Action, index: int) -> None:
+    """A new node ``text`` starts, and asks to take the place of ``target``."""
+    dead = _declared(world, action)
+    row = world.witness.image.node(dead)
+    if row is not None and action.text not in world.nodes:
+        world.requests += 1
+        world.trace(f"start {action.text}, which asks to replace {dead}")
+        world.declarations[named(f"join {action.text}")] = dead
+        world.add_node(action.text, replace_command(action.text, dead, row.rack))
+
+
+def _declared(world: World, action: Action) -> str:
+    """The node to declare dead; empty when it is out already, or another one is."""
+    found = gone(world) if action.target == "gone" else [action.target]
+    return found[0] if found and may_be_declared(world, found[0]) else ""
+
+
 def _cancel(world: World, action: Action, index: int) -> None:
     """Cancel an unfinished request: the ``number``-th, or whichever there is."""
     unfinished = world.witness.image.requests.unfinished()
@@ -208,6 +240,9 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "wipe_on": _on_state,
     "join": _join,
     "leave": _leave,
+    "remove": _remove,
+    "replace": _replace,
+    "exclude": _exclude,
     "cancel": _cancel,
     "keyspace": _keyspace,
     "drop": _drop,
@@ -216,5 +251,17 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "barrier": _barrier,
 }
 REQUESTS: Final = frozenset(
-    {"join", "leave", "cancel", "keyspace", "drop", "setting", "bad", "barrier"}
+    {
+        "join",
+        "leave",
+        "remove",
+        "replace",
+        "exclude",
+        "cancel",
+        "keyspace",
+        "drop",
+        "setting",
+        "bad",
+        "barrier",
+    }
 )

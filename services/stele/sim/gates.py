@@ -40,13 +40,14 @@ class Gates:
             return
         self.checks += 1
         members = set(before.membership.taking_part())
-        passed = {n for n in members if self.drained.get(n, 0) >= new.fence_version}
+        passed = self._passed(before, new.fence_version)
         what = f"version {new.fence_version} is fenced when enough have drained the older"
         if new.version > old.version:
             require(
-                passed == members,
+                members <= passed,
                 "I5",
-                f"epoch {after.epoch} takes the fence along when everybody has drained the older",
+                f"epoch {after.epoch} takes the fence along when everybody has drained the older,"
+                " and refuses who is excluded",
                 f"{sorted(members - passed)} have not",
             )
         self._require_gate(before, passed, f"{what} (epoch {after.epoch})")
@@ -58,11 +59,31 @@ class Gates:
             return
         self.checks += 1
         members = set(before.membership.taking_part())
-        if all(self.drained.get(n, 0) >= topology.version for n in members):
+        if members <= self._passed(before, topology.version):
             return
-        passed = {n for n in members if self.seen_epoch.get(n, 0) >= topology.fence_epoch}
+        passed = {
+            n
+            for n in self._passed(before, 0)
+            if self.seen_epoch.get(n, 0) >= topology.fence_epoch
+        }
         what = f"enough nodes know the fence of epoch {topology.fence_epoch}"
         self._require_gate(before, passed, f"{what} before epoch {after.epoch}")
+
+    def _passed(self, image: Image, version: int) -> set[str]:
+        """Who has drained what is older than ``version``, and refuses the excluded nodes that have not.
+
+        An excluded node that has passed, before or after, holds back what is older like any other.
+        """
+        nodes = image.membership.nodes
+        excluded = {n: nodes[n].excluded_since for n in image.membership.excluded()}
+        drained = {
+            n
+            for n in {*image.membership.taking_part(), *excluded}
+            if self.drained.get(n, 0) >= version
+        }
+        late = {n: since for n, since in excluded.items() if self.drained.get(n, 0) < version}
+        newest = max(late.values(), default=0)
+        return {n for n in drained if self.seen_epoch.get(n, 0) >= newest}
 
     def _require_gate(self, image: Image, passed: set[str], expected: str) -> None:
         """Enough of the readers and of the writers, before and after, of each range of this version."""

@@ -15,6 +15,8 @@ class LogChecks:
 
     def check(self, before: Image, after: Image, by_version: Mapping[int, Image]) -> None:
         """``by_version`` has the newest image of each version before ``after``. Raises Violation."""
+        if after.membership is not before.membership:
+            invariants.check_excluded(before, after)
         if after.topology is not before.topology:
             invariants.check_versions(before, after)
             invariants.check_no_way_back(before, after)

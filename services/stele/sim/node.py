@@ -8,7 +8,7 @@ its short flush is over.
 from collections.abc import Callable
 from typing import Final
 
-from stele.domain.commands import Envelope, Join
+from stele.domain.commands import Envelope, Join, Replace
 from stele.domain.facts import Epoch
 from stele.domain.fencing import VersionTracker, check_token, takes_part
 from stele.domain.messages import Ack
@@ -34,7 +34,7 @@ SNAPSHOT_EVERY: Final = 25
 class Node(OrderWorker, Caller, Follower):
     """One data node, by the name that is its node id."""
 
-    join_command: Join | None = None
+    join_command: Join | Replace | None = None
 
     def start(self) -> None:
         self.disk.setdefault("cells", {})
@@ -121,6 +121,7 @@ class Node(OrderWorker, Caller, Follower):
             reply(False)
             return
         self.world.witness.nodes.accepts(self, write)
+        self.world.witness.nodes.serves(self, write.sender)
         self.store(write.key, write.cell)
         self.world.failpoint(self, "after_store")
         reply(True)
@@ -130,6 +131,7 @@ class Node(OrderWorker, Caller, Follower):
 
     async def _serve_read(self, read: ReadCell, reply: Reply) -> None:
         if await self._knows(read) and self._passes(read):
+            self.world.witness.nodes.serves(self, read.sender)
             reply(ReadResult(True, self.cells.get(read.key)))
         else:
             reply(ReadResult(False))
@@ -143,9 +145,14 @@ class Node(OrderWorker, Caller, Follower):
         return self.serving
 
     def _passes(self, request: WriteCell | ReadCell) -> bool:
-        if not self.knows_as_member(request.sender):
+        if self.is_excluded() or not self.knows_as_member(request.sender):
             return False
         return check_token(self.image, request.key[0], request.token, request.version) is None
+
+    def is_excluded(self) -> bool:
+        """It was declared dead, as far as it knows."""
+        node = self.image.node(self.name)
+        return node is not None and node.excluded
 
     def knows_as_member(self, sender: str) -> bool:
         return takes_part(self.image, sender)

@@ -145,6 +145,18 @@ class NodeWitness:
             f"it took one of version {write.version}",
         )
 
+    def serves(self, node: "Node", sender: str) -> None:
+        """I6: who is declared dead neither serves nor is served where that is known."""
+        self.checks += 1
+        for name in (node.name, sender):
+            row = node.image.node(name)
+            require(
+                row is None or not row.excluded_since,
+                "I6",
+                f"{node.name} serves {sender} while neither is excluded",
+                f"{name} is since epoch {row and row.excluded_since}",
+            )
+
     def _changed_in(self, keyspace_id: str, token: int, version: int, fence: int) -> int | None:
         """The newest version after ``version`` and up to ``fence`` that changed the row, or dropped it."""
         for later in range(min(fence, max(self.gates.by_version)), version, -1):

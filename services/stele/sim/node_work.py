@@ -174,6 +174,9 @@ class OrderWorker(Follower):
     def store(self, key: Key, cell: Cell) -> None:
         raise NotImplementedError
 
+    def is_excluded(self) -> bool:
+        raise NotImplementedError
+
     def flushes_older(self, range_: Range, version: int) -> bool:
         raise NotImplementedError
 
@@ -201,7 +204,7 @@ class OrderWorker(Follower):
 
     async def source_ready(self, pull: PullRange) -> bool:
         """The order's epoch is applied, and the writes that were routed before the step are on the disk."""
-        if not await self.epoch_reached(pull.epoch):
+        if not await self.epoch_reached(pull.epoch) or self.is_excluded():
             return False
         range_ = Range(pull.start, pull.end)
         while True:

@@ -61,6 +61,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     faults: dict[str, int] = {}
     fault_every_s: float = 0.0
     request_every_s: float = 5.0
+    dead_every_s: float = 0.0
+    """Seconds between two declarations that a node is dead."""
     longest_s: float = 0.0
     """Longest crash, pause or partition."""
     clocks: ClockError = FAIR_CLOCK
@@ -70,7 +72,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 _ROUGH_FAULTS: Final = {"crash": 4, "pause": 3, "cut": 3, "leader": 1, "jump": 1, "trap": 4}
 _STORM_FAULTS: Final = {**_ROUGH_FAULTS, "wipe": 1, "wipe_on": 1, "trap": 6}
 PROFILES: Final = {
-    "calm": Profile(weather=Weather(delay_s=0.002)),
+    "calm": Profile(weather=Weather(delay_s=0.002), dead_every_s=30.0),
     "rough": Profile(
         weather=Weather(
             loss=0.02,
@@ -84,6 +86,7 @@ PROFILES: Final = {
         ),
         faults=_ROUGH_FAULTS,
         fault_every_s=5.0,
+        dead_every_s=20.0,
         longest_s=15.0,
         clocks=ClockError(skew_ms=2_000, drift_ppm=1_000),
     ),
@@ -100,6 +103,7 @@ PROFILES: Final = {
         ),
         faults=_STORM_FAULTS,
         fault_every_s=3.0,
+        dead_every_s=15.0,
         longest_s=60.0,
         clocks=ClockError(skew_ms=600_000, drift_ppm=200_000),
     ),
@@ -148,6 +152,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
         drivers=random.choice((2, 3)),
     )
     actions = [*_requests(random, rules, base), *_faults(random, rules, base)]
+    actions += _dead_nodes(Random(f"dead/{profile}/{seed}"), rules, base)
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)
     return msgspec.structs.replace(base, clocks=clocks, actions=tuple(actions))
@@ -240,6 +245,30 @@ def _faults(random: Random, rules: Profile, base: Scenario) -> list[Action]:
         else:
             found.append(Action(at_s, kind, random.choice(processes), seconds))
     return found
+
+
+def _dead_nodes(random: Random, rules: Profile, base: Scenario) -> list[Action]:
+    """Nodes that are gone, or away for long, or well, and what the operator then asks for."""
+    found = list[Action]()
+    faults = ("wipe", "crash", "pause", "cut", "") if rules.faults else ("",)
+    for number, at_s in enumerate(_times(random, rules.dead_every_s, base.duration_s), 1):
+        node = f"n{random.randrange(base.nodes) + 1}"
+        fault, seconds = random.choice(faults), round(15 + 45 * random.random(), 3)
+        if fault:
+            found.append(Action(at_s, fault, node, seconds, random.randrange(4)))
+        target = random.choice((node, node, "gone"))
+        asked_s = round(at_s + 12 * random.random() ** 2, 3)
+        again_s = round(asked_s + 20 * random.random(), 3)
+        kind = random.choice(("remove", "remove", "replace", "replace", "exclude"))
+        found.append(_declaration(asked_s, kind, target, f"x{number}"))
+        found.append(
+            _declaration(again_s, random.choice(("remove", "replace")), target, f"y{number}")
+        )
+    return found
+
+
+def _declaration(at_s: float, kind: str, target: str, new_node: str) -> Action:
+    return Action(at_s, kind, target, text=new_node if kind == "replace" else "")
 
 
 def _process_names(base: Scenario) -> list[str]:

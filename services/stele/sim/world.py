@@ -1,7 +1,7 @@
 """One run's world: all processes, what happens to them, and the way to rest after the faults."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from stele.coordinator.knowledge import Limits, Wait
@@ -10,6 +10,7 @@ from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
 from stele.sim.clients import KEYSPACE, Admin, KvClient
+from stele.sim.declared import exclude_the_gone
 from stele.sim.driver import Driver
 from stele.sim.founding import Founding
 from stele.sim.kernel import Crashed, Kernel, us
@@ -17,7 +18,6 @@ from stele.sim.log import SimLog
 from stele.sim.network import FINE, Network
 from stele.sim.node import Node
 from stele.sim.process import Follower, Process
-from stele.sim.ranges_in_use import Change, changes, majority
 from stele.sim.scenario import Scenario
 from stele.sim.violation import require
 from stele.sim.watcher import Watcher
@@ -52,6 +52,8 @@ class World:
         self.faults = 0
         self.requests = 0
         self.gone = set[str]()
+        self.declarations: dict[str, str] = {}
+        """Request id -> the node that it declares dead."""
         self.traps: list[tuple[str, str, int, float]] = []
         self.writers: list[Writer] = [Writer(f"w{i + 1}", self) for i in range(scenario.writers)]
         self.drivers: list[Driver] = [Driver(f"c{i + 1}", self) for i in range(scenario.drivers)]
@@ -96,7 +98,7 @@ class World:
         ]
         self.found(joins, {KEYSPACE: {DC: min(scenario.rf, scenario.nodes)}})
 
-    def add_node(self, name: str, join: commands.Join | None = None) -> None:
+    def add_node(self, name: str, join: commands.Join | commands.Replace | None = None) -> None:
         """Start a node; with ``join`` it asks to become a member."""
         node = Node(name, self)
         node.join_command = join
@@ -189,7 +191,7 @@ class World:
     # --- the way to rest
 
     def heal(self) -> None:
-        """End all faults, so that everything asked for must come to its end (I10)."""
+        """End all faults, so that everything asked for must come to its end (I10). What is gone stays so."""
         self.trace("heal")
         self.traps = []
         self._ambushes = []
@@ -197,23 +199,22 @@ class World:
         self.network.weather = FINE
         for process in self.processes().values():
             self.restart(process)
+        exclude_the_gone(self)
 
     def unfinished(self) -> list[str]:
         """What still keeps the run from being at rest."""
         image = self.witness.image
-        found: list[str] = []
-        if not lost_for_good(self):
-            found = [
-                f"{r.kind} of {r.node_id or r.keyspace_id} is {r.status}"
-                for r in image.requests.unfinished()
-            ]
-            if not image.topology.settled():
-                found.append(f"version {image.topology.version} is not fenced")
-            found += [
-                f"{n} needs cleanup"
-                for n, node in image.membership.normal().items()
-                if node.cleanup_since and n not in self.gone
-            ]
+        found = [
+            f"{r.kind} of {r.node_id or r.keyspace_id or ', '.join(r.dead_nodes)} is {r.status}"
+            for r in image.requests.unfinished()
+        ]
+        if not image.topology.settled():
+            found.append(f"version {image.topology.version} is not fenced")
+        found += [
+            f"{n} needs cleanup"
+            for n, node in image.membership.normal().items()
+            if node.cleanup_since and n not in self.gone
+        ]
         if self.admin.waiting:
             found.append(f"{self.admin.waiting} commands have no answer")
         found += [f"{p.name} is behind" for p in self.followers() if p.image.epoch != image.epoch]
@@ -248,42 +249,6 @@ def states_of(image: Image) -> set[str]:
     return {str(t.state) for t in image.topology.open()} or {IDLE}
 
 
-def lost_for_good(world: World) -> list[str]:
-    """Ranges that wait for a quorum which a node that is gone for good has taken along, past the point of no
-    return: only the operator can help, and the coordinator says whom it misses.
-    """
-    image, gone = world.witness.image, world.gone
-    named = {b.node_id for wait in world.told_by_coordinator() for b in wait.blockers} & gone
-    if not named:
-        return []
-    previous = world.witness.nodes.gates.by_version.get(image.topology.version - 1)
-    moved = [] if previous is None else [*changes(previous, image)]
-    return [
-        f"token {change.token} misses {sorted(gone)}"
-        for change in moved
-        for replicas in change.replica_sets()
-        if len(replicas - gone) < majority(len(replicas)) and not _turns_back(image, change)
-    ] + [*_lost_in_plans(image, gone)]
-
-
-def _lost_in_plans(image: Image, gone: set[str]) -> Iterator[str]:
-    """Ranges of open transitions that are read from their new replicas already: also those of keyspaces that
-    are younger than the version before.
-    """
-    for open_ in image.topology.open():
-        for placement, plan in open_.plans.items():
-            for row in plan.rows:
-                reads = image.ring.placements[placement].row_for(row.end).reads
-                replicas = {*row.new}
-                if reads == row.new != row.old and len(replicas - gone) < majority(len(replicas)):
-                    yield f"token {row.end} misses {sorted(replicas & gone)}"
-
-
-def _turns_back(image: Image, change: Change) -> bool:
-    """Before the point of no return nothing is lost: the old replicas alone are read from."""
-    return change.after is not None and change.before[0] == change.after[0] == change.before[1]
-
-
 def join_command(
     name: str, rack: str, num_tokens: int, tokens: tuple[int, ...] = ()
 ) -> commands.Join:
@@ -295,5 +260,17 @@ def join_command(
         rack=rack,
         num_tokens=num_tokens,
         initial_tokens=tokens,
+        host_id=f"host-{name}",
+    )
+
+
+def replace_command(name: str, dead: str, rack: str) -> commands.Replace:
+    return commands.Replace(
+        node_id=name,
+        replaced_id=dead,
+        cluster="sim",
+        address=f"http://{name}",
+        dc=DC,
+        rack=rack,
         host_id=f"host-{name}",
     )
