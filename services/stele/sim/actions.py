@@ -16,6 +16,7 @@ MAX_GONE: Final = 1
 """Nodes without a disk that are members at one time: with two, quorums of three would be gone for good."""
 
 NOTHING_FROM_LOG: Final = 3
+SERVES_PEERS_ALONE: Final = 4
 BARRIER_GAP_S: Final = 0.02
 STRIKE_STEP_S: Final = 0.3
 """About the time between a step's two barriers."""
@@ -52,11 +53,17 @@ def _pause(world: World, action: Action, index: int) -> None:
 
 
 def _cut(world: World, action: Action, index: int) -> None:
-    """Cut the group ``target`` off: 0 both ways, 1 nothing goes in, 2 nothing comes out, 3 from the log."""
+    """Cut the group ``target`` off: 0 both ways, 1 nothing goes in, 2 nothing comes out, 3 from the log, 4 from
+    the log and the coordinators.
+    """
     group = set(action.target.split(","))
     others = {process.name for process in (*world.clients, *world.watchers, world.admin)}
     everybody = {*world.processes(), *others, "log"}
-    rest = everybody - group if action.number != NOTHING_FROM_LOG else {"log"}
+    rest = everybody - group
+    if action.number in (NOTHING_FROM_LOG, SERVES_PEERS_ALONE):
+        rest = {"log"}
+    if action.number == SERVES_PEERS_ALONE:
+        rest |= {driver.name for driver in world.drivers}
     going_in = {(a, b) for a in rest for b in group} if action.number != 2 else set()
     coming_out = {(b, a) for a in rest for b in group} if action.number != 1 else set()
     world.faults += 1

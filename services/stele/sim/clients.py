@@ -43,7 +43,8 @@ class KvClient(Process):
         names = sorted(self.world.nodes)
         return names[int(self.random() * len(names))]
 
-    async def _write(self, keyspace: str, key: str) -> None:
+    async def _write(self, keyspace: str, key: str) -> bool:
+        """True when it was acknowledged."""
         timestamp, data = self.world.next_timestamp(), self.world.witness.data
         cell = Cell(timestamp, f"{self.name}:{timestamp}")
         data.issues(cell)
@@ -57,6 +58,7 @@ class KvClient(Process):
             data.answers(keyspace_id, key, pending.began)
             ended, name = self.world.kernel.now_s, f"{keyspace_id}/{key}"
             data.ends(number, replace(pending, key=name, ended=ended, done=True))
+        return bool(keyspace_id)
 
     async def read(self, keyspace: str, key: str) -> bool:
         """True when a quorum answered; the witness has then checked the answer."""
@@ -89,6 +91,24 @@ class KvClient(Process):
             done=False,
             known=False,
         )
+
+
+class AttachedClient(KvClient):
+    """Writes through one node alone, and knows no other."""
+
+    node_name = ""
+    tries = 0
+    acknowledged = 0
+
+    async def _work(self) -> None:
+        while self.world.clients_work:
+            await self.sleep(THINK_S * 2 * self.random())
+            key = f"key{int(self.random() * self.world.scenario.keys)}"
+            self.tries += 1
+            self.acknowledged += await self._write(KEYSPACE, key)
+
+    def _node(self) -> str:
+        return self.node_name
 
 
 class Admin(Caller):

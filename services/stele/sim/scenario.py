@@ -152,7 +152,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
         drivers=random.choice((2, 3)),
     )
     actions = [*_requests(random, rules, base), *_faults(random, rules, base)]
-    actions += _dead_nodes(Random(f"dead/{profile}/{seed}"), rules, base)
+    actions = _with_dead_nodes(Random(f"dead/{profile}/{seed}"), rules, base, actions)
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)
     return msgspec.structs.replace(base, clocks=clocks, actions=tuple(actions))
@@ -247,15 +247,24 @@ def _faults(random: Random, rules: Profile, base: Scenario) -> list[Action]:
     return found
 
 
-def _dead_nodes(random: Random, rules: Profile, base: Scenario) -> list[Action]:
-    """Nodes that are gone, or away for long, or well, and what the operator then asks for."""
-    found = list[Action]()
+def _with_dead_nodes(
+    random: Random, rules: Profile, base: Scenario, actions: list[Action]
+) -> list[Action]:
+    """Nodes that are gone, or away for long, or well, and what the operator then asks for.
+
+    Of a keyspace with one replica nobody who has data is let go, so mostly there is none.
+    """
+    least_rf = random.choice((1, 2, 2, 2))
+    found = [
+        msgspec.structs.replace(a, number=max(a.number, least_rf)) if a.kind == "keyspace" else a
+        for a in actions
+    ]
     faults = ("wipe", "crash", "pause", "cut", "") if rules.faults else ("",)
     for number, at_s in enumerate(_times(random, rules.dead_every_s, base.duration_s), 1):
         node = f"n{random.randrange(base.nodes) + 1}"
         fault, seconds = random.choice(faults), round(15 + 45 * random.random(), 3)
         if fault:
-            found.append(Action(at_s, fault, node, seconds, random.randrange(4)))
+            found.append(Action(at_s, fault, node, seconds, random.choice((0, 1, 2, 3, 4, 4))))
         target = random.choice((node, node, "gone"))
         asked_s = round(at_s + 12 * random.random() ** 2, 3)
         again_s = round(asked_s + 20 * random.random(), 3)
@@ -264,7 +273,7 @@ def _dead_nodes(random: Random, rules: Profile, base: Scenario) -> list[Action]:
         found.append(
             _declaration(again_s, random.choice(("remove", "replace")), target, f"y{number}")
         )
-    return found
+    return [action for action in found if action.at_s < base.duration_s]
 
 
 def _declaration(at_s: float, kind: str, target: str, new_node: str) -> Action:

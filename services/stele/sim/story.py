@@ -5,15 +5,23 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     cluster A@100 B@200 C@300 rf 2         nodes with their tokens; keyspace ``data``
     join X@150 Y@250                       nodes start and ask to join (node@token,token/rack)
     leave X | cancel X | keyspace k rf 1 | drop k   asked for at once
+    remove X | exclude X                   the same; it says that X is dead for good
+    replace X by Y                         node Y starts and asks to take the place of X
     until write_both_read_old              run until a transition is in that state (``idle``: none is open)
     until X in write_both_read_old         run until that of node X is
     until it waits for X                   run until the coordinator says that it misses X
     until X is done                        run until the newest request of X has ended like that
+    until X is excluded                    run until it is
     X ended because silent                 its request says so
     wait 10                                virtual seconds
     when idle crash coordinator 5          at the next entry of a state (crash, pause, wipe; seconds)
     crash X 5 | pause X 5 | wipe X         now
     cut X from the log 5                   now: it hears nothing new of the log, all else goes on
+    cut X from the coordinators 5          now: they do not hear it, all else goes on
+    cut X from its peers 5                 now: from the other nodes, all else goes on
+    a client writes through X              from now on, one write after the other
+    expect an answer through X             run until one of its writes is acknowledged
+    expect no answer through X for 5       run so long: none of its writes is acknowledged
     refused too_few_nodes                  the newest answer was this rejection
     expect X is left | expect fence is 12 | expect nobody needs cleanup
     epochs                                 commands applied since the last ``epochs``, and their states
@@ -30,13 +38,15 @@ import msgspec
 from stele.domain import commands
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.domain.requests.ids import named
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.sim.actions import ACTIONS, NOTHING_FROM_LOG
-from stele.sim.clients import KEYSPACE
+from stele.sim.clients import KEYSPACE, AttachedClient
+from stele.sim.declared import declare
 from stele.sim.kernel import SECOND, us
 from stele.sim.run import come_to_rest
 from stele.sim.scenario import Action, Scenario
-from stele.sim.world import DC, World, join_command, states_of
+from stele.sim.world import DC, World, join_command, replace_command, states_of
 
 LIMIT_S: Final = 200.0
 """Virtual seconds that an ``until`` waits."""
@@ -92,6 +102,7 @@ class Story:
         self._seed = seed
         self._told = 0
         self._asked: dict[str, str] = {}
+        self._attached: dict[str, AttachedClient] = {}
 
     def play(self, line: Line) -> None:
         for pattern, method in _SENTENCES:
@@ -119,10 +130,20 @@ class Story:
     def ask(self, line: Line, what: str, name: str) -> None:
         if what == "leave":
             self._asked[name] = self.world.request(commands.Leave(name))
+        elif what == "remove":
+            self._asked[name] = declare(self.world, commands.Remove(node_id=name), name)
+        elif what == "exclude":
+            self._asked[name] = declare(self.world, commands.Exclude((name,)), name)
         elif what == "drop":
             self._asked[name] = self.world.request(commands.DropKeyspace(name))
         else:
             self.world.request(commands.Cancel(self._request_of(name)))
+
+    def replace(self, line: Line, dead: str, name: str) -> None:
+        row = self.image.node(dead)
+        rack = "r1" if row is None else row.rack
+        self._asked[dead] = self._asked[name] = named(f"join {name}")
+        self.world.add_node(name, replace_command(name, dead, rack))
 
     def _request_of(self, name: str) -> str:
         node = self.image.node(name)
@@ -160,6 +181,24 @@ class Story:
 
         self._run_until(lambda: current() == status, current)
 
+    def until_excluded(self, line: Line, name: str) -> None:
+        self._run_until(lambda: name in self.image.membership.excluded(), lambda: "it is not")
+
+    def attach(self, line: Line, name: str) -> None:
+        self._attached[name] = self.world.attach_client(name)
+
+    def expect_no_answer(self, line: Line, name: str, seconds: str) -> None:
+        client = self._attached[name]
+        before, tries = client.acknowledged, client.tries
+        self._run(float(seconds))
+        assert client.tries > tries, "it does not write any more"
+        assert client.acknowledged == before, "some were acknowledged"
+
+    def expect_answers(self, line: Line, name: str) -> None:
+        client = self._attached[name]
+        before = client.acknowledged
+        self._run_until(lambda: client.acknowledged > before, lambda: "none is acknowledged")
+
     def wait(self, line: Line, seconds: str) -> None:
         self._run(float(seconds))
 
@@ -174,6 +213,14 @@ class Story:
     def cut_from_log(self, line: Line, who: str, seconds: str) -> None:
         cut = Action(0, "cut", who, float(seconds), NOTHING_FROM_LOG)
         ACTIONS["cut"](self.world, cut, line.number)
+
+    def cut_from(self, line: Line, who: str, others: str, seconds: str) -> None:
+        rest = self.world.drivers if others == "the coordinators" else self.world.nodes.values()
+        names = {process.name for process in rest} - {who}
+        pairs = {pair for name in names for pair in ((who, name), (name, who))}
+        network, kernel = self.world.network, self.world.kernel
+        network.cut(line.number, frozenset(pairs))
+        kernel.at(kernel.now_us + us(float(seconds)), None, network.mend, line.number)
 
     def refused(self, line: Line, code: str) -> None:
         def newest() -> str:
@@ -235,10 +282,12 @@ class Story:
 _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"cluster (.+) rf (\d+)", Story.cluster),
     (r"join (.+)", Story.join),
-    (r"(leave|cancel|drop) (\S+)", Story.ask),
+    (r"(leave|remove|exclude|cancel|drop) (\S+)", Story.ask),
+    (r"replace (\S+) by (\S+)", Story.replace),
     (r"keyspace (\S+) rf (\d+)", Story.keyspace),
     (r"until (\w+)", Story.until),
     (r"until it waits for (\S+)", Story.until_waits),
+    (r"until (\S+) is excluded", Story.until_excluded),
     (r"until (\S+) is (\w+)", Story.until_request),
     (r"until (\S+) in (\w+)", Story.until_in),
     (r"(\S+) ended because (.+)", Story.because),
@@ -246,6 +295,10 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"when (\w+) (crash|pause|wipe) (\w+)(?: ([\d.]+))?", Story.when),
     (r"(crash|pause|wipe) (\w+)(?: ([\d.]+))?", Story.strike),
     (r"cut (\w+) from the log ([\d.]+)", Story.cut_from_log),
+    (r"cut (\w+) from (the coordinators|its peers) ([\d.]+)", Story.cut_from),
+    (r"a client writes through (\w+)", Story.attach),
+    (r"expect no answer through (\w+) for ([\d.]+)", Story.expect_no_answer),
+    (r"expect an answer through (\w+)", Story.expect_answers),
     (r"refused (\w+)", Story.refused),
     (r"expect nobody needs cleanup", Story.expect_clean),
     (r"expect (\w+) is (\w+)", Story.expect),

@@ -9,7 +9,7 @@ from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
-from stele.sim.clients import KEYSPACE, Admin, KvClient
+from stele.sim.clients import KEYSPACE, Admin, AttachedClient, KvClient
 from stele.sim.declared import exclude_the_gone
 from stele.sim.driver import Driver
 from stele.sim.founding import Founding
@@ -107,6 +107,13 @@ class World:
         node.disk["cells"] = {}
         node.boot()
 
+    def attach_client(self, node: str) -> AttachedClient:
+        """A client that writes through this node alone."""
+        client = AttachedClient(f"client of {node}", self)
+        client.node_name = node
+        client.boot()
+        return client
+
     # --- what processes use
 
     def trace(self, text: str) -> None:
@@ -197,7 +204,7 @@ class World:
         self._ambushes = []
         self.network.mend_all()
         self.network.weather = FINE
-        for process in self.processes().values():
+        for process in (*self.processes().values(), self.admin):
             self.restart(process)
         exclude_the_gone(self)
 
