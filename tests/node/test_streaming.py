@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stele.domain.commands import Rollback
+from stele.domain.commands import Exclude, ExcludeDead, Rollback
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.ranges import Range, contains
@@ -181,6 +181,20 @@ async def test_a_source_that_is_down_is_replaced_by_others(cluster: Cluster) -> 
     cluster.down = {"n2"}
     await cluster.stream()
     assert await cluster.at("n4", key) == Cell(5, False, b"v")
+
+
+async def test_nodes_that_are_declared_dead_are_not_asked(cluster: Cluster) -> None:
+    """A host that hangs would take the time in which streaming must show progress."""
+    keys = gained(cluster.world, 30)
+    expected = await fill_by_quorums(cluster, keys)
+    cluster.world.apply(Exclude(("n2",)), "exclude")
+    cluster.world.apply(ExcludeDead(TERM, "exclude"))
+    await cluster.stream()
+    assert {node_id for node_id, _ in cluster.scans} == {"n1", "n3"}
+    affected = [key for key in keys if replaced(cluster.world, key) == "n2"]
+    assert affected
+    for key in affected:
+        assert await cluster.at("n4", key) == expected[key]
 
 
 async def test_too_few_sources_fail_with_their_names(cluster: Cluster) -> None:

@@ -129,7 +129,8 @@ class Streamer:
     async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises StreamFailed, SessionClosedError or StoreError; a second run goes on where it stopped."""
         with self._sessions.enter(order.session) as guard:
-            image, unavailable = self._follower.image, set[str]()
+            image = self._follower.image
+            unavailable = {*image.membership.excluded()}  # a host that hangs would take all the time
             transition = image.topology.of_session(order.session)
             assert transition is not None  # the session is open
             done = self._done_of(order.session)

@@ -141,7 +141,7 @@ class OrderWorker(Follower):
     ) -> str:
         known = tuple(k.keyspace_id for k in self.image.schema.using(placement))
         pull = PullRange(row.start, row.end, placement, known, order.session, order.epoch)
-        failed, answered = set[str](), set[str]()
+        failed, answered = {*self.image.membership.excluded()}, set[str]()
         await self.sleep(ROW_S)
         while True:
             sources, needed = stream_sources(row, self.name, failed)
