@@ -40,15 +40,15 @@ class Gates:
             return
         self.checks += 1
         members = set(before.membership.taking_part())
-        passed = self._passed(before, new.fence_version)
+        passed = self._drained(before, new.fence_version)
         what = f"version {new.fence_version} is fenced when enough have drained the older"
         if new.version > old.version:
             require(
-                members <= passed,
+                members <= self._refusing(before, passed),
                 "I5",
                 f"epoch {after.epoch} takes the fence along when everybody has drained the older,"
                 " and refuses who is excluded",
-                f"{sorted(members - passed)} have not",
+                f"{sorted(members - self._refusing(before, passed))} have not",
             )
         self._require_gate(before, passed, f"{what} (epoch {after.epoch})")
 
@@ -59,31 +59,26 @@ class Gates:
             return
         self.checks += 1
         members = set(before.membership.taking_part())
-        if members <= self._passed(before, topology.version):
+        if members <= self._refusing(before, self._drained(before, topology.version)):
             return
         passed = {
             n
-            for n in self._passed(before, 0)
+            for n in self._drained(before, 0)
             if self.seen_epoch.get(n, 0) >= topology.fence_epoch
         }
         what = f"enough nodes know the fence of epoch {topology.fence_epoch}"
         self._require_gate(before, passed, f"{what} before epoch {after.epoch}")
 
-    def _passed(self, image: Image, version: int) -> set[str]:
-        """Who has drained what is older than ``version``, and refuses the excluded nodes that have not.
+    def _drained(self, image: Image, version: int) -> set[str]:
+        """Who goes by nothing older than ``version``. Who was excluded holds back the older like any other."""
+        nodes = {*image.membership.taking_part(), *image.membership.excluded()}
+        return {n for n in nodes if self.drained.get(n, 0) >= version}
 
-        An excluded node that has passed, before or after, holds back what is older like any other.
-        """
-        nodes = image.membership.nodes
-        excluded = {n: nodes[n].excluded_since for n in image.membership.excluded()}
-        drained = {
-            n
-            for n in {*image.membership.taking_part(), *excluded}
-            if self.drained.get(n, 0) >= version
-        }
-        late = {n: since for n, since in excluded.items() if self.drained.get(n, 0) < version}
-        newest = max(late.values(), default=0)
-        return {n for n in drained if self.seen_epoch.get(n, 0) >= newest}
+    def _refusing(self, image: Image, passed: set[str]) -> set[str]:
+        """Those of them who know of every excluded node that has not passed."""
+        late = image.membership.excluded() - passed
+        newest = max((image.membership.nodes[n].excluded_since for n in late), default=0)
+        return {n for n in passed if self.seen_epoch.get(n, 0) >= newest}
 
     def _require_gate(self, image: Image, passed: set[str], expected: str) -> None:
         """Enough of the readers and of the writers, before and after, of each range of this version."""
@@ -94,8 +89,10 @@ class Gates:
             if in_use.goes_back(earlier, change) or in_use.will_go_back(image, change):
                 continue
             for replicas in change.replica_sets():
+                refusing = self._refusing(image, passed)
                 require(
-                    in_use.holds_back(passed, replicas, image.membership.excluded()),
+                    in_use.holds_back(passed, replicas)
+                    or replicas - image.membership.excluded() <= refusing,
                     "I5",
                     f"{expected}: of {sorted(replicas)}, at token {change.token}",
                     f"only {sorted(passed)} have",

@@ -20,9 +20,9 @@ Sides = tuple[tuple[str, ...], tuple[str, ...]]
 """Readers and writers."""
 
 
-def holds_back(passed: Set[str], replicas: Set[str], excluded: Set[str]) -> bool:
-    """I5: without those who ``passed`` these replicas acknowledge nothing, or all others are excluded."""
-    return len(replicas - passed) < majority(len(replicas)) or replicas - excluded <= passed
+def holds_back(passed: Set[str], replicas: Set[str]) -> bool:
+    """I5: without those who ``passed`` these replicas acknowledge nothing."""
+    return len(replicas - passed) < majority(len(replicas))
 
 
 def majority(count: int) -> int:

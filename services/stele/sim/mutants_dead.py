@@ -1,0 +1,116 @@
+"""Planted bugs of nodes that are declared dead: who is excluded, whom that binds, what takes their place."""
+
+from collections.abc import Set
+from typing import Any, Final
+
+import msgspec
+
+from stele.coordinator import exclusions
+from stele.domain.acks import is_covered
+from stele.domain.fencing import takes_part
+from stele.domain.image import Image
+from stele.domain.membership.facts import Node, NodeChanged
+from stele.domain.membership.image import MembershipImage
+from stele.domain.names import TAKES_PART, RequestKind, TransitionState
+from stele.domain.ring import transition
+from stele.domain.ring.quorum import blocking
+from stele.domain.topology import planning
+from stele.domain.topology import steps as moves
+from stele.domain.topology.draft import Draft
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.sim.patching import Patch
+
+replace = msgspec.structs.replace
+_STATE = TransitionState
+
+
+def excluded_without_listening(patch: Patch) -> None:
+    """Who is declared dead is excluded at once, though it is heard."""
+    patch.attribute(exclusions, "_are_down", lambda desk, request, declared: True)
+
+
+def exclusion_passes_every_barrier(patch: Patch) -> None:
+    """As soon as somebody is excluded, nobody else is waited for."""
+
+    def covered(replicas: Set[str], nodes: Set[str], excluded: Set[str]) -> bool:
+        return bool(excluded) or is_covered(replicas, nodes, excluded)
+
+    patch.function(is_covered, covered)
+
+
+def exclusion_need_not_be_known(patch: Patch) -> None:
+    """A barrier does not wait until its nodes refuse those for whom it does not wait."""
+    patch.attribute(MembershipImage, "last_exclusion", lambda self: 0)
+
+
+def excluded_nodes_are_served(patch: Patch) -> None:
+    """A node that is declared dead, and does not know it, still coordinates requests."""
+
+    def member(image: Image, coordinating: str) -> bool:
+        node = image.node(coordinating)
+        return node is not None and node.state in TAKES_PART
+
+    patch.function(takes_part, member)
+
+
+def excluded_nodes_are_waited_for(patch: Patch) -> None:
+    """Barriers and requests need those who are declared dead."""
+    patch.attribute(Node, "takes_part", lambda self: self.state in TAKES_PART)
+
+
+def undone_removal_makes_a_member_again(patch: Patch) -> None:
+    """The node of a removal that was undone is not excluded any more."""
+    plain = moves._end_request  # noqa: SLF001 - bugs are planted in private places too
+
+    def forgiving(draft: Draft, undone: Transition, request_id: str, **how: bool) -> None:
+        plain(draft, undone, request_id, **how)
+        node = draft.image.node(draft.image.requests.requests[request_id].node_id)
+        if node is not None and node.excluded:
+            draft.add(NodeChanged(replace(node, excluded_since=0)))
+
+    patch.attribute(moves, "_end_request", forgiving)
+
+
+def streams_need_one_source_fewer(patch: Patch) -> None:
+    """What a node pulls may lack a write that was acknowledged."""
+    patch.function(blocking, lambda replicas: max(1, blocking(replicas) - 1) if replicas else 0)
+
+
+def what_only_the_dead_have_is_given_up(patch: Patch) -> None:
+    """Nobody is asked whether the loss of data is accepted."""
+    patch.attribute(planning, "_check_sources", lambda image, planned, requests: None)
+
+
+def replaced_node_keeps_its_tokens(patch: Patch) -> None:
+    """The node whose place was taken stays a member, with the tokens that its successor has too."""
+    plain = moves._nodes  # noqa: SLF001
+
+    def subjects_only(draft: Draft, entering: Transition, state: Any) -> Any:
+        own = entering.nodes()
+        return [fact for fact in plain(draft, entering, state) if fact.node.node_id in own]
+
+    patch.attribute(moves, "_nodes", subjects_only)
+    kept = replace(OPERATIONS[RequestKind.REPLACE], on_done=lambda image, done, epoch: ())
+    patch.item(OPERATIONS, RequestKind.REPLACE, kept)
+
+
+def removal_drops_the_rows_before_streaming(patch: Patch) -> None:
+    """The ranges of a dead node belong to its successors before these have the data."""
+    states: Any = OPERATIONS[RequestKind.REMOVE].states
+    streaming = states[_STATE.WRITE_BOTH_READ_OLD]
+    patch.item(states, _STATE.WRITE_BOTH_READ_OLD, replace(streaming, delta=transition.finish))
+
+
+DEAD_NODE_MUTANTS: Final = (
+    excluded_without_listening,
+    exclusion_passes_every_barrier,
+    exclusion_need_not_be_known,
+    excluded_nodes_are_served,
+    excluded_nodes_are_waited_for,
+    undone_removal_makes_a_member_again,
+    streams_need_one_source_fewer,
+    what_only_the_dead_have_is_given_up,
+    replaced_node_keeps_its_tokens,
+    removal_drops_the_rows_before_streaming,
+)
