@@ -46,7 +46,8 @@ class NodeWitness:
         self._held: dict[str, list[Held]] = defaultdict(list)
         self._fences: dict[str, int] = {}
         self._streamed = set[tuple[str, str]]()
-        self._receivers: dict[str, list[str]] = {}
+        self._receivers: dict[str, dict[str, list[str]]] = {}
+        """By session and placement."""
 
     # --- what nodes do
 
@@ -182,18 +183,21 @@ class NodeWitness:
         """Who gains data when a session opens. What is created later is written to them from the beginning."""
         for transition in image.topology.open():
             if transition.session and transition.session not in self._receivers:
-                rows = [row for plan in transition.plans.values() for row in plan.rows]
-                gaining = {n for row in rows for n in row.new if n not in row.old}
-                self._receivers[transition.session] = sorted(gaining)
+                self._receivers[transition.session] = {
+                    name: sorted({n for row in plan.rows for n in row.new if n not in row.old})
+                    for name, plan in transition.plans.items()
+                }
 
     def _check_streamed(self, before: Image, after: Image) -> None:
-        """I5: reads move only to those who have all the data of the session before."""
+        """I5: reads move only to those who have all the data of the session before, if it is not dropped."""
         for transition in before.topology.open():
             now = after.topology.transitions.get(transition.transition_id)
             moved = now is None or now.state != transition.state
             if not transition.session or transition.mark or not moved:
                 continue
-            for node_id in self._receivers[transition.session]:
+            gaining = self._receivers[transition.session].items()
+            kept = {n for name, nodes in gaining for n in nodes if name in transition.plans}
+            for node_id in sorted(kept):
                 self.checks += 1
                 require(
                     (node_id, transition.session) in self._streamed,

@@ -61,7 +61,7 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
         keyspace_id=requests[0].keyspace_id,
         plans=plans,
     )
-    refused = _check_sources(image, planned, requests)
+    refused = _check_receivers(image, planned, requests) or _check_sources(image, planned, requests)
     if refused is not None:
         return Planned(None, refused)
     return Planned(planned, _check_locks(image, planned) or _check_outcome(image, later, planned))
@@ -169,6 +169,22 @@ def _check_outcome(image: Image, later: Ring, planned: Transition) -> Rejection 
                 "It waits until the operations under way are done.",
             )
     return None
+
+
+def _check_receivers(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
+    """Nobody waits for nodes that are dead, so they cannot take anything over."""
+    dead = image.membership.excluded() | declared_dead(requests)
+    rows = (row for plan in planned.plans.values() for row in plan.rows) if dead else ()
+    gaining = sorted({node for row in rows for node in row.coming()} & dead)
+    if not gaining:
+        return None
+    names = ", ".join(gaining)
+    return Rejection(
+        "dead_would_receive",
+        f"{names} would have to take over ranges, and is declared dead.",
+        f"Replace or remove {names} first.",
+        {"dead": names},
+    )
 
 
 def _check_sources(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
