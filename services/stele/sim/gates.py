@@ -62,9 +62,7 @@ class Gates:
         if members <= self._refusing(before, self._drained(before, topology.version)):
             return
         passed = {
-            n
-            for n in self._drained(before, 0)
-            if self.seen_epoch.get(n, 0) >= topology.fence_epoch
+            n for n in self._drained(before, 0) if self.seen_epoch.get(n, 0) >= topology.fence_epoch
         }
         what = f"enough nodes know the fence of epoch {topology.fence_epoch}"
         self._require_gate(before, passed, f"{what} before epoch {after.epoch}")

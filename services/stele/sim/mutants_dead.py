@@ -33,8 +33,10 @@ def excluded_without_listening(patch: Patch) -> None:
 def exclusion_passes_every_barrier(patch: Patch) -> None:
     """As soon as somebody is excluded, nobody else is waited for."""
 
+    plain = is_covered
+
     def covered(replicas: Set[str], nodes: Set[str], excluded: Set[str]) -> bool:
-        return bool(excluded) or is_covered(replicas, nodes, excluded)
+        return bool(excluded) or plain(replicas, nodes, excluded)
 
     patch.function(is_covered, covered)
 
@@ -63,8 +65,8 @@ def undone_removal_makes_a_member_again(patch: Patch) -> None:
     """The node of a removal that was undone is not excluded any more."""
     plain = moves._end_request  # noqa: SLF001 - bugs are planted in private places too
 
-    def forgiving(draft: Draft, undone: Transition, request_id: str, **how: bool) -> None:
-        plain(draft, undone, request_id, **how)
+    def forgiving(draft: Draft, ending: Transition, request_id: str, **how: bool) -> None:
+        plain(draft, ending, request_id, **how)
         node = draft.image.node(draft.image.requests.requests[request_id].node_id)
         if node is not None and node.excluded:
             draft.add(NodeChanged(replace(node, excluded_since=0)))
@@ -74,7 +76,8 @@ def undone_removal_makes_a_member_again(patch: Patch) -> None:
 
 def streams_need_one_source_fewer(patch: Patch) -> None:
     """What a node pulls may lack a write that was acknowledged."""
-    patch.function(blocking, lambda replicas: max(1, blocking(replicas) - 1) if replicas else 0)
+    plain = blocking
+    patch.function(blocking, lambda replicas: max(1, plain(replicas) - 1) if replicas else 0)
 
 
 def what_only_the_dead_have_is_given_up(patch: Patch) -> None:
@@ -88,7 +91,8 @@ def replaced_node_keeps_its_tokens(patch: Patch) -> None:
 
     def subjects_only(draft: Draft, entering: Transition, state: Any) -> Any:
         own = entering.nodes()
-        return [fact for fact in plain(draft, entering, state) if fact.node.node_id in own]
+        facts: list[Any] = plain(draft, entering, state)
+        return [fact for fact in facts if fact.node.node_id in own]
 
     patch.attribute(moves, "_nodes", subjects_only)
     kept = replace(OPERATIONS[RequestKind.REPLACE], on_done=lambda image, done, epoch: ())

@@ -171,7 +171,9 @@ def _check_outcome(image: Image, later: Ring, planned: Transition) -> Rejection 
     return None
 
 
-def _check_receivers(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
+def _check_receivers(
+    image: Image, planned: Transition, requests: list[Request]
+) -> Rejection | None:
     """Nobody waits for nodes that are dead, so they cannot take anything over."""
     dead = image.membership.excluded() | declared_dead(requests)
     rows = (row for plan in planned.plans.values() for row in plan.rows) if dead else ()

@@ -7,7 +7,8 @@ from typing import Final
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
-from stele.domain.names import RequestKind
+from stele.domain.image import Image
+from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     Operation,
@@ -34,13 +35,25 @@ def exclude(context: Context, command: Exclude) -> Decision:
             "All of these nodes are excluded already." if command.node_ids else "No node is named.",
             "`stele nodes` shows who is excluded.",
         )
-    if not {*image.membership.normal()} - asked:
+    if not _will_be_there(image) - asked:
         return Rejection(
             "last_node",
             "No node would be left.",
             "Start one of them: a cluster without a node that has its data is lost.",
         )
     return (new_request(context, RequestKind.EXCLUDE, dead_nodes=tuple(sorted(asked))),)
+
+
+def _will_be_there(image: Image) -> set[str]:
+    """Normal nodes, and those that are past the point of no return on their way to be that."""
+    coming = {
+        node_id
+        for transition in image.topology.open()
+        if transition.state is TransitionState.WRITE_BOTH_READ_NEW
+        for node_id in transition.nodes()
+        if image.membership.nodes[node_id].state in (NodeState.BOOTSTRAPPING, NodeState.REPLACING)
+    }
+    return ({*image.membership.normal()} | coming) - image.membership.excluded()
 
 
 EXCLUDE: Final = Operation(
