@@ -22,7 +22,7 @@ from stele.domain.topology.commands import (
     Rollback,
 )
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers
 
 __all__ = ["Limits", "Memory", "Observed", "Steps", "next_steps"]
 
@@ -113,6 +113,26 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
         return False
     if transition.mark or not state.streams:
         return True
+    if not _has_streamed(desk, transition):
+        return False
+    if state.needs_subjects_up:
+        # Reads are about to move to them, after which there is no way back.
+        down = desk.down([*transition.nodes()])
+        if down:
+            names = ", ".join(b.node_id for b in down)
+            what = f"{names} to be up before reads move there"
+            desk.wait(what, down, transition.request_ids())
+            return _undo_if_dead(desk, transition)
+    desk.waits_no_more(transition.transition_id)
+    return True
+
+
+def _has_streamed(desk: Desk, transition: Transition) -> bool:
+    """All who gain ranges have the data. It is undone when one of them never will, or was declared dead."""
+    excluded = excluded_receivers(desk.seen.image, transition)
+    if excluded:
+        _undo(desk, transition, f"{', '.join(excluded)} was declared dead", tuple(excluded))
+        return False
     requests = transition.request_ids()
     receivers = OPERATIONS[transition.kind].receivers(transition)
     work = order_work(desk, OrderKind.STREAM, transition.session, requests[0], receivers)
@@ -123,14 +143,6 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
         what = f"stream by {', '.join(b.node_id for b in work.unfinished)}"
         desk.wait(what, work.unfinished, requests)
         return _undo_if_dead(desk, transition)
-    if state.needs_subjects_up:
-        # Reads are about to move to them, after which there is no way back.
-        down = desk.down([*transition.nodes()])
-        if down:
-            names = ", ".join(b.node_id for b in down)
-            desk.wait(f"{names} to be up before reads move there", down, requests)
-            return _undo_if_dead(desk, transition)
-    desk.waits_no_more(transition.transition_id)
     return True
 
 

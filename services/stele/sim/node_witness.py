@@ -205,6 +205,13 @@ class NodeWitness:
                     f"reads move when {node_id} has all data of session {transition.session}",
                     "it has not finished streaming",
                 )
+                row = before.membership.nodes[node_id]
+                require(
+                    not row.excluded_since,
+                    "I5",
+                    f"reads move to {node_id}, which serves them",
+                    f"it is excluded since epoch {row.excluded_since}",
+                )
 
     def _check_in_use(self, before: Image, after: Image) -> None:
         """I3 and I4: no third row of a range can still be acknowledged, at least none that does not meet."""

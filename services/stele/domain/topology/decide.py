@@ -24,7 +24,7 @@ from stele.domain.topology.facts import (
     VersionsChanged,
 )
 from stele.domain.topology.guards import check_fenced, check_term, overtaken
-from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers
 from stele.domain.topology.pieces import opening
 from stele.domain.topology.planning import plan_group
 from stele.domain.topology.steps import enter, move, replace
@@ -150,9 +150,11 @@ def _next_version(context: Context) -> Versions:
 
 
 def _move(draft: Draft, asked: Move) -> bool:
-    """False when the transition is not where the coordinator saw it."""
+    """False when the transition is not where the coordinator saw it, or reads would move to excluded nodes."""
     transition = draft.image.topology.transitions.get(asked.transition_id)
     if transition is None or (transition.state, transition.session) != (asked.state, asked.session):
+        return False
+    if not transition.mark and excluded_receivers(draft.image, transition):
         return False
     move(draft, transition)
     return True

@@ -2,7 +2,9 @@
 
 from typing import Final
 
+from stele.domain.image import Image
 from stele.domain.names import RequestKind
+from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
 from stele.domain.topology.operations.exclude import EXCLUDE
@@ -11,9 +13,18 @@ from stele.domain.topology.operations.leave import LEAVE
 from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
 
-__all__ = ["OPERATIONS", "Operation", "State"]
+__all__ = ["OPERATIONS", "Operation", "State", "excluded_receivers"]
 
 OPERATIONS: Final[dict[RequestKind, Operation]] = {
     operation.kind: operation
     for operation in (REPLACE, JOIN, REMOVE, LEAVE, EXCLUDE, DROP_KEYSPACE)
 }
+
+
+def excluded_receivers(image: Image, transition: Transition) -> list[str]:
+    """Nodes to which reads would move next, and which nobody serves any more, sorted."""
+    operation = OPERATIONS[transition.kind]
+    excluded = image.membership.excluded()
+    if not excluded or not operation.states[transition.state].streams:
+        return []
+    return [node_id for node_id in operation.receivers(transition) if node_id in excluded]
