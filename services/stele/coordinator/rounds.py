@@ -9,7 +9,7 @@ anything moves: else who was left out could still be served.
 from enum import Enum
 
 from stele.coordinator.desk import Desk
-from stele.domain.acks import Barrier, barrier
+from stele.domain.acks import Barrier, barrier, is_covered
 from stele.domain.topology.commands import AdvanceFence, Rollback
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
@@ -94,10 +94,10 @@ def _undo_what_waits(desk: Desk, transition: Transition, dead: set[str]) -> None
     entered = transition.entered_version == image.topology.version
     if transition.mark or state.on_failure is None or not entered:
         return
+    excluded = image.membership.excluded()
     impossible = any(
-        2 * len(replicas - dead) <= len(replicas)
+        not is_covered(replicas, replicas - dead, excluded)
         for replicas in operation.touched(image, transition)
-        if replicas
     )
     if impossible:
         why = f"no quorum without the dead nodes {', '.join(sorted(dead))}"
