@@ -129,6 +129,23 @@ def test_a_coordinator_that_has_just_started_listens_before_it_believes(operatio
     assert ended(world, request_id) is RequestStatus.FAILED
 
 
+@pytest.mark.parametrize("operation", ["remove", "replace", "exclude"])
+def test_a_coordinator_that_was_cut_off_listens_anew_before_it_believes(operation: str) -> None:
+    """Whom it hears first says nothing about the others."""
+    world = with_dead(3)
+    request_id = ask(world, operation, "b1")
+    for node in world.nodes.values():
+        node.alive = False
+    world.pass_s(4 * DOWN_S)
+    for name, node in world.nodes.items():
+        node.alive = name != "b1"
+    world.pass_s(1)
+    world.nodes["b1"].alive = True
+    assert not world.image.membership.excluded()
+    assert ended(world, request_id) is RequestStatus.FAILED
+    assert error_of(world, request_id).startswith("b1 is up: ")
+
+
 @pytest.mark.parametrize("operation", ["remove", "replace"])
 def test_what_only_the_dead_node_has_is_given_up_by_force_alone(operation: str) -> None:
     world = with_dead(1, "b1")

@@ -49,19 +49,21 @@ def reject(desk: Desk, request_ids: tuple[str, ...], refusal: Rejection) -> None
 
 
 def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
-    """Who has just begun to listen has heard nobody: it waits for a sign of life, of the others too."""
+    """Silent for long enough to a coordinator that hears others all the while.
+
+    Who hears nobody, since it has just begun to listen or is cut off, begins to listen anew once it does.
+    """
     ids, limits = (request.request_id,), desk.limits
+    others = [n for n in desk.seen.image.membership.taking_part() if n not in declared]
+    if others and not any(map(desk.is_up, others)):
+        _wait_for_anybody(desk, request, others)
+        return False
+    desk.waits_no_more(f"{request.request_id} others")
     waited_s = desk.seen.now_s - desk.waiting_since(f"{request.request_id} down")
     up = [node_id for node_id in declared if desk.is_up(node_id)]
-    others = [n for n in desk.seen.image.membership.taking_part() if n not in declared]
-    if not up and waited_s > limits.down_after_s and (not others or any(map(desk.is_up, others))):
+    if not up and waited_s > limits.down_after_s:
         return True
-    if not up and waited_s > limits.dead_node_patience_s:
-        text = f"Nobody is heard: {', '.join(others)} neither."
-        reject(
-            desk, ids, Rejection("nobody_is_up", text, "Start a node that is not dead for good.")
-        )
-    elif not up:
+    if not up:
         desk.wait(f"a sign of life of {', '.join(declared)}", requests=ids)
     elif waited_s <= 2 * limits.down_after_s:
         blockers = tuple(Blocker(n, "is up", desk.silent_for_s(n)) for n in up)
@@ -73,6 +75,18 @@ def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
         )
         reject(desk, ids, Rejection("is_up", text, hint))
     return False
+
+
+def _wait_for_anybody(desk: Desk, request: Request, others: list[str]) -> None:
+    ids = (request.request_id,)
+    desk.waits_no_more(f"{request.request_id} down")
+    waited_s = desk.seen.now_s - desk.waiting_since(f"{request.request_id} others")
+    if waited_s <= desk.limits.dead_node_patience_s:
+        desk.wait(f"a sign of life of {', '.join(others)}", requests=ids)
+    else:
+        text = f"Nobody is heard: {', '.join(others)} neither."
+        hint = "Start a node that is not dead for good."
+        reject(desk, ids, Rejection("nobody_is_up", text, hint))
 
 
 def _can_be_planned(desk: Desk, request: Request) -> bool:
