@@ -130,9 +130,8 @@ class Streamer:
         """Raises StreamFailed, SessionClosedError or StoreError; a second run goes on where it stopped."""
         with self._sessions.enter(order.session) as guard:
             image = self._follower.image
-            unavailable = {
-                *image.membership.excluded()
-            }  # a host that hangs would take all the time
+            # A host that is declared dead and hangs would take all the time.
+            unavailable = {*image.membership.excluded()}
             transition = image.topology.of_session(order.session)
             assert transition is not None  # the session is open
             done = self._done_of(order.session)

@@ -184,7 +184,7 @@ def _check_receivers(
     return Rejection(
         "dead_would_receive",
         f"{names} would have to take over ranges, and is declared dead.",
-        f"Replace or remove {names} first.",
+        f"Replace {names} first, which gives nobody else any ranges; or remove it, if that can be planned.",
         {"dead": names},
     )
 
