@@ -19,6 +19,7 @@ from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionRow, stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.planning import given_up
 from stele.log.follower import LogFollower
 from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
@@ -74,17 +75,15 @@ def portions_of(
     Raises StreamFailed where too few sources are left to be sure of every acknowledged write. Who forces it
     gives up what only excluded nodes have: the others must still give all that they have.
     """
-    requests = (image.request(request_id) for request_id in transition.request_ids())
-    forced = any(request is not None and request.force for request in requests)
-    given_up = image.membership.excluded() if forced else frozenset[str]()
+    lost = given_up(image, transition)
     found: dict[tuple[str, tuple[str, ...], int], list[Range]] = defaultdict(list)
     for name, plan in sorted(transition.plans.items()):
         for row in plan.rows:
             if not _gains(row, node_id) or (name, Range(row.start, row.end)) in done:
                 continue
             sources, needed = stream_sources(row, node_id, unavailable)
-            if given_up:
-                needed = min(needed, len({*row.old} - given_up))
+            if lost:
+                needed = min(needed, len({*row.old} - lost))
             if len(sources) < needed:
                 raise StreamFailed(
                     f"({row.start}, {row.end}] needs {needed} of {', '.join(row.old)};"

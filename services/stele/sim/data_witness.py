@@ -41,6 +41,8 @@ class DataWitness:
         self._free_since: dict[str, float] = {}
         """When the name of a dropped keyspace, by its id, was free again."""
         self._routed: dict[Cell, list[str]] = {}
+        self._given_up = set[str]()
+        """Keys of registers that may begin anew, with the ids of their keyspaces."""
 
     def schema_changed(self, before: Image, after: Image) -> None:
         for keyspace_id in {*before.schema.by_id} - {*after.schema.by_id}:
@@ -90,7 +92,15 @@ class DataWitness:
             # Where nobody was told of it, it may have happened too, or may yet.
             open_ = replace(told, ended=math.inf, done=False)
             found += [replace(open_, key=name) for name in sorted(names - {told.key})]
-        self.checks += check_registers(found)
+        self.checks += check_registers([op for op in found if op.key not in self._given_up])
+
+    def gives_up(self, dead: str) -> None:
+        """The operator accepts the loss of what nobody else has."""
+        for key in [*self.acked]:
+            others = (node for node in self.stores if node != dead)
+            if not any(self._timestamp(node, key) >= self.acked[key] for node in others):
+                del self.acked[key]
+                self._given_up.add("/".join(key))
 
     def issues(self, cell: Cell) -> None:
         self.written[cell.timestamp] = cell.value

@@ -10,6 +10,7 @@ from stele.domain.ring.ranges import Range, contains
 from stele.domain.ring.transition import TransitionRow, gained, stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.planning import given_up
 from stele.sim.kernel import Future
 from stele.sim.messages import ONE_PAGE, Cell, Key, PullRange, token_of_key
 from stele.sim.process import Follower, Reply
@@ -141,15 +142,19 @@ class OrderWorker(Follower):
     ) -> str:
         known = tuple(k.keyspace_id for k in self.image.schema.using(placement))
         pull = PullRange(row.start, row.end, placement, known, order.session, order.epoch)
+        transition = self.image.topology.of_session(order.session)
+        lost = frozenset[str]() if transition is None else given_up(self.image, transition)
         failed, answered = {*self.image.membership.excluded()}, set[str]()
         await self.sleep(ROW_S)
         while True:
             sources, needed = stream_sources(row, self.name, failed)
+            if lost:
+                needed = min(needed, len({*row.old} - lost))
             if len(sources) < needed:
                 return f"only {len(sources)} of {needed} sources of ({row.start}, {row.end}] answer"
-            open_sources = [source for source in sources if source not in answered]
             if len(answered & set(sources)) >= needed:
                 return ""
+            open_sources = [source for source in sources if source not in answered]
             source = self.world.nodes[open_sources[0]]
             entries = await self.call(
                 source, source.serve_pull, pull, timeout_s=PULL_TIMEOUT_S

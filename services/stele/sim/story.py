@@ -6,6 +6,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     join X@150 Y@250                       nodes start and ask to join (node@token,token/rack)
     leave X | cancel X | keyspace k rf 1 | drop k   asked for at once
     remove X | exclude X                   the same; it says that X is dead for good
+    remove X with force                    and what only X has is given up
     replace X by Y                         node Y starts and asks to take the place of X
     until write_both_read_old              run until a transition is in that state (``idle``: none is open)
     until X in write_both_read_old         run until that of node X is
@@ -138,6 +139,10 @@ class Story:
             self._asked[name] = self.world.request(commands.DropKeyspace(name))
         else:
             self.world.request(commands.Cancel(self._request_of(name)))
+
+    def force(self, line: Line, name: str) -> None:
+        self.world.witness.data.gives_up(name)
+        self._asked[name] = declare(self.world, commands.Remove(node_id=name, force=True), name)
 
     def replace(self, line: Line, dead: str, name: str) -> None:
         row = self.image.node(dead)
@@ -283,6 +288,7 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"cluster (.+) rf (\d+)", Story.cluster),
     (r"join (.+)", Story.join),
     (r"(leave|remove|exclude|cancel|drop) (\S+)", Story.ask),
+    (r"remove (\S+) with force", Story.force),
     (r"replace (\S+) by (\S+)", Story.replace),
     (r"keyspace (\S+) rf (\d+)", Story.keyspace),
     (r"until (\w+)", Story.until),

@@ -76,6 +76,13 @@ def ring_with_open(image: Image) -> Ring:
     return ring
 
 
+def given_up(image: Image, transition: Transition) -> frozenset[str]:
+    """Nodes whose data is given up: those that are excluded, when who asked accepts that."""
+    requests = (image.request(request_id) for request_id in transition.request_ids())
+    forced = any(request is not None and request.force for request in requests)
+    return image.membership.excluded() if forced else frozenset()
+
+
 def locks(transition: Transition) -> Locks:
     """The ranges that a transition has for itself."""
     return {name: plan.locks for name, plan in transition.plans.items()}
