@@ -252,9 +252,10 @@ def _with_dead_nodes(
 ) -> list[Action]:
     """Nodes that are gone, or away for long, or well, and what the operator then asks for.
 
-    Of a keyspace with one replica nobody who has data is let go, so mostly there is none.
+    Of a keyspace with one replica nobody who has data is let go, so there is mostly none where the first one
+    has more. It locks the least: the others are where most goes on at once.
     """
-    least_rf = random.choice((1, 2, 2, 2))
+    least_rf = min(base.rf, random.choice((1, 2, 2)))
     found = [
         msgspec.structs.replace(a, number=max(a.number, least_rf)) if a.kind == "keyspace" else a
         for a in actions
