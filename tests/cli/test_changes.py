@@ -102,6 +102,34 @@ def test_a_change_says_its_request_id_first_and_follows_to_the_end(
     assert not server.asked_for("/v1/state")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (
+            ("remove", "n4", "--ignore", "n5", "--force"),
+            {"type": "remove", "node_id": "n4", "ignore_nodes": ["n5"], "force": True},
+        ),
+        (("exclude", "n4", "n5"), {"type": "exclude", "node_ids": ["n4", "n5"]}),
+    ],
+)
+def test_dead_nodes_are_named_in_the_command(
+    server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    follows(server, "mine", (8, "pending", ""), (12, "done", ""))
+    ran = stele(*arguments, "--request-id", "mine", "--reason", "its disk broke")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["command"] == command
+    assert sent(server)["reason"] == "its disk broke"
+
+
+def test_force_is_for_a_node_that_replaces_another(server: Server, stele: Stele) -> None:
+    ran = stele("join", "http://n5:1", "--force")
+    assert ran.exit_code == 2
+    assert "--replace NODE" in ran.err
+    assert not server.asked_for("/v1/commands")
+
+
 def test_a_follower_shows_the_state_of_its_own_request_only(server: Server, stele: Stele) -> None:
     """Another transition is under way meanwhile: its state is none of ours."""
     cluster(

@@ -5,8 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from stele.domain.commands import AnnounceNode, Envelope, Join, Outcome, Rejection, Rollback
+from stele.domain.commands import (
+    AnnounceNode,
+    Envelope,
+    Join,
+    Outcome,
+    Rejection,
+    Replace,
+    Rollback,
+)
 from stele.domain.names import NodeState
 from stele.domain.requests.ids import parse
 from stele.log.commander import NotTakenError
@@ -54,6 +63,17 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
     command = log.asked[0].command
     assert isinstance(command, Join)
     assert (command.address, command.rack, command.num_tokens) == ("http://n9", "r9", 8)
+    assert command.host_id == "host-1"
+
+
+async def test_a_node_that_is_to_replace_another_asks_for_its_place(world: World) -> None:
+    log = Log(None)
+    advertised = replace(ADVERTISED, replaced_id="n2")
+    await admit(identity("n9"), advertised, await world.follower(), log, Stop())
+    command = log.asked[0].command
+    assert log.asked[0].request_id == "join-1"
+    assert isinstance(command, Replace)
+    assert (command.replaced_id, command.node_id, command.rack) == ("n2", "n9", "r9")
     assert command.host_id == "host-1"
 
 

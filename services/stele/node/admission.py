@@ -1,7 +1,7 @@
 """How a node becomes known: it asks to join once, and tells later what has changed about it."""
 
 from importlib.metadata import version as installed_version
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -88,30 +88,20 @@ async def admit(
 def _command(identity: Identity, advertised: Advertised, known: Node | None) -> AnyCommand | None:
     """None when there is nothing to say: the row is right, or the node has left."""
     features, release = tuple(sorted(KNOWN_FEATURES)), installed_version("stele")
-    if known is None and advertised.replaced_id:
-        return Replace(
-            node_id=identity.node_id,
-            replaced_id=advertised.replaced_id,
-            cluster=identity.cluster,
-            address=advertised.address,
-            dc=advertised.dc,
-            rack=advertised.rack,
-            supported_features=features,
-            release_version=release,
-            host_id=identity.host_id,
-        )
     if known is None:
-        return Join(
-            node_id=identity.node_id,
-            cluster=identity.cluster,
-            address=advertised.address,
-            dc=advertised.dc,
-            rack=advertised.rack,
-            num_tokens=advertised.num_tokens,
-            supported_features=features,
-            release_version=release,
-            host_id=identity.host_id,
-        )
+        who: dict[str, Any] = {
+            "node_id": identity.node_id,
+            "cluster": identity.cluster,
+            "address": advertised.address,
+            "dc": advertised.dc,
+            "rack": advertised.rack,
+            "supported_features": features,
+            "release_version": release,
+            "host_id": identity.host_id,
+        }
+        if advertised.replaced_id:
+            return Replace(replaced_id=advertised.replaced_id, **who)
+        return Join(num_tokens=advertised.num_tokens, **who)
     said = (known.address, known.supported_features, known.release_version)
     if known.state is NodeState.LEFT or said == (advertised.address, features, release):
         return None

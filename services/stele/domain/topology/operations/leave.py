@@ -92,16 +92,11 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
     return None
 
 
-_STATE = TransitionState
-LEAVE: Final = Operation(
-    kind=RequestKind.LEAVE,
-    command=Leave,
-    ask=leave,
-    priority=3,
-    first=_STATE.WRITE_BOTH_READ_OLD,
-    states={
+def states_of_going(node_state: NodeState) -> dict[TransitionState, State]:
+    """The way out of the ring, in which the node is in this state."""
+    return {
         _STATE.WRITE_BOTH_READ_OLD: State(
-            node_state=NodeState.DECOMMISSIONING,
+            node_state=node_state,
             delta=transition.write_both_read_old,
             streams=True,
             on_success=_STATE.WRITE_BOTH_READ_NEW,
@@ -112,7 +107,17 @@ LEAVE: Final = Operation(
         ),
         _STATE.LEFT_TOKEN_RING: State(delta=transition.finish, drops_tokens=True),
         _STATE.ROLLBACK_TO_NORMAL: State(delta=transition.rollback, undoing=True),
-    },
+    }
+
+
+_STATE: Final = TransitionState
+LEAVE: Final = Operation(
+    kind=RequestKind.LEAVE,
+    command=Leave,
+    ask=leave,
+    priority=3,
+    first=_STATE.WRITE_BOTH_READ_OLD,
+    states=states_of_going(NodeState.DECOMMISSIONING),
     done=NodeState.LEFT,
     undone=NodeState.NORMAL,
     subjects=subjects,

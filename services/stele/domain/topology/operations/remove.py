@@ -13,17 +13,20 @@ from stele.domain.context import Context, Decision, node_has_left, unknown_node
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.rows import check_no_request, new_request
-from stele.domain.ring import transition
 from stele.domain.topology.operations.base import (
     Operation,
-    State,
     check_dead,
     every_member,
     gaining_nodes,
     planned_sets,
 )
 from stele.domain.topology.operations.commands import Remove
-from stele.domain.topology.operations.leave import check_enough_remain, ring_after, subjects
+from stele.domain.topology.operations.leave import (
+    check_enough_remain,
+    ring_after,
+    states_of_going,
+    subjects,
+)
 
 
 def remove(context: Context, command: Remove) -> Decision:
@@ -60,27 +63,13 @@ def remove(context: Context, command: Remove) -> Decision:
     return NodeChanged(changed), request
 
 
-_STATE = TransitionState
 REMOVE: Final = Operation(
     kind=RequestKind.REMOVE,
     command=Remove,
     ask=remove,
     priority=2,
-    first=_STATE.WRITE_BOTH_READ_OLD,
-    states={
-        _STATE.WRITE_BOTH_READ_OLD: State(
-            node_state=NodeState.REMOVING,
-            delta=transition.write_both_read_old,
-            streams=True,
-            on_success=_STATE.WRITE_BOTH_READ_NEW,
-            on_failure=_STATE.ROLLBACK_TO_NORMAL,
-        ),
-        _STATE.WRITE_BOTH_READ_NEW: State(
-            delta=transition.write_both_read_new, on_success=_STATE.LEFT_TOKEN_RING
-        ),
-        _STATE.LEFT_TOKEN_RING: State(delta=transition.finish, drops_tokens=True),
-        _STATE.ROLLBACK_TO_NORMAL: State(delta=transition.rollback, undoing=True),
-    },
+    first=TransitionState.WRITE_BOTH_READ_OLD,
+    states=states_of_going(NodeState.REMOVING),
     done=NodeState.LEFT,
     undone=NodeState.NORMAL,
     subjects_work=False,
