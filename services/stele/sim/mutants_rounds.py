@@ -19,7 +19,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Ack, Order
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.registry import DECISIONS
-from stele.domain.ring.quorum import quorum_of
+from stele.domain.ring.quorum import blocks
 from stele.domain.sessions import SessionManager
 from stele.domain.topology.domain import versions_of
 from stele.domain.topology.facts import Transition, VersionsChanged
@@ -43,12 +43,12 @@ def skip_the_gate(patch: Patch) -> None:
 
 
 def gate_counts_the_old_replicas_only(patch: Patch) -> None:
-    """A quorum of the replicas before is enough, those after are not asked."""
+    """It is enough that the replicas before are held back, those after are not asked."""
 
     def old_only(image: Image, nodes: Set[str], version: int) -> bool:
         open_ = image.topology.open()
         rows = [r for t in open_ for plan in t.plans.values() for r in plan.rows]
-        return all(len(set(r.old) & nodes) >= quorum_of(len(r.old)) for r in rows if r.old)
+        return all(blocks(nodes, {*r.old}) for r in rows if r.old)
 
     patch.function(acks.covers_quorums, old_only)
 
