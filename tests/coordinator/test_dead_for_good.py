@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from stele.coordinator.steps import Limits
+from stele.coordinator.steps import Limits, Observed, next_steps
 from stele.domain import decide
 from stele.domain.commands import (
     AnnounceNode,
@@ -13,6 +13,7 @@ from stele.domain.commands import (
     Exclude,
     Leave,
     Remove,
+    command_name,
 )
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestStatus, TransitionState
@@ -333,3 +334,26 @@ def test_a_feature_is_enabled_without_those_who_are_excluded(
     assert world.apply(Exclude(("b1",)), "exclude") is None
     assert ended(world, "exclude") is RequestStatus.DONE
     assert world.apply(EnableFeatures(("tablets",))) is None
+
+
+def test_a_coordinator_that_slept_listens_anew_before_it_believes() -> None:
+    """It hears the others first; what b1 said meanwhile comes a moment later."""
+    world = with_dead(3)
+    request_id = remove(world, "b1")
+    world.pass_s(1)
+    brain = world.brain
+    slept_to_s = world.now_s + 60
+    for name in ("a1", "c1", "b2", "c2"):
+        brain.acks = brain.acks.with_ack(world.nodes[name].ack(world.image), slept_to_s)
+
+    def commands(now_s: float) -> set[str]:
+        seen = Observed(world.image, brain.acks, brain.reports, brain.term, now_s)
+        steps = next_steps(brain.memory, seen, world.limits)
+        brain.memory = steps.memory
+        return {command_name(envelope.command) for envelope in steps.commands}
+
+    assert "exclude_dead" not in commands(slept_to_s)
+    assert "exclude_dead" not in commands(slept_to_s + 1)
+    for later_s in range(2, 5):
+        assert "exclude_dead" not in commands(slept_to_s + later_s)
+    assert status_of(world, request_id) is RequestStatus.PENDING

@@ -4,6 +4,8 @@ This needs no round, since the one that is under way may wait for these very nod
 excluded: then the request is rejected.
 """
 
+from typing import Final
+
 from stele.coordinator.desk import Desk
 from stele.domain.acks import Blocker
 from stele.domain.commands import Rejection
@@ -14,9 +16,17 @@ from stele.domain.topology.commands import ExcludeDead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import plan_group
 
+AWAY_S: Final = 2.0
+"""A coordinator looks several times a second."""
+LISTENING: Final = " down"
+"""Behind a request's id: since when its dead nodes have been listened for."""
+
 
 def exclude(desk: Desk) -> None:
     """Exclude whom pending requests declare dead, where that lets them do what they are for."""
+    if desk.seen.now_s - desk.memory.looked_at_s > AWAY_S:
+        _listen_anew(desk)
+    desk.remember(looked_at_s=desk.seen.now_s)
     for request in desk.seen.image.requests.pending():
         declared = not_excluded(desk, request)
         goes_on = bool(OPERATIONS[request.kind].states)
@@ -29,6 +39,13 @@ def exclude(desk: Desk) -> None:
         if ready:
             ids = (request.request_id,)
             desk.submit(ExcludeDead(desk.seen.term, request.request_id), ids)
+
+
+def _listen_anew(desk: Desk) -> None:
+    """A process that slept has not read the acks of that time: all seem to have been silent."""
+    listening = [wait for wait in desk.memory.waits if wait.endswith(LISTENING)]
+    for wait in listening:
+        desk.waits_no_more(wait)
 
 
 def not_excluded(desk: Desk, request: Request) -> list[str]:
@@ -59,7 +76,7 @@ def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
         _wait_for_anybody(desk, request, others)
         return False
     desk.waits_no_more(f"{request.request_id} others")
-    waited_s = desk.seen.now_s - desk.waiting_since(f"{request.request_id} down")
+    waited_s = desk.seen.now_s - desk.waiting_since(f"{request.request_id}{LISTENING}")
     up = [node_id for node_id in declared if desk.is_up(node_id)]
     if not up and waited_s > limits.down_after_s:
         return True
@@ -79,7 +96,7 @@ def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
 
 def _wait_for_anybody(desk: Desk, request: Request, others: list[str]) -> None:
     ids = (request.request_id,)
-    desk.waits_no_more(f"{request.request_id} down")
+    desk.waits_no_more(f"{request.request_id}{LISTENING}")
     waited_s = desk.seen.now_s - desk.waiting_since(f"{request.request_id} others")
     if waited_s <= desk.limits.dead_node_patience_s:
         desk.wait(f"a sign of life of {', '.join(others)}", requests=ids)

@@ -78,6 +78,8 @@ class Memory(msgspec.Struct, frozen=True):
     """When it began."""
     left_out: frozenset[str] = frozenset()
     """Nodes that missed a barrier: nobody is patient with them again until they have acknowledged one."""
+    looked_at_s: float = 0.0
+    """The last look. After a longer pause the acks of the time in between may not have been read yet."""
     waits: Map[str, float] = Map()
     """Since when a request or a transition has waited for a node that is down, by its id."""
     next_index: int = 1

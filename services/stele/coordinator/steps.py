@@ -62,6 +62,7 @@ def _at_this_round(memory: Memory, seen: Observed) -> Memory:
         round=round_,
         since_s=seen.now_s,
         left_out=memory.left_out,
+        looked_at_s=memory.looked_at_s,
         waits=Map({w: s for w, s in memory.waits.items() if w.partition(" ")[0] in waits}),
         next_index=memory.next_index,
         orders=Map({w: sent for w, sent in memory.orders.items() if w[2] in sessions}),
