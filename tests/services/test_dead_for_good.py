@@ -61,7 +61,6 @@ async def test_the_dead_are_removed_and_replaced_under_load_and_nothing_is_lost(
         assert await ended(four, asked["request_id"]) == RequestStatus.DONE
         assert state_of(four, "n4") == NodeState.LEFT
         await clients.go_on(50)
-        await clients.is_read(["n1", "n2", "n3"])
 
         port = urlsplit(four.nodes["n3"].url).port
         four.nodes["n3"].kill()
