@@ -4,6 +4,7 @@ Whether a range changed is read off the rows of the images, version by version, 
 """
 
 from stele.domain.image import EMPTY, Image
+from stele.domain.names import NodeState
 from stele.sim import ranges_in_use as in_use
 from stele.sim.ranges_in_use import Sides
 from stele.sim.violation import require
@@ -73,9 +74,11 @@ class Gates:
         return {n for n in nodes if self.drained.get(n, 0) >= version}
 
     def _refusing(self, image: Image, passed: set[str]) -> set[str]:
-        """Those of them who know of every excluded node that has not passed."""
+        """Those of them who know of every excluded node that was a member and has not passed."""
+        nodes = image.membership.nodes
         late = image.membership.excluded() - passed
-        newest = max((image.membership.nodes[n].excluded_since for n in late), default=0)
+        members = [nodes[n] for n in late if nodes[n].state not in (NodeState.NONE, NodeState.LEFT)]
+        newest = max((node.excluded_since for node in members), default=0)
         return {n for n in passed if self.seen_epoch.get(n, 0) >= newest}
 
     def _require_gate(self, image: Image, passed: set[str], expected: str) -> None:
