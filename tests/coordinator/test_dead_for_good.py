@@ -357,3 +357,17 @@ def test_a_coordinator_that_slept_listens_anew_before_it_believes() -> None:
     for later_s in range(2, 5):
         assert "exclude_dead" not in commands(slept_to_s + later_s)
     assert status_of(world, request_id) is RequestStatus.PENDING
+
+
+def test_what_waits_for_the_excluded_and_the_silent_together_turns_round() -> None:
+    """Either alone would leave a quorum; a node that was declared dead meanwhile is as good as silent."""
+    world = with_dead(2, nodes="b2")
+    assert world.apply(Leave("b2"), "leave") is None
+    reach(world, "leave", STATE.WRITE_BOTH_READ_OLD, fenced=False)
+    for name in ("a1", "b2"):
+        world.nodes[name].alive = False
+    assert world.apply(Exclude(("a1",)), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    assert ended(world, "leave") is RequestStatus.FAILED
+    assert "b2" in error_of(world, "leave")
+    serve_ring(world)

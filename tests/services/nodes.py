@@ -58,10 +58,12 @@ class Cluster:
         return self.nodes[node_id]
 
     async def command(self, **command: object) -> dict[str, Any]:
+        """Apply a command; when this is over ``image`` shows it."""
         body = {"request_id": new_request_id(), "command": command}
         async with self.http.post(f"{self.log_url}/v1/commands", json=body) as answer:
             outcome: dict[str, Any] = await answer.json()
         assert outcome["applied"], outcome
+        await until(lambda: self.image.epoch >= outcome["epoch"], "the command's epoch")
         return outcome
 
     async def put(self, node_id: str, key: str, value: bytes) -> tuple[int, dict[str, Any]]:

@@ -96,7 +96,7 @@ def _undo_what_waits(desk: Desk, transition: Transition, dead: set[str]) -> None
         return
     excluded = image.membership.excluded()
     impossible = any(
-        not is_covered(replicas, replicas - dead, excluded)
+        not is_covered(replicas, replicas - dead - excluded, excluded)
         for replicas in operation.touched(image, transition)
     )
     if impossible:
