@@ -77,9 +77,9 @@ def ring_with_open(image: Image) -> Ring:
 
 
 def given_up(image: Image, transition: Transition) -> frozenset[str]:
-    """Nodes whose data is given up: those that are excluded, when who asked accepts that."""
+    """Nodes whose data is given up: those that are excluded, when all who asked accept that."""
     requests = (image.request(request_id) for request_id in transition.request_ids())
-    forced = any(request is not None and request.force for request in requests)
+    forced = all(request is not None and request.force for request in requests)
     return image.membership.excluded() if forced else frozenset()
 
 
@@ -191,7 +191,8 @@ def _check_receivers(
     return Rejection(
         "dead_would_receive",
         f"{names} would have to take over ranges, and is declared dead.",
-        f"Replace {names} first, which gives nobody else any ranges; or remove it, if that can be planned.",
+        f"Ask to remove {names} at the same time, as in `stele remove NODE {' '.join(gaining)}`; or replace"
+        f" {names} first, which gives nobody else any ranges.",
         {"dead": names},
     )
 

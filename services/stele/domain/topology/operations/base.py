@@ -78,7 +78,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     needed: Callable[[Image, list[Request]], list[str]]
     """Nodes without which it does not start, sorted (seed 000: all that are not ignored)."""
     subjects_work: bool = True
-    """Whether its nodes are alive: it is undone when they are not."""
+    """Whether its nodes are alive: it is undone when they are not, and those that are go together."""
     receivers: Callable[[Transition], list[str]]
     """Nodes that must stream, sorted."""
     touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
