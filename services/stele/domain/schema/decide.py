@@ -62,15 +62,15 @@ def _check_replication(image: Image, replication: dict[str, int]) -> Rejection |
             "For example {'dc1': 3}.",
         )
     going = image.requests.going()
-    normal = [n for n in image.membership.normal().values() if n.node_id not in going]
+    holding = [n for n in image.membership.holding().values() if n.node_id not in going]
     for dc, rf in sorted(replication.items()):
-        nodes = sum(1 for node in normal if node.dc == dc)
+        nodes = sum(1 for node in holding if node.dc == dc)
         if nodes < rf:
             return Rejection(
                 "too_few_nodes",
-                f"Replication factor {rf} in '{dc}' needs {rf} normal nodes that stay; "
+                f"Replication factor {rf} in '{dc}' needs {rf} nodes with tokens that stay; "
                 f"there are {nodes}.",
                 "Add nodes to that dc first, or lower the replication factor.",
-                {"dc": dc, "replication_factor": str(rf), "normal_nodes": str(nodes)},
+                {"dc": dc, "replication_factor": str(rf), "nodes": str(nodes)},
             )
     return None

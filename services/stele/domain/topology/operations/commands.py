@@ -56,6 +56,24 @@ class Remove(Command, frozen=True, tag="remove", kw_only=True):
     force: bool = False
 
 
+class MoveNode(Command, frozen=True, tag="move", kw_only=True):
+    """The node takes these tokens in place of its own, while it serves. Without any they are chosen anew."""
+
+    node_id: str
+    tokens: tuple[int, ...] = ()
+
+
+class Rebuild(Command, frozen=True, tag="rebuild", kw_only=True):
+    """A node streams everything that it replicates again, from the others, or from those of ``source_dc``.
+
+    With ``force`` it makes do with the replicas that there are.
+    """
+
+    node_id: str
+    source_dc: str = ""
+    force: bool = False
+
+
 class Exclude(Command, frozen=True, tag="exclude"):
     """excludenode: these nodes are dead for good. Nobody waits for them any more, or serves them again."""
 
@@ -68,4 +86,4 @@ class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
     name: str
 
 
-OperationCommand = Join | Replace | Leave | Remove | Exclude | DropKeyspace
+OperationCommand = Join | Replace | Leave | Remove | MoveNode | Rebuild | Exclude | DropKeyspace
