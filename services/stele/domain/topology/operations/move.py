@@ -31,7 +31,7 @@ from stele.domain.topology.operations.base import (
 )
 from stele.domain.topology.operations.commands import MoveNode
 from stele.domain.topology.operations.members import asked_tokens, check_tokens, normal_member
-from stele.domain.topology.rings import Ring
+from stele.domain.topology.rings import Ring, ring_now
 
 
 def move(context: Context, command: MoveNode) -> Decision:
@@ -49,15 +49,18 @@ def move(context: Context, command: MoveNode) -> Decision:
     refused = check_tokens(image, command.tokens, node.tokens) if command.tokens else None
     if refused is not None:
         return refused
-    if {*command.tokens} == {*node.tokens}:
+    tokens = command.tokens or _chosen(image, ring_now(image), node.node_id)
+    if {*tokens} == {*node.tokens}:
         return Rejection(
             "same_tokens",
-            f"Node '{node.node_id}' has these tokens.",
-            "Name others, or none to let the cluster choose.",
+            f"Node '{node.node_id}' has these tokens."
+            if command.tokens
+            else f"Node '{node.node_id}' has the tokens that it would get if it joined now.",
+            "Name others.",
         )
     changed = msgspec.structs.replace(node, request_id=context.envelope.request_id)
-    tokens = tuple(sorted(command.tokens))
-    request = new_request(context, RequestKind.MOVE, node_id=node.node_id, tokens=tokens)
+    asked = tuple(sorted(command.tokens))
+    request = new_request(context, RequestKind.MOVE, node_id=node.node_id, tokens=asked)
     return NodeChanged(changed), request
 
 
