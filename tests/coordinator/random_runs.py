@@ -55,7 +55,8 @@ class RandomRun:
 
     def act(self) -> None:
         plain = [self.join, self.join, self.leave, self.leave, self.cancel, self.create, self.drop]
-        plain += [self.remove, self.replace, self.exclude, self.move, self.move, self.rebuild]
+        plain += [self.remove, self.remove, self.replace, self.replace, self.exclude]
+        plain += [self.move, self.move, self.rebuild]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         self.chance.choice(plain + (faults if self._faults else []))()
 
@@ -63,7 +64,9 @@ class RandomRun:
         name = f"n{next(self._names)}"
         new_rack = self.chance.random() < 0.15
         rack = f"rack-of-{name}" if new_rack else self.chance.choice(self._racks)
-        self.world.add(name, self.chance.choice(self._dcs), rack)
+        none_yet = not self.world.image.membership.ring_tokens()
+        num_tokens = 2 if none_yet or self.chance.random() < 0.85 else 0
+        self.world.add(name, self.chance.choice(self._dcs), rack, num_tokens)
 
     def leave(self) -> None:
         members = [*self.world.image.membership.normal()]
@@ -77,7 +80,9 @@ class RandomRun:
     def replace(self) -> None:
         for dead in self._dies():
             forced = self.chance.random() < 0.5
-            self.world.replace(f"n{next(self._names)}", dead, force=forced)
+            alike = bool(self.world.image.membership.nodes[dead].tokens)
+            name = f"n{next(self._names)}"
+            self.world.replace(name, dead, force=forced, zero_token=not alike)
 
     def exclude(self) -> None:
         for dead in self._dies():

@@ -111,8 +111,9 @@ PROFILES: Final = {
 DEFAULT_DURATION_S: Final = 60.0
 DEAD_NODES_SHARE: Final = 0.4
 MOVES_SHARE: Final = 0.4
+ZERO_TOKEN_SHARE: Final = 0.3
 MOVE_EVERY_S: Final = 10.0
-"""Moves and rebuilds, in the scenarios that have any."""
+"""Moves and rebuilds, in the scenarios that have any; in a share of these a node without tokens too."""
 BARRIER_EVERY_S: Final = 3.0
 """Linearizable reads; each is up to three that come close together."""
 MAX_NODES: Final = 8
@@ -287,7 +288,7 @@ def _with_dead_nodes(
 
 
 def _moves(random: Random, base: Scenario) -> list[Action]:
-    """Nodes that move, to tokens that are chosen or random ones, and nodes that are rebuilt."""
+    """Nodes that move, to tokens that are chosen or random ones; nodes that are rebuilt; one without tokens."""
     if random.random() >= MOVES_SHARE:
         return []
     found = list[Action]()
@@ -298,6 +299,10 @@ def _moves(random: Random, base: Scenario) -> list[Action]:
         text = ",".join(map(str, tokens)) if kind == "move" else ""
         number = random.randrange(2) if kind == "rebuild" else 0
         found.append(Action(at_s, kind, node, number=number, text=text))
+    if random.random() < ZERO_TOKEN_SHARE:
+        at_s = round(base.duration_s * random.random() / 2, 3)
+        found.append(Action(at_s, "join", "z1", number=0, text="r1"))
+        found.append(Action(round(at_s + 20 * random.random(), 3), "leave", "z1"))
     return found
 
 

@@ -51,7 +51,7 @@ def join(
         node_id: Its name, if not the one that it says; likewise the others.
         dc: Its datacentre.
         rack: Its rack.
-        num_tokens: How many tokens it takes; 16 unless the node says otherwise.
+        num_tokens: How many tokens it takes, none with 0; 16 unless the node says otherwise.
         cluster: The cluster that it means to join.
         replace: A node that is dead for good, whose place, tokens and data it takes.
         ignore: Another node that is dead for good; may be given several times.
@@ -80,6 +80,7 @@ def join(
                     rack=rack or known.rack,
                     ignore_nodes=ignore,
                     force=force,
+                    zero_token=not known.num_tokens,
                     host_id=known.host_id,
                 ),
             )

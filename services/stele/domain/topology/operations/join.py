@@ -78,24 +78,26 @@ def newcomer(
 
 
 def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
-    """The nodes with fresh tokens each, those of the one before counted as taken.
+    """The nodes with fresh tokens each, those of the one before counted as taken; a zero-token node gets none.
 
-    So are those that nodes chose for themselves which are still waiting.
+    Taken are also those that nodes chose for themselves which are still waiting.
     """
     chosen: list[Subject] = []
     reserved = asked_tokens(image)
     for request in requests:
         node = image.membership.nodes[request.node_id]
         location = location_of(node)
-        tokens = node.initial_tokens or allocate_tokens(
-            ring.tokens,
-            ring.locations,
-            node.node_id,
-            location,
-            node.num_tokens,
-            f"{image.cluster_id}/{node.node_id}".encode(),
-            reserved,
-        )
+        tokens = node.initial_tokens
+        if node.num_tokens and not tokens:
+            tokens = allocate_tokens(
+                ring.tokens,
+                ring.locations,
+                node.node_id,
+                location,
+                node.num_tokens,
+                f"{image.cluster_id}/{node.node_id}".encode(),
+                reserved,
+            )
         ring = ring.with_node(node.node_id, location, tokens)
         chosen.append(Subject(request_id=request.request_id, node_id=node.node_id, tokens=tokens))
     return tuple(chosen)
@@ -177,7 +179,15 @@ def _check_host_is_new(image: Image, command: Join | Replace) -> Rejection | Non
 def _check_tokens(image: Image, command: Join) -> Rejection | None:
     if command.initial_tokens:
         return check_tokens(image, command.initial_tokens)
-    return check_num_tokens(command.num_tokens)
+    if command.num_tokens:
+        return check_num_tokens(command.num_tokens)
+    if image.membership.ring_tokens():
+        return None
+    return Rejection(
+        "no_tokens_yet",
+        f"Node '{command.node_id}' takes no tokens, and no node of the cluster has any yet.",
+        "Let a node with tokens join first, and ask again.",
+    )
 
 
 _STATE = TransitionState
