@@ -144,6 +144,44 @@ def test_one_id_is_not_given_to_several_removals(server: Server, stele: Stele) -
     assert not server.asked_for("/v1/commands")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (("move", "n4"), {"type": "move", "node_id": "n4", "tokens": []}),
+        (
+            ("move", "n4", "--tokens=-5,7"),
+            {"type": "move", "node_id": "n4", "tokens": [-5, 7]},
+        ),
+        (
+            ("rebuild", "n4"),
+            {"type": "rebuild", "node_id": "n4", "source_dc": "", "force": False},
+        ),
+        (
+            ("rebuild", "n4", "--source-dc", "dc2", "--force"),
+            {"type": "rebuild", "node_id": "n4", "source_dc": "dc2", "force": True},
+        ),
+    ],
+)
+def test_a_move_and_a_rebuild_are_asked_for_and_followed(
+    server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    follows(server, "mine", (8, "pending", ""), (9, "running", "rebuilding"), (12, "done", ""))
+    ran = stele(*arguments, "--request-id", "mine")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["command"] == command
+    assert ran.out.splitlines()[-1] == "done at epoch 12, 3.0 s after it was asked for"
+
+
+def test_tokens_that_are_no_numbers_are_refused_before_anything_is_sent(
+    server: Server, stele: Stele
+) -> None:
+    ran = stele("move", "n4", "--tokens", "many")
+    assert ran.exit_code == 2
+    assert "'many' is no list of tokens" in ran.err
+    assert not server.asked_for("/v1/commands")
+
+
 def test_force_is_for_a_node_that_replaces_another(server: Server, stele: Stele) -> None:
     ran = stele("join", "http://n5:1", "--force")
     assert ran.exit_code == 2

@@ -8,6 +8,8 @@ from stele.domain.commands import (
     DropKeyspace,
     Exclude,
     Leave,
+    MoveNode,
+    Rebuild,
     Remove,
 )
 from stele.domain.names import RequestStatus
@@ -53,7 +55,8 @@ class RandomRun:
 
     def act(self) -> None:
         plain = [self.join, self.join, self.leave, self.leave, self.cancel, self.create, self.drop]
-        plain += [self.remove, self.replace, self.exclude]
+        plain += [self.remove, self.remove, self.replace, self.replace, self.exclude]
+        plain += [self.move, self.move, self.rebuild]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         self.chance.choice(plain + (faults if self._faults else []))()
 
@@ -61,7 +64,9 @@ class RandomRun:
         name = f"n{next(self._names)}"
         new_rack = self.chance.random() < 0.15
         rack = f"rack-of-{name}" if new_rack else self.chance.choice(self._racks)
-        self.world.add(name, self.chance.choice(self._dcs), rack)
+        none_yet = not self.world.image.membership.ring_tokens()
+        num_tokens = 2 if none_yet or self.chance.random() < 0.85 else 0
+        self.world.add(name, self.chance.choice(self._dcs), rack, num_tokens)
 
     def leave(self) -> None:
         members = [*self.world.image.membership.normal()]
@@ -75,7 +80,9 @@ class RandomRun:
     def replace(self) -> None:
         for dead in self._dies():
             forced = self.chance.random() < 0.5
-            self.world.replace(f"n{next(self._names)}", dead, force=forced)
+            alike = bool(self.world.image.membership.nodes[dead].tokens)
+            name = f"n{next(self._names)}"
+            self.world.replace(name, dead, force=forced, zero_token=not alike)
 
     def exclude(self) -> None:
         for dead in self._dies():
@@ -91,6 +98,24 @@ class RandomRun:
             self.dead.add(dead)
             self.world.nodes[dead].alive = False
         return [dead]
+
+    def move(self) -> None:
+        """To tokens that are chosen, or to others that may be taken."""
+        members = [*self.world.image.membership.normal()]
+        count = self.chance.choice((0, 0, 1, 2, 3))
+        tokens = tuple(self.chance.randint(-(2**63), 2**63 - 1) for _ in range(count))
+        if members:
+            node = self.world.image.membership.nodes[self.chance.choice(members)]
+            kept = node.tokens[:1] if tokens and self.chance.random() < 0.3 else ()
+            self.world.apply(MoveNode(node_id=node.node_id, tokens=(*kept, *tokens)))
+
+    def rebuild(self) -> None:
+        members = [*self.world.image.membership.normal()]
+        source_dc = self.chance.choice(("", "", *DCS))
+        if members:
+            force = self.chance.random() < 0.5
+            asked = Rebuild(node_id=self.chance.choice(members), source_dc=source_dc, force=force)
+            self.world.apply(asked)
 
     def cancel(self) -> None:
         unfinished = self.world.image.requests.unfinished()

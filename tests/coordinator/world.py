@@ -188,7 +188,7 @@ class World:
         """A report of success that was long on its way."""
         self._waiting_reports.append(report_of(order, ReportStatus.SUCCESS))
 
-    def add(self, names: str, dc: str = "dc1", rack: str = "") -> None:
+    def add(self, names: str, dc: str = "dc1", rack: str = "", num_tokens: int = 2) -> None:
         """Start nodes, which ask to join; the rack of ``a1`` is ``a`` unless it is given."""
         for name in names.split():
             self.nodes[name] = SimNode(name)
@@ -198,13 +198,19 @@ class World:
                 address=f"http://{name}",
                 dc=dc,
                 rack=rack or name[0],
-                num_tokens=2,
+                num_tokens=num_tokens,
                 host_id=f"host-{name}",
             )
             assert self.apply(joining, f"join-{name}") is None
 
     def replace(
-        self, name: str, dead: str, *, force: bool = False, rack: str = ""
+        self,
+        name: str,
+        dead: str,
+        *,
+        force: bool = False,
+        rack: str = "",
+        zero_token: bool = False,
     ) -> Rejection | None:
         """Start a node that asks to take the place of a dead one."""
         row = self.image.node(dead) or self.image.membership.nodes["a1"]
@@ -217,6 +223,7 @@ class World:
             dc=row.dc,
             rack=rack or row.rack,
             force=force,
+            zero_token=zero_token,
             host_id=f"host-{name}",
         )
         return self.apply(asked, f"replace-{name}")

@@ -62,7 +62,7 @@ def _join_of(**changes: object) -> Join:
         (_join_of(host_id=""), "host_id_missing"),
         (_join_of(node_id="n1", host_id="host-n1"), "already_known"),
         (_join_of(address="http://n1"), "address_in_use"),
-        (_join_of(num_tokens=0), "bad_num_tokens"),
+        (_join_of(num_tokens=-1), "bad_num_tokens"),
         (_join_of(initial_tokens=(1, 1)), "bad_tokens"),
         (_join_of(initial_tokens=(2**63,)), "bad_tokens"),
         (_join_of(initial_tokens=tuple(range(2000))), "bad_num_tokens"),

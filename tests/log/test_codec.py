@@ -162,6 +162,7 @@ def samples() -> list[commands.AnyCommand]:
         Rollback: Rollback(3, "t", "why", ("a",)),
     }
     plain: dict[object, Any] = {str: "text", int: 12, bool: True, tuple[str, ...]: ("a", "b")}
+    plain[tuple[int, ...]] = (-5, 2**60)
     made = [
         special.get(kind)
         or kind(**{field.name: plain[field.type] for field in msgspec.structs.fields(kind)})

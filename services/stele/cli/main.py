@@ -27,6 +27,8 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("found", "founding:found", "Make the cluster: the first epoch of an empty log."),
     ("join", "topology:join", "Ask for a node to become a member."),
     ("decommission", "topology:decommission", "Have a node hand over its data and leave."),
+    ("move", "topology:move", "Give a node other tokens while it serves."),
+    ("rebuild", "topology:rebuild", "Stream again what a node should have."),
     ("remove", "topology:remove", "Do without a node that is dead for good."),
     ("exclude", "topology:exclude", "Declare nodes dead, so that nothing waits for them."),
     ("cancel", "topology:cancel", "Undo a request before its point of no return."),

@@ -22,6 +22,8 @@ STATE_STYLE = {
     "running": "cyan",
     "bootstrapping": "cyan",
     "decommissioning": "cyan",
+    "moving": "cyan",
+    "rebuilding": "cyan",
     "pending": "yellow",
     "none": "yellow",
     "failed": "red",

@@ -12,6 +12,9 @@ class NodeState(StrEnum):
     DECOMMISSIONING = "decommissioning"
     REMOVING = "removing"
     REPLACING = "replacing"
+    MOVING = "moving"
+    """Its tokens change while it serves (Cassandra's word)."""
+    REBUILDING = "rebuilding"
     NORMAL = "normal"
     LEFT = "left"
 
@@ -26,6 +29,8 @@ class TransitionState(StrEnum):
     """The new replicas alone serve; the transition and its locks stay until that version's fence is known."""
     LEFT_TOKEN_RING = "left_token_ring"  # noqa: S105 - a state, not a secret
     ROLLBACK_TO_NORMAL = "rollback_to_normal"
+    REBUILDING = "rebuilding"
+    """A node streams again what it has; nobody's routing changes."""
     DROP_KEYSPACE = "drop_keyspace"
 
 
@@ -36,6 +41,8 @@ class RequestKind(StrEnum):
     JOIN = "join"
     REMOVE = "remove"
     LEAVE = "leave"
+    MOVE = "move"
+    REBUILD = "rebuild"
     EXCLUDE = "exclude"
     DROP_KEYSPACE = "drop_keyspace"
 
@@ -67,12 +74,17 @@ class ReportStatus(StrEnum):
 
 PARTITIONER: Final = "Murmur3Partitioner"
 
-OWNS_TOKENS: Final = frozenset({NodeState.NORMAL, NodeState.DECOMMISSIONING, NodeState.REMOVING})
+STAYS: Final = frozenset({NodeState.NORMAL, NodeState.MOVING, NodeState.REBUILDING})
+"""States of members that are neither coming nor going."""
+
+OWNS_TOKENS: Final = STAYS | {NodeState.DECOMMISSIONING, NodeState.REMOVING}
 """States in which a node's tokens are part of the ring."""
 
-TAKES_PART: Final = frozenset(
-    {NodeState.NORMAL, NodeState.DECOMMISSIONING, NodeState.BOOTSTRAPPING, NodeState.REPLACING}
-)
+TAKES_PART: Final = STAYS | {
+    NodeState.DECOMMISSIONING,
+    NodeState.BOOTSTRAPPING,
+    NodeState.REPLACING,
+}
 """States in which a node that is not excluded routes requests, and must acknowledge every step."""
 
 UNFINISHED: Final = frozenset({RequestStatus.PENDING, RequestStatus.RUNNING})

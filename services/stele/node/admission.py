@@ -100,7 +100,8 @@ def _command(identity: Identity, advertised: Advertised, known: Node | None) -> 
             "host_id": identity.host_id,
         }
         if advertised.replaced_id:
-            return Replace(replaced_id=advertised.replaced_id, **who)
+            zero_token = not advertised.num_tokens
+            return Replace(replaced_id=advertised.replaced_id, zero_token=zero_token, **who)
         return Join(num_tokens=advertised.num_tokens, **who)
     said = (known.address, known.supported_features, known.release_version)
     if known.state is NodeState.LEFT or said == (advertised.address, features, release):

@@ -25,7 +25,10 @@ class NodeSettings(ServiceSettings):
     dc: str = Field(default="dc1", min_length=1, description="Data center of the node.")
     rack: str = Field(default="r1", min_length=1, description="Rack of the node.")
     num_tokens: int = Field(
-        default=16, ge=1, le=1024, description="Tokens that the node takes when it joins."
+        default=16,
+        ge=0,
+        le=1024,
+        description="Tokens that the node takes when it joins; 0: it coordinates requests and holds no data.",
     )
     replace_node: str = Field(
         default="",

@@ -1,4 +1,4 @@
-"""STREAM orders: pull what this node gains from those who have it, under the operation's session.
+"""STREAM orders: pull what this node gains, or is to have again, under the operation's session.
 
 Everything that was acknowledged before the order's version is pulled; everything since goes to this node
 too, as a write replica. Rows merge by last write wins, so a repetition does no harm. Each page is synced
@@ -16,11 +16,10 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import Range
-from stele.domain.ring.transition import TransitionRow, stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import STREAM_CONCURRENCY, STREAM_MIB_PER_S
-from stele.domain.topology.planning import given_up
+from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.follower import LogFollower
 from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
@@ -71,24 +70,23 @@ class Source(Protocol):
 def portions_of(
     image: Image, transition: Transition, node_id: str, unavailable: Set[str], done: Set[Piece]
 ) -> list[Portion]:
-    """What the node gains in a transition and has not pulled yet.
+    """What the node must pull in a transition and has not pulled yet.
 
-    Raises StreamFailed where too few sources are left to be sure of every acknowledged write. Who forces it
-    gives up what only excluded nodes have: the others must still give all that they have.
+    Raises StreamFailed where too few sources are left to be sure of every acknowledged write.
     """
-    lost = given_up(image, transition)
+    sources_of = OPERATIONS[transition.kind].sources
     found: dict[tuple[str, tuple[str, ...], int], list[Range]] = defaultdict(list)
     for name, plan in sorted(transition.plans.items()):
         for row in plan.rows:
-            if not _gains(row, node_id) or (name, Range(row.start, row.end)) in done:
+            asked = sources_of(image, transition, row, node_id, unavailable)
+            if asked is None or (name, Range(row.start, row.end)) in done:
                 continue
-            sources, needed = stream_sources(row, node_id, unavailable)
-            if lost:
-                needed = min(needed, len({*row.old} - lost))
+            sources, needed = asked
             if len(sources) < needed:
+                others = ", ".join(other for other in row.old if other != node_id)
                 raise StreamFailed(
-                    f"({row.start}, {row.end}] needs {needed} of {', '.join(row.old)};"
-                    f" {', '.join(sorted(unavailable))} gave no data"
+                    f"({row.start}, {row.end}] needs {needed} of {others};"
+                    f" {', '.join(sorted(unavailable)) or 'nobody else'} gave no data"
                 )
             found[name, sources, needed].append(Range(row.start, row.end))
     return [
@@ -258,10 +256,6 @@ async def _measure(reader: _Reader, portion: Portion) -> int:
     sizes = [await reader.scan(source, portion, None, 0) for source in portion.sources]
     found = [scanned.size_bytes for scanned in sizes if scanned is not None]
     return sum(found) * portion.needed // max(1, len(found))
-
-
-def _gains(row: TransitionRow, node_id: str) -> bool:
-    return node_id in row.new and node_id not in row.old
 
 
 def _keyspaces(image: Image, placement: str) -> tuple[str, ...]:

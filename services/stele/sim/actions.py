@@ -164,6 +164,17 @@ def _leave(world: World, action: Action, index: int) -> None:
     world.request(commands.Leave(action.target))
 
 
+def _move(world: World, action: Action, index: int) -> None:
+    """``target`` moves to the tokens ``text``, or to such as are chosen."""
+    tokens = tuple(int(token) for token in action.text.split(",") if token)
+    world.request(commands.MoveNode(node_id=action.target, tokens=tokens))
+
+
+def _rebuild(world: World, action: Action, index: int) -> None:
+    """``target`` is rebuilt; ``number`` 1: with force."""
+    world.request(commands.Rebuild(node_id=action.target, force=bool(action.number)))
+
+
 def _remove(world: World, action: Action, index: int) -> None:
     """Ask to do without ``target``, which is declared dead (gone: the node that is)."""
     dead = _declared(world, action)
@@ -247,6 +258,8 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "wipe_on": _on_state,
     "join": _join,
     "leave": _leave,
+    "move": _move,
+    "rebuild": _rebuild,
     "remove": _remove,
     "replace": _replace,
     "exclude": _exclude,
@@ -261,6 +274,8 @@ REQUESTS: Final = frozenset(
     {
         "join",
         "leave",
+        "move",
+        "rebuild",
         "remove",
         "replace",
         "exclude",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from stele.domain.image import Image
-from stele.domain.names import NodeState, RequestStatus
+from stele.domain.names import NodeState, RequestKind, RequestStatus
 from stele.domain.ring.ranges import Placement
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.topology.facts import Transition
@@ -109,7 +109,7 @@ def check_locks(image: Image) -> None:
     cuts = sorted({*tokens, *(t for o in open_ for s in o.subjects for t in s.tokens)})
     for one, two in combinations(open_, 2):
         for name in sorted(one.plans.keys() & two.plans.keys()):
-            both = _locked(one, name, tokens, cuts) & _locked(two, name, tokens, cuts)
+            both = _locked(image, one, name, cuts) & _locked(image, two, name, cuts)
             require(
                 not both,
                 "the locks of open transitions never meet",
@@ -118,10 +118,9 @@ def check_locks(image: Image) -> None:
             )
 
 
-def _locked(transition: Transition, name: str, ring: set[int], cuts: list[int]) -> Segments:
+def _locked(image: Image, transition: Transition, name: str, cuts: list[int]) -> Segments:
     """What a transition changes, and both pieces beside its nodes' tokens, as pieces between all tokens.
 
-    Tokens that pass from one node to another in its place neither come nor go.
     Nothing of a placement that was made after its tokens had come or gone for good: there it has an empty plan.
     """
     plan = transition.plans[name]
@@ -135,13 +134,23 @@ def _locked(transition: Transition, name: str, ring: set[int], cuts: list[int]) 
         (row.start, MAX_TOKEN + 1 if row.end == MIN_TOKEN else row.end)
         for row in transition.plans[name].rows
     ]
-    coming_or_going = (s for s in transition.subjects if not s.replaced_id)
-    own = {token for subject in coming_or_going for token in subject.tokens}
-    with_own = [MIN_TOKEN, *sorted(ring | own), MAX_TOKEN + 1]
+    own = _coming_or_going(image, transition)
+    with_own = [MIN_TOKEN, *sorted({*image.membership.ring_tokens()} | own), MAX_TOKEN + 1]
     for at, token in enumerate(with_own):
         if token in own:
             intervals += [(with_own[at - 1], token), (token, with_own[at + 1])]
     return {p for p in pieces if any(start <= p[0] and p[1] <= end for start, end in intervals)}
+
+
+def _coming_or_going(image: Image, transition: Transition) -> set[int]:
+    """Tokens of the ring that come or go: not those that pass to a node in another's place, nor those kept."""
+    found = set[int]()
+    for subject in transition.subjects:
+        if transition.kind is RequestKind.MOVE:
+            found |= {*subject.tokens} ^ {*_tokens_of(image, subject.node_id)}
+        elif transition.kind is not RequestKind.REBUILD and not subject.replaced_id:
+            found |= {*subject.tokens}
+    return found
 
 
 def check_placements(image: Image) -> None:

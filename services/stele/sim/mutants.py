@@ -7,6 +7,7 @@ import msgspec
 
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
+from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
 from stele.sim.mutants_topology import TOPOLOGY_MUTANTS
@@ -17,7 +18,13 @@ Mutant = Callable[[Patch], None]
 
 SIMULATED: Final[dict[str, Mutant]] = {
     mutant.__name__: mutant
-    for mutant in (*LOG_MUTANTS, *ROUND_MUTANTS, *TOPOLOGY_MUTANTS, *DEAD_NODE_MUTANTS)
+    for mutant in (
+        *LOG_MUTANTS,
+        *ROUND_MUTANTS,
+        *TOPOLOGY_MUTANTS,
+        *DEAD_NODE_MUTANTS,
+        *MEMBER_MUTANTS,
+    )
 }
 """Those that runs or stories of the simulator may find."""
 MUTANTS: Final[dict[str, Mutant]] = {

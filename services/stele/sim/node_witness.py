@@ -12,6 +12,7 @@ import msgspec
 
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.names import RequestKind
 from stele.domain.ring.ranges import RangeReplicas
 from stele.sim import ranges_in_use as in_use
 from stele.sim.gates import Gates
@@ -183,8 +184,11 @@ class NodeWitness:
         """Who gains data when a session opens. What is created later is written to them from the beginning."""
         for transition in image.topology.open():
             if transition.session and transition.session not in self._receivers:
+                rebuilt = transition.nodes() if transition.kind is RequestKind.REBUILD else ()
                 self._receivers[transition.session] = {
-                    name: sorted({n for row in plan.rows for n in row.new if n not in row.old})
+                    name: sorted(
+                        {n for r in plan.rows for n in r.new if n not in r.old} | {*rebuilt}
+                    )
                     for name, plan in transition.plans.items()
                 }
 

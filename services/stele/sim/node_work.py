@@ -7,10 +7,10 @@ from stele.domain.messages import Order, Report, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.ring.locks import overlaps
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.ring.transition import TransitionRow, gained, stream_sources
+from stele.domain.ring.transition import TransitionRow
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.planning import given_up
+from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.kernel import Future
 from stele.sim.messages import ONE_PAGE, Cell, Key, PullRange, token_of_key
 from stele.sim.process import Follower, Reply
@@ -106,7 +106,10 @@ class OrderWorker(Follower):
         transition = self.image.topology.of_session(order.session)
         if transition is None:
             return f"session {order.session} is not open"
-        mine = {name: gained(plan, self.name) for name, plan in transition.plans.items()}
+        mine = {
+            name: tuple(Range(row.start, row.end) for row in rows)
+            for name, rows in self._rows_to_pull(transition).items()
+        }
         if not await self.ranges_are_free(mine):
             return "older work on the same ranges does not end"
         try:
@@ -127,29 +130,38 @@ class OrderWorker(Follower):
         return False
 
     async def _pull_all(self, order: Order, transition: Transition, guard: SessionGuard) -> str:
-        for name, plan in sorted(transition.plans.items()):
-            mine = set(gained(plan, self.name))
-            for row in plan.rows:
-                if Range(row.start, row.end) in mine:
-                    error = await self._pull_row(order, name, row, guard)
-                    if error:
-                        return error
+        for name, rows in sorted(self._rows_to_pull(transition).items()):
+            for row in rows:
+                error = await self._pull_row(order, name, row, transition, guard)
+                if error:
+                    return error
         self.world.witness.nodes.streamed(self, order)
         return ""
 
+    def _rows_to_pull(self, transition: Transition) -> dict[str, list[TransitionRow]]:
+        sources_of = OPERATIONS[transition.kind].sources
+        return {
+            name: [r for r in plan.rows if sources_of(self.image, transition, r, self.name, set())]
+            for name, plan in transition.plans.items()
+        }
+
     async def _pull_row(
-        self, order: Order, placement: str, row: TransitionRow, guard: SessionGuard
+        self,
+        order: Order,
+        placement: str,
+        row: TransitionRow,
+        transition: Transition,
+        guard: SessionGuard,
     ) -> str:
         known = tuple(k.keyspace_id for k in self.image.schema.using(placement))
         pull = PullRange(row.start, row.end, placement, known, order.session, order.epoch)
-        transition = self.image.topology.of_session(order.session)
-        lost = frozenset[str]() if transition is None else given_up(self.image, transition)
+        sources_of, image = OPERATIONS[transition.kind].sources, self.image
         failed, answered = {*self.image.membership.excluded()}, set[str]()
         await self.sleep(ROW_S)
         while True:
-            sources, needed = stream_sources(row, self.name, failed)
-            if lost:
-                needed = min(needed, len({*row.old} - lost))
+            asked = sources_of(image, transition, row, self.name, failed)
+            assert asked is not None, "it is one of the rows to pull"
+            sources, needed = asked
             if len(sources) < needed:
                 return f"only {len(sources)} of {needed} sources of ({row.start}, {row.end}] answer"
             if len(answered & set(sources)) >= needed:

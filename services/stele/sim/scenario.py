@@ -110,6 +110,10 @@ PROFILES: Final = {
 }
 DEFAULT_DURATION_S: Final = 60.0
 DEAD_NODES_SHARE: Final = 0.4
+MOVES_SHARE: Final = 0.4
+ZERO_TOKEN_SHARE: Final = 0.3
+MOVE_EVERY_S: Final = 10.0
+"""Moves and rebuilds, in the scenarios that have any; in a share of these a node without tokens too."""
 BARRIER_EVERY_S: Final = 3.0
 """Linearizable reads; each is up to three that come close together."""
 MAX_NODES: Final = 8
@@ -120,6 +124,7 @@ STATES: Final = (
     "finishing",
     "left_token_ring",
     "rollback_to_normal",
+    "rebuilding",
     "drop_keyspace",
     "idle",
 )
@@ -154,6 +159,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     )
     actions = [*_requests(random, rules, base), *_faults(random, rules, base)]
     actions = _with_dead_nodes(Random(f"dead/{profile}/{seed}"), rules, base, actions)
+    actions += _moves(Random(f"moves/{profile}/{seed}"), base)
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)
     return msgspec.structs.replace(base, clocks=clocks, actions=tuple(actions))
@@ -279,6 +285,25 @@ def _with_dead_nodes(
             _declaration(again_s, random.choice(("remove", "replace")), target, f"y{number}")
         )
     return [action for action in found if action.at_s < base.duration_s]
+
+
+def _moves(random: Random, base: Scenario) -> list[Action]:
+    """Nodes that move, to tokens that are chosen or random ones; nodes that are rebuilt; one without tokens."""
+    if random.random() >= MOVES_SHARE:
+        return []
+    found = list[Action]()
+    for at_s in _times(random, MOVE_EVERY_S, base.duration_s):
+        node = f"n{random.randrange(MAX_NODES) + 1}"
+        tokens = [random.randrange(-(2**62), 2**62) for _ in range(random.choice((0, 1, 2, 3)))]
+        kind = random.choice(("move", "move", "rebuild"))
+        text = ",".join(map(str, tokens)) if kind == "move" else ""
+        number = random.randrange(2) if kind == "rebuild" else 0
+        found.append(Action(at_s, kind, node, number=number, text=text))
+    if random.random() < ZERO_TOKEN_SHARE:
+        at_s = round(base.duration_s * random.random() / 2, 3)
+        found.append(Action(at_s, "join", "z1", number=0, text="r1"))
+        found.append(Action(round(at_s + 20 * random.random(), 3), "leave", "z1"))
+    return found
 
 
 def _declaration(at_s: float, kind: str, target: str, new_node: str) -> Action:

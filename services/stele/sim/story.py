@@ -140,6 +140,26 @@ class Story:
         else:
             self.world.request(commands.Cancel(self._request_of(name)))
 
+    def move(self, line: Line, name: str, tokens: str) -> None:
+        chosen = tuple(int(token) for token in tokens.split(","))
+        self._asked[name] = self.world.request(commands.MoveNode(node_id=name, tokens=chosen))
+
+    def rebuild(self, line: Line, name: str, force: str | None) -> None:
+        asked = commands.Rebuild(node_id=name, force=bool(force))
+        self._asked[name] = self.world.request(asked)
+
+    def loses_rows(self, line: Line, name: str) -> None:
+        """Behind its back: it goes on as if nothing were missing."""
+        assert self.world.nodes[name].cells, "it has none"
+        self.world.nodes[name].cells.clear()
+
+    def expect_rows(self, line: Line, name: str) -> None:
+        """All that was acknowledged and belongs to it."""
+        node, acked = self.world.nodes[name], self.world.witness.data.acked
+        mine = {key: acked[key] for key in acked if not node.is_foreign(key)}
+        lacking = [k for k in mine if k not in node.cells or node.cells[k].timestamp < mine[k]]
+        assert mine and not lacking, f"it lacks {lacking[:3]} of {len(mine)}"
+
     def force(self, line: Line, name: str) -> None:
         self.world.witness.data.gives_up(name)
         self._asked[name] = declare(self.world, commands.Remove(node_id=name, force=True), name)
@@ -289,6 +309,10 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"join (.+)", Story.join),
     (r"(leave|remove|exclude|cancel|drop) (\S+)", Story.ask),
     (r"remove (\S+) with force", Story.force),
+    (r"move (\S+) to ([-\d,]+)", Story.move),
+    (r"rebuild (\S+)( with force)?", Story.rebuild),
+    (r"(\S+) loses its rows", Story.loses_rows),
+    (r"expect (\S+) has all that was acknowledged", Story.expect_rows),
     (r"replace (\S+) by (\S+)", Story.replace),
     (r"keyspace (\S+) rf (\d+)", Story.keyspace),
     (r"until (\w+)", Story.until),

@@ -85,7 +85,9 @@ def down(where: Where = Where()) -> None:  # noqa: B008
 @app.command(name="add-node")
 def add_node(
     *,
+    dc: Annotated[str, Parameter(name="--dc")] = "",
     rack: Annotated[str, Parameter(name="--rack")] = "",
+    num_tokens: Annotated[int | None, Parameter(name="--num-tokens")] = None,
     join: Annotated[bool, Parameter(name="--join", negative="--no-join")] = True,
     replace: Annotated[str, Parameter(name="--replace")] = "",
     where: Where = Where(),  # noqa: B008
@@ -93,12 +95,14 @@ def add_node(
     """Start one more data node; it asks to join by itself.
 
     Args:
+        dc: Its datacentre; default: dc1.
         rack: Its rack; default: r1, r2, r3 in turn, or that of the node that it replaces.
+        num_tokens: How many tokens it takes, none with 0; default: 16.
         join: Whether the node asks to join; without it, use `stele join URL`.
         replace: A dead node whose place, tokens and data it takes.
     """
     require_stack(where.directory)
-    control = Control(rack=rack, join=join, replace=replace)
+    control = Control(dc=dc, rack=rack, num_tokens=num_tokens, join=join, replace=replace)
     answer = ask_stack(where.directory, control, ADD_NODE_DEADLINE_S)
     console().print(f"{answer.name} runs at {answer.url}", soft_wrap=True)
 

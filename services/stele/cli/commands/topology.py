@@ -1,4 +1,4 @@
-"""Changes of who is a member: ``stele join``, ``decommission``, ``remove``, ``exclude``, ``cancel``."""
+"""Changes of members: ``stele join``, ``decommission``, ``move``, ``rebuild``, ``remove`` and the like."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from stele.cli.follow import follow
 from stele.cli.options import Change, Where
 from stele.cli.output import console
 from stele.cli.reading import Reading
-from stele.domain.commands import AnyCommand, Cancel, Exclude, Join, Leave, Remove, Replace
+from stele.domain.commands import (
+    AnyCommand,
+    Cancel,
+    Exclude,
+    Join,
+    Leave,
+    MoveNode,
+    Rebuild,
+    Remove,
+    Replace,
+)
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.position import Position
 
@@ -41,7 +51,7 @@ def join(
         node_id: Its name, if not the one that it says; likewise the others.
         dc: Its datacentre.
         rack: Its rack.
-        num_tokens: How many tokens it takes; 16 unless the node says otherwise.
+        num_tokens: How many tokens it takes, none with 0; 16 unless the node says otherwise.
         cluster: The cluster that it means to join.
         replace: A node that is dead for good, whose place, tokens and data it takes.
         ignore: Another node that is dead for good; may be given several times.
@@ -70,6 +80,7 @@ def join(
                     rack=rack or known.rack,
                     ignore_nodes=ignore,
                     force=force,
+                    zero_token=not known.num_tokens,
                     host_id=known.host_id,
                 ),
             )
@@ -79,7 +90,7 @@ def join(
             address=known.address,
             dc=dc or known.dc,
             rack=rack or known.rack,
-            num_tokens=num_tokens or known.num_tokens,
+            num_tokens=known.num_tokens if num_tokens is None else num_tokens,
             host_id=known.host_id,
         )
         return submit_and_follow(client, change, command)
@@ -93,6 +104,42 @@ def decommission(
     """Have a node stream its data to those who take over, then leave for good."""
     with where.client() as client:
         return submit_and_follow(client, change, Leave(node_id))
+
+
+def move(
+    node_id: str,
+    *,
+    tokens: Annotated[str, Parameter(name="--tokens")] = "",
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Give a node other tokens while it serves: data moves to and from it, nothing else changes.
+
+    Args:
+        tokens: The tokens that it is to have, as 1,-2,3 (`--tokens=-5,7`); without them they are chosen anew.
+    """
+    command = MoveNode(node_id=node_id, tokens=_tokens(tokens))
+    with where.client() as client:
+        return submit_and_follow(client, change, command)
+
+
+def rebuild(
+    node_id: str,
+    *,
+    source_dc: Annotated[str, Parameter(name="--source-dc")] = "",
+    force: Force = False,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Have a node stream everything that it replicates again, from the other replicas.
+
+    Args:
+        source_dc: Stream from nodes of this datacentre only.
+        force: Make do with the replicas that there are, though some of the data may be with others.
+    """
+    command = Rebuild(node_id=node_id, source_dc=source_dc, force=force)
+    with where.client() as client:
+        return submit_and_follow(client, change, command)
 
 
 def remove(
@@ -179,6 +226,16 @@ def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> 
         return Exit.OK
     done = [follow(client, envelope.request_id) for envelope in envelopes]
     return Exit.OK if all(done) else Exit.FAILED
+
+
+def _tokens(text: str) -> tuple[int, ...]:
+    """Raises UsageError."""
+    try:
+        return tuple(int(token) for token in text.split(",")) if text else ()
+    except ValueError as error:
+        raise UsageError(
+            f"'{text}' is no list of tokens.", "Whole numbers with commas: --tokens=-5,7"
+        ) from error
 
 
 def _ask_node(client: Client, url: str) -> NodeView:

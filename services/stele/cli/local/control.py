@@ -23,7 +23,9 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     ``replace`` is a node of the stack whose place the new one takes.
     """
 
+    dc: str = ""
     rack: str = ""
+    num_tokens: int | None = None
     join: bool = True
     replace: str = ""
     kill: str = ""

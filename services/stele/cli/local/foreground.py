@@ -182,7 +182,9 @@ def _add_node(stack: Stack, control: Control) -> Answer:
         rack = rack or node_specs(int(control.replace[1:]))[-1].env["STELE_RACK"]
     more = {
         "STELE_REPLACE_NODE": control.replace,
+        "STELE_DC": control.dc,
         "STELE_RACK": rack,
+        "STELE_NUM_TOKENS": "" if control.num_tokens is None else str(control.num_tokens),
         "STELE_JOIN": "" if control.join else "no",
     }
     chosen = {name: value for name, value in more.items() if value}

@@ -10,7 +10,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A node by its id, which is never used again.
 
     ``tokens`` are signed 64-bit Murmur3 tokens, sorted; they count as part of the ring only in the
-    states ``OWNS_TOKENS``. ``request_id`` is the node's current topology request, or its last.
+    states ``OWNS_TOKENS``. A zero-token node (``num_tokens`` 0) coordinates requests and holds no data.
+    ``request_id`` is the node's current topology request, or its last.
     ``host_id`` names the data directory that it was admitted with; no other one can take its place.
     ``excluded_since`` is the epoch in which it was declared dead for good, 0 for all others: nobody waits
     for it or serves it any more.

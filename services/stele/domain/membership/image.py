@@ -4,7 +4,7 @@ import msgspec
 from immutables import Map
 
 from stele.domain.membership.facts import Node
-from stele.domain.names import OWNS_TOKENS, NodeState
+from stele.domain.names import OWNS_TOKENS, STAYS, NodeState
 from stele.domain.ring.strategy import NodeLocation
 
 
@@ -19,6 +19,11 @@ class MembershipImage(msgspec.Struct, frozen=True):
         """Nodes in state normal, but for those that are excluded, by id, sorted."""
         taking_part = self.taking_part().items()
         return {n: node for n, node in taking_part if node.state is NodeState.NORMAL}
+
+    def holding(self) -> dict[str, Node]:
+        """Room for replicas: nodes with tokens that are not about to go, nor excluded, by id, sorted."""
+        taking_part = self.taking_part().items()
+        return {n: node for n, node in taking_part if node.state in STAYS and node.tokens}
 
     def excluded(self) -> frozenset[str]:
         """Nodes that an operator has declared dead for good."""

@@ -13,8 +13,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     Epochs are 0 until they happen. ``removes_node``: its node counts as gone from now on.
     ``dead_nodes`` are dead for good, says who asks: they must be down for it to start, and are excluded then.
     ``replaced_id`` is the one of them whose place a new node takes. ``force``: the loss of what only excluded
-    nodes have is accepted. The ``*_at_ms``
-    (milliseconds since 1970) are shown to people and never decide anything.
+    nodes have is accepted. ``tokens`` are those that its node asks for, none: they are chosen for it.
+    ``source_dc`` is the only one to stream from. The ``*_at_ms`` (milliseconds since 1970) are shown to people
+    and never decide anything.
     """
 
     request_id: str
@@ -26,6 +27,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     replaced_id: str = ""
     dead_nodes: tuple[str, ...] = ()
     force: bool = False
+    tokens: tuple[int, ...] = ()
+    source_dc: str = ""
     actor: str = ""
     reason: str = ""
     error: str = ""

@@ -30,6 +30,8 @@ def new_request(
     replaced_id: str = "",
     dead_nodes: tuple[str, ...] = (),
     force: bool = False,
+    tokens: tuple[int, ...] = (),
+    source_dc: str = "",
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -42,6 +44,8 @@ def new_request(
             replaced_id=replaced_id,
             dead_nodes=dead_nodes,
             force=force,
+            tokens=tokens,
+            source_dc=source_dc,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

@@ -15,25 +15,27 @@ from stele.domain.topology.planning import new_placement
 def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
     """A new id, whatever the name was used for before; no new version, since nobody routes by it yet."""
     image = context.image
+    # A dc with factor 0 has no replicas, as if it were not named.
+    replication = {dc: rf for dc, rf in command.replication.items() if rf}
     refused = (
         bad_name("keyspace", command.name)
-        or _check_replication(image, command.replication)
+        or _check_replication(image, replication)
         or _check_name_is_free(image, command.name)
     )
     if refused is not None:
         return refused
-    placement = placement_name(command.replication)
+    placement = placement_name(replication)
     keyspace = KeyspaceChanged(
         Keyspace(
             keyspace_id=context.unique(f"keyspace {command.name}"),
             name=command.name,
-            replication=command.replication,
+            replication=replication,
             placement=placement,
         )
     )
     if placement in image.ring.placements:
         return (keyspace,)
-    facts = new_placement(image, placement, command.replication)
+    facts = new_placement(image, placement, replication)
     return facts if isinstance(facts, Rejection) else (keyspace, *facts)
 
 
@@ -62,15 +64,18 @@ def _check_replication(image: Image, replication: dict[str, int]) -> Rejection |
             "For example {'dc1': 3}.",
         )
     going = image.requests.going()
-    normal = [n for n in image.membership.normal().values() if n.node_id not in going]
+    holding = [n for n in image.membership.holding().values() if n.node_id not in going]
     for dc, rf in sorted(replication.items()):
-        nodes = sum(1 for node in normal if node.dc == dc)
+        nodes = sum(1 for node in holding if node.dc == dc)
         if nodes < rf:
+            hint = "Add nodes to that dc first, or lower the replication factor."
+            if not nodes and any(n.dc == dc for n in image.membership.normal().values()):
+                hint = f"Leave '{dc}' out: it has only zero-token nodes; or add nodes with tokens to it."
             return Rejection(
                 "too_few_nodes",
-                f"Replication factor {rf} in '{dc}' needs {rf} normal nodes that stay; "
+                f"Replication factor {rf} in '{dc}' needs {rf} nodes with tokens that stay; "
                 f"there are {nodes}.",
-                "Add nodes to that dc first, or lower the replication factor.",
-                {"dc": dc, "replication_factor": str(rf), "normal_nodes": str(nodes)},
+                hint,
+                {"dc": dc, "replication_factor": str(rf), "nodes": str(nodes)},
             )
     return None

@@ -48,10 +48,16 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     base, later = ring_now(image), ring_with_open(image)
     subjects = operation.subjects(image, later, requests)
     try:
-        plans = _plans(image, base, operation.ring_after(image, base, subjects))
+        plans = (
+            _plans(image, base, operation.ring_after(image, base, subjects))
+            if operation.plans is None
+            else operation.plans(image, requests)
+        )
     except PlacementError as error:
         hint = "Add nodes, or cancel the request."
         return Planned(None, Rejection("cannot_be_planned", str(error), hint))
+    if isinstance(plans, Rejection):
+        return Planned(None, plans)
     assert operation.first is not None, f"'{operation.kind}' needs no transition"
     planned = Transition(
         transition_id=requests[0].request_id,
@@ -74,13 +80,6 @@ def ring_with_open(image: Image) -> Ring:
         if not other.mark:
             ring = OPERATIONS[other.kind].ring_after(image, ring, other.subjects)
     return ring
-
-
-def given_up(image: Image, transition: Transition) -> frozenset[str]:
-    """Nodes whose data is given up: those that are excluded, when all who asked accept that."""
-    requests = (image.request(request_id) for request_id in transition.request_ids())
-    forced = all(request is not None and request.force for request in requests)
-    return image.membership.excluded() if forced else frozenset()
 
 
 def locks(transition: Transition) -> Locks:

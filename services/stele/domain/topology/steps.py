@@ -53,6 +53,7 @@ def _nodes(draft: Draft, transition: Transition, state: State) -> list[AnyFact]:
             node,
             state=state.node_state or node.state,
             tokens=() if state.drops_tokens else tokens,
+            num_tokens=len(tokens) if state.takes_tokens else node.num_tokens,
         )
         if changed != node:
             changes.append(NodeChanged(changed))

@@ -4,7 +4,7 @@ No other module compares kinds. An operation is its file here, its command and i
 docs/extending.md.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import msgspec
@@ -18,12 +18,41 @@ from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import Placement
 from stele.domain.ring.strategy import NodeLocation
-from stele.domain.ring.transition import PlacementDelta, TransitionPlan, TransitionRow
+from stele.domain.ring.transition import (
+    PlacementDelta,
+    TransitionPlan,
+    TransitionRow,
+    stream_sources,
+)
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.rings import Ring
 
 Delta = Callable[[Placement, TransitionPlan, int], PlacementDelta]
 """How the rows of a placement change on entering a state, by the new version."""
+
+Sources = tuple[tuple[str, ...], int]
+"""Whom to stream a range from, and how many of them must be read through."""
+
+
+def given_up(image: Image, transition: Transition) -> frozenset[str]:
+    """Nodes whose data is given up: those that are excluded, when all who asked accept that."""
+    requests = (image.request(request_id) for request_id in transition.request_ids())
+    forced = all(request is not None and request.force for request in requests)
+    return image.membership.excluded() if forced else frozenset()
+
+
+def sources_of_gained(
+    image: Image, transition: Transition, row: TransitionRow, node_id: str, unavailable: Set[str]
+) -> Sources | None:
+    """Sources of a range that the node gains; None when it does not.
+
+    Who forces it gives up what only excluded nodes have: the others must still give all that they have.
+    """
+    if node_id not in row.coming():
+        return None
+    sources, needed = stream_sources(row, node_id, unavailable)
+    lost = given_up(image, transition)
+    return sources, min(needed, len({*row.old} - lost)) if lost else needed
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,12 +104,18 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The nodes with the tokens that they get or had, given the ring after all that is open."""
     ring_after: Callable[[Image, Ring, tuple[Subject, ...]], Ring]
     """The ring once it is done."""
+    plans: Callable[[Image, list[Request]], dict[str, TransitionPlan] | Rejection] | None = None
+    """Its plans by placement, where they are not the way to ``ring_after``."""
     needed: Callable[[Image, list[Request]], list[str]]
     """Nodes without which it does not start, sorted (seed 000: all that are not ignored)."""
     subjects_work: bool = True
     """Whether its nodes are alive: it is undone when they are not, and those that are go together."""
     receivers: Callable[[Transition], list[str]]
     """Nodes that must stream, sorted."""
+    sources: Callable[[Image, Transition, TransitionRow, str, Set[str]], Sources | None] = (
+        sources_of_gained
+    )
+    """Whom a receiver streams a planned range from, without those who are unavailable; None: it need not."""
     touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
     """Replica sets of which a barrier needs a quorum each (I5)."""
     on_open: Callable[[Image, Transition, int], Iterable[AnyFact]] = (

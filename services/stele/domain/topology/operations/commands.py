@@ -4,7 +4,10 @@ from stele.domain.base import Command
 
 
 class Join(Command, frozen=True, tag="join", kw_only=True):
-    """JOIN_NODE_REQUEST: a node asks to become a member (seed 004). It is queued as a request."""
+    """JOIN_NODE_REQUEST: a node asks to become a member (seed 004). It is queued as a request.
+
+    With ``num_tokens`` 0 it coordinates requests and holds no data (a zero-token node).
+    """
 
     node_id: str
     cluster: str
@@ -22,7 +25,8 @@ class Join(Command, frozen=True, tag="join", kw_only=True):
 class Replace(Command, frozen=True, tag="replace", kw_only=True):
     """A join that takes the place, the tokens and the data of ``replaced_id``, which is dead for good.
 
-    ``ignore_nodes`` are others that are. With ``force`` what only dead nodes have is given up.
+    ``ignore_nodes`` are others that are. With ``force`` what only dead nodes have is given up. A zero-token
+    node is replaced by a ``zero_token`` one, and no other.
     """
 
     node_id: str
@@ -33,6 +37,7 @@ class Replace(Command, frozen=True, tag="replace", kw_only=True):
     rack: str
     ignore_nodes: tuple[str, ...] = ()
     force: bool = False
+    zero_token: bool = False
     supported_features: tuple[str, ...] = ()
     release_version: str = ""
     partitioner: str = "Murmur3Partitioner"
@@ -56,6 +61,24 @@ class Remove(Command, frozen=True, tag="remove", kw_only=True):
     force: bool = False
 
 
+class MoveNode(Command, frozen=True, tag="move", kw_only=True):
+    """The node takes these tokens in place of its own, while it serves. Without any they are chosen anew."""
+
+    node_id: str
+    tokens: tuple[int, ...] = ()
+
+
+class Rebuild(Command, frozen=True, tag="rebuild", kw_only=True):
+    """A node streams everything that it replicates again, from the others, or from those of ``source_dc``.
+
+    With ``force`` it makes do with the replicas that there are.
+    """
+
+    node_id: str
+    source_dc: str = ""
+    force: bool = False
+
+
 class Exclude(Command, frozen=True, tag="exclude"):
     """excludenode: these nodes are dead for good. Nobody waits for them any more, or serves them again."""
 
@@ -68,4 +91,4 @@ class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
     name: str
 
 
-OperationCommand = Join | Replace | Leave | Remove | Exclude | DropKeyspace
+OperationCommand = Join | Replace | Leave | Remove | MoveNode | Rebuild | Exclude | DropKeyspace

@@ -38,22 +38,23 @@ def exclude(context: Context, command: Exclude) -> Decision:
     if not _will_be_there(image) - asked:
         return Rejection(
             "last_node",
-            "No node would be left.",
+            "No node with tokens would be left.",
             "Start one of them: a cluster without a node that has its data is lost.",
         )
     return (new_request(context, RequestKind.EXCLUDE, dead_nodes=tuple(sorted(asked))),)
 
 
 def _will_be_there(image: Image) -> set[str]:
-    """Normal nodes, and those that are past the point of no return on their way to be that."""
+    """Nodes that hold data, and those that are past the point of no return on their way to that."""
     coming = {
         node_id
         for transition in image.topology.open()
         if transition.state is TransitionState.WRITE_BOTH_READ_NEW
         for node_id in transition.nodes()
-        if image.membership.nodes[node_id].state in (NodeState.BOOTSTRAPPING, NodeState.REPLACING)
+        if image.membership.nodes[node_id].num_tokens
+        and image.membership.nodes[node_id].state in (NodeState.BOOTSTRAPPING, NodeState.REPLACING)
     }
-    return ({*image.membership.normal()} | coming) - image.membership.excluded()
+    return ({*image.membership.holding()} | coming) - image.membership.excluded()
 
 
 EXCLUDE: Final = Operation(

@@ -16,7 +16,6 @@ from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.allocation import allocate_tokens
-from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -27,9 +26,8 @@ from stele.domain.topology.operations.base import (
     planned_sets,
 )
 from stele.domain.topology.operations.commands import Join, Replace
+from stele.domain.topology.operations.members import asked_tokens, check_num_tokens, check_tokens
 from stele.domain.topology.rings import Ring
-
-MAX_NUM_TOKENS: Final = 1024
 
 
 def join(context: Context, command: Join) -> Decision:
@@ -80,25 +78,26 @@ def newcomer(
 
 
 def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
-    """The nodes with fresh tokens each, those of the one before counted as taken.
+    """The nodes with fresh tokens each, those of the one before counted as taken; a zero-token node gets none.
 
-    So are those that nodes chose for themselves which are still waiting.
+    Taken are also those that nodes chose for themselves which are still waiting.
     """
     chosen: list[Subject] = []
-    others = [n for n in image.membership.nodes.values() if n.state is not NodeState.LEFT]
-    reserved = {token for other in others for token in other.initial_tokens}
+    reserved = asked_tokens(image)
     for request in requests:
         node = image.membership.nodes[request.node_id]
         location = location_of(node)
-        tokens = node.initial_tokens or allocate_tokens(
-            ring.tokens,
-            ring.locations,
-            node.node_id,
-            location,
-            node.num_tokens,
-            f"{image.cluster_id}/{node.node_id}".encode(),
-            reserved,
-        )
+        tokens = node.initial_tokens
+        if node.num_tokens and not tokens:
+            tokens = allocate_tokens(
+                ring.tokens,
+                ring.locations,
+                node.node_id,
+                location,
+                node.num_tokens,
+                f"{image.cluster_id}/{node.node_id}".encode(),
+                reserved,
+            )
         ring = ring.with_node(node.node_id, location, tokens)
         chosen.append(Subject(request_id=request.request_id, node_id=node.node_id, tokens=tokens))
     return tuple(chosen)
@@ -178,26 +177,17 @@ def _check_host_is_new(image: Image, command: Join | Replace) -> Rejection | Non
 
 
 def _check_tokens(image: Image, command: Join) -> Rejection | None:
-    num_tokens = len(command.initial_tokens) or command.num_tokens
-    if not 1 <= num_tokens <= MAX_NUM_TOKENS:
-        return Rejection(
-            "bad_num_tokens",
-            f"num_tokens is {num_tokens}; it must be 1 to {MAX_NUM_TOKENS}.",
-            "16 suits most clusters.",
-        )
-    if not command.initial_tokens:
+    if command.initial_tokens:
+        return check_tokens(image, command.initial_tokens)
+    if command.num_tokens:
+        return check_num_tokens(command.num_tokens)
+    if image.membership.ring_tokens():
         return None
-    chosen = set(command.initial_tokens)
-    nodes = [n for n in image.membership.nodes.values() if n.state is not NodeState.LEFT]
-    owned = {token for n in nodes for token in (*n.tokens, *n.initial_tokens)}
-    in_range = all(MIN_TOKEN < token < -MIN_TOKEN for token in chosen)
-    if len(chosen) != len(command.initial_tokens) or chosen & owned or not in_range:
-        return Rejection(
-            "bad_tokens",
-            "The initial tokens repeat, are owned by another node, or are out of range.",
-            "Leave them out to let the cluster choose.",
-        )
-    return None
+    return Rejection(
+        "no_tokens_yet",
+        f"Node '{command.node_id}' takes no tokens, and no node of the cluster has any yet.",
+        "Let a node with tokens join first, and ask again.",
+    )
 
 
 _STATE = TransitionState

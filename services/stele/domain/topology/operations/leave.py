@@ -73,11 +73,15 @@ def ring_after(image: Image, ring: Ring, leaving: tuple[Subject, ...]) -> Ring:
 
 def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
     """Counts those who are about to leave as gone, so that two leaves cannot undershoot together."""
+    if not leaving.tokens:
+        return None
     going = {*image.requests.going(), leaving.node_id}
-    staying = [n for n in image.membership.normal().values() if n.node_id not in going]
+    staying = [n for n in image.membership.holding().values() if n.node_id not in going]
     if not staying:
         return Rejection(
-            "last_node", "The last node cannot leave.", "Add another node before this one leaves."
+            "last_node",
+            "The last node with tokens cannot leave.",
+            "Add another node before this one leaves.",
         )
     for replication in image.schema.replications().values():
         rf = replication.get(leaving.dc, 0)

@@ -95,6 +95,14 @@ def _check_replaced(image: Image, command: Replace) -> Rejection | None:
             "Cancel its request, and let the new node join without naming it.",
             {"state": dead.state},
         )
+    if command.zero_token == bool(dead.tokens):
+        return Rejection(
+            "other_tokens",
+            f"Node '{dead.node_id}' has {len(dead.tokens)} tokens, and the new one is to have "
+            f"{'none' if command.zero_token else 'some'}.",
+            "A zero-token node is replaced by a zero-token node, and no other: change its num_tokens.",
+            {"tokens": str(len(dead.tokens))},
+        )
     if location_of(dead) != NodeLocation(dc=command.dc, rack=command.rack):
         return Rejection(
             "wrong_place",

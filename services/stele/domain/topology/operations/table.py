@@ -10,6 +10,8 @@ from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
 from stele.domain.topology.operations.exclude import EXCLUDE
 from stele.domain.topology.operations.join import JOIN
 from stele.domain.topology.operations.leave import LEAVE
+from stele.domain.topology.operations.move import MOVE
+from stele.domain.topology.operations.rebuild import REBUILD
 from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
 
@@ -17,7 +19,7 @@ __all__ = ["OPERATIONS", "Operation", "State", "excluded_receivers"]
 
 OPERATIONS: Final[dict[RequestKind, Operation]] = {
     operation.kind: operation
-    for operation in (REPLACE, JOIN, REMOVE, LEAVE, EXCLUDE, DROP_KEYSPACE)
+    for operation in (REPLACE, JOIN, REMOVE, LEAVE, MOVE, REBUILD, EXCLUDE, DROP_KEYSPACE)
 }
 
 

@@ -1,0 +1,83 @@
+"""What several operations ask of the member that they are about."""
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from stele.domain.base import Rejection
+from stele.domain.context import node_has_left, unknown_node
+from stele.domain.image import Image
+from stele.domain.membership.facts import Node
+from stele.domain.names import NodeState
+from stele.domain.requests.rows import check_no_request
+from stele.domain.ring.tokens import MIN_TOKEN
+
+MAX_NUM_TOKENS: Final = 1024
+
+
+def normal_member(image: Image, node_id: str, what: str) -> Node | Rejection:
+    """The node, if it is normal, alive as far as the log knows, and has no other request.
+
+    ``what`` is what only such a node can do: "move", "be rebuilt".
+    """
+    node = image.node(node_id)
+    if node is None:
+        return unknown_node(node_id)
+    if node.state is NodeState.LEFT:
+        return node_has_left(node_id)
+    refused = check_no_request(image, node)
+    if refused is not None:
+        return refused
+    if node.excluded:
+        return Rejection(
+            "node_excluded",
+            f"Node '{node.node_id}' was declared dead, so it cannot {what}.",
+            "Remove or replace it.",
+        )
+    if node.state is not NodeState.NORMAL:
+        return Rejection(
+            "wrong_state",
+            f"Node '{node.node_id}' is {node.state}; only a normal node can {what}.",
+            "Wait until it is normal, or cancel its request.",
+            {"state": node.state},
+        )
+    return node
+
+
+def asked_tokens(image: Image) -> set[int]:
+    """Tokens that somebody has asked for and does not own yet: nobody else is given them."""
+    nodes = image.membership.nodes.values()
+    waiting = (n for n in nodes if n.state is not NodeState.LEFT and not n.tokens)
+    found = {token for node in waiting for token in node.initial_tokens}
+    found.update(token for request in image.requests.unfinished() for token in request.tokens)
+    return found
+
+
+def check_tokens(
+    image: Image, tokens: Collection[int], own: Iterable[int] = ()
+) -> Rejection | None:
+    """What is wrong with tokens that a node chooses for itself; it may keep some of its ``own``."""
+    refused = check_num_tokens(len(tokens))
+    if refused is not None:
+        return refused
+    nodes = (n for n in image.membership.nodes.values() if n.state is not NodeState.LEFT)
+    taken = {token for node in nodes for token in node.tokens} | asked_tokens(image)
+    taken |= {t for open_ in image.topology.open() for s in open_.subjects for t in s.tokens}
+    chosen = {*tokens}
+    in_range = all(MIN_TOKEN < token < -MIN_TOKEN for token in chosen)
+    if len(chosen) == len(tokens) and in_range and not chosen & (taken - {*own}):
+        return None
+    return Rejection(
+        "bad_tokens",
+        "The tokens repeat, are another node's, or are out of range.",
+        "Leave them out to let the cluster choose.",
+    )
+
+
+def check_num_tokens(num_tokens: int) -> Rejection | None:
+    if 1 <= num_tokens <= MAX_NUM_TOKENS:
+        return None
+    return Rejection(
+        "bad_num_tokens",
+        f"num_tokens is {num_tokens}; it must be 1 to {MAX_NUM_TOKENS}.",
+        "16 suits most clusters.",
+    )

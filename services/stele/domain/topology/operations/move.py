@@ -1,0 +1,136 @@
+"""Move: a node's tokens change while it serves. It is a leave and a join of one node in one plan.
+
+write_both_read_old -> write_both_read_new -> finishing -> (normal)
+failure before write_both_read_new: rollback_to_normal -> (normal, with the tokens of before)
+
+The node streams what it gains, and those who take over what it gives up stream that: each from the one that
+loses the range (Cassandra's Move; there for nodes of one token, here for 1 to ``MAX_NUM_TOKENS``).
+"""
+
+from typing import Final
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
+from stele.domain.image import Image
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.names import NodeState, RequestKind, TransitionState
+from stele.domain.requests.facts import Request
+from stele.domain.requests.rows import new_request
+from stele.domain.ring import transition
+from stele.domain.ring.allocation import allocate_tokens
+from stele.domain.topology.facts import Subject, Transition
+from stele.domain.topology.operations.base import (
+    Operation,
+    State,
+    every_member,
+    gaining_nodes,
+    location_of,
+    planned_sets,
+)
+from stele.domain.topology.operations.commands import MoveNode
+from stele.domain.topology.operations.members import asked_tokens, check_tokens, normal_member
+from stele.domain.topology.rings import Ring, ring_now
+
+
+def move(context: Context, command: MoveNode) -> Decision:
+    """Queue the request of a normal node that has tokens, and not these."""
+    image = context.image
+    node = normal_member(image, command.node_id, "move")
+    if isinstance(node, Rejection):
+        return node
+    if not node.tokens:
+        return Rejection(
+            "no_tokens",
+            f"Node '{node.node_id}' has no tokens, so there is nothing to move.",
+            "Let a node with tokens join, and this one leave.",
+        )
+    refused = check_tokens(image, command.tokens, node.tokens) if command.tokens else None
+    if refused is not None:
+        return refused
+    tokens = command.tokens or _chosen(image, ring_now(image), node.node_id)
+    if {*tokens} == {*node.tokens}:
+        return Rejection(
+            "same_tokens",
+            f"Node '{node.node_id}' has these tokens."
+            if command.tokens
+            else f"Node '{node.node_id}' has the tokens that it would get if it joined now.",
+            "Name others.",
+        )
+    changed = msgspec.structs.replace(node, request_id=context.envelope.request_id)
+    asked = tuple(sorted(command.tokens))
+    request = new_request(context, RequestKind.MOVE, node_id=node.node_id, tokens=asked)
+    return NodeChanged(changed), request
+
+
+def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
+    """The node with its new tokens: those it asks for, or what it would get if it joined now."""
+    return tuple(
+        Subject(
+            request_id=request.request_id,
+            node_id=request.node_id,
+            tokens=request.tokens or _chosen(image, ring, request.node_id),
+        )
+        for request in requests
+    )
+
+
+def _chosen(image: Image, ring: Ring, node_id: str) -> tuple[int, ...]:
+    node, others = image.membership.nodes[node_id], ring.without_node(node_id)
+    return allocate_tokens(
+        others.tokens,
+        others.locations,
+        node_id,
+        location_of(node),
+        len(node.tokens),
+        f"{image.cluster_id}/{node_id}".encode(),
+        asked_tokens(image),
+    )
+
+
+def ring_after(image: Image, ring: Ring, moving: tuple[Subject, ...]) -> Ring:
+    for subject in moving:
+        location = location_of(image.membership.nodes[subject.node_id])
+        ring = ring.without_node(subject.node_id)
+        ring = ring.with_node(subject.node_id, location, subject.tokens)
+    return ring
+
+
+def receivers(moving: Transition) -> list[str]:
+    """Nodes that gain ranges, and the one that moves: that it can work is shown before reads move there."""
+    return sorted({*gaining_nodes(moving), *moving.nodes()})
+
+
+_STATE: Final = TransitionState
+MOVE: Final = Operation(
+    kind=RequestKind.MOVE,
+    command=MoveNode,
+    ask=move,
+    priority=4,
+    first=_STATE.WRITE_BOTH_READ_OLD,
+    states={
+        _STATE.WRITE_BOTH_READ_OLD: State(
+            node_state=NodeState.MOVING,
+            delta=transition.write_both_read_old,
+            streams=True,
+            needs_subjects_up=True,
+            on_success=_STATE.WRITE_BOTH_READ_NEW,
+            on_failure=_STATE.ROLLBACK_TO_NORMAL,
+        ),
+        _STATE.WRITE_BOTH_READ_NEW: State(
+            delta=transition.write_both_read_new, on_success=_STATE.FINISHING
+        ),
+        _STATE.FINISHING: State(
+            node_state=NodeState.NORMAL, delta=transition.finish, takes_tokens=True
+        ),
+        _STATE.ROLLBACK_TO_NORMAL: State(delta=transition.rollback, undoing=True),
+    },
+    done=NodeState.NORMAL,
+    undone=NodeState.NORMAL,
+    subjects=subjects,
+    ring_after=ring_after,
+    needed=every_member,
+    receivers=receivers,
+    touched=planned_sets,
+)

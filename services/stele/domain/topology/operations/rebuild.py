@@ -1,0 +1,182 @@
+"""Rebuild: a node streams everything that it replicates again from the others, while it serves.
+
+rebuilding -> (normal)
+failure: rollback_to_normal -> (normal)
+
+Nobody's routing changes, so nothing has to be undone: rows merge by last write wins, and what is written
+meanwhile reaches the node as ever. Its ranges are locked, so that their replicas stay who they are.
+
+A range is complete once as many others as block every quorum of its replicas were read through, the node
+itself not counted: two of three, one of two. Quorums count the replicas of all dcs together; so do the
+sources, whichever dc they are in. With one replica nobody else has anything.
+"""
+
+from collections.abc import Set
+from typing import Final
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
+from stele.domain.image import Image
+from stele.domain.membership.facts import Node, NodeChanged
+from stele.domain.names import NodeState, RequestKind, RequestStatus, TransitionState
+from stele.domain.requests.facts import Request
+from stele.domain.requests.rows import ended, new_request
+from stele.domain.ring.locks import disjoint
+from stele.domain.ring.quorum import blocking
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.topology.facts import Subject, Transition
+from stele.domain.topology.operations.base import Operation, Sources, State, no_sets, unchanged
+from stele.domain.topology.operations.commands import Rebuild
+from stele.domain.topology.operations.members import normal_member
+from stele.domain.topology.rings import Ring
+
+
+def rebuild(context: Context, command: Rebuild) -> Decision:
+    """Queue the request of a normal node; of one without tokens it is done at once, with a warning."""
+    image = context.image
+    node = normal_member(image, command.node_id, "be rebuilt")
+    if isinstance(node, Rejection):
+        return node
+    change = new_request(
+        context,
+        RequestKind.REBUILD,
+        node_id=node.node_id,
+        force=command.force,
+        source_dc=command.source_dc,
+    )
+    if not node.tokens:
+        warning = f"Warning: node '{node.node_id}' has no tokens, so there was nothing to rebuild."
+        return ended(context, image, change.request, RequestStatus.DONE, warning)
+    refused = _check_others(image, node, command) or _check_sources(image, change.request)
+    if refused is not None:
+        return refused
+    return NodeChanged(msgspec.structs.replace(node, request_id=change.request.request_id)), change
+
+
+def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
+    nodes = image.membership.nodes
+    return tuple(
+        Subject(request_id=r.request_id, node_id=r.node_id, tokens=nodes[r.node_id].tokens)
+        for r in requests
+    )
+
+
+def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
+    """The ranges that the node replicates, with the same replicas before and after."""
+    (request,) = requests
+    return _check_sources(image, request) or _plans(image, request.node_id)
+
+
+def needed(image: Image, requests: list[Request]) -> list[str]:
+    """The node alone: whether the others suffice is seen when it asks them."""
+    return [request.node_id for request in requests]
+
+
+def receivers(rebuilding: Transition) -> list[str]:
+    return sorted(rebuilding.nodes())
+
+
+def sources(
+    image: Image, rebuilding: Transition, row: TransitionRow, node_id: str, unavailable: Set[str]
+) -> Sources | None:
+    request = image.request(rebuilding.transition_id)
+    assert request is not None, "a request under way is in the image"
+    if node_id != request.node_id:
+        return None
+    return _sources(image, request, row, unavailable)
+
+
+def _sources(image: Image, request: Request, row: TransitionRow, unavailable: Set[str]) -> Sources:
+    """With force those who are left are enough, be it nobody: then the node keeps what it has."""
+    nodes, dc = image.membership.nodes, request.source_dc
+    others = tuple(
+        other
+        for other in row.old
+        if other not in unavailable and other != request.node_id and dc in ("", nodes[other].dc)
+    )
+    enough = blocking(len(row.old))
+    return others, min(enough, len(others)) if request.force else enough
+
+
+def _plans(image: Image, node_id: str) -> dict[str, TransitionPlan]:
+    found: dict[str, TransitionPlan] = {}
+    for name in image.schema.replications():
+        rows = tuple(
+            TransitionRow(row.start, row.end, row.reads, row.reads)
+            for row in image.ring.placements[name].rows
+            if node_id in row.reads
+        )
+        locks = disjoint((row.start, row.end) for row in rows)
+        found[name] = TransitionPlan(rows=rows, locks=tuple(Range(*lock) for lock in locks))
+    return found
+
+
+def _check_others(image: Image, node: Node, command: Rebuild) -> Rejection | None:
+    locations = image.membership.locations()
+    others = {place.dc for other, place in locations.items() if other != node.node_id}
+    if not others:
+        return Rejection(
+            "single_node",
+            f"Cannot rebuild a single node: nobody but '{node.node_id}' has data.",
+            "Restore its data directory from a backup.",
+        )
+    if command.source_dc and command.source_dc not in others:
+        return Rejection(
+            "unknown_dc",
+            f"No other node with tokens is in dc '{command.source_dc}'.",
+            f"There are some in: {', '.join(sorted(others))}.",
+            {"dc": command.source_dc},
+        )
+    return None
+
+
+def _check_sources(image: Image, request: Request) -> Rejection | None:
+    """Every range must have enough others that are not declared dead, unless less will do."""
+    excluded = image.membership.excluded()
+    for name, plan in _plans(image, request.node_id).items():
+        for row in plan.rows:
+            others, enough = _sources(image, request, row, excluded)
+            if len(others) < enough:
+                return _too_few(request, name, row, others, enough)
+    return None
+
+
+def _too_few(
+    request: Request, name: str, row: TransitionRow, others: tuple[str, ...], enough: int
+) -> Rejection:
+    where = f" of '{request.source_dc}'" if request.source_dc else ""
+    return Rejection(
+        "too_few_sources",
+        f"({row.start}, {row.end}] of placement {name} is whole only if {enough} other replicas give what"
+        f" they have; it has {len(others)}{where}.",
+        f"{'Leave the dc out, or a' if where else 'A'}sk with force to take what there is.",
+        {"placement": name, "needed": str(enough), "sources": ",".join(others)},
+    )
+
+
+_STATE: Final = TransitionState
+REBUILD: Final = Operation(
+    kind=RequestKind.REBUILD,
+    command=Rebuild,
+    ask=rebuild,
+    priority=5,
+    first=_STATE.REBUILDING,
+    states={
+        _STATE.REBUILDING: State(
+            node_state=NodeState.REBUILDING, streams=True, on_failure=_STATE.ROLLBACK_TO_NORMAL
+        ),
+        _STATE.ROLLBACK_TO_NORMAL: State(undoing=True),
+    },
+    done=NodeState.NORMAL,
+    undone=NodeState.NORMAL,
+    subjects=subjects,
+    ring_after=unchanged,
+    plans=plans,
+    needed=needed,
+    receivers=receivers,
+    sources=sources,
+    touched=no_sets,
+)

@@ -1,0 +1,208 @@
+"""Rebuild: a node streams everything that it replicates again, and nobody's routing changes."""
+
+import pytest
+
+from stele.coordinator.steps import Limits
+from stele.domain.commands import Cancel, CreateKeyspace, Exclude, Leave, Rebuild
+from stele.domain.names import NodeState, RequestStatus, TransitionState
+from stele.domain.ring.ranges import Range
+from stele.domain.topology.operations.table import OPERATIONS
+from tests.coordinator.stories import error_of, reach, spread, status_of
+from tests.coordinator.test_move import rows
+from tests.coordinator.world import World, empty_cluster, three_nodes
+
+STATE = TransitionState
+REQUEST = "rebuild"
+
+
+def rebuild(world: World, node_id: str, source_dc: str = "", *, force: bool = False) -> None:
+    asked = Rebuild(node_id=node_id, source_dc=source_dc, force=force)
+    assert world.apply(asked, REQUEST) is None
+
+
+def two_dcs(*rf: int) -> World:
+    """a1 to a3 in dc1, b1 to b3 in dc2; a keyspace with so many replicas in each."""
+    world = empty_cluster()
+    for dc, names in (("dc1", "a1 a2 a3"), ("dc2", "b1 b2 b3")):
+        for name in names.split():
+            world.add(name, dc, rack=name)
+    world.run()
+    replication = {f"dc{index}": count for index, count in enumerate(rf, 1) if count}
+    assert world.apply(CreateKeyspace("library", replication)) is None
+    return world
+
+
+def asked_of(world: World, node_id: str) -> set[tuple[tuple[str, ...], int]]:
+    """The sources of each range of the rebuild under way, and how many of them it takes."""
+    transition = world.transition(REQUEST)
+    sources_of = OPERATIONS[transition.kind].sources
+    found = [
+        sources_of(world.image, transition, row, node_id, frozenset())
+        for plan in transition.plans.values()
+        for row in plan.rows
+    ]
+    return {(tuple(sorted(asked[0])), asked[1]) for asked in found if asked is not None}
+
+
+def test_a_rebuild_changes_no_rows_and_takes_all_of_the_nodes_ranges() -> None:
+    world = three_nodes(rf=3)
+    before, version = rows(world, "library"), world.version
+    world.nodes["b1"].mute = True
+    rebuild(world, "b1")
+    reach(world, REQUEST, STATE.REBUILDING)
+    assert world.state("b1") is NodeState.REBUILDING
+    assert rows(world, "library") == before
+    plan = world.transition(REQUEST).plans["dc1:3"]
+    assert [(row.start, row.end, (row.old, row.new)) for row in plan.rows] == before
+    assert asked_of(world, "b1") == {(("a1", "c1"), 2)}
+    assert asked_of(world, "a1") == set()
+    world.nodes["b1"].mute = False
+    world.run()
+    assert status_of(world, REQUEST) is RequestStatus.DONE
+    assert world.state("b1") is NodeState.NORMAL
+    assert rows(world, "library") == before
+    assert world.version > version, "its session begins and ends by rounds"
+    assert not any(node.cleanup_since for node in world.image.membership.nodes.values())
+
+
+def test_only_the_node_itself_is_ordered_to_stream() -> None:
+    world = three_nodes(rf=2)
+    for node in world.nodes.values():
+        node.orders.clear()
+    rebuild(world, "b1")
+    world.run()
+    assert {name for name in world.nodes if world.orders(name)} == {"b1"}
+
+
+@pytest.mark.parametrize("how", ["fails", "cancel", "dies", "is declared dead"])
+def test_a_rebuild_that_fails_leaves_the_node_normal(how: str) -> None:
+    world = three_nodes(rf=2)
+    before = rows(world, "library")
+    world.nodes["b1"].mute = True
+    rebuild(world, "b1")
+    reach(world, REQUEST, STATE.REBUILDING)
+    if how == "cancel":
+        assert world.apply(Cancel(REQUEST)) is None
+    elif how == "fails":
+        world.nodes["b1"].mute, world.nodes["b1"].fails = False, 10
+    else:
+        world.nodes["b1"].alive = False
+        if how == "is declared dead":
+            assert world.apply(Exclude(("b1",)), "exclude") is None
+    world.until(lambda: REQUEST not in world.image.topology.transitions, "the end")
+    wanted = RequestStatus.CANCELLED if how == "cancel" else RequestStatus.FAILED
+    assert status_of(world, REQUEST) is wanted
+    assert error_of(world, REQUEST).startswith("Rolled back: ")
+    assert world.state("b1") is NodeState.NORMAL
+    assert rows(world, "library") == before
+    if how in ("cancel", "fails"):
+        world.nodes["b1"].mute, world.nodes["b1"].fails = False, 0
+        assert world.apply(Rebuild(node_id="b1"), "again") is None
+        world.run()
+        assert status_of(world, "again") is RequestStatus.DONE
+
+
+def test_it_needs_nobody_but_the_node_itself_to_start() -> None:
+    """Whether the sources suffice is seen when they are asked."""
+    world = three_nodes(rf=2)
+    world.add("a2")
+    world.run()
+    world.nodes["a2"].alive = False
+    world.pass_s(Limits().down_after_s + 1)
+    rebuild(world, "b1")
+    world.until(lambda: status_of(world, REQUEST) is RequestStatus.DONE, "the end")
+
+
+def test_a_node_that_is_down_for_good_is_not_rebuilt() -> None:
+    world = three_nodes(rf=2)
+    world.nodes["b1"].alive = False
+    world.pass_s(Limits().down_after_s + 1)
+    rebuild(world, "b1")
+    world.run()
+    assert status_of(world, REQUEST) is RequestStatus.FAILED
+    assert "Dead nodes: b1" in error_of(world, REQUEST)
+
+
+def test_it_has_its_ranges_for_itself_and_the_rest_goes_on() -> None:
+    world = spread()
+    assert world.apply(CreateKeyspace("two", {"dc1": 2})) is None
+    world.nodes["a3"].mute = True
+    rebuild(world, "a3", force=True)
+    reach(world, REQUEST, STATE.REBUILDING)
+    locks = world.transition(REQUEST).plans["dc1:2"].locks
+    assert locks == (Range(100, 300),)
+    assert world.apply(Leave("a2"), "near") is None
+    assert world.apply(Leave("a7"), "far") is None
+    world.until(lambda: status_of(world, "far") is RequestStatus.DONE, "what is elsewhere")
+    assert status_of(world, "near") is RequestStatus.PENDING
+    world.nodes["a3"].mute = False
+    world.run()
+    assert status_of(world, "near") is RequestStatus.DONE
+
+
+def test_with_one_replica_nobody_else_has_anything() -> None:
+    world = spread()
+    refused = world.apply(Rebuild(node_id="a3"))
+    assert refused is not None and refused.code == "too_few_sources"
+    world.nodes["a3"].mute = True
+    rebuild(world, "a3", force=True)
+    reach(world, REQUEST, STATE.REBUILDING)
+    assert asked_of(world, "a3") == {((), 0)}
+
+
+def test_an_excluded_replica_is_missed_unless_it_is_forced() -> None:
+    world = three_nodes(rf=3)
+    world.nodes["c1"].alive = False
+    world.pass_s(Limits().down_after_s + 1)
+    assert world.apply(Exclude(("c1",)), "exclude") is None
+    world.run()
+    refused = world.apply(Rebuild(node_id="b1"))
+    assert refused is not None and refused.code == "too_few_sources"
+    rebuild(world, "b1", force=True)
+    world.until(lambda: status_of(world, REQUEST) is RequestStatus.DONE, "the end")
+
+
+@pytest.mark.parametrize(
+    ("rf", "node", "dc", "asked"),
+    [
+        ((3, 3), "b1", "dc1", {(("a1", "a2", "a3"), 3)}),
+        ((3, 2), "b1", "dc1", {(("a1", "a2", "a3"), 3)}),
+        ((3, 3), "b1", "", {(("a1", "a2", "a3", "b2", "b3"), 3)}),
+        ((1, 1), "b1", "dc1", {(("a1",), 1), (("a2",), 1), (("a3",), 1)}),
+        ((3, 2), "a1", "dc2", "too_few_sources"),
+        ((3, 3), "a1", "dc1", "too_few_sources"),
+        ((3, 0), "a1", "dc2", "too_few_sources"),
+        ((3, 3), "a1", "dc3", "unknown_dc"),
+    ],
+)
+def test_a_source_dc_suffices_when_no_quorum_of_all_dcs_can_do_without_it(
+    rf: tuple[int, int], node: str, dc: str, asked: object
+) -> None:
+    world = two_dcs(*rf)
+    refused = world.apply(Rebuild(node_id=node, source_dc=dc), REQUEST)
+    if refused is not None:
+        assert refused.code == asked
+        return
+    world.nodes[node].mute = True
+    reach(world, REQUEST, STATE.REBUILDING)
+    found = asked_of(world, node)
+    assert found and isinstance(asked, set) and found <= asked
+
+
+def test_a_source_dc_that_does_not_suffice_is_taken_with_force() -> None:
+    world = two_dcs(3, 2)
+    world.nodes["a1"].mute = True
+    rebuild(world, "a1", "dc2", force=True)
+    reach(world, REQUEST, STATE.REBUILDING)
+    assert {len(sources) for sources, _ in asked_of(world, "a1")} == {2}
+    assert {needed for _, needed in asked_of(world, "a1")} == {2}
+
+
+def test_a_single_node_is_not_rebuilt() -> None:
+    world = empty_cluster()
+    world.add("a1")
+    world.run()
+    refused = world.apply(Rebuild(node_id="a1", force=True))
+    assert refused is not None and refused.code == "single_node"
+    unknown = world.apply(Rebuild(node_id="b9"))
+    assert unknown is not None and unknown.code == "unknown_node"

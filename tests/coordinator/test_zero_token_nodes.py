@@ -1,0 +1,152 @@
+"""Zero-token nodes: they coordinate requests and hold no data; a dc of them is an arbiter datacentre."""
+
+import pytest
+
+from stele.coordinator.steps import Limits
+from stele.domain.commands import (
+    CreateKeyspace,
+    Exclude,
+    Join,
+    Leave,
+    MoveNode,
+    Rebuild,
+    Remove,
+)
+from stele.domain.names import NodeState, RequestStatus, TransitionState
+from tests.coordinator.stories import reach, status_of
+from tests.coordinator.test_move import rows
+from tests.coordinator.world import World, empty_cluster, three_nodes
+
+STATE = TransitionState
+DOWN_S = Limits().down_after_s + 1
+
+
+def with_zero_token(dc: str = "dc1", rf: int = 2) -> World:
+    """a1, b1, c1 with tokens, and z1 without."""
+    world = three_nodes(rf)
+    world.add("z1", dc, num_tokens=0)
+    world.run()
+    return world
+
+
+def test_it_becomes_a_member_and_no_replica_changes() -> None:
+    world = three_nodes(rf=2)
+    before = rows(world, "library")
+    world.add("z1", num_tokens=0)
+    world.run()
+    node = world.image.membership.nodes["z1"]
+    assert (node.state, node.tokens, node.num_tokens) == (NodeState.NORMAL, (), 0)
+    assert rows(world, "library") == before
+    assert not any(node.cleanup_since for node in world.image.membership.nodes.values())
+
+
+def test_it_cannot_be_the_first() -> None:
+    world = empty_cluster()
+    asked = Join(
+        node_id="z1", cluster="demo", address="z", dc="d", rack="r", num_tokens=0, host_id="z"
+    )
+    refused = world.apply(asked)
+    assert refused is not None and refused.code == "no_tokens_yet"
+
+
+def test_it_joins_together_with_nodes_that_take_tokens() -> None:
+    world = three_nodes(rf=2)
+    world.add("z1", num_tokens=0)
+    world.add("a2")
+    world.until(lambda: world.image.topology.transitions, "the group to open")
+    (group,) = world.image.topology.open()
+    assert {*group.nodes()} == {"z1", "a2"}
+    world.run()
+    assert len(world.image.membership.nodes["a2"].tokens) == 2
+
+
+def test_barriers_wait_for_it_since_it_coordinates_requests() -> None:
+    world = with_zero_token()
+    assert world.apply(Leave("a1"), "leave") is None
+    reach(world, "leave", STATE.WRITE_BOTH_READ_OLD, fenced=False)
+    world.nodes["z1"].applies = False
+    steps = world.pass_s(2)
+    assert [blocker.node_id for blocker in steps.blockers] == ["z1"]
+    took_s = world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "a quorum")
+    assert took_s >= Limits().barrier_patience_s - 2, "then it is fenced out"
+
+
+def test_it_is_no_room_for_replicas() -> None:
+    world = with_zero_token()
+    refused = world.apply(CreateKeyspace("wide", {"dc1": 4}))
+    assert refused is not None and refused.code == "too_few_nodes"
+    wide = three_nodes(rf=3)
+    wide.add("z1", num_tokens=0)
+    wide.run()
+    leaving = wide.apply(Leave("a1"))
+    assert leaving is not None and leaving.code == "too_few_nodes"
+    assert wide.apply(Leave("z1"), "leave") is None
+    wide.run()
+    assert wide.state("z1") is NodeState.LEFT
+
+
+def test_the_last_node_with_tokens_does_not_leave_it_alone() -> None:
+    world = empty_cluster()
+    world.add("a1")
+    world.run()
+    world.add("z1", num_tokens=0)
+    world.run()
+    refused = world.apply(Leave("a1"))
+    assert refused is not None and refused.code == "last_node"
+    excluded = world.apply(Exclude(("a1",)))
+    assert excluded is not None and excluded.code == "last_node"
+
+
+def test_an_arbiter_dc_is_not_replicated_to() -> None:
+    world = with_zero_token("arbiter")
+    refused = world.apply(CreateKeyspace("both", {"dc1": 2, "arbiter": 1}))
+    assert refused is not None and refused.code == "too_few_nodes"
+    assert "only zero-token nodes" in refused.hint
+    assert world.apply(CreateKeyspace("both", {"dc1": 2, "arbiter": 0})) is None
+    keyspace = world.image.schema.named("both")
+    assert keyspace is not None
+    assert (keyspace.replication, keyspace.placement) == ({"dc1": 2}, "dc1:2")
+    negative = world.apply(CreateKeyspace("less", {"dc1": -1}))
+    assert negative is not None and negative.code == "bad_replication"
+
+
+def test_a_dead_one_is_removed_and_nobody_streams() -> None:
+    world = with_zero_token("arbiter")
+    before = rows(world, "library")
+    world.nodes["z1"].alive = False
+    world.pass_s(DOWN_S)
+    for node in world.nodes.values():
+        node.orders.clear()
+    assert world.apply(Remove(node_id="z1"), "remove") is None
+    world.run()
+    assert world.state("z1") is NodeState.LEFT
+    assert rows(world, "library") == before
+    assert not any(world.orders(name) for name in world.nodes)
+
+
+@pytest.mark.parametrize("zero_token", [True, False])
+def test_it_is_replaced_by_its_like_alone(*, zero_token: bool) -> None:
+    world = with_zero_token()
+    world.nodes["z1"].alive = False
+    world.pass_s(DOWN_S)
+    refused = world.replace("z9", "z1", zero_token=zero_token)
+    assert ("" if refused is None else refused.code) == ("" if zero_token else "other_tokens")
+    if zero_token:
+        world.run()
+        assert (world.state("z1"), world.state("z9")) == (NodeState.LEFT, NodeState.NORMAL)
+        assert world.image.membership.nodes["z9"].tokens == ()
+        other = world.replace("z10", "a1", zero_token=True)
+        assert other is not None and other.code == "other_tokens"
+
+
+def test_it_neither_moves_nor_has_anything_to_rebuild() -> None:
+    world = with_zero_token()
+    refused = world.apply(MoveNode(node_id="z1", tokens=(1,)))
+    assert refused is not None and refused.code == "no_tokens"
+    assert world.apply(Rebuild(node_id="z1"), "rebuild") is None
+    request = world.image.request("rebuild")
+    assert request is not None and request.status is RequestStatus.DONE
+    assert "nothing to rebuild" in request.error
+    assert world.apply(Leave("z1")) is None, "its request is over"
+    source = world.apply(Rebuild(node_id="a1", source_dc="nowhere"))
+    assert source is not None and source.code == "unknown_dc"
