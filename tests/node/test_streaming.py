@@ -248,7 +248,7 @@ async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
         (row.start, row.end) for row in world.plan_rows() if "n4" in row.new
     )
     assert all(
-        len(p.ranges) <= PORTION_RANGES and p.keyspaces == (world.keyspace_id,) for p in portions
+        len(p.ranges) <= PORTION_RANGES and p.data_ids == (world.keyspace_id,) for p in portions
     )
     done = {(portions[0].placement, range_) for range_ in ranges}
     assert portions_of(world.image, transition, "n4", frozenset(), done) == []

@@ -154,8 +154,8 @@ class Sessions:
         self.versions.follow(image)
         self.manager.follow(image.topology)
 
-    def hold(self, version: int, keyspace_id: str, token: int) -> Hold:
-        return self.versions.hold(version, keyspace_id, token)
+    def hold(self, version: int, data_id: str, token: int) -> Hold:
+        return self.versions.hold(version, data_id, token)
 
     def release(self, hold: Hold) -> None:
         self.versions.release(hold)

@@ -24,16 +24,21 @@ from stele.domain.topology.commands import (
     FinishCleanup,
     Move,
     Rollback,
+    ServeRequest,
     TopologyCommand,
 )
 from stele.domain.topology.operations.commands import (
+    Cleanup,
     DropKeyspace,
     Exclude,
     Join,
     Leave,
+    NoopRequest,
     OperationCommand,
+    Quiesce,
     Remove,
     Replace,
+    Truncate,
 )
 
 __all__ = [
@@ -44,6 +49,7 @@ __all__ = [
     "AnyCommand",
     "Cancel",
     "ClaimCoordinator",
+    "Cleanup",
     "Command",
     "CreateKeyspace",
     "DropKeyspace",
@@ -58,13 +64,17 @@ __all__ = [
     "Leave",
     "Move",
     "Noop",
+    "NoopRequest",
     "Outcome",
+    "Quiesce",
     "RejectRequest",
     "Rejection",
     "Remove",
     "Replace",
     "Rollback",
+    "ServeRequest",
     "SetSetting",
+    "Truncate",
     "command_digest",
     "command_name",
 ]

@@ -27,6 +27,7 @@ class TransitionState(StrEnum):
     LEFT_TOKEN_RING = "left_token_ring"  # noqa: S105 - a state, not a secret
     ROLLBACK_TO_NORMAL = "rollback_to_normal"
     DROP_KEYSPACE = "drop_keyspace"
+    TRUNCATE = "truncate"
 
 
 class RequestKind(StrEnum):
@@ -38,6 +39,10 @@ class RequestKind(StrEnum):
     LEAVE = "leave"
     EXCLUDE = "exclude"
     DROP_KEYSPACE = "drop_keyspace"
+    NOOP_REQUEST = "noop_request"
+    QUIESCE = "quiesce"
+    CLEANUP = "cleanup"
+    TRUNCATE = "truncate"
 
 
 class RequestStatus(StrEnum):
@@ -55,6 +60,7 @@ class OrderKind(StrEnum):
 
     STREAM = "stream"
     CLEANUP = "cleanup"
+    TRUNCATE = "truncate"
 
 
 class ReportStatus(StrEnum):
