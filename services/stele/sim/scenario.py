@@ -110,6 +110,8 @@ PROFILES: Final = {
 }
 DEFAULT_DURATION_S: Final = 60.0
 DEAD_NODES_SHARE: Final = 0.4
+GLOBAL_SHARE: Final = 0.3
+GLOBAL_EVERY_S: Final = 12.0
 BARRIER_EVERY_S: Final = 3.0
 """Linearizable reads; each is up to three that come close together."""
 MAX_NODES: Final = 8
@@ -154,6 +156,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     )
     actions = [*_requests(random, rules, base), *_faults(random, rules, base)]
     actions = _with_dead_nodes(Random(f"dead/{profile}/{seed}"), rules, base, actions)
+    actions += _global_requests(Random(f"global/{profile}/{seed}"), base)
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)
     return msgspec.structs.replace(base, clocks=clocks, actions=tuple(actions))
@@ -279,6 +282,20 @@ def _with_dead_nodes(
             _declaration(again_s, random.choice(("remove", "replace")), target, f"y{number}")
         )
     return [action for action in found if action.at_s < base.duration_s]
+
+
+def _global_requests(random: Random, base: Scenario) -> list[Action]:
+    """In some of the scenarios: what was truncated is not there any more to be read."""
+    if random.random() >= GLOBAL_SHARE:
+        return []
+    found = list[Action]()
+    for at_s in _times(random, GLOBAL_EVERY_S, base.duration_s):
+        kind = random.choice(("truncate", "truncate", "cleanup", "noop_request", "quiesce"))
+        keyspace = random.choice(("data", "data", "k1", "k2"))
+        node = random.choice(("", "", f"n{random.randrange(base.nodes) + 1}"))
+        target = {"truncate": keyspace, "cleanup": node}.get(kind, "")
+        found.append(Action(at_s, kind, target))
+    return found
 
 
 def _declaration(at_s: float, kind: str, target: str, new_node: str) -> Action:
