@@ -1,4 +1,4 @@
-"""Somebody crashes at every moment of a join and of a leave: before and after each append, order, report.
+"""Somebody crashes at every moment of an operation: before and after each append, order, report.
 
 Whatever happens, the operation ends as it does without a crash, and the invariants hold at every epoch
 (``World`` checks them).
@@ -6,7 +6,7 @@ Whatever happens, the operation ends as it does without a crash, and the invaria
 
 import pytest
 
-from stele.domain.commands import Cancel, Leave
+from stele.domain.commands import AnyCommand, Cancel, Cleanup, Leave, Truncate
 from stele.domain.names import NodeState, RequestStatus
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.stories import status_of
@@ -14,6 +14,17 @@ from tests.coordinator.world import RESTART_S, Crash, World, three_nodes
 
 MOMENTS = 40
 """More than there are in any of the operations."""
+COMMANDS: dict[str, AnyCommand] = {
+    "leave": Leave("c1"),
+    "truncate": Truncate("library"),
+    "cleanup": Cleanup(),
+}
+AFTERWARDS = {
+    "join": ("a2", NodeState.NORMAL),
+    "leave": ("c1", NodeState.LEFT),
+    "truncate": ("c1", NodeState.NORMAL),
+    "cleanup": ("c1", NodeState.NORMAL),
+}
 
 
 def begin(operation: str) -> tuple[World, str]:
@@ -21,8 +32,8 @@ def begin(operation: str) -> tuple[World, str]:
     if operation == "join":
         world.add("a2")
         return world, "join-a2"
-    assert world.apply(Leave("c1"), "leave-c1") is None
-    return world, "leave-c1"
+    assert world.apply(COMMANDS[operation], operation) is None
+    return world, operation
 
 
 def replicas(world: World) -> list[object]:
@@ -34,8 +45,8 @@ def replicas(world: World) -> list[object]:
 def ends_as_it_should(world: World, operation: str, request_id: str, undisturbed: World) -> None:
     world.run()
     assert status_of(world, request_id) is RequestStatus.DONE
-    expected = NodeState.NORMAL if operation == "join" else NodeState.LEFT
-    assert world.state("a2" if operation == "join" else "c1") is expected
+    node_id, state = AFTERWARDS[operation]
+    assert world.state(node_id) is state
     assert replicas(world) == replicas(undisturbed)
     assert world.image.membership.ring_tokens() == undisturbed.image.membership.ring_tokens()
 
@@ -43,7 +54,7 @@ def ends_as_it_should(world: World, operation: str, request_id: str, undisturbed
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, World]:
     found = {}
-    for operation in ("join", "leave"):
+    for operation in AFTERWARDS:
         world, _ = begin(operation)
         world.events.clear()
         world.run()
@@ -54,7 +65,7 @@ def undisturbed() -> dict[str, World]:
 
 @pytest.mark.parametrize("who", ["coordinator", "coordinator, which lives on", "metadata log"])
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("operation", ["join", "leave"])
+@pytest.mark.parametrize("operation", AFTERWARDS)
 def test_a_crash_at_any_moment_changes_nothing_of_the_end(
     undisturbed: dict[str, World], operation: str, when: str, who: str
 ) -> None:

@@ -57,7 +57,7 @@ def about(world: World, key: bytes = b"k", version: int = 0, **more: object) -> 
         "version": version or world.version,
         "epoch": world.image.epoch,
         "coordinating": "n2",
-        "data_id": world.keyspace_id,
+        "data_id": world.data_id,
         "token": token_of(key),
         "key": key,
         **more,
