@@ -87,7 +87,7 @@ def check_gate(
     }
     going_back = [t for t in topology.open() if t.mark]
     for change in changed:
-        keyspace = before.schema.by_id.get(change.keyspace_id)
+        keyspace = before.schema.of_data(change.data_id)
         undone = keyspace is not None and any(
             row.start < change.token <= row.end or row.end < row.start
             for transition in going_back

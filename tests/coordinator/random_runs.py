@@ -4,13 +4,17 @@ import random
 
 from stele.domain.commands import (
     Cancel,
+    Cleanup,
     CreateKeyspace,
     DropKeyspace,
     Exclude,
     Leave,
     MoveNode,
+    NoopRequest,
+    Quiesce,
     Rebuild,
     Remove,
+    Truncate,
 )
 from stele.domain.names import RequestStatus
 from tests.coordinator.world import Crash, empty_cluster
@@ -56,7 +60,7 @@ class RandomRun:
     def act(self) -> None:
         plain = [self.join, self.join, self.leave, self.leave, self.cancel, self.create, self.drop]
         plain += [self.remove, self.remove, self.replace, self.replace, self.exclude]
-        plain += [self.move, self.move, self.rebuild]
+        plain += [self.move, self.move, self.rebuild, self.truncate, *[self.ask_of_all] * 2]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         self.chance.choice(plain + (faults if self._faults else []))()
 
@@ -130,6 +134,14 @@ class RandomRun:
         names = [*self.world.image.schema.ids]
         if names and self.chance.random() < 0.5:
             self.world.apply(DropKeyspace(self.chance.choice(sorted(names))))
+
+    def ask_of_all(self) -> None:
+        self.world.apply(self.chance.choice((NoopRequest(), Quiesce(), Cleanup())))
+
+    def truncate(self) -> None:
+        names = sorted(self.world.image.schema.ids)
+        if names:
+            self.world.apply(Truncate(self.chance.choice(names)))
 
     def lag(self) -> None:
         self._some_node_has("applies", False)

@@ -6,7 +6,7 @@ Whatever happens, the operation ends as it does without a crash, and the invaria
 
 import pytest
 
-from stele.domain.commands import AnyCommand, Cancel, Leave, MoveNode, Rebuild
+from stele.domain.commands import AnyCommand, Cancel, Cleanup, Leave, MoveNode, Rebuild, Truncate
 from stele.domain.names import NodeState, RequestStatus
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.stories import status_of
@@ -14,13 +14,21 @@ from tests.coordinator.world import RESTART_S, Crash, World, three_nodes
 
 MOMENTS = 40
 """More than there are in any of the operations."""
-
-ASKED: dict[str, AnyCommand] = {
+COMMANDS: dict[str, AnyCommand] = {
     "leave": Leave("c1"),
     "move": MoveNode(node_id="c1", tokens=(1, 2**60)),
     "rebuild": Rebuild(node_id="c1"),
+    "truncate": Truncate("library"),
+    "cleanup": Cleanup(),
 }
-OPERATIONS = ("join", *ASKED)
+AFTERWARDS = {
+    "join": ("a2", NodeState.NORMAL),
+    "leave": ("c1", NodeState.LEFT),
+    "move": ("c1", NodeState.NORMAL),
+    "rebuild": ("c1", NodeState.NORMAL),
+    "truncate": ("c1", NodeState.NORMAL),
+    "cleanup": ("c1", NodeState.NORMAL),
+}
 
 
 def begin(operation: str) -> tuple[World, str]:
@@ -28,8 +36,8 @@ def begin(operation: str) -> tuple[World, str]:
     if operation == "join":
         world.add("a2")
         return world, "join-a2"
-    assert world.apply(ASKED[operation], f"{operation}-c1") is None
-    return world, f"{operation}-c1"
+    assert world.apply(COMMANDS[operation], operation) is None
+    return world, operation
 
 
 def replicas(world: World) -> list[object]:
@@ -41,8 +49,8 @@ def replicas(world: World) -> list[object]:
 def ends_as_it_should(world: World, operation: str, request_id: str, undisturbed: World) -> None:
     world.run()
     assert status_of(world, request_id) is RequestStatus.DONE
-    expected = NodeState.LEFT if operation == "leave" else NodeState.NORMAL
-    assert world.state("a2" if operation == "join" else "c1") is expected
+    node_id, state = AFTERWARDS[operation]
+    assert world.state(node_id) is state
     assert replicas(world) == replicas(undisturbed)
     assert world.image.membership.ring_tokens() == undisturbed.image.membership.ring_tokens()
 
@@ -50,7 +58,7 @@ def ends_as_it_should(world: World, operation: str, request_id: str, undisturbed
 @pytest.fixture(scope="module")
 def undisturbed() -> dict[str, World]:
     found = {}
-    for operation in OPERATIONS:
+    for operation in AFTERWARDS:
         world, _ = begin(operation)
         world.events.clear()
         world.run()
@@ -61,7 +69,7 @@ def undisturbed() -> dict[str, World]:
 
 @pytest.mark.parametrize("who", ["coordinator", "coordinator, which lives on", "metadata log"])
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", AFTERWARDS)
 def test_a_crash_at_any_moment_changes_nothing_of_the_end(
     undisturbed: dict[str, World], operation: str, when: str, who: str
 ) -> None:
@@ -91,7 +99,7 @@ def crash_at(world: World, moment: int, when: str, who: str) -> list[str]:
     return struck
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", AFTERWARDS)
 def test_a_coordinator_that_crashes_at_every_moment_still_gets_there(
     undisturbed: dict[str, World], operation: str
 ) -> None:
@@ -112,7 +120,7 @@ def test_a_coordinator_that_crashes_at_every_moment_still_gets_there(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", AFTERWARDS)
 def test_a_cancel_at_any_moment_restores_or_comes_too_late(
     undisturbed: dict[str, World], operation: str, when: str
 ) -> None:

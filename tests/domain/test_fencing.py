@@ -131,9 +131,9 @@ def test_a_steady_stream_of_rounds_elsewhere_never_kills_a_long_request() -> Non
     assert rounds > 20
     assert survivors
     for hold in survivors:
-        assert check_token(world.image, hold.keyspace_id, hold.token, hold.version) is None
+        assert check_token(world.image, hold.data_id, hold.token, hold.version) is None
     for hold in holds.values():
-        stale = check_token(world.image, hold.keyspace_id, hold.token, hold.version)
+        stale = check_token(world.image, hold.data_id, hold.token, hold.version)
         assert (stale is None) == (row_of(world.image, hold.token).version <= hold.version)
 
 
@@ -152,7 +152,7 @@ def test_a_range_that_was_moved_and_moved_back_is_not_the_one_of_before() -> Non
     world.run()
     tracker.follow(world.image)
     assert hold.version == began
-    assert check_token(world.image, hold.keyspace_id, token, began) is not None
+    assert check_token(world.image, hold.data_id, token, began) is not None
 
 
 def test_a_dropped_keyspace_is_served_by_nobody_who_knew_it() -> None:

@@ -127,7 +127,8 @@ def test_a_drop_is_refused_while_another_is_pending_or_running() -> None:
     for wanted in (RequestStatus.PENDING, RequestStatus.RUNNING):
         world.until(lambda wanted=wanted: status_of(world, "drop") is wanted, wanted)  # type: ignore[misc]
         again = world.apply(DropKeyspace("library"))
-        assert again is not None and again.code == "keyspace_being_dropped"
+        assert again is not None and again.code == "request_in_progress"
+        assert again.details == {"request_id": "drop", "kind": "drop_keyspace"}
     world.run()
     gone = world.apply(DropKeyspace("library"))
     assert gone is not None and gone.code == "unknown_keyspace"

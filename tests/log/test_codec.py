@@ -32,7 +32,7 @@ from stele.domain.commands import (
 from stele.domain.facts import Epoch
 from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.messages import Ack, Order, Report
-from stele.domain.names import OrderKind, ReportStatus, TransitionState
+from stele.domain.names import OrderKind, ReportStatus, RequestStatus, TransitionState
 from stele.domain.requests.decisions import refusal
 from stele.domain.requests.facts import DecidedGeneration, DecidedRequests, RequestForgotten
 from stele.domain.ring.facts import PlacementDropped
@@ -161,8 +161,14 @@ def samples() -> list[commands.AnyCommand]:
         ),
         Rollback: Rollback(3, "t", "why", ("a",)),
     }
-    plain: dict[object, Any] = {str: "text", int: 12, bool: True, tuple[str, ...]: ("a", "b")}
-    plain[tuple[int, ...]] = (-5, 2**60)
+    plain: dict[object, Any] = {
+        str: "text",
+        int: 12,
+        bool: True,
+        tuple[str, ...]: ("a", "b"),
+        tuple[int, ...]: (-5, 2**60),
+        RequestStatus: RequestStatus.PENDING,
+    }
     made = [
         special.get(kind)
         or kind(**{field.name: plain[field.type] for field in msgspec.structs.fields(kind)})

@@ -57,7 +57,7 @@ def about(world: World, key: bytes = b"k", version: int = 0, **more: object) -> 
         "version": version or world.version,
         "epoch": world.image.epoch,
         "coordinating": "n2",
-        "keyspace_id": world.keyspace_id,
+        "data_id": world.data_id,
         "token": token_of(key),
         "key": key,
         **more,
@@ -203,7 +203,7 @@ async def test_a_keyspace_that_is_newer_than_the_image_is_waited_for(
 ) -> None:
     op = write(world)
     new_id = next_keyspace_id(world, "new")
-    ahead = msgspec.structs.replace(op, keyspace_id=new_id, epoch=op.epoch + 1)
+    ahead = msgspec.structs.replace(op, data_id=new_id, epoch=op.epoch + 1)
     waiting = asyncio.create_task(node.code(ahead))
     await asyncio.sleep(0)
     world.apply(CreateKeyspace("new", {"dc1": 3}))

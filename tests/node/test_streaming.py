@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stele.domain.commands import Exclude, ExcludeDead, Rollback, SetSetting
@@ -274,6 +275,30 @@ async def test_an_order_of_a_session_that_is_gone_does_nothing(cluster: Cluster)
     assert cluster.scans == []
 
 
+async def test_what_is_truncated_while_it_is_streamed_is_not_kept(cluster: Cluster) -> None:
+    """Its pages were on their way; what is streamed from then on is the data that counts."""
+    world, session = cluster.world, cluster.world.session
+    for number, key in enumerate(gained(world, 40)):
+        for node_id in ("n1", "n2", "n3"):
+            await cluster.put(node_id, key, Cell(number + 1, False, b"old"))
+    pages = 0
+
+    def truncate(node_id: str) -> None:
+        nonlocal pages
+        pages += 1
+        if pages == 1:
+            world.truncate()
+
+    cluster.on_page = truncate
+    order = msgspec.structs.replace(cluster.order(), session=session)
+    await cluster.streamer.run(order, OrderProgress())
+    assert pages > 0
+    assert (await cluster.stores["n4"].size()).keys == 0
+    (transition,) = [t for t in world.image.topology.open() if t.session == session]
+    portions = portions_of(world.image, transition, "n4", frozenset(), frozenset())
+    assert {p.data_ids for p in portions} == {(world.data_id,)}
+
+
 async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
     world.start_join()
     (transition,) = world.image.topology.open()
@@ -283,7 +308,7 @@ async def test_portions_are_the_gained_ranges_each_once(world: World) -> None:
         (row.start, row.end) for row in world.plan_rows() if "n4" in row.new
     )
     assert all(
-        len(p.ranges) <= PORTION_RANGES and p.keyspaces == (world.keyspace_id,) for p in portions
+        len(p.ranges) <= PORTION_RANGES and p.data_ids == (world.keyspace_id,) for p in portions
     )
     done = {(portions[0].placement, range_) for range_ in ranges}
     assert portions_of(world.image, transition, "n4", frozenset(), done) == []

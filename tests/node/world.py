@@ -7,7 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from stele.domain.commands import Advance, AdvanceFence, AnyCommand, DropKeyspace, Move
+from stele.domain.commands import (
+    Advance,
+    AdvanceFence,
+    AnyCommand,
+    DropKeyspace,
+    Move,
+    Truncate,
+)
 from stele.domain.fencing import Hold, VersionTracker
 from stele.domain.image import Image
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
@@ -80,6 +87,12 @@ class World:
         assert keyspace is not None
         return keyspace.keyspace_id
 
+    @property
+    def data_id(self) -> str:
+        keyspace = self.image.schema.named(KEYSPACE)
+        assert keyspace is not None
+        return keyspace.data_id
+
     def fence(self) -> None:
         self.apply(AdvanceFence(TERM, self.version))
 
@@ -99,6 +112,11 @@ class World:
         self.apply(DropKeyspace(KEYSPACE), "drop")
         self.open("drop")
         self.advance("drop")
+
+    def truncate(self) -> None:
+        """The keyspace is truncated by one version, which is not fenced yet; its request stays open."""
+        self.apply(Truncate(KEYSPACE), "truncate")
+        self.open("truncate")
 
     def row(self, key: bytes) -> RangeReplicas:
         placement = self.image.placement_of(KEYSPACE)
@@ -154,8 +172,8 @@ class Sessions:
         self.versions.follow(image)
         self.manager.follow(image.topology)
 
-    def hold(self, version: int, keyspace_id: str, token: int) -> Hold:
-        return self.versions.hold(version, keyspace_id, token)
+    def hold(self, version: int, data_id: str, token: int) -> Hold:
+        return self.versions.hold(version, data_id, token)
 
     def release(self, hold: Hold) -> None:
         self.versions.release(hold)

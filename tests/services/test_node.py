@@ -111,7 +111,7 @@ async def test_a_stale_version_is_refused_by_every_replica_after_its_fence(
         "version": written["version"],
         "epoch": written["epoch"],
         "coordinating": "n1",
-        "keyspace_id": live.keyspace_id(),
+        "data_id": live.keyspace_id(),
         "token": token_of(key.encode()),
         "key": key.encode(),
     }

@@ -32,7 +32,7 @@ def exclude(desk: Desk) -> None:
     desk.remember(looked_at_s=desk.seen.now_s)
     for request in desk.seen.image.requests.pending():
         declared = not_excluded(desk, request)
-        goes_on = bool(OPERATIONS[request.kind].states)
+        goes_on = not OPERATIONS[request.kind].excludes_only
         if declared:
             ready = _are_down(desk, request, declared) and (
                 not goes_on or _can_be_planned(desk, request)

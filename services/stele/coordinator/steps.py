@@ -11,6 +11,7 @@ from stele.coordinator.exclusions import exclude
 from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
 from stele.coordinator.openings import openings
 from stele.coordinator.rounds import Settled, settle
+from stele.coordinator.served import serve
 from stele.coordinator.work import failure_of, forget_in_time, is_done, order_work
 from stele.domain.membership.facts import Node
 from stele.domain.names import OrderKind
@@ -48,6 +49,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     if settled is not Settled.NO:
         _advance(desk, tuple(moves), settled)
     _clean_up(desk)
+    serve(desk)
     return desk.steps()
 
 
@@ -113,8 +115,10 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
     entered_before = transition.entered_version < desk.seen.image.topology.version
     if settled is Settled.NO and not entered_before:
         return False
-    if transition.mark or not state.streams:
+    if transition.mark or not state.opens_session:
         return True
+    if state.everybody_does is not None:
+        return _have_all_done(desk, transition, state.everybody_does)
     if not _has_streamed(desk, transition):
         return False
     if state.needs_subjects_up:
@@ -150,6 +154,18 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
             return False
         return _undo_if_dead(desk, transition)
     return True
+
+
+def _have_all_done(desk: Desk, transition: Transition, kind: OrderKind) -> bool:
+    """Every member that is not excluded has reported. Who failed is ordered again, as often as it takes."""
+    requests, members = transition.request_ids(), [*desk.seen.image.membership.taking_part()]
+    work = order_work(desk, kind, transition.session, requests[0], members)
+    if not work.unfinished:
+        return True
+    down = {blocker.node_id: blocker for blocker in desk.down(members)}
+    blockers = tuple(down.get(b.node_id, b) for b in work.unfinished)
+    desk.wait(f"{kind} by {', '.join(b.node_id for b in blockers)}", blockers, requests)
+    return False
 
 
 def _who_is_down(desk: Desk) -> str:

@@ -59,6 +59,14 @@ def unknown_node(node_id: str) -> Rejection:
     )
 
 
+def unknown_keyspace(name: str) -> Rejection:
+    return Rejection(
+        "unknown_keyspace",
+        f"There is no keyspace '{name[:80]}'.",
+        "`stele keyspace list` shows them.",
+    )
+
+
 def node_has_left(node_id: str) -> Rejection:
     return Rejection(
         "node_left",

@@ -41,13 +41,15 @@ def newest_fenced(version: int, version_before: int, fence_version: int) -> int:
     return version if version <= fence_version else version_before
 
 
-def check_token(image: Image, keyspace_id: str, token: int, version: int) -> StaleVersion | None:
-    """None when a request of ``version`` for a token of a keyspace may go on by what this image says.
+def check_token(image: Image, data_id: str, token: int, version: int) -> StaleVersion | None:
+    """None when a request of ``version`` for a token of a keyspace's data may go on by what this image says.
 
-    A keyspace that is gone was dropped, and fenced, after every version that routed by it.
+    A keyspace that is gone was dropped, and fenced, after every version that routed by it. Data that was
+    truncated away is refused at once, its version fenced or not: so there is one moment for each range from
+    which on no quorum meets it any more.
     """
     fence_version = image.topology.fence_version
-    keyspace = image.schema.by_id.get(keyspace_id)
+    keyspace = image.schema.of_data(data_id)
     if keyspace is None:
         return StaleVersion(version, fence_version, fence_version)
     if version >= fence_version:  # nearly always; what is asked below is never above the fence
@@ -74,11 +76,11 @@ def takes_part(image: Image, coordinating: str) -> bool:
 class Hold:
     """A request's claim on the version that it is routed by. ``version`` rises while its row stays the same."""
 
-    __slots__ = ("keyspace_id", "token", "version")
+    __slots__ = ("data_id", "token", "version")
 
-    def __init__(self, version: int, keyspace_id: str, token: int) -> None:
+    def __init__(self, version: int, data_id: str, token: int) -> None:
         self.version = version
-        self.keyspace_id = keyspace_id
+        self.data_id = data_id
         self.token = token
 
 
@@ -93,9 +95,9 @@ class VersionTracker:
         self._image: Image | None = None
         self._on_drained = on_drained
 
-    def hold(self, version: int, keyspace_id: str, token: int) -> Hold:
+    def hold(self, version: int, data_id: str, token: int) -> Hold:
         """Before the choice of replicas is acted on. Release it after the last answer."""
-        hold = Hold(version, keyspace_id, token)
+        hold = Hold(version, data_id, token)
         if version < self._current and self._image is not None and _unchanged(self._image, hold):
             hold.version = self._current
         self._holds.setdefault(hold.version, set()).add(hold)
@@ -133,7 +135,7 @@ class VersionTracker:
 
 
 def _unchanged(image: Image, hold: Hold) -> bool:
-    keyspace = image.schema.by_id.get(hold.keyspace_id)
+    keyspace = image.schema.of_data(hold.data_id)
     if keyspace is None or keyspace.dropped_version > hold.version:
         return False
     row = image.ring.placements[keyspace.placement].row_for(hold.token)

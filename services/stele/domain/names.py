@@ -32,6 +32,7 @@ class TransitionState(StrEnum):
     REBUILDING = "rebuilding"
     """A node streams again what it has; nobody's routing changes."""
     DROP_KEYSPACE = "drop_keyspace"
+    TRUNCATE = "truncate"
 
 
 class RequestKind(StrEnum):
@@ -45,6 +46,10 @@ class RequestKind(StrEnum):
     REBUILD = "rebuild"
     EXCLUDE = "exclude"
     DROP_KEYSPACE = "drop_keyspace"
+    NOOP_REQUEST = "noop_request"
+    QUIESCE = "quiesce"
+    CLEANUP = "cleanup"
+    TRUNCATE = "truncate"
 
 
 class RequestStatus(StrEnum):
@@ -62,6 +67,7 @@ class OrderKind(StrEnum):
 
     STREAM = "stream"
     CLEANUP = "cleanup"
+    TRUNCATE = "truncate"
 
 
 class ReportStatus(StrEnum):

@@ -28,6 +28,7 @@ from stele.node.routing import Routing
 from stele.node.settings import MAX_BODY_BYTES, NodeSettings
 from stele.node.store import Store
 from stele.node.streaming import Streamer
+from stele.node.truncation import Truncator
 from stele.node.wire import Answer, AnyOp
 from stele.runtime.follow import Followed, following
 from stele.runtime.http import Health, bind, build_app, serve
@@ -105,7 +106,11 @@ async def node_app(
                 agent.node_id, follower, agent, store, clock, peers, metrics.streamed_bytes.inc
             )
             cleaner = Cleaner(agent.node_id, follower, store)
-            return {OrderKind.STREAM: streamer.run, OrderKind.CLEANUP: cleaner.run}
+            return {
+                OrderKind.STREAM: streamer.run,
+                OrderKind.CLEANUP: cleaner.run,
+                OrderKind.TRUNCATE: Truncator(follower, store).run,
+            }
 
         agent = await stack.enter_async_context(
             kafka_agent(

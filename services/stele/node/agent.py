@@ -102,9 +102,9 @@ class Agent:
         if self._gate.is_open:
             self._orders.offer(order)
 
-    def hold(self, version: int, keyspace_id: str, token: int) -> Hold:
+    def hold(self, version: int, data_id: str, token: int) -> Hold:
         """A request chooses its replicas by this version: hold it until its last answer."""
-        return self._versions.hold(version, keyspace_id, token)
+        return self._versions.hold(version, data_id, token)
 
     def release(self, hold: Hold) -> None:
         self._versions.release(hold)

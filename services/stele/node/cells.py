@@ -15,7 +15,7 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A cell where it stands. ``token`` is the token of ``key``."""
+    """A cell where it stands: in the data of a keyspace, by its id. ``token`` is the token of ``key``."""
 
     keyspace: str
     token: int

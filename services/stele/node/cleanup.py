@@ -5,6 +5,7 @@ go on meanwhile, so that is looked at anew for each batch, in the very turn in w
 place in the store's order: a write or a streamed row that comes with a later epoch is behind it.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -25,14 +26,26 @@ class CleanupStopped(Exception):
     """The topology has moved on since the order; the coordinator orders anew."""
 
 
-def foreign_ranges(image: Image, node_id: str, keyspace_id: str) -> list[Range]:
-    """Ranges of the keyspace that are not the node's, in ring order; all of a keyspace that is gone."""
-    keyspace = image.schema.by_id.get(keyspace_id)
+def foreign_ranges(image: Image, node_id: str, data_id: str) -> list[Range]:
+    """Ranges of a keyspace's data that are not the node's, in ring order; all of what is gone."""
+    keyspace = image.schema.of_data(data_id)
     if keyspace is None:
         return [Range(MIN_TOKEN, MIN_TOKEN)]
     rows = image.ring.placements[keyspace.placement].rows
     ranges = (Range(row.start, row.end) for row in rows if node_id not in row.writes)
-    return [range_ for range_ in ranges if is_foreign(image, node_id, keyspace_id, range_)]
+    return [range_ for range_ in ranges if is_foreign(image, node_id, data_id, range_)]
+
+
+async def delete_all(
+    store: Store, spans: Sequence[Span], may_delete: Callable[[Span], bool], progress: OrderProgress
+) -> None:
+    """Delete the spans' rows in batches, each when it may be in its turn."""
+    progress.bytes_total = (await store.measure(spans)).size_bytes
+    for span in spans:
+        deleted = Size(BATCH_ROWS, 0)
+        while deleted.keys == BATCH_ROWS:
+            deleted = await store.delete(span, BATCH_ROWS, partial(may_delete, span))
+            progress.add(deleted.size_bytes, deleted.keys)
 
 
 class Cleaner:
@@ -47,18 +60,11 @@ class Cleaner:
         """Raises CleanupStopped; what was deleted until then stays deleted."""
         image = self._follower.image
         spans = [
-            Span(keyspace_id, range_.start, range_.end)
-            for keyspace_id in await self._store.keyspaces()
-            for range_ in foreign_ranges(image, self._node_id, keyspace_id)
+            Span(data_id, range_.start, range_.end)
+            for data_id in await self._store.keyspaces()
+            for range_ in foreign_ranges(image, self._node_id, data_id)
         ]
-        progress.bytes_total = (await self._store.measure(spans)).size_bytes
-        for span in spans:
-            deleted = Size(BATCH_ROWS, 0)
-            while deleted.keys == BATCH_ROWS:
-                deleted = await self._store.delete(
-                    span, BATCH_ROWS, partial(self._may_delete, order, span)
-                )
-                progress.add(deleted.size_bytes, deleted.keys)
+        await delete_all(self._store, spans, partial(self._may_delete, order), progress)
         self._check(order)
 
     def _may_delete(self, order: Order, span: Span) -> bool:

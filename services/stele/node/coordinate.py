@@ -67,7 +67,7 @@ class Send(Protocol):
 class Versions(Protocol):
     """Counts the versions that requests hold; see domain.fencing.VersionTracker."""
 
-    def hold(self, version: int, keyspace_id: str, token: int) -> Hold: ...
+    def hold(self, version: int, data_id: str, token: int) -> Hold: ...
     def release(self, hold: Hold) -> None: ...
 
 
@@ -76,7 +76,7 @@ class _Attempt(msgspec.Struct, frozen=True):
 
     image: Image
     row: RangeReplicas
-    keyspace_id: str
+    data_id: str
     token: int
     key: bytes
     until: float
@@ -169,7 +169,7 @@ class Coordination:
             await self._catch_up(refusal, attempt)
 
     def _hold(self, attempt: _Attempt) -> Hold:
-        return self._versions.hold(attempt.version, attempt.keyspace_id, attempt.token)
+        return self._versions.hold(attempt.version, attempt.data_id, attempt.token)
 
     def _until(self) -> float:
         return asyncio.get_running_loop().time() + self._timeout_s
@@ -185,7 +185,7 @@ class Coordination:
                 404, "unknown_keyspace", f"There is no keyspace '{keyspace}'.", "Create it first."
             )
         row = image.ring.placements[serving.placement].row_for(token)
-        return _Attempt(image, row, serving.keyspace_id, token, key, until)
+        return _Attempt(image, row, serving.data_id, token, key, until)
 
     async def _newest_image(self) -> Image:
         try:
@@ -219,7 +219,7 @@ class Coordination:
             version=attempt.version,
             epoch=attempt.image.epoch,
             coordinating=self._node_id,
-            keyspace_id=attempt.keyspace_id,
+            data_id=attempt.data_id,
             token=attempt.token,
             key=attempt.key,
             cell=cell,
@@ -324,7 +324,7 @@ class Coordination:
             version=attempt.version,
             epoch=attempt.image.epoch,
             coordinating=self._node_id,
-            keyspace_id=attempt.keyspace_id,
+            data_id=attempt.data_id,
             token=attempt.token,
             key=attempt.key,
             mode=mode,

@@ -36,7 +36,7 @@ _DONE: Final = Answer(Code.OK)
 class InUse(Protocol):
     """What this node has in use, as its acks tell: versions and sessions; see the agent."""
 
-    def hold(self, version: int, keyspace_id: str, token: int) -> Hold: ...
+    def hold(self, version: int, data_id: str, token: int) -> Hold: ...
     def release(self, hold: Hold) -> None: ...
     async def wait_drained(self, version: int, timeout_s: float) -> None: ...
     def enter(self, session: str) -> AbstractContextManager[SessionGuard]: ...
@@ -126,10 +126,10 @@ class Replica:
 
     async def _write(self, writes: Sequence[tuple[int, Write]]) -> list[Answer]:
         ops = [op for _, op in writes]
-        rows = [Row(op.keyspace_id, op.token, op.key, *op.cell) for op in ops]
+        rows = [Row(op.data_id, op.token, op.key, *op.cell) for op in ops]
         for op in ops:
             self._clock.see(op.cell.timestamp)
-        holds = [self._in_use.hold(op.version, op.keyspace_id, op.token) for op in ops]
+        holds = [self._in_use.hold(op.version, op.data_id, op.token) for op in ops]
         try:
             written = await self._store.write(rows, lambda place: self._fenced(ops[place]) is None)
         except StoreError as error:
@@ -147,8 +147,8 @@ class Replica:
 
     async def _read(self, op: Read) -> Answer:
         if op.mode is ReadMode.TIMESTAMP:
-            return Answer(Code.OK, self._store.timestamp(op.keyspace_id, op.token, op.key))
-        cell = await self._store.read(op.keyspace_id, op.token, op.key)
+            return Answer(Code.OK, self._store.timestamp(op.data_id, op.token, op.key))
+        cell = await self._store.read(op.data_id, op.token, op.key)
         if cell is None:
             return _DONE
         if op.mode is ReadMode.STAMP:
@@ -160,7 +160,7 @@ class Replica:
         image = self._follower.image
         if op.version > image.topology.version:
             return True
-        return op.epoch > image.epoch and op.keyspace_id not in image.schema.by_id
+        return op.epoch > image.epoch and image.schema.of_data(op.data_id) is None
 
     async def _read_up_to(self, epoch: int) -> None:
         try:
@@ -175,7 +175,7 @@ class Replica:
         fenced = self._fenced(op)
         if fenced is not None:
             return fenced
-        placement = self._routing.placement(op.keyspace_id, op.version)
+        placement = self._routing.placement(op.data_id, op.version)
         if placement is None or self._node_id not in placement.row_for(op.token).writes:
             text = f"{self._node_id} is no replica of token {op.token} in version {op.version}"
             return Answer(Code.NOT_A_REPLICA, text=text, epoch=image.epoch)
@@ -184,7 +184,7 @@ class Replica:
     def _fenced(self, op: Op) -> Answer | None:
         image = self._follower.image
         topology = image.topology
-        stale = check_token(image, op.keyspace_id, op.token, op.version)
+        stale = check_token(image, op.data_id, op.token, op.version)
         if stale is not None:
             epoch = max(topology.since_epoch, topology.fence_epoch)
             return Answer(Code.STALE_VERSION, epoch=epoch, text=str(stale))

@@ -19,7 +19,7 @@ class Routing:
         follower.listen(self._on_epoch)
         self._follow(follower.image)
 
-    def placement(self, keyspace_id: str, version: int) -> Placement | None:
+    def placement(self, data_id: str, version: int) -> Placement | None:
         """The placement by which requests of ``version`` are routed; None when the keyspace is not known.
 
         After a restart an older version's may be missing: then the current one counts.
@@ -27,8 +27,8 @@ class Routing:
         current = self._follower.image
         oldest = min(self._by_version)
         image = self._by_version.get(max(version, oldest), current)
-        known = _placement(image, keyspace_id)
-        return _placement(current, keyspace_id) if known is None else known
+        known = _placement(image, data_id)
+        return _placement(current, data_id) if known is None else known
 
     def _on_epoch(self, image: Image, _: Delta) -> None:
         self._follow(image)
@@ -40,6 +40,6 @@ class Routing:
             del self._by_version[version]
 
 
-def _placement(image: Image, keyspace_id: str) -> Placement | None:
-    keyspace = image.schema.by_id.get(keyspace_id)
+def _placement(image: Image, data_id: str) -> Placement | None:
+    keyspace = image.schema.of_data(data_id)
     return None if keyspace is None else image.ring.placements.get(keyspace.placement)

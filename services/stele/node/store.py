@@ -95,7 +95,7 @@ class Cursor(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A range of one keyspace, which stands here by its id: a name used again is another keyspace."""
+    """A range of one keyspace, which stands here by its data's id: what was truncated away is another."""
 
     keyspace: str
     start: int
@@ -217,7 +217,8 @@ class Store:
         return await self._in_scanner(work)
 
     async def keyspaces(self) -> list[str]:
-        """Keyspaces that have rows here."""
+        """Keyspaces that have rows here, those of every write that has had its turn among them."""
+        await self._commits.run(lambda: lambda _: None)
         text = "select distinct keyspace from cells order by keyspace"
         return await self._in_scanner(lambda: [k for (k,) in self._scanner.execute(text)])
 

@@ -7,8 +7,9 @@ before the next one is counted, so what is reported as done is on the disk.
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -21,6 +22,7 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import STREAM_CONCURRENCY, STREAM_MIB_PER_S
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.follower import LogFollower
+from stele.node.cells import Row
 from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
 from stele.node.pace import Pace
@@ -49,7 +51,7 @@ class Portion(msgspec.Struct, frozen=True):
     """Ranges of one placement that the same sources have; ``needed`` of them must be read through."""
 
     placement: str
-    keyspaces: tuple[str, ...]
+    data_ids: tuple[str, ...]
     ranges: tuple[Range, ...]
     sources: tuple[str, ...]
     needed: int
@@ -92,7 +94,7 @@ def portions_of(
     return [
         Portion(
             placement=name,
-            keyspaces=_keyspaces(image, name),
+            data_ids=_data_ids(image, name),
             ranges=tuple(ranges[at : at + PORTION_RANGES]),
             sources=sources,
             needed=needed,
@@ -182,6 +184,11 @@ class Streamer:
         if not missing:
             reader.done.update((portion.placement, range_) for range_ in portion.ranges)
 
+    def _may_keep(self, reader: "_Reader", rows: Sequence[Row], place: int) -> bool:
+        """Under an open session, and not what was truncated away meanwhile: that is gone for good."""
+        schema = self._follower.image.schema
+        return reader.guard.is_open and schema.of_data(rows[place].keyspace) is not None
+
     async def _pull_from(
         self, source: str, portion: Portion, reader: "_Reader", progress: OrderProgress
     ) -> bool:
@@ -194,7 +201,7 @@ class Streamer:
             reader.guard.check()
             if page.rows:
                 self._clock.see(max(row.timestamp for row in page.rows))
-                await self._store.write(page.rows, lambda _: reader.guard.is_open)
+                await self._store.write(page.rows, partial(self._may_keep, reader, page.rows))
                 reader.guard.check()
             self._on_bytes(page.size_bytes)
             await self._pace.took(page.size_bytes)
@@ -231,7 +238,7 @@ class _Reader:
         scan = Scan(
             epoch=self._order.epoch,
             session=self._order.session,
-            spans=spans_of(portion.keyspaces, portion.ranges),
+            spans=spans_of(portion.data_ids, portion.ranges),
             cursor=cursor,
             limit_bytes=limit_bytes,
         )
@@ -258,7 +265,7 @@ async def _measure(reader: _Reader, portion: Portion) -> int:
     return sum(found) * portion.needed // max(1, len(found))
 
 
-def _keyspaces(image: Image, placement: str) -> tuple[str, ...]:
-    """Ids of those that stand; nobody reads what is being dropped."""
+def _data_ids(image: Image, placement: str) -> tuple[str, ...]:
+    """Ids of the data of those that stand; nobody reads what is being dropped."""
     keyspaces = image.schema.using(placement)
-    return tuple(sorted(k.keyspace_id for k in keyspaces if not k.dropped_version))
+    return tuple(sorted(k.data_id for k in keyspaces if not k.dropped_version))

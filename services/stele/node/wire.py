@@ -39,7 +39,8 @@ class Op(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):
     epoch: int
     coordinating: str
     """The node whose request it is part of."""
-    keyspace_id: str
+    data_id: str
+    """Of the keyspace: what was dropped or truncated away has another one."""
     token: int
     key: bytes
     session: str = ""

@@ -221,6 +221,23 @@ def _drop(world: World, action: Action, index: int) -> None:
     world.request(commands.DropKeyspace(action.target))
 
 
+def _truncate(world: World, action: Action, index: int) -> None:
+    world.request(commands.Truncate(action.target))
+
+
+def _cleanup(world: World, action: Action, index: int) -> None:
+    """All nodes clean up, or ``target`` does."""
+    world.request(commands.Cleanup(node_id=action.target))
+
+
+def _noop_request(world: World, action: Action, index: int) -> None:
+    world.request(commands.NoopRequest())
+
+
+def _quiesce(world: World, action: Action, index: int) -> None:
+    world.request(commands.Quiesce())
+
+
 def _setting(world: World, action: Action, index: int) -> None:
     world.request(commands.SetSetting(f"setting{action.number}", f"value{index}"))
 
@@ -266,6 +283,10 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "cancel": _cancel,
     "keyspace": _keyspace,
     "drop": _drop,
+    "truncate": _truncate,
+    "cleanup": _cleanup,
+    "noop_request": _noop_request,
+    "quiesce": _quiesce,
     "setting": _setting,
     "bad": _bad,
     "barrier": _barrier,
@@ -282,6 +303,10 @@ REQUESTS: Final = frozenset(
         "cancel",
         "keyspace",
         "drop",
+        "truncate",
+        "cleanup",
+        "noop_request",
+        "quiesce",
         "setting",
         "bad",
         "barrier",

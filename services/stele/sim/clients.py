@@ -53,12 +53,12 @@ class KvClient(Process):
         number = data.begins(pending, cell, key)
         args = (keyspace, key, token_of_key((keyspace, key)), cell)
         answer = self.call(node, node.serve_client_write, *args, timeout_s=REQUEST_TIMEOUT_S)
-        keyspace_id: str | None = await answer.wait()
-        if keyspace_id:
-            data.answers(keyspace_id, key, pending.began)
-            ended, name = self.world.kernel.now_s, f"{keyspace_id}/{key}"
+        data_id: str | None = await answer.wait()
+        if data_id:
+            data.answers(data_id, key, pending.began)
+            ended, name = self.world.kernel.now_s, f"{data_id}/{key}"
             data.ends(number, replace(pending, key=name, ended=ended, done=True))
-        return bool(keyspace_id)
+        return bool(data_id)
 
     async def read(self, keyspace: str, key: str) -> bool:
         """True when a quorum answered; the witness has then checked the answer."""
@@ -70,9 +70,9 @@ class KvClient(Process):
         answer = self.call(node, node.serve_client_read, *args, timeout_s=REQUEST_TIMEOUT_S)
         result: ReadResult | None = await answer.wait()
         if result is not None:
-            data.answers(result.keyspace_id, key, pending.began)
-            found = (result.keyspace_id, key)
-            data.read(found, floors.get(result.keyspace_id, 0), result.cell)
+            data.answers(result.data_id, key, pending.began)
+            found = (result.data_id, key)
+            data.read(found, floors.get(result.data_id, 0), result.cell, pending.began)
             ended, value = self.world.kernel.now_s, result.cell and result.cell.value
             done = replace(
                 pending, key="/".join(found), ended=ended, value=value, done=True, known=True

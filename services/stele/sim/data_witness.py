@@ -11,6 +11,7 @@ from stele.domain.ring.quorum import quorum_of
 from stele.sim.messages import Cell, Key, KvOp, WriteCell, token_of_key
 from stele.sim.ranges_in_use import placement_of
 from stele.sim.registers import check_registers
+from stele.sim.truncation_witness import TruncationWitness
 from stele.sim.violation import require
 
 if TYPE_CHECKING:
@@ -39,37 +40,38 @@ class DataWitness:
         self._is_gone = is_gone
         self._now_s = now_s
         self._free_since: dict[str, float] = {}
-        """When the name of a dropped keyspace, by its id, was free again."""
+        """When the name of a dropped keyspace, by its data's id, was free again."""
+        self.truncations = TruncationWitness(self.stores, is_gone)
         self._routed: dict[Cell, list[str]] = {}
         self._given_up = set[str]()
-        """Keys of registers that may begin anew, with the ids of their keyspaces."""
+        """Keys of registers that may begin anew, with the ids of their data."""
 
     def schema_changed(self, before: Image, after: Image) -> None:
+        self.truncations.schema_changed(after)
         for keyspace_id in {*before.schema.by_id} - {*after.schema.by_id}:
-            self._free_since[keyspace_id] = self._now_s()
+            self._free_since[before.schema.by_id[keyspace_id].data_id] = self._now_s()
 
-    def routes(self, cell: Cell, keyspace_id: str) -> None:
+    def routes(self, cell: Cell, data_id: str) -> None:
         """What a node that was asked for a write took the keyspace's name for; a request may come twice."""
         known = self._routed.setdefault(cell, [])
-        if keyspace_id not in known:
-            known.append(keyspace_id)
+        if data_id not in known:
+            known.append(data_id)
 
-    def answers(self, keyspace_id: str, key: str, began_s: float) -> None:
+    def answers(self, data_id: str, key: str, began_s: float) -> None:
         """A name that is free, or used again, is never answered for by the keyspace that had it before."""
         self.checks += 1
-        free_s = self._free_since.get(keyspace_id, math.inf)
+        self.truncations.answers(data_id, key, began_s, self._now_s())
+        free_s = self._free_since.get(data_id, math.inf)
         require(
             began_s < free_s,
             "a dropped keyspace never answers",
             f"its name was free at {free_s:.3f} s",
-            f"a request for {key} that began at {began_s:.3f} s was answered by {keyspace_id}",
+            f"a request for {key} that began at {began_s:.3f} s was answered by {data_id}",
         )
 
     def floors(self, keyspace: str, key: str) -> dict[str, int]:
-        """Newest acknowledged timestamp of a key, by the ids of the keyspaces that have this name."""
-        ids = [
-            k.keyspace_id for k in self._witness.image.schema.by_id.values() if k.name == keyspace
-        ]
+        """Newest acknowledged timestamp of a key, by the ids of the data that has this name."""
+        ids = [k.data_id for k in self._witness.image.schema.by_id.values() if k.name == keyspace]
         return {i: self.acked.get((i, key), 0) for i in ids}
 
     def begins(self, operation: KvOp, cell: Cell | None = None, key: str = "") -> int:
@@ -88,7 +90,7 @@ class DataWitness:
         found = [op for op in self.operations if op.key]
         for number, (cell, key) in self._written.items():
             told = self.operations[number]
-            names = {f"{keyspace_id}/{key}" for keyspace_id in self._routed.get(cell, [])}
+            names = {f"{data_id}/{key}" for data_id in self._routed.get(cell, [])}
             # Where nobody was told of it, it may have happened too, or may yet.
             open_ = replace(told, ended=math.inf, done=False)
             found += [replace(open_, key=name) for name in sorted(names - {told.key})]
@@ -108,13 +110,15 @@ class DataWitness:
     def acknowledges(self, write: WriteCell) -> None:
         """From now on every quorum read must meet this write or a newer one."""
         self.writes += 1
+        self.truncations.acknowledges(write.cell.value, self._now_s())
         self.acked[write.key] = max(self.acked.get(write.key, 0), write.cell.timestamp)
         self._check(write.key, "an acknowledged write", f"written by version {write.version}")
 
     def readable(self) -> list[tuple[str, str]]:
-        """Name of the keyspace and key of all that was acknowledged and not dropped since."""
+        """Name of the keyspace and key of all that was acknowledged and not dropped or truncated since."""
         schema = self._witness.image.schema
-        return sorted((schema.by_id[i].name, key) for i, key in self.acked if i in schema.by_id)
+        found = ((schema.of_data(data_id), key) for data_id, key in self.acked)
+        return sorted((keyspace.name, key) for keyspace, key in found if keyspace is not None)
 
     def check_all(self, invariant: str, when: str) -> None:
         for key in self.acked:
@@ -145,7 +149,7 @@ class DataWitness:
         cell = store().get(key) if store is not None else None
         return 0 if cell is None else cell.timestamp
 
-    def read(self, key: Key, floor: int, cell: Cell | None) -> None:
+    def read(self, key: Key, floor: int, cell: Cell | None, began_s: float) -> None:
         """A quorum read gives the newest write acknowledged before it began, or one issued later."""
         self.reads += 1
         found = 0 if cell is None else cell.timestamp
@@ -161,3 +165,5 @@ class DataWitness:
             f"{key} at {found} is {self.written.get(found)}",
             f"a read gave {cell.value if cell else None}",
         )
+        if cell is not None:
+            self.truncations.reads(key[0], cell.value, began_s)

@@ -86,7 +86,7 @@ class Gates:
         version = image.topology.version
         previous = self.by_version.get(version - 1, EMPTY)
         for change in in_use.changes(previous, image):
-            earlier = self._row_before(change.keyspace_id, change.token, version - 1)
+            earlier = self._row_before(change.data_id, change.token, version - 1)
             if in_use.goes_back(earlier, change) or in_use.will_go_back(image, change):
                 continue
             for replicas in change.replica_sets():
@@ -99,11 +99,11 @@ class Gates:
                     f"only {sorted(passed)} have",
                 )
 
-    def _row_before(self, keyspace_id: str, token: int, version: int) -> Sides | None:
+    def _row_before(self, data_id: str, token: int, version: int) -> Sides | None:
         """The row that this version's row has replaced."""
-        row = in_use.row_of(self.by_version.get(version, EMPTY), keyspace_id, token)
+        row = in_use.row_of(self.by_version.get(version, EMPTY), data_id, token)
         for older in range(version - 1, 0, -1):
-            found = in_use.row_of(self.by_version.get(older, EMPTY), keyspace_id, token)
+            found = in_use.row_of(self.by_version.get(older, EMPTY), data_id, token)
             if found != row:
                 return found
         return None

@@ -11,7 +11,7 @@ ONE_PAGE: Final = 2
 """Entries streamed between two looks at the session."""
 
 Key = tuple[str, str]
-"""Keyspace id and key: a name used again is another keyspace."""
+"""Id of a keyspace's data, and key: a name used again, or data that was truncated, has another id."""
 
 
 @cache
@@ -51,8 +51,8 @@ class PullRange(msgspec.Struct, frozen=True):
     start: int
     end: int
     placement: str
-    keyspaces: tuple[str, ...]
-    """Ids of those that the asking node knows: later ones have had it as a replica from the beginning."""
+    data_ids: tuple[str, ...]
+    """Those that the asking node knows: of later ones it has been a replica from the beginning."""
     session: str
     epoch: int
 
@@ -71,8 +71,8 @@ class KvOp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """``keyspace_id`` is what the coordinating node took the keyspace's name for."""
+    """``data_id`` is what the coordinating node took the keyspace's name for."""
 
     ok: bool
     cell: Cell | None = None
-    keyspace_id: str = ""
+    data_id: str = ""

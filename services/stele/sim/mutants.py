@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS
+from stele.sim.mutants_global import GLOBAL_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
@@ -24,6 +25,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *TOPOLOGY_MUTANTS,
         *DEAD_NODE_MUTANTS,
         *MEMBER_MUTANTS,
+        *GLOBAL_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""

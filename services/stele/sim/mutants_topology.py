@@ -223,7 +223,7 @@ def cleanup_keeps_primary_ranges_only(patch: Patch) -> None:
     """Cleanup drops what a node holds as the second or third replica."""
 
     def primary(image: Image, node_id: str, key: Key) -> bool:
-        keyspace = image.schema.by_id.get(key[0])
+        keyspace = image.schema.of_data(key[0])
         if keyspace is None:
             return False
         row = image.ring.placements[keyspace.placement].row_for(token_of_key(key))

@@ -140,7 +140,7 @@ class Node(OrderWorker, Caller, Follower):
         """Whoever asks by a newer version, or for a keyspace that is news here, is judged once it is read."""
         image = self.image
         newer = request.version > image.topology.version
-        if newer or (request.key[0] not in image.schema.by_id and request.epoch > image.epoch):
+        if newer or (image.schema.of_data(request.key[0]) is None and request.epoch > image.epoch):
             return await self.epoch_reached(request.epoch, EPOCH_WAIT_S)
         return self.serving
 
@@ -169,6 +169,7 @@ class Node(OrderWorker, Caller, Follower):
         return not owns(self.image, self.name, key)
 
     def store(self, key: Key, cell: Cell) -> None:
+        self.world.witness.data.truncations.keeps(self.name, self.image, key)
         known = self.cells.get(key)
         if known is None or cell.timestamp > known.timestamp:
             self.cells[key] = cell
@@ -178,7 +179,7 @@ class Node(OrderWorker, Caller, Follower):
     def serve_client_write(
         self, keyspace: str, key: str, token: int, cell: Cell, reply: Reply
     ) -> None:
-        """Answers with the id of the keyspace that was written to, or None."""
+        """Answers with the id of the data that was written to, or None."""
         if not self.coordinates:
             reply(None)
         else:
@@ -191,11 +192,11 @@ class Node(OrderWorker, Caller, Follower):
             return
         row = self.image.ring.placements[known.placement].row_for(token)
         version = self.image.topology.version
-        hold = self.versions.hold(version, known.keyspace_id, token)
-        held = self.world.witness.nodes.coordinates(self, known.keyspace_id, token, row)
+        hold = self.versions.hold(version, known.data_id, token)
+        held = self.world.witness.nodes.coordinates(self, known.data_id, token, row)
         epoch = self.image.epoch
-        write = WriteCell((known.keyspace_id, key), token, cell, version, epoch, self.name)
-        self.world.witness.data.routes(cell, known.keyspace_id)
+        write = WriteCell((known.data_id, key), token, cell, version, epoch, self.name)
+        self.world.witness.data.routes(cell, known.data_id)
         answers, settled = self._ask_replicas(row.writes, lambda node: node.serve_write, write)
         accepted = set[str]()
         while not settled.done:
@@ -206,7 +207,7 @@ class Node(OrderWorker, Caller, Follower):
                 break
         if write_satisfied(accepted, row):
             self.world.witness.data.acknowledges(write)
-            reply(known.keyspace_id)
+            reply(known.data_id)
         else:
             reply(None)
         await settled.wait()
@@ -226,10 +227,10 @@ class Node(OrderWorker, Caller, Follower):
             return
         row = self.image.ring.placements[known.placement].row_for(token)
         version = self.image.topology.version
-        hold = self.versions.hold(version, known.keyspace_id, token)
-        held = self.world.witness.nodes.coordinates(self, known.keyspace_id, token, row)
+        hold = self.versions.hold(version, known.data_id, token)
+        held = self.world.witness.nodes.coordinates(self, known.data_id, token, row)
         epoch = self.image.epoch
-        read = ReadCell((known.keyspace_id, key), token, version, epoch, self.name)
+        read = ReadCell((known.data_id, key), token, version, epoch, self.name)
         answers, settled = self._ask_replicas(row.reads, lambda node: node.serve_read, read)
         found = dict[str, Cell | None]()
         while not settled.done and not read_satisfied(found.keys(), row):
@@ -241,7 +242,7 @@ class Node(OrderWorker, Caller, Follower):
             newest = max(cells, key=lambda cell: cell.timestamp, default=None)
             have = {node_id for node_id, cell in found.items() if cell == newest}
             if newest is None or await self._settle(read, row, newest, have):
-                reply(ReadResult(True, newest, known.keyspace_id))
+                reply(ReadResult(True, newest, known.data_id))
             else:
                 reply(None)
         else:

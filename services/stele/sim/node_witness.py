@@ -31,7 +31,7 @@ class Held(msgspec.Struct, eq=False):
     """
 
     version: int
-    keyspace_id: str
+    data_id: str
     token: int
     row: Sides
     same_until: int
@@ -59,10 +59,10 @@ class NodeWitness:
     def applied(self, name: str, image: Image) -> None:
         self._fences[name] = max(self._fences.get(name, 0), image.topology.fence_version)
 
-    def coordinates(self, node: "Node", keyspace_id: str, token: int, row: RangeReplicas) -> Held:
+    def coordinates(self, node: "Node", data_id: str, token: int, row: RangeReplicas) -> Held:
         """A node begins a client's request by this row."""
         version = node.image.topology.version
-        held = Held(version, keyspace_id, token, sides(row), version)
+        held = Held(version, data_id, token, sides(row), version)
         self._held[node.name].append(held)
         return held
 
@@ -88,7 +88,7 @@ class NodeWitness:
                 if held.same_until + 1 == version
                 else self.gates.by_version[held.same_until + 1]
             )
-            if in_use.row_of(after, held.keyspace_id, held.token) != held.row:
+            if in_use.row_of(after, held.data_id, held.token) != held.row:
                 break
             held.same_until += 1
         return held.same_until
@@ -137,8 +137,8 @@ class NodeWitness:
     def accepts(self, node: "Node", write: WriteCell) -> None:
         """I6: no write by a row that changed in a version up to a fence that the replica has ever known."""
         self.checks += 1
-        fence, (keyspace_id, _) = self._fences.get(node.name, 0), write.key
-        changed = self._changed_in(keyspace_id, write.token, write.version, fence)
+        fence, (data_id, _) = self._fences.get(node.name, 0), write.key
+        changed = self._changed_in(data_id, write.token, write.version, fence)
         require(
             changed is None,
             "I6",
@@ -159,11 +159,11 @@ class NodeWitness:
                 f"{name} is since epoch {row and row.excluded_since}",
             )
 
-    def _changed_in(self, keyspace_id: str, token: int, version: int, fence: int) -> int | None:
+    def _changed_in(self, data_id: str, token: int, version: int, fence: int) -> int | None:
         """The newest version after ``version`` and up to ``fence`` that changed the row, or dropped it."""
         for later in range(min(fence, max(self.gates.by_version)), version, -1):
-            one = in_use.row_of(self.gates.by_version[later - 1], keyspace_id, token)
-            two = in_use.row_of(self.gates.by_version[later], keyspace_id, token)
+            one = in_use.row_of(self.gates.by_version[later - 1], data_id, token)
+            two = in_use.row_of(self.gates.by_version[later], data_id, token)
             if one != two and one is not None:
                 return later
         return None
@@ -240,11 +240,11 @@ class NodeWitness:
         for node in self._nodes():
             if not node.alive or not node.coordinates:
                 continue
-            own = in_use.row_of(node.image, change.keyspace_id, change.token)
+            own = in_use.row_of(node.image, change.data_id, change.token)
             if own is not None and own not in known:
                 yield node.name, own, node.image.topology.version
             for held in self._held[node.name]:
-                same = held.keyspace_id == change.keyspace_id and held.token == change.token
+                same = held.data_id == change.data_id and held.token == change.token
                 if same and held.row not in known:
                     yield node.name, held.row, held.version
 
@@ -257,6 +257,6 @@ class NodeWitness:
             if not node.knows_as_member(asking):
                 continue
             fence = node.image.topology.fence_version
-            if self._changed_in(change.keyspace_id, change.token, version, fence) is None:
+            if self._changed_in(change.data_id, change.token, version, fence) is None:
                 found.add(node.name)
         return found

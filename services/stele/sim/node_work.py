@@ -8,6 +8,7 @@ from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.ring.locks import overlaps
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.ring.transition import TransitionRow
+from stele.domain.schema.facts import keyspace_of
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
@@ -42,6 +43,11 @@ class OrderWorker(Follower):
         self._done: dict[WorkKey, ReportStatus] = {}
         self._pulling: dict[str, Pieces] = {}
         self._epoch_waiters: list[tuple[int, Future[bool]]] = []
+        self._run = {
+            OrderKind.STREAM: self._stream,
+            OrderKind.CLEANUP: self._clean_up,
+            OrderKind.TRUNCATE: self._truncate,
+        }
 
     def wake_orders(self) -> None:
         for epoch, future in self._epoch_waiters:
@@ -67,8 +73,7 @@ class OrderWorker(Follower):
             self._report(order, ReportStatus.SUCCESS)
             return
         self._running.add(work)
-        run = self._stream if order.kind is OrderKind.STREAM else self._clean_up
-        error = await run(order)
+        error = await self._run[order.kind](order)
         self._running.discard(work)
         status = ReportStatus.FAILED if error else ReportStatus.SUCCESS
         self._done[work] = status
@@ -153,7 +158,7 @@ class OrderWorker(Follower):
         transition: Transition,
         guard: SessionGuard,
     ) -> str:
-        known = tuple(k.keyspace_id for k in self.image.schema.using(placement))
+        known = tuple(k.data_id for k in self.image.schema.using(placement))
         pull = PullRange(row.start, row.end, placement, known, order.session, order.epoch)
         sources_of, image = OPERATIONS[transition.kind].sources, self.image
         failed, answered = {*self.image.membership.excluded()}, set[str]()
@@ -183,7 +188,12 @@ class OrderWorker(Follower):
             self.check_guard(guard)
             self.world.witness.nodes.streams_in(self, guard.session)
             for key, cell in entries[first : first + ONE_PAGE]:
-                self.store(key, cell)
+                if self.may_keep(key):
+                    self.store(key, cell)
+
+    def may_keep(self, key: Key) -> bool:
+        """Not what was dropped or truncated away meanwhile: that is gone for good."""
+        return self.image.schema.of_data(key[0]) is not None
 
     def check_guard(self, guard: SessionGuard) -> None:
         guard.check()
@@ -215,7 +225,7 @@ class OrderWorker(Follower):
             [
                 (key, cell)
                 for key, cell in sorted(self.cells.items())
-                if key[0] in pull.keyspaces and contains(range_, token_of_key(key))
+                if key[0] in pull.data_ids and contains(range_, token_of_key(key))
             ]
         )
 
@@ -246,6 +256,24 @@ class OrderWorker(Follower):
             if len(foreign) <= ONE_PAGE:
                 return ""
 
+    async def _truncate(self, order: Order) -> str:
+        """Drop what the keyspace's data held before it was truncated."""
+        while True:
+            await self.sleep(PAGE_S)
+            transition = self.image.topology.of_session(order.session)
+            if transition is None:
+                return f"session {order.session} is not open"
+            gone = [
+                key
+                for key in sorted(self.cells)
+                if keyspace_of(key[0]) == transition.keyspace_id
+                and self.image.schema.of_data(key[0]) is None
+            ]
+            for key in gone[:ONE_PAGE]:
+                del self.cells[key]
+            if len(gone) <= ONE_PAGE:
+                return ""
+
     def may_clean(self, order: Order) -> bool:
         node = self.image.node(self.name)
         return node is not None and node.cleanup_session() == order.session
@@ -253,7 +281,7 @@ class OrderWorker(Follower):
 
 def owns(image: Image, node_id: str, key: Key) -> bool:
     """True when a placement, or the plan of an open transition, gives the key to the node."""
-    keyspace = image.schema.by_id.get(key[0])
+    keyspace = image.schema.of_data(key[0])
     if keyspace is None:
         return False
     token = token_of_key(key)

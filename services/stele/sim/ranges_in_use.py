@@ -1,7 +1,7 @@
 """Rows of images side by side: which ranges a version changed, from which replicas to which.
 
-Placements are compared for a keyspace, never by their own names: a placement that was dropped and made
-again under its name is another.
+Placements are compared for a keyspace's data, never by their own names: a placement that was dropped and made
+again under its name is another, and data that was truncated is gone like that of a dropped keyspace.
 """
 
 from collections.abc import Iterable, Set
@@ -34,9 +34,9 @@ def sides(row: RangeReplicas) -> Sides:
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A range of a keyspace, by its last token, that has other replicas; ``after`` None: dropped."""
+    """A range of a keyspace's data, by its last token, that has other replicas; ``after`` None: it is gone."""
 
-    keyspace_id: str
+    data_id: str
     token: int
     before: Sides
     after: Sides | None
@@ -51,28 +51,39 @@ class Change(msgspec.Struct, frozen=True):
         return [replicas for replicas in found if replicas]
 
 
-def placement_of(image: Image, keyspace_id: str) -> Placement | None:
-    """The placement that serves a keyspace; None when it does not exist or is being dropped."""
-    keyspace = image.schema.by_id.get(keyspace_id)
+def data_ids(image: Image) -> list[str]:
+    """Of all keyspaces, those being dropped too, sorted."""
+    return sorted(keyspace.data_id for keyspace in image.schema.by_id.values())
+
+
+def placement_of(image: Image, data_id: str) -> Placement | None:
+    """The placement that serves a keyspace's data; None when it does not exist or is being dropped."""
+    keyspace = image.schema.of_data(data_id)
     if keyspace is None or keyspace.dropped_version:
         return None
     return image.ring.placements[keyspace.placement]
 
 
-def row_of(image: Image, keyspace_id: str, token: int) -> Sides | None:
-    placement = placement_of(image, keyspace_id)
+def placement_name_of(image: Image, data_id: str) -> str:
+    keyspace = image.schema.of_data(data_id)
+    assert keyspace is not None, f"nothing has the data {data_id}"
+    return keyspace.placement
+
+
+def row_of(image: Image, data_id: str, token: int) -> Sides | None:
+    placement = placement_of(image, data_id)
     return None if placement is None else sides(placement.row_for(token))
 
 
 def changes(before: Image, after: Image) -> Iterable[Change]:
     """Every range that has other replicas in ``after``, once for each placement that it belongs to."""
     seen = set[tuple[str, bool]]()
-    for keyspace_id in sorted(before.schema.by_id):
-        one = placement_of(before, keyspace_id)
+    for data_id in data_ids(before):
+        one = placement_of(before, data_id)
         if one is None:
             continue
-        two = placement_of(after, keyspace_id)
-        name = before.schema.by_id[keyspace_id].placement
+        two = placement_of(after, data_id)
+        name = placement_name_of(before, data_id)
         if (name, two is None) in seen or one is two:
             continue
         seen.add((name, two is None))
@@ -81,16 +92,16 @@ def changes(before: Image, after: Image) -> Iterable[Change]:
             old = sides(one.row_for(end))
             new = sides(two.row_for(end)) if two else None
             if old != new:
-                yield Change(keyspace_id, end, old, new)
+                yield Change(data_id, end, old, new)
 
 
 def shared(before: Image, after: Image) -> dict[str, tuple[Placement, Placement]]:
     """Placements that a keyspace has had in both images, by name."""
     found: dict[str, tuple[Placement, Placement]] = {}
-    for keyspace_id in sorted(before.schema.by_id):
-        one, two = placement_of(before, keyspace_id), placement_of(after, keyspace_id)
+    for data_id in data_ids(before):
+        one, two = placement_of(before, data_id), placement_of(after, data_id)
         if one is not None and two is not None:
-            found[before.schema.by_id[keyspace_id].placement] = one, two
+            found[placement_name_of(before, data_id)] = one, two
     return found
 
 
@@ -106,7 +117,7 @@ def will_go_back(image: Image, change: Change) -> bool:
     """A range whose reads have not moved, of a transition that is marked: its old readers have every write."""
     if change.after is None or change.before[0] != change.after[0]:
         return False
-    name = image.schema.by_id[change.keyspace_id].placement
+    name = placement_name_of(image, change.data_id)
     plans = [t.plans[name] for t in image.topology.open() if t.mark and name in t.plans]
     ranges = [Range(row.start, row.end) for plan in plans for row in plan.rows]
     return any(contains(range_, change.token) for range_ in ranges)

@@ -159,6 +159,7 @@ def _result(world: World, failure: Failure | None, real_s: float) -> Result:
         + witness.nodes.checks
         + witness.nodes.gates.checks
         + witness.data.checks
+        + witness.data.truncations.checks
         + witness.commands.told
         + witness.commands.barriers
     )

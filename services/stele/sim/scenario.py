@@ -114,6 +114,8 @@ MOVES_SHARE: Final = 0.4
 ZERO_TOKEN_SHARE: Final = 0.3
 MOVE_EVERY_S: Final = 10.0
 """Moves and rebuilds, in the scenarios that have any; in a share of these a node without tokens too."""
+GLOBAL_SHARE: Final = 0.3
+GLOBAL_EVERY_S: Final = 12.0
 BARRIER_EVERY_S: Final = 3.0
 """Linearizable reads; each is up to three that come close together."""
 MAX_NODES: Final = 8
@@ -160,6 +162,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     actions = [*_requests(random, rules, base), *_faults(random, rules, base)]
     actions = _with_dead_nodes(Random(f"dead/{profile}/{seed}"), rules, base, actions)
     actions += _moves(Random(f"moves/{profile}/{seed}"), base)
+    actions += _global_requests(Random(f"global/{profile}/{seed}"), base)
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)
     return msgspec.structs.replace(base, clocks=clocks, actions=tuple(actions))
@@ -303,6 +306,20 @@ def _moves(random: Random, base: Scenario) -> list[Action]:
         at_s = round(base.duration_s * random.random() / 2, 3)
         found.append(Action(at_s, "join", "z1", number=0, text="r1"))
         found.append(Action(round(at_s + 20 * random.random(), 3), "leave", "z1"))
+    return found
+
+
+def _global_requests(random: Random, base: Scenario) -> list[Action]:
+    """In some of the scenarios: what was truncated is not there any more to be read."""
+    if random.random() >= GLOBAL_SHARE:
+        return []
+    found = list[Action]()
+    for at_s in _times(random, GLOBAL_EVERY_S, base.duration_s):
+        kind = random.choice(("truncate", "truncate", "cleanup", "noop_request", "quiesce"))
+        keyspace = random.choice(("data", "data", "k1", "k2"))
+        node = random.choice(("", "", f"n{random.randrange(base.nodes) + 1}"))
+        target = {"truncate": keyspace, "cleanup": node}.get(kind, "")
+        found.append(Action(at_s, kind, target))
     return found
 
 

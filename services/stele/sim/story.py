@@ -4,7 +4,8 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
 
     cluster A@100 B@200 C@300 rf 2         nodes with their tokens; keyspace ``data``
     join X@150 Y@250                       nodes start and ask to join (node@token,token/rack)
-    leave X | cancel X | keyspace k rf 1 | drop k   asked for at once
+    leave X | cancel X | keyspace k rf 1 | drop k | truncate k   asked for at once
+    quiesce | noop_request | cleanup | cleanup X    the same; the request goes by that word, or by X
     remove X | exclude X                   the same; it says that X is dead for good
     remove X with force                    and what only X has is given up
     replace X by Y                         node Y starts and asks to take the place of X
@@ -135,8 +136,8 @@ class Story:
             self._asked[name] = declare(self.world, commands.Remove(node_id=name), name)
         elif what == "exclude":
             self._asked[name] = declare(self.world, commands.Exclude((name,)), name)
-        elif what == "drop":
-            self._asked[name] = self.world.request(commands.DropKeyspace(name))
+        elif what in _ASKED:
+            self._asked[name] = self.world.request(_ASKED[what](name))
         else:
             self.world.request(commands.Cancel(self._request_of(name)))
 
@@ -159,6 +160,9 @@ class Story:
         mine = {key: acked[key] for key in acked if not node.is_foreign(key)}
         lacking = [k for k in mine if k not in node.cells or node.cells[k].timestamp < mine[k]]
         assert mine and not lacking, f"it lacks {lacking[:3]} of {len(mine)}"
+
+    def ask_all(self, line: Line, what: str) -> None:
+        self._asked[what] = self.world.request(_ASKED[what](""))
 
     def force(self, line: Line, name: str) -> None:
         self.world.witness.data.gives_up(name)
@@ -304,10 +308,18 @@ class Story:
             self.world.kernel.run_until(self.world.kernel.now_us + SECOND // 1000)
 
 
+_ASKED: Final[dict[str, Callable[[str], commands.AnyCommand]]] = {
+    "drop": commands.DropKeyspace,
+    "truncate": commands.Truncate,
+    "cleanup": lambda node_id: commands.Cleanup(node_id=node_id),
+    "quiesce": lambda _: commands.Quiesce(),
+    "noop_request": lambda _: commands.NoopRequest(),
+}
 _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"cluster (.+) rf (\d+)", Story.cluster),
     (r"join (.+)", Story.join),
-    (r"(leave|remove|exclude|cancel|drop) (\S+)", Story.ask),
+    (r"(leave|remove|exclude|cancel|drop|truncate|cleanup) (\S+)", Story.ask),
+    (r"(quiesce|noop_request|cleanup)", Story.ask_all),
     (r"remove (\S+) with force", Story.force),
     (r"move (\S+) to ([-\d,]+)", Story.move),
     (r"rebuild (\S+)( with force)?", Story.rebuild),

@@ -42,6 +42,7 @@ class Witness:
         self.data = DataWitness(self, is_gone, now_s)
         self.nodes = NodeWitness(nodes)
         self._trace = trace
+        self._now_s = now_s
         self._applied: dict[str, int] = {}
         self._log_checks = LogChecks()
         self.told = 0
@@ -90,6 +91,8 @@ class Witness:
             self.data.check_all("I4", f"at epoch {after.epoch}")
         if after.schema is not before.schema:
             self.data.schema_changed(before, after)
+        if after.topology is not before.topology:
+            self.data.truncations.topology_changed(before, after, self._now_s())
 
     # --- processes
 

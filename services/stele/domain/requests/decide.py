@@ -18,7 +18,9 @@ replace = msgspec.structs.replace
 
 
 def cancel(context: Context, command: Cancel) -> Decision:
-    """Pending: ended at once. Running before the point of no return: marked to go back. After it: refused."""
+    """Pending, or in no need of a transition: ended at once. Running before the point of no return: marked to
+    go back. After it: refused.
+    """
     request = context.image.request(command.target)
     if request is None:
         return unknown_request(command.target)
@@ -32,8 +34,8 @@ def cancel(context: Context, command: Cancel) -> Decision:
     why = f"cancelled by {context.envelope.actor or 'unknown'}"
     if context.envelope.reason:
         why = f"{why}: {context.envelope.reason}"
-    if request.status is RequestStatus.PENDING:
-        return end_pending(context, request, RequestStatus.CANCELLED, why)
+    if request.status is RequestStatus.PENDING or OPERATIONS[request.kind].served is not None:
+        return end_untouched(context, request, RequestStatus.CANCELLED, why)
     return mark(context, request, why, cancelled=True)
 
 
@@ -45,11 +47,11 @@ def reject_request(context: Context, command: RejectRequest) -> Decision:
     refused = check_term(context.image, command.term) or _check_pending(request)
     if refused is not None:
         return refused
-    return end_pending(context, request, RequestStatus.FAILED, command.why)
+    return end_untouched(context, request, RequestStatus.FAILED, command.why)
 
 
-def end_pending(context: Context, request: Request, status: RequestStatus, why: str) -> Decision:
-    """End a request that never started; a node that wanted to join is rejected for good."""
+def end_untouched(context: Context, request: Request, status: RequestStatus, why: str) -> Decision:
+    """End a request that has changed no ranges; a node that wanted to join is rejected for good."""
     changes: list[AnyFact] = [*ended(context, context.image, request, status, why)]
     node = context.image.node(request.node_id)
     rejected = OPERATIONS[request.kind].rejected

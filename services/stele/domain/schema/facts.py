@@ -11,6 +11,8 @@ class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
 
     ``dropped_version`` is the topology version that dropped it, 0 while it stands. The row goes, and the
     name is free, once that version's fence is known: until then a late coordinator may still serve it.
+    ``truncated_version`` is the one that truncated it last, 0 if none has: what older versions wrote does not
+    count.
     """
 
     keyspace_id: str
@@ -18,6 +20,21 @@ class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
     replication: dict[str, int]
     placement: str
     dropped_version: int = 0
+    truncated_version: int = 0
+
+    @property
+    def data_id(self) -> str:
+        """Its data is stored, asked for and streamed by this id. Each truncation gives it another."""
+        return (
+            f"{self.keyspace_id}@{self.truncated_version}"
+            if self.truncated_version
+            else self.keyspace_id
+        )
+
+
+def keyspace_of(data_id: str) -> str:
+    """The id of the keyspace whose data this is or was."""
+    return data_id.partition("@")[0]
 
 
 class KeyspaceChanged(Fact, frozen=True):
@@ -53,6 +70,11 @@ class SchemaImage(msgspec.Struct, frozen=True):
         """The keyspace of this name that serves requests."""
         keyspace = self.named(name)
         return keyspace if keyspace is not None and not keyspace.dropped_version else None
+
+    def of_data(self, data_id: str) -> Keyspace | None:
+        """The keyspace whose data this is; None when it was dropped or truncated away, or is not known yet."""
+        keyspace = self.by_id.get(keyspace_of(data_id))
+        return keyspace if keyspace is not None and keyspace.data_id == data_id else None
 
     def using(self, placement: str) -> list[Keyspace]:
         """Keyspaces of a placement by name, those being dropped too."""

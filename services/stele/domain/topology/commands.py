@@ -3,7 +3,7 @@
 import msgspec
 
 from stele.domain.base import Command
-from stele.domain.names import TransitionState
+from stele.domain.names import RequestStatus, TransitionState
 
 
 class ClaimCoordinator(Command, frozen=True, tag="claim_coordinator"):
@@ -59,6 +59,14 @@ class ExcludeDead(Command, frozen=True, tag="exclude_dead"):
     target: str
 
 
+class ServeRequest(Command, frozen=True, tag="serve_request"):
+    """Nothing is missing for the next step of a request that needs no transition and has this status."""
+
+    term: int
+    target: str
+    status: RequestStatus
+
+
 class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
     """The node has dropped the data of ranges that it did not own when ``session`` asked for it."""
 
@@ -67,4 +75,12 @@ class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
     session: str
 
 
-TopologyCommand = ClaimCoordinator | Advance | AdvanceFence | Rollback | ExcludeDead | FinishCleanup
+TopologyCommand = (
+    ClaimCoordinator
+    | Advance
+    | AdvanceFence
+    | Rollback
+    | ExcludeDead
+    | ServeRequest
+    | FinishCleanup
+)

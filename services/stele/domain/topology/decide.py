@@ -3,7 +3,7 @@
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_node, unknown_request
 from stele.domain.membership.facts import NodeChanged
-from stele.domain.names import NodeState, RequestStatus
+from stele.domain.names import UNFINISHED, NodeState, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import ended
 from stele.domain.topology.commands import (
@@ -14,6 +14,7 @@ from stele.domain.topology.commands import (
     FinishCleanup,
     Move,
     Rollback,
+    ServeRequest,
 )
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import (
@@ -117,13 +118,31 @@ def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
         return refused
     nodes = [image.membership.nodes[node_id] for node_id in request.dead_nodes]
     dead = [n for n in nodes if n.state is not NodeState.LEFT and not n.excluded]
-    goes_on = bool(OPERATIONS[request.kind].states)
+    goes_on = not OPERATIONS[request.kind].excludes_only
     if request.status is not RequestStatus.PENDING or (goes_on and not dead):
         return overtaken(image, f"Request {request.request_id} has nobody to exclude any more.")
     excluded = tuple(NodeChanged(replace(n, excluded_since=context.epoch)) for n in dead)
     if goes_on:
         return excluded
     return *excluded, *ended(context, image, request, RequestStatus.DONE, "")
+
+
+def serve_request(context: Context, command: ServeRequest) -> Decision:
+    """The next step of a request that needs no transition, when nothing is missing for it."""
+    image = context.image
+    request = image.request(command.target)
+    if request is None:
+        return unknown_request(command.target)
+    refused = check_term(image, command.term)
+    if refused is not None:
+        return refused
+    served = OPERATIONS[request.kind].served
+    if served is None or request.status not in UNFINISHED or request.status != command.status:
+        return overtaken(image, f"Request {request.request_id} is {request.status}.")
+    missing = served.missing(image, request)
+    if missing is not None:
+        return overtaken(image, f"Request {request.request_id} waits for {missing.what}.")
+    return served.step(context, request)
 
 
 def finish_cleanup(context: Context, command: FinishCleanup) -> Decision:
@@ -136,7 +155,13 @@ def finish_cleanup(context: Context, command: FinishCleanup) -> Decision:
         return refused
     if not command.session or node.cleanup_session() != command.session:
         return overtaken(image)
-    return (NodeChanged(replace(node, cleanup_since=0)),)
+    awaiting = [r for r in image.requests.unfinished() if node.node_id in r.awaited_nodes]
+    return NodeChanged(replace(node, cleanup_since=0)), *(
+        RequestChanged(
+            replace(r, awaited_nodes=tuple(n for n in r.awaited_nodes if n != node.node_id))
+        )
+        for r in awaiting
+    )
 
 
 def _next_version(context: Context) -> Versions:

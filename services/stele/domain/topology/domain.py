@@ -14,6 +14,7 @@ from stele.domain.topology.commands import (
     ExcludeDead,
     FinishCleanup,
     Rollback,
+    ServeRequest,
 )
 from stele.domain.topology.facts import (
     CoordinatorChanged,
@@ -136,6 +137,7 @@ DOMAIN = Domain(
         AdvanceFence: decide.advance_fence,
         Rollback: decide.rollback,
         ExcludeDead: decide.exclude_dead,
+        ServeRequest: decide.serve_request,
         FinishCleanup: decide.finish_cleanup,
         **{operation.command: operation.ask for operation in OPERATIONS.values()},
     },

@@ -29,7 +29,7 @@ def enter(draft: Draft, transition: Transition, to: TransitionState) -> None:
     """Session, placements and nodes of the state ``to``, all by the draft's version."""
     state = OPERATIONS[transition.kind].states[to]
     epoch = draft.context.epoch
-    session = draft.context.unique(transition.transition_id) if state.streams else ""
+    session = draft.context.unique(transition.transition_id) if state.opens_session else ""
     draft.add(TransitionMoved(transition.transition_id, to, session, draft.version, epoch))
     _change_placements(draft, transition, state)
     draft.add(*_nodes(draft, transition, state))

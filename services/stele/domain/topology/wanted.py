@@ -13,12 +13,12 @@ def is_wanted(image: Image, order: Order) -> bool:
     return node is not None and bool(order.session) and node.cleanup_session() == order.session
 
 
-def is_foreign(image: Image, node_id: str, keyspace_id: str, range_: Range) -> bool:
-    """True when no placement, and no open plan, gives any of the range of this keyspace to the node.
+def is_foreign(image: Image, node_id: str, data_id: str, range_: Range) -> bool:
+    """True when no placement, and no open plan, gives any of the range of this data to the node.
 
-    All of a keyspace that is gone is foreign to everybody.
+    All data of a keyspace that is gone, or that was truncated away, is foreign to everybody.
     """
-    keyspace = image.schema.by_id.get(keyspace_id)
+    keyspace = image.schema.of_data(data_id)
     if keyspace is None:
         return True
     rows = image.ring.placements[keyspace.placement].overlapping(range_)

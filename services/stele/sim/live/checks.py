@@ -207,8 +207,8 @@ def _changed_in(by_version: dict[int, Image], probe: Probe, fence: int) -> int |
         keyspace = by_version[version].schema.named(KEYSPACE)
         if keyspace is None:
             continue
-        one = row_of(by_version[version - 1], keyspace.keyspace_id, token)
-        if one is not None and one != row_of(by_version[version], keyspace.keyspace_id, token):
+        one = row_of(by_version[version - 1], keyspace.data_id, token)
+        if one is not None and one != row_of(by_version[version], keyspace.data_id, token):
             return version
     return None
 

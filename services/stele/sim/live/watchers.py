@@ -153,7 +153,7 @@ def _fenced(image: Image, node_id: str, version: int, epoch: int) -> Write:
         version=version,
         epoch=epoch,
         coordinating=node_id,
-        keyspace_id="" if keyspace is None else keyspace.keyspace_id,
+        data_id="" if keyspace is None else keyspace.data_id,
         token=token_of(key),
         key=key,
         cell=Cell(time.time_ns() // 1000, False, b"must not be taken"),

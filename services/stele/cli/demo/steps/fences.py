@@ -23,7 +23,7 @@ async def run(scene: Scene) -> None:
     topology = await scene.site.topology("barrier")
     key, row = await _probe(scene)
     members = await scene.members()
-    keyspace_id = await _keyspace_id(scene)
+    data_id = await _data_id(scene)
     coordinating = min(members)
     newest, fence = topology.topology.version, topology.topology.fence_version
     accepted: list[str] = []
@@ -33,7 +33,7 @@ async def run(scene: Scene) -> None:
             code = await _send(
                 scene,
                 members[node_id],
-                _write_of(keyspace_id, coordinating, key, topology.epoch, version),
+                _write_of(data_id, coordinating, key, topology.epoch, version),
             )
             if code is Code.STALE_VERSION:
                 refused += 1
@@ -43,7 +43,7 @@ async def run(scene: Scene) -> None:
         await _send(
             scene,
             members[node_id],
-            _write_of(keyspace_id, coordinating, key, topology.epoch, newest),
+            _write_of(data_id, coordinating, key, topology.epoch, newest),
         )
         for node_id in row.writes
     ]
@@ -70,17 +70,17 @@ async def _probe(scene: Scene) -> tuple[bytes, RangeReplicas]:
     raise CliError(f"None of {PROBES} keys lies in a range that has ever changed.")
 
 
-async def _keyspace_id(scene: Scene) -> str:
+async def _data_id(scene: Scene) -> str:
     pages = await scene.site.pages("/v1/keyspaces", KeyspacesPage)
-    return next(k.keyspace_id for page in pages for k in page.keyspaces if k.name == KEYSPACE)
+    return next(k.data_id for page in pages for k in page.keyspaces if k.name == KEYSPACE)
 
 
-def _write_of(keyspace_id: str, coordinating: str, key: bytes, epoch: int, version: int) -> Write:
+def _write_of(data_id: str, coordinating: str, key: bytes, epoch: int, version: int) -> Write:
     return Write(
         version=version,
         epoch=epoch,
         coordinating=coordinating,
-        keyspace_id=keyspace_id,
+        data_id=data_id,
         token=token_of(key),
         key=key,
         cell=Cell(time.time_ns() // 1000, False, b"probe of version %d" % version),

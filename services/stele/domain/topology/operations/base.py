@@ -5,16 +5,16 @@ docs/extending.md.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import node_has_left, unknown_node
+from stele.domain.context import Context, node_has_left, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
-from stele.domain.names import NodeState, RequestKind, TransitionState
+from stele.domain.names import NodeState, OrderKind, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import Placement
 from stele.domain.ring.strategy import NodeLocation
@@ -24,6 +24,7 @@ from stele.domain.ring.transition import (
     TransitionRow,
     stream_sources,
 )
+from stele.domain.schema.facts import Keyspace
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.rings import Ring
 
@@ -72,11 +73,34 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     drops_tokens: bool = False
     streams: bool = False
     """Opens a session, and is left only when the data has been streamed under it."""
+    everybody_does: OrderKind | None = None
+    """Opens a session, and is left only when every member that is not excluded has done this under it."""
     needs_subjects_up: bool = False
     """Left only while the operation's nodes are up: reads move to them next."""
     undoing: bool = False
     on_success: TransitionState | None = None
     on_failure: TransitionState | None = None
+
+    @property
+    def opens_session(self) -> bool:
+        return self.streams or self.everybody_does is not None
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """What a request waits for, in words, and the nodes without which it is not done."""
+
+    what: str
+    nodes: tuple[str, ...] = ()
+
+
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """How a request is carried out that needs no transition, since it changes no ranges.
+
+    The coordinator takes its next step as soon as nothing is missing. Until it is done it can be cancelled.
+    """
+
+    missing: Callable[[Image, Request], Missing | None]
+    step: Callable[[Context, Request], tuple[AnyFact, ...]]
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,10 +112,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     ask: Callable[..., Any]
     """Decides that command: queues the request, or refuses."""
     priority: int
-    """Lower is served first (seed 000: replace, join, remove, leave, rebuild)."""
+    """Lower is served first (seed 000: replace, join, remove, leave, rebuild; then the global requests)."""
     first: TransitionState | None
-    """None for what needs no transition: its nodes are excluded, and that is all."""
+    """None for what needs no transition: it is served, or its nodes are excluded and that is all."""
     states: Mapping[TransitionState, State]
+    served: Served | None = None
     grouped: bool = False
     """Pending requests may open together, as one transition with one plan."""
     done: NodeState | None = None
@@ -127,6 +152,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     )
     """What else finishing writes, in this epoch."""
 
+    @property
+    def excludes_only(self) -> bool:
+        """It is done by the epoch that excludes its nodes."""
+        return not self.states and self.served is None
+
 
 def unchanged(image: Image, ring: Ring, subjects: tuple[Subject, ...]) -> Ring:
     return ring
@@ -144,8 +174,40 @@ def no_receivers(transition: Transition) -> list[str]:
     return []
 
 
+def replicas_of_keyspace(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
+    """Every replica set of the transition's keyspace."""
+    keyspace = image.schema.by_id[transition.keyspace_id]
+    rows = image.ring.placements[keyspace.placement].rows
+    return {frozenset(nodes) for row in rows for nodes in (row.reads, row.writes)}
+
+
 def no_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
     return ()
+
+
+def check_keyspace_is_free(image: Image, keyspace: Keyspace) -> Rejection | None:
+    """One request at a time is about a keyspace."""
+    for other in image.requests.unfinished():
+        if other.keyspace_id == keyspace.keyspace_id:
+            return Rejection(
+                "request_in_progress",
+                f"Request {other.request_id} ({other.kind}) is about keyspace '{keyspace.name}'.",
+                f"Wait until it is done: `stele request follow {other.request_id}`; or cancel it.",
+                {"request_id": other.request_id, "kind": other.kind},
+            )
+    return None
+
+
+GLOBAL_PRIORITY: Final = 100
+"""Global requests come after all that is about nodes, and among themselves in the order of asking."""
+
+
+def fence_missing(image: Image, epoch: int) -> Missing | None:
+    """The fence of the version that was in use at an epoch; None once that is fenced."""
+    topology = image.topology
+    if topology.settled() or topology.since_epoch > epoch:
+        return None
+    return Missing(f"version {topology.version} to be fenced")
 
 
 def nobody(image: Image, requests: list[Request]) -> list[str]:

@@ -91,4 +91,37 @@ class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
     name: str
 
 
-OperationCommand = Join | Replace | Leave | Remove | MoveNode | Rebuild | Exclude | DropKeyspace
+class NoopRequest(Command, frozen=True, tag="noop_request"):
+    """Nothing but a sign: it is done once the coordinator has met it, and all before it is fenced."""
+
+
+class Quiesce(Command, frozen=True, tag="quiesce"):
+    """Wait until all that was asked for before has come to rest."""
+
+
+class Cleanup(Command, frozen=True, tag="cleanup", kw_only=True):
+    """Every normal node deletes the data that is not its own, or one node does."""
+
+    node_id: str = ""
+
+
+class Truncate(Command, frozen=True, tag="truncate"):
+    """Delete all data of a keyspace, on every replica."""
+
+    name: str
+
+
+OperationCommand = (
+    Join
+    | Replace
+    | Leave
+    | Remove
+    | MoveNode
+    | Rebuild
+    | Exclude
+    | DropKeyspace
+    | NoopRequest
+    | Quiesce
+    | Cleanup
+    | Truncate
+)

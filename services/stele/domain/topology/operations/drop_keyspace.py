@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision
+from stele.domain.context import Context, Decision, unknown_keyspace
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
@@ -22,9 +21,11 @@ from stele.domain.topology.facts import Transition, TransitionUnplanned
 from stele.domain.topology.operations.base import (
     Operation,
     State,
+    check_keyspace_is_free,
     no_receivers,
     no_subjects,
     nobody,
+    replicas_of_keyspace,
     unchanged,
 )
 from stele.domain.topology.operations.commands import DropKeyspace
@@ -37,28 +38,12 @@ def drop_keyspace(context: Context, command: DropKeyspace) -> Decision:
     image = context.image
     keyspace = image.schema.named(command.name)
     if keyspace is None:
-        return Rejection(
-            "unknown_keyspace",
-            f"There is no keyspace '{command.name}'.",
-            "`stele keyspace list` shows them.",
-        )
-    for other in image.requests.unfinished():
-        if other.keyspace_id == keyspace.keyspace_id:
-            return Rejection(
-                "keyspace_being_dropped",
-                f"Request {other.request_id} drops keyspace '{command.name}' already.",
-                "Wait until it is done.",
-                {"request_id": other.request_id},
-            )
+        return unknown_keyspace(command.name)
+    refused = check_keyspace_is_free(image, keyspace)
+    if refused is not None:
+        return refused
     request = new_request(context, RequestKind.DROP_KEYSPACE, keyspace_id=keyspace.keyspace_id)
     return (request,)
-
-
-def touched(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
-    """Every replica set of the keyspace."""
-    keyspace = image.schema.by_id[transition.keyspace_id]
-    rows = image.ring.placements[keyspace.placement].rows
-    return {frozenset(nodes) for row in rows for nodes in (row.reads, row.writes)}
 
 
 def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
@@ -90,7 +75,7 @@ DROP_KEYSPACE: Final = Operation(
     ring_after=unchanged,
     needed=nobody,
     receivers=no_receivers,
-    touched=touched,
+    touched=replicas_of_keyspace,
     on_open=on_open,
     on_done=on_done,
 )

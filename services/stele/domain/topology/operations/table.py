@@ -6,20 +6,37 @@ from stele.domain.image import Image
 from stele.domain.names import RequestKind
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State
+from stele.domain.topology.operations.cleanup import CLEANUP
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
 from stele.domain.topology.operations.exclude import EXCLUDE
 from stele.domain.topology.operations.join import JOIN
 from stele.domain.topology.operations.leave import LEAVE
 from stele.domain.topology.operations.move import MOVE
+from stele.domain.topology.operations.noop_request import NOOP_REQUEST
+from stele.domain.topology.operations.quiesce import QUIESCE
 from stele.domain.topology.operations.rebuild import REBUILD
 from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
+from stele.domain.topology.operations.truncate import TRUNCATE
 
 __all__ = ["OPERATIONS", "Operation", "State", "excluded_receivers"]
 
 OPERATIONS: Final[dict[RequestKind, Operation]] = {
     operation.kind: operation
-    for operation in (REPLACE, JOIN, REMOVE, LEAVE, MOVE, REBUILD, EXCLUDE, DROP_KEYSPACE)
+    for operation in (
+        REPLACE,
+        JOIN,
+        REMOVE,
+        LEAVE,
+        MOVE,
+        REBUILD,
+        EXCLUDE,
+        DROP_KEYSPACE,
+        NOOP_REQUEST,
+        QUIESCE,
+        CLEANUP,
+        TRUNCATE,
+    )
 }
 
 

@@ -1,0 +1,31 @@
+"""Requests that need no transition: each step is taken as soon as nothing is missing for it.
+
+They wait for what goes on anyway, so they hold up nobody, and say for what they wait.
+"""
+
+from stele.coordinator.desk import Desk
+from stele.domain.acks import Blocker
+from stele.domain.topology.commands import ServeRequest
+from stele.domain.topology.operations.base import Missing
+from stele.domain.topology.operations.table import OPERATIONS
+
+
+def serve(desk: Desk) -> None:
+    """Take the next steps, in the order of asking."""
+    image = desk.seen.image
+    for request in image.requests.unfinished():
+        served, ids = OPERATIONS[request.kind].served, (request.request_id,)
+        if served is None:
+            continue
+        missing = served.missing(image, request)
+        if missing is None:
+            desk.submit(ServeRequest(desk.seen.term, request.request_id, request.status), ids)
+        else:
+            desk.wait(missing.what, _blockers(desk, missing), ids)
+
+
+def _blockers(desk: Desk, missing: Missing) -> tuple[Blocker, ...]:
+    down = desk.down([*missing.nodes])
+    silent = {blocker.node_id for blocker in down}
+    working = (n for n in missing.nodes if n not in silent)
+    return *down, *(Blocker(n, "has not reported yet", desk.silent_for_s(n)) for n in working)

@@ -1,0 +1,118 @@
+"""Cleanup (seed 000): nodes delete the data that is not theirs, whether or not they are marked for it.
+
+It starts once the version that was in use when it was asked for is fenced: no late write comes after the
+deletion then. Starting marks the nodes, like an operation that took ranges from them, and it is done when each
+of them has reported, or is not a normal node any more: excluded, leaving or gone. It changes no ranges and can
+be cancelled until it is done; what nodes have begun they go on with.
+"""
+
+from typing import Final
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, node_has_left, unknown_node
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.names import NodeState, RequestKind, RequestStatus
+from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.rows import ended, new_request
+from stele.domain.topology.operations.base import (
+    GLOBAL_PRIORITY,
+    Missing,
+    Operation,
+    Served,
+    fence_missing,
+    no_receivers,
+    no_sets,
+    no_subjects,
+    nobody,
+    unchanged,
+)
+from stele.domain.topology.operations.commands import Cleanup
+from stele.domain.topology.operations.noop_request import done
+
+replace = msgspec.structs.replace
+
+
+def cleanup(context: Context, command: Cleanup) -> Decision:
+    """Queue it, unless one that cleans the same nodes is on its way: its request is named then."""
+    refused = _check_node(context.image, command.node_id) if command.node_id else None
+    refused = refused or _check_alone(context.image, command.node_id)
+    if refused is not None:
+        return refused
+    return (new_request(context, RequestKind.CLEANUP, node_id=command.node_id),)
+
+
+def missing(image: Image, request: Request) -> Missing | None:
+    if request.status is RequestStatus.PENDING:
+        return fence_missing(image, request.submitted_epoch)
+    normal = image.membership.normal()
+    awaited = tuple(node_id for node_id in request.awaited_nodes if node_id in normal)
+    return Missing(f"cleanup by {', '.join(awaited)}", awaited) if awaited else None
+
+
+def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
+    """Start: mark the nodes. Then end, once nobody is awaited."""
+    if request.status is not RequestStatus.PENDING:
+        return done(context, request)
+    normal = context.image.membership.normal()
+    nodes = [n for n in normal.values() if request.node_id in ("", n.node_id)]
+    if not nodes:
+        why = f"Node '{request.node_id}' is no normal node any more."
+        return ended(context, context.image, request, RequestStatus.FAILED, why)
+    started = replace(
+        request,
+        status=RequestStatus.RUNNING,
+        started_epoch=context.epoch,
+        started_at_ms=context.at_ms,
+        awaited_nodes=tuple(node.node_id for node in nodes),
+    )
+    marks = (NodeChanged(replace(node, cleanup_since=context.epoch)) for node in nodes)
+    return RequestChanged(started), *marks
+
+
+def _check_node(image: Image, node_id: str) -> Rejection | None:
+    node = image.node(node_id)
+    if node is None:
+        return unknown_node(node_id)
+    if node.state is NodeState.LEFT:
+        return node_has_left(node_id)
+    if node_id in image.membership.normal():
+        return None
+    return Rejection(
+        "wrong_state",
+        f"Node '{node_id}' is {'excluded' if node.excluded else node.state}; only a normal node cleans up.",
+        "`stele nodes` shows who is normal.",
+        {"state": node.state},
+    )
+
+
+def _check_alone(image: Image, node_id: str) -> Rejection | None:
+    for other in image.requests.unfinished():
+        same = node_id == other.node_id or "" in (node_id, other.node_id)
+        if other.kind is RequestKind.CLEANUP and same:
+            return Rejection(
+                "cleanup_in_progress",
+                f"Request {other.request_id} cleans up {other.node_id or 'all nodes'} already.",
+                f"Wait until it is done: `stele request follow {other.request_id}`; or cancel it.",
+                {"request_id": other.request_id},
+            )
+    return None
+
+
+CLEANUP: Final = Operation(
+    kind=RequestKind.CLEANUP,
+    command=Cleanup,
+    ask=cleanup,
+    priority=GLOBAL_PRIORITY,
+    first=None,
+    states={},
+    served=Served(missing=missing, step=step),
+    subjects=no_subjects,
+    ring_after=unchanged,
+    needed=nobody,
+    receivers=no_receivers,
+    touched=no_sets,
+)

@@ -1,0 +1,36 @@
+"""TRUNCATE orders: delete what a keyspace's data held before it was truncated.
+
+That data has an id of its own, by which nobody reads it any more since this node knows of the truncation:
+writes and streamed rows of it are refused in the turn in which they would take their place in the store's
+order. So what is deleted after that is all that there ever will be.
+"""
+
+from stele.domain.messages import Order
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.schema.facts import keyspace_of
+from stele.log.follower import LogFollower
+from stele.node.cleanup import delete_all
+from stele.node.orders import OrderProgress
+from stele.node.store import Span, Store
+
+
+class Truncator:
+    """Carries TRUNCATE orders out for one node."""
+
+    def __init__(self, follower: LogFollower, store: Store) -> None:
+        self._follower = follower
+        self._store = store
+
+    async def run(self, order: Order, progress: OrderProgress) -> None:
+        """Raises StoreError; a second run goes on where it stopped."""
+        transition = self._follower.image.topology.of_session(order.session)
+        assert transition is not None  # the session is open
+        spans = [
+            Span(data_id, MIN_TOKEN, MIN_TOKEN)
+            for data_id in await self._store.keyspaces()
+            if self._is_gone(data_id) and keyspace_of(data_id) == transition.keyspace_id
+        ]
+        await delete_all(self._store, spans, lambda span: self._is_gone(span.keyspace), progress)
+
+    def _is_gone(self, data_id: str) -> bool:
+        return self._follower.image.schema.of_data(data_id) is None

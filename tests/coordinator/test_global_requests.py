@@ -1,0 +1,451 @@
+"""Global requests: noop, quiesce and cleanup wait for what goes on anyway; truncate is a transition."""
+
+import msgspec
+import pytest
+
+from stele.coordinator.steps import Limits
+from stele.domain.commands import (
+    AnyCommand,
+    Cancel,
+    Cleanup,
+    CreateKeyspace,
+    DropKeyspace,
+    Exclude,
+    Leave,
+    NoopRequest,
+    Quiesce,
+    Rejection,
+    ServeRequest,
+    Truncate,
+)
+from stele.domain.fencing import VersionTracker, check_token
+from stele.domain.names import NodeState, OrderKind, RequestStatus, TransitionState
+from stele.domain.topology.facts import TransitionOpened
+from tests.coordinator.stories import error_of, reach, status_of
+from tests.coordinator.world import World, three_nodes
+
+STATE = TransitionState
+STATUS = RequestStatus
+
+
+def ask(world: World, command: AnyCommand, request_id: str) -> None:
+    assert world.apply(command, request_id) is None
+
+
+def ends(world: World, request_id: str, status: RequestStatus = STATUS.DONE) -> float:
+    return world.until(lambda: status_of(world, request_id) is status, f"{request_id} {status}")
+
+
+def waits_for(world: World, request_id: str) -> str:
+    world.tick()
+    return next((w.what for w in world.brain.steps.waits if request_id in w.request_ids), "")
+
+
+def blockers(world: World, request_id: str) -> dict[str, str]:
+    waits = (w for w in world.brain.steps.waits if request_id in w.request_ids)
+    return {b.node_id: b.why for wait in waits for b in wait.blockers}
+
+
+def refused(world: World, command: AnyCommand) -> Rejection:
+    found = world.apply(command)
+    assert found is not None, "it was taken"
+    return found
+
+
+def unfenced() -> World:
+    """c1 has not applied the newest version, so that it is not fenced yet."""
+    world = three_nodes()
+    world.limits = msgspec.structs.replace(world.limits, barrier_patience_s=1000.0)
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=False)
+    world.nodes["c1"].applies = False
+    return world
+
+
+# --- noop
+
+
+def test_a_noop_is_done_at_once_when_all_is_fenced() -> None:
+    world = three_nodes()
+    world.run()
+    version = world.version
+    ask(world, NoopRequest(), "noop")
+    assert ends(world, "noop") <= 1
+    assert world.version == version, "it changes nothing"
+
+
+def test_a_noop_waits_until_the_version_before_it_is_fenced() -> None:
+    world = unfenced()
+    ask(world, NoopRequest(), "noop")
+    assert waits_for(world, "noop") == f"version {world.version} to be fenced"
+    world.pass_s(60)
+    assert status_of(world, "noop") is STATUS.PENDING
+    world.nodes["c1"].applies = True
+    ends(world, "noop")
+
+
+def test_later_rounds_do_not_hold_up_a_noop() -> None:
+    """The version that it was behind is fenced by the round that makes the next one."""
+    world = unfenced()
+    ask(world, NoopRequest(), "noop")
+    behind = world.version
+    world.nodes["c1"].applies = True
+    world.until(lambda: world.version > behind, "the next round")
+    world.nodes["c1"].applies = False
+    assert not world.fenced()
+    assert ends(world, "noop") <= 1
+    assert not world.fenced()
+
+
+def test_the_log_refuses_to_serve_what_still_waits() -> None:
+    world = unfenced()
+    ask(world, NoopRequest(), "noop")
+    term = world.image.topology.coordinator.term
+    early = refused(world, ServeRequest(term, "noop", STATUS.PENDING))
+    assert early.code == "overtaken" and "to be fenced" in early.message
+    assert refused(world, ServeRequest(term - 1, "noop", STATUS.PENDING)).code == "stale_term"
+    assert refused(world, ServeRequest(term, "none", STATUS.PENDING)).code == "unknown_request"
+    assert refused(world, ServeRequest(term, "join-a2", STATUS.RUNNING)).code == "overtaken"
+
+
+@pytest.mark.parametrize("command", [NoopRequest(), Quiesce(), Cleanup(), Truncate("library")])
+def test_each_can_be_cancelled_while_it_is_pending(command: AnyCommand) -> None:
+    world = unfenced()
+    ask(world, command, "asked")
+    world.pass_s(1)
+    ask(world, Cancel("asked"), "cancel")
+    assert status_of(world, "asked") is STATUS.CANCELLED
+    assert error_of(world, "asked") == "cancelled by ada"
+    world.nodes["c1"].applies, world.nodes["a2"].mute = True, False
+    world.run()
+    assert not world.orders("a1", OrderKind.TRUNCATE)
+
+
+# --- quiesce
+
+
+def test_a_quiesce_waits_for_all_that_was_asked_for_before() -> None:
+    world = three_nodes()
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD)
+    ask(world, Leave("c1"), "leave")
+    ask(world, Quiesce(), "quiesce")
+    assert waits_for(world, "quiesce") == (
+        "what was asked for before: join (join-a2), leave (leave)"
+    )
+    ask(world, Cancel("leave"), "cancel")
+    assert waits_for(world, "quiesce") == "what was asked for before: join (join-a2)"
+    for name in ("a1", "b1", "c1"):
+        world.nodes[name].mute = True
+    world.nodes["a2"].mute = False
+    ends(world, "join-a2")
+    world.until(lambda: "cleanup" in waits_for(world, "quiesce"), "the cleanup to be awaited")
+    world.nodes["b1"].alive = False
+    world.pass_s(Limits().down_after_s + 1)
+    assert status_of(world, "quiesce") is STATUS.PENDING
+    dirty = [n for n, node in world.image.membership.normal().items() if node.cleanup_since]
+    assert [*blockers(world, "quiesce")] and {*blockers(world, "quiesce")} == {*dirty}
+    assert blockers(world, "quiesce").get("b1", "is down") == "is down"
+    for node in world.nodes.values():
+        node.alive, node.mute = True, False
+    world.brain.memory = world.brain.memory.__class__()
+    ends(world, "quiesce")
+    assert not any(node.cleanup_since for node in world.image.membership.normal().values())
+
+
+def test_what_is_asked_for_later_neither_waits_for_a_quiesce_nor_holds_it_up() -> None:
+    world = three_nodes()
+    world.run()
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD)
+    ask(world, Quiesce(), "quiesce")
+    world.add("d1")
+    ask(world, Quiesce(), "second")
+    ask(world, Truncate("library"), "truncate")
+    ends(world, "truncate")
+    assert status_of(world, "quiesce") is STATUS.PENDING
+    world.nodes["a2"].mute = False
+    ends(world, "quiesce")
+    ends(world, "second")
+    assert status_of(world, "join-d1") is STATUS.DONE
+
+
+def test_a_quiesce_ends_while_later_requests_are_open() -> None:
+    world = three_nodes()
+    world.run()
+    ask(world, Quiesce(), "quiesce")
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    ends(world, "quiesce")
+    assert status_of(world, "join-a2") in (STATUS.PENDING, STATUS.RUNNING)
+
+
+# --- cleanup
+
+
+def test_every_normal_node_cleans_up_whether_or_not_it_is_marked() -> None:
+    world = three_nodes()
+    world.run()
+    for node in world.nodes.values():
+        node.orders.clear()
+    ask(world, Cleanup(), "cleanup")
+    ends(world, "cleanup")
+    assert all(world.orders(name, OrderKind.CLEANUP) for name in ("a1", "b1", "c1"))
+    assert not any(node.cleanup_since for node in world.image.membership.nodes.values())
+
+
+def test_one_node_cleans_up_alone() -> None:
+    world = three_nodes()
+    world.run()
+    for node in world.nodes.values():
+        node.orders.clear()
+    ask(world, Cleanup(node_id="b1"), "cleanup")
+    ends(world, "cleanup")
+    assert [n for n in world.nodes if world.orders(n, OrderKind.CLEANUP)] == ["b1"]
+
+
+def test_a_cleanup_ends_by_each_nodes_own_report() -> None:
+    world = three_nodes()
+    world.run()
+    world.nodes["b1"].mute = True
+    ask(world, Cleanup(), "cleanup")
+    world.until(lambda: waits_for(world, "cleanup") == "cleanup by b1", "the others' reports")
+    assert blockers(world, "cleanup") == {"b1": "has not reported yet"}
+    world.nodes["b1"].alive = False
+    world.pass_s(Limits().dead_node_patience_s * 2)
+    assert status_of(world, "cleanup") is STATUS.RUNNING
+    assert blockers(world, "cleanup") == {"b1": "is down"}
+    world.nodes["b1"].alive, world.nodes["b1"].mute = True, False
+    ends(world, "cleanup")
+
+
+@pytest.mark.parametrize("way", ["cancel", "exclude"])
+def test_nobody_has_to_wait_for_a_dead_node_to_clean_up(way: str) -> None:
+    world = three_nodes()
+    world.run()
+    world.nodes["b1"].alive = False
+    ask(world, Cleanup(), "cleanup")
+    world.until(lambda: waits_for(world, "cleanup") == "cleanup by b1", "the others' reports")
+    if way == "cancel":
+        ask(world, Cancel("cleanup"), "cancel")
+        assert status_of(world, "cleanup") is STATUS.CANCELLED
+    else:
+        ask(world, Exclude(("b1",)), "exclude")
+        ends(world, "cleanup")
+
+
+def test_a_node_that_cleaned_up_is_not_awaited_again_when_another_operation_marks_it() -> None:
+    world = three_nodes()
+    world.run()
+    world.nodes["b1"].mute = True
+    ask(world, Cleanup(), "cleanup")
+    world.until(lambda: waits_for(world, "cleanup") == "cleanup by b1", "the others' reports")
+    world.add("a2")
+    ends(world, "join-a2")
+    dirty = {n for n, node in world.image.membership.normal().items() if node.cleanup_since}
+    assert dirty > {"b1"}
+    assert waits_for(world, "cleanup") == "cleanup by b1"
+    world.nodes["b1"].mute = False
+    ends(world, "cleanup")
+
+
+def test_a_cleanup_begins_only_behind_the_fence() -> None:
+    world = unfenced()
+    ask(world, Cleanup(), "cleanup")
+    assert waits_for(world, "cleanup") == f"version {world.version} to be fenced"
+    assert not world.orders("a1", OrderKind.CLEANUP)
+    world.nodes["c1"].applies = True
+    ends(world, "cleanup")
+
+
+def test_of_two_cleanups_of_the_same_nodes_the_second_is_refused_and_names_the_first() -> None:
+    world = unfenced()
+    ask(world, Cleanup(node_id="a1"), "one")
+    again = refused(world, Cleanup())
+    assert (again.code, again.details) == ("cleanup_in_progress", {"request_id": "one"})
+    ask(world, Cleanup(node_id="b1"), "another")
+    assert refused(world, Cleanup(node_id="b1")).details == {"request_id": "another"}
+    world.nodes["c1"].applies = True
+    ends(world, "one")
+    ends(world, "another")
+    ask(world, Cleanup(), "all")
+
+
+def test_only_a_normal_node_can_be_asked_to_clean_up() -> None:
+    world = unfenced()
+    assert refused(world, Cleanup(node_id="a9")).code == "unknown_node"
+    assert refused(world, Cleanup(node_id="a2")).code == "wrong_state"
+    ask(world, Cancel("join-a2"), "cancel")
+    world.nodes["c1"].applies = True
+    world.until(lambda: world.state("a2") is NodeState.LEFT, "a2 to be out")
+    assert refused(world, Cleanup(node_id="a2")).code == "node_left"
+
+
+def test_a_cleanup_of_a_node_that_begins_to_leave_first_fails() -> None:
+    world = unfenced()
+    ask(world, Cancel("join-a2"), "cancel")
+    ask(world, Cleanup(node_id="b1"), "cleanup")
+    world.nodes["b1"].alive = False
+    world.pass_s(Limits().down_after_s + 1)
+    ask(world, Exclude(("b1",)), "exclude")
+    ends(world, "exclude")
+    world.nodes["c1"].applies = True
+    ends(world, "cleanup", STATUS.FAILED)
+    assert error_of(world, "cleanup") == "Node 'b1' is no normal node any more."
+
+
+def test_another_coordinator_ends_a_cleanup() -> None:
+    world = three_nodes()
+    world.run()
+    world.nodes["b1"].mute = True
+    ask(world, Cleanup(), "cleanup")
+    world.until(lambda: waits_for(world, "cleanup") == "cleanup by b1", "the others' reports")
+    world.replace_brain(zombie=True)
+    world.nodes["b1"].mute = False
+    ends(world, "cleanup")
+
+
+# --- truncate
+
+
+def library(world: World) -> str:
+    keyspace = world.image.schema.named("library")
+    assert keyspace is not None
+    return keyspace.data_id
+
+
+def test_a_truncation_gives_the_keyspace_other_data_by_a_new_version() -> None:
+    world = three_nodes()
+    world.run()
+    before, version = library(world), world.version
+    tracker = VersionTracker()
+    tracker.follow(world.image)
+    hold = tracker.hold(version, before, 5)
+    ask(world, Truncate("library"), "truncate")
+    reach(world, "truncate", STATE.TRUNCATE, fenced=False)
+    after = library(world)
+    keyspace = world.image.schema.named("library")
+    assert keyspace is not None
+    assert keyspace.truncated_version == world.version == version + 1
+    assert before != after and world.image.schema.of_data(before) is None
+    assert check_token(world.image, before, 5, version) is not None, "not even before the fence"
+    assert check_token(world.image, after, 5, world.version) is None
+    tracker.follow(world.image)
+    assert hold.version == version, "the barrier waits for requests of before"
+    ends(world, "truncate")
+    assert library(world) == after
+    ask(world, Truncate("library"), "again")
+    ends(world, "again")
+    assert library(world) not in (before, after)
+    assert not any(node.cleanup_since for node in world.image.membership.nodes.values())
+
+
+def test_a_truncation_ends_by_each_members_own_report_never_by_a_quorum() -> None:
+    world = three_nodes(rf=1)
+    world.add("a2 b2")
+    world.run()
+    world.nodes["b2"].mute = True
+    ask(world, Truncate("library"), "truncate")
+    world.until(lambda: waits_for(world, "truncate") == "truncate by b2", "the others' reports")
+    world.nodes["b2"].alive = False
+    world.pass_s(Limits().silence_s * 2)
+    assert status_of(world, "truncate") is STATUS.RUNNING
+    assert blockers(world, "truncate") == {"b2": "is down"}
+    world.nodes["b2"].alive, world.nodes["b2"].mute = True, False
+    ends(world, "truncate")
+    assert all(world.orders(name, OrderKind.TRUNCATE) for name in world.nodes)
+
+
+def test_a_node_that_fails_to_truncate_is_ordered_again_as_often_as_it_takes() -> None:
+    world = three_nodes()
+    world.run()
+    world.nodes["c1"].fails = 2 * Limits().attempts
+    ask(world, Truncate("library"), "truncate")
+    ends(world, "truncate")
+
+
+def test_a_truncation_that_waits_for_a_node_holds_up_nobody_and_ends_by_its_exclusion() -> None:
+    world = three_nodes()
+    world.add("b2")
+    world.run()
+    ask(world, Truncate("library"), "truncate")
+    world.nodes["b2"].mute = True
+    reach(world, "truncate", STATE.TRUNCATE)
+    ask(world, NoopRequest(), "noop")
+    ends(world, "noop")
+    world.add("a2")
+    ends(world, "join-a2")
+    assert world.orders("a2", OrderKind.TRUNCATE), "who has joined meanwhile has to report too"
+    world.nodes["b2"].alive = False
+    world.pass_s(Limits().down_after_s + 1)
+    ask(world, Exclude(("b2",)), "exclude")
+    ends(world, "truncate")
+
+
+def test_there_is_no_way_back_from_a_truncation() -> None:
+    world = three_nodes()
+    ask(world, Truncate("library"), "truncate")
+    world.nodes["c1"].mute = True
+    reach(world, "truncate", STATE.TRUNCATE)
+    assert refused(world, Cancel("truncate")).code == "past_point_of_no_return"
+    assert status_of(world, "truncate") is STATUS.RUNNING
+
+
+def test_a_truncation_begins_only_while_all_members_are_up() -> None:
+    world = three_nodes()
+    world.run()
+    world.pass_s(1)
+    data = library(world)
+    world.nodes["c1"].alive = False
+    world.pass_s(Limits().down_after_s + 1)
+    ask(world, Truncate("library"), "truncate")
+    assert waits_for(world, "truncate") == "dead nodes, to start truncate"
+    ends(world, "truncate", STATUS.FAILED)
+    assert "Dead nodes: c1" in error_of(world, "truncate")
+    assert library(world) == data
+
+
+def test_one_request_at_a_time_is_about_a_keyspace() -> None:
+    world = three_nodes()
+    assert refused(world, Truncate("nothing")).code == "unknown_keyspace"
+    ask(world, Truncate("library"), "truncate")
+    for command in (Truncate("library"), DropKeyspace("library")):
+        again = refused(world, command)
+        assert again.code == "request_in_progress"
+        assert again.details == {"request_id": "truncate", "kind": "truncate"}
+    ends(world, "truncate")
+    ask(world, DropKeyspace("library"), "drop")
+    assert refused(world, Truncate("library")).details["request_id"] == "drop"
+    world.run()
+    assert refused(world, Truncate("library")).code == "unknown_keyspace"
+
+
+def test_another_coordinator_ends_a_truncation() -> None:
+    world = three_nodes()
+    ask(world, Truncate("library"), "truncate")
+    world.nodes["b1"].mute = True
+    reach(world, "truncate", STATE.TRUNCATE)
+    world.pass_s(1)
+    world.replace_brain(zombie=True)
+    world.pass_s(1)
+    world.nodes["b1"].mute = False
+    ends(world, "truncate")
+
+
+def test_global_requests_come_after_the_others_and_among_themselves_in_the_order_of_asking() -> (
+    None
+):
+    world = unfenced()
+    ask(world, Cancel("join-a2"), "cancel")
+    for name in ("shop", "old"):
+        ask(world, CreateKeyspace(name, {"dc1": 1}), name)
+    ask(world, Truncate("shop"), "first")
+    ask(world, Truncate("library"), "second")
+    ask(world, DropKeyspace("old"), "drop")
+    world.nodes["c1"].applies = True
+    world.run()
+    opened = [f for e in world.epochs for f in e.facts if isinstance(f, TransitionOpened)]
+    assert [f.transition.transition_id for f in opened[-3:]] == ["drop", "first", "second"]

@@ -1,0 +1,156 @@
+"""TRUNCATE orders, and what a replica does with requests and rows of data that was truncated."""
+
+from __future__ import annotations
+
+import asyncio
+
+from stele.domain.messages import Order
+from stele.domain.names import OrderKind
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.tokens import MIN_TOKEN, token_of
+from stele.log.follower import LogFollower
+from stele.node.cells import Cell, Row
+from stele.node.cleanup import foreign_ranges
+from stele.node.clock import HybridClock
+from stele.node.orders import OrderProgress
+from stele.node.replica import Replica
+from stele.node.routing import Routing
+from stele.node.store import Store
+from stele.node.truncation import Truncator
+from stele.node.wire import Answer, Code, Read, ReadMode, Write
+from tests.node.world import TERM, Sessions, World
+
+OLD, NEW = Cell(9, False, b"old"), Cell(3, False, b"new")
+"""What is written after a truncation may have the lower timestamp."""
+
+
+def order(world: World) -> Order:
+    return Order(
+        node_id="n1",
+        term=TERM,
+        index=1,
+        kind=OrderKind.TRUNCATE,
+        epoch=world.image.epoch,
+        session=world.session,
+    )
+
+
+def replica_of(follower: LogFollower, store: Store) -> Replica:
+    return Replica(
+        "n1", follower, Routing(follower), Sessions(follower), store, HybridClock(lambda: 1)
+    )
+
+
+def write(world: World, cell: Cell, key: bytes = b"k") -> Write:
+    return Write(
+        version=world.version,
+        epoch=world.image.epoch,
+        coordinating="n2",
+        data_id=world.data_id,
+        token=token_of(key),
+        key=key,
+        cell=cell,
+    )
+
+
+def read(world: World) -> Read:
+    return Read(
+        version=world.version,
+        epoch=world.image.epoch,
+        coordinating="n2",
+        data_id=world.data_id,
+        token=token_of(b"k"),
+        key=b"k",
+        mode=ReadMode.CELL,
+    )
+
+
+async def serve(replica: Replica, op: Write | Read) -> Answer:
+    return (await replica.serve([op]))[0]
+
+
+async def test_all_data_of_before_is_deleted_and_nothing_else(world: World, store: Store) -> None:
+    follower = await world.follower()
+    replica = replica_of(follower, store)
+    keys = [f"key-{n}".encode() for n in range(450)]
+    old = [Row(world.data_id, token_of(k), k, *OLD) for k in keys]
+    await store.write([*old, Row("another", 5, b"k", *OLD)])
+    world.truncate()
+    assert (await serve(replica, write(world, NEW))).code is Code.OK
+    progress = OrderProgress()
+    await Truncator(follower, store).run(order(world), progress)
+    assert await store.keyspaces() == sorted(["another", world.data_id])
+    assert (await store.size()).keys == 2
+    assert progress.keys_done == 450
+    assert progress.bytes_done == progress.bytes_total > 0
+    await Truncator(follower, store).run(order(world), progress)
+    assert progress.keys_done == 450
+
+
+async def test_what_was_before_does_not_count_from_the_moment_that_it_is_known(
+    world: World, store: Store
+) -> None:
+    """Not only once the version is fenced, and whatever the timestamps are."""
+    replica = replica_of(await world.follower(), store)
+    late_write, late_read = write(world, OLD), read(world)
+    assert (await serve(replica, write(world, OLD))).code is Code.OK
+    world.truncate()
+    assert not world.image.topology.settled()
+    for late in (late_write, late_read):
+        answer = await serve(replica, late)
+        assert answer.code is Code.STALE_VERSION
+        assert answer.epoch == world.image.epoch, "whoever reads that far is served"
+    assert (await serve(replica, read(world))).cell is None
+    assert (await serve(replica, write(world, NEW))).code is Code.OK
+    assert (await serve(replica, read(world))).cell == NEW
+
+
+async def test_a_write_that_waits_when_the_truncation_comes_is_not_written(
+    world: World, store: Store
+) -> None:
+    replica = replica_of(await world.follower(), store)
+    late = asyncio.create_task(serve(replica, write(world, OLD)))
+    await asyncio.sleep(0)
+    world.truncate()
+    assert (await late).code is Code.STALE_VERSION
+    assert (await store.size()).keys == 0
+
+
+async def test_a_write_that_had_its_turn_before_is_deleted_too(world: World, store: Store) -> None:
+    """It is on its way to the disk when the order comes; the data had no rows until then."""
+    follower = await world.follower()
+    old = Row(world.data_id, token_of(b"k"), b"k", *OLD)
+    late = asyncio.create_task(store.write([old] * 300))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    world.truncate()
+    await Truncator(follower, store).run(order(world), OrderProgress())
+    assert late.done()
+    assert (await store.size()).keys == 0
+
+
+async def test_a_replica_that_does_not_know_of_the_truncation_reads_on_first(
+    world: World, store: Store
+) -> None:
+    follower = await world.follower()
+    replica = replica_of(follower, store)
+    await serve(replica, write(world, OLD))
+    records, followers = world.partition.records, [*world.partition.followers]
+    world.partition.followers.clear()
+    known = len(records)
+    world.truncate()
+    waiting = asyncio.create_task(serve(replica, read(world)))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    for record in records[known:]:
+        followers[0]([record])
+    found = await waiting
+    assert (found.code, found.cell) == (Code.OK, None)
+
+
+async def test_truncated_data_is_nobodys(world: World) -> None:
+    """What a node that was excluded, or a disk that came back, still has of it is cleaned up."""
+    old = world.data_id
+    world.truncate()
+    assert foreign_ranges(world.image, "n1", old) == [Range(MIN_TOKEN, MIN_TOKEN)]
+    assert foreign_ranges(world.image, "n1", world.data_id) == []
