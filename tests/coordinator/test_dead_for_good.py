@@ -371,3 +371,81 @@ def test_what_waits_for_the_excluded_and_the_silent_together_turns_round() -> No
     assert ended(world, "leave") is RequestStatus.FAILED
     assert "b2" in error_of(world, "leave")
     serve_ring(world)
+
+
+def two_of_a_rack(*, excluded: bool = False) -> World:
+    """b1 and b2 are dead, of which each would take over from the other."""
+    world = with_dead(3, "b1", "b2")
+    if excluded:
+        assert world.apply(Exclude(("b1", "b2")), "exclude") is None
+        assert ended(world, "exclude") is RequestStatus.DONE
+    return world
+
+
+@pytest.mark.parametrize("excluded", [False, True])
+def test_dead_nodes_that_would_take_over_from_each_other_are_removed_together(
+    *, excluded: bool
+) -> None:
+    world = two_of_a_rack(excluded=excluded)
+    first = remove(world, "b1")
+    world.tick()
+    second = remove(world, "b2")
+    world.until(lambda: world.image.topology.of_request(first), "the removal")
+    transition = world.image.topology.of_request(first)
+    assert transition is not None and {*transition.request_ids()} == {first, second}
+    assert ended(world, first) is RequestStatus.DONE
+    assert status_of(world, second) is RequestStatus.DONE
+    assert not world.image.membership.excluded()
+    serve_ring(world)
+    world.run()
+
+
+def test_one_of_them_alone_is_refused_with_what_to_do() -> None:
+    world = two_of_a_rack(excluded=True)
+    request_id = remove(world, "b1")
+    world.pass_s(Limits().company_s / 2)
+    assert open_(world, request_id)
+    assert ended(world, request_id) is RequestStatus.FAILED
+    assert "`stele remove NODE b2`" in error_of(world, request_id)
+
+
+def test_what_cannot_go_together_is_refused_and_nobody_excluded() -> None:
+    """Of some ranges only one replica is left, which need not have all that was acknowledged."""
+    world = with_dead(3, "b1", "c1")
+    first, second = remove(world, "b1"), remove(world, "c1")
+    assert ended(world, first) is RequestStatus.FAILED
+    assert ended(world, second) is RequestStatus.FAILED
+    assert "only b1, c1 has" in error_of(world, first)
+    assert not world.image.membership.excluded()
+
+
+def test_a_removal_beside_that_of_a_node_that_works_is_done() -> None:
+    world = with_dead(3, "b1")
+    wrong, right = remove(world, "c1"), remove(world, "b1")
+    assert ended(world, right) is RequestStatus.DONE
+    assert ended(world, wrong) is RequestStatus.FAILED
+    serve_ring(world)
+
+
+def test_of_two_removals_only_the_careful_one_is_refused() -> None:
+    """Ranges that only the two have are given up by one request, and by the other not."""
+    world = with_dead(2, "b1", "c1")
+    assert world.apply(Exclude(("b1", "c1")), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    careful = remove(world, "c1")
+    assert ended(world, careful) is RequestStatus.FAILED
+    assert "only b1, c1 has" in error_of(world, careful)
+    assert ended(world, remove(world, "b1", force=True)) is RequestStatus.DONE
+
+
+def test_cancelling_one_removal_of_two_ends_that_one() -> None:
+    world = two_of_a_rack()
+    for name in ("a1", "c1", "c2"):
+        world.nodes[name].mute = True
+    first, second = remove(world, "b1"), remove(world, "b2")
+    reach(world, first, STATE.WRITE_BOTH_READ_OLD)
+    assert world.apply(Cancel(first), "cancel") is None
+    assert ended(world, first) is RequestStatus.CANCELLED
+    assert ended(world, second) is RequestStatus.FAILED
+    assert "`stele remove NODE b1`" in error_of(world, second)
+    serve_ring(world)

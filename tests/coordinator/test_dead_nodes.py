@@ -7,7 +7,7 @@ missing; who has nothing to do with it holds up nobody for longer than the patie
 import pytest
 
 from stele.coordinator.steps import Limits
-from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Leave
+from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Leave, SetSetting
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.world import World, three_nodes
@@ -189,3 +189,20 @@ def test_a_joint_join_goes_on_without_the_node_that_died(state: TransitionState)
     world.run()
     assert status_of(world, "join-a2") is RequestStatus.FAILED
     assert status_of(world, "join-b2") is RequestStatus.DONE
+
+
+def test_a_step_that_takes_longer_than_the_log_allows_is_undone_though_all_are_up() -> None:
+    """The limit may be set while it runs."""
+    world = three_nodes()
+    world.limits = Limits(silence_s=10_000)
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD)
+    world.pass_s(100)
+    assert status_of(world, "join-a2") is RequestStatus.RUNNING
+    assert world.apply(SetSetting("step_time_limit_s", "100000")) is None
+    world.pass_s(10)
+    assert status_of(world, "join-a2") is RequestStatus.RUNNING
+    assert world.apply(SetSetting("step_time_limit_s", "60")) is None
+    world.until(lambda: status_of(world, "join-a2") is RequestStatus.FAILED, "the end", 30)
+    assert "step_time_limit_s" in error_of(world, "join-a2")

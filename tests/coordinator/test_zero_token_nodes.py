@@ -4,6 +4,7 @@ import pytest
 
 from stele.coordinator.steps import Limits
 from stele.domain.commands import (
+    Cancel,
     CreateKeyspace,
     Exclude,
     Join,
@@ -122,6 +123,31 @@ def test_a_dead_one_is_removed_and_nobody_streams() -> None:
     assert world.state("z1") is NodeState.LEFT
     assert rows(world, "library") == before
     assert not any(world.orders(name) for name in world.nodes)
+
+
+def test_two_that_are_removed_together_stay_members_when_that_is_undone() -> None:
+    """Who is not blamed waits anew, as the member that it is."""
+    world = three_nodes(rf=2)
+    world.add("z1 z2", num_tokens=0)
+    world.add("a2 b2")
+    world.run()
+    for name in ("z1", "z2", "a2"):
+        world.nodes[name].alive = False
+    for name in ("a1", "b1", "c1", "b2"):
+        world.nodes[name].mute = True
+    world.pass_s(DOWN_S)
+    for name in ("z1", "z2", "a2"):
+        assert world.apply(Remove(node_id=name), f"remove-{name}") is None
+    reach(world, "remove-a2", STATE.WRITE_BOTH_READ_OLD)
+    (group,) = world.image.topology.open()
+    assert {*group.nodes()} == {"z1", "z2", "a2"}
+    assert world.apply(Cancel("remove-a2")) is None
+    world.until(lambda: status_of(world, "remove-a2") is RequestStatus.CANCELLED, "the way back")
+    assert world.state("z1") in (NodeState.NORMAL, NodeState.REMOVING)
+    for node in world.nodes.values():
+        node.mute = False
+    world.run()
+    assert (world.state("z1"), world.state("z2")) == (NodeState.LEFT, NodeState.LEFT)
 
 
 @pytest.mark.parametrize("zero_token", [True, False])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from stele.domain.commands import Exclude, ExcludeDead, Rollback
+from stele.domain.commands import Exclude, ExcludeDead, Rollback, SetSetting
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.ranges import Range, contains
@@ -18,6 +19,7 @@ from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
+from stele.node.pace import BURST_S
 from stele.node.replica import Replica
 from stele.node.routing import Routing
 from stele.node.store import Permit, Store
@@ -172,6 +174,39 @@ async def test_large_ranges_come_in_pages(
     await cluster.stream()
     assert (await cluster.stores["n4"].size()).keys == 100
     assert len([s for _, s in cluster.scans if s.cursor is not None]) >= 5
+
+
+@pytest.mark.parametrize("most", [1, 2])
+async def test_so_many_portions_are_pulled_at_once_as_the_log_says(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr("stele.node.streaming.PORTION_RANGES", 1)
+    cluster.world.apply(SetSetting("stream_concurrency", str(most)))
+    at_once, highest, scan = 0, 0, cluster.scan
+
+    async def counted(node_id: str, address: str, asked: Scan) -> Scanned:
+        nonlocal at_once, highest
+        at_once += 1
+        highest = max(highest, at_once)
+        await asyncio.sleep(0.001)
+        at_once -= 1
+        return await scan(node_id, address, asked)
+
+    monkeypatch.setattr(cluster, "scan", counted)
+    await cluster.stream()
+    assert highest == most
+
+
+async def test_the_rate_that_the_log_says_holds_for_all_portions_together(
+    cluster: Cluster,
+) -> None:
+    for key in gained(cluster.world, 16):
+        for node_id in ("n1", "n2", "n3"):
+            await cluster.put(node_id, key, Cell(5, False, b"x" * 64 * 1024))
+    cluster.world.apply(SetSetting("stream_mib_per_s", "1"))
+    began_s = time.monotonic()
+    progress = await cluster.stream()
+    assert time.monotonic() - began_s > progress.bytes_done / 2**20 - BURST_S - 0.01
 
 
 async def test_a_source_that_is_down_is_replaced_by_others(cluster: Cluster) -> None:

@@ -34,6 +34,7 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("cancel", "topology:cancel", "Undo a request before its point of no return."),
     ("keyspace", "keyspace:app", "Keyspaces: create, drop, list."),
     ("features", "features:app", "Features: list, enable, forget a service."),
+    ("settings", "settings:app", "Settings of the cluster: list, set, reset."),
     ("id", "ids:make_id", "A new request id, to send a command again under after a time-out."),
     ("put", "data:put", "Write a value."),
     ("get", "data:get", "Read a value."),

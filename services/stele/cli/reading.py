@@ -69,6 +69,11 @@ class Reading:
         """Those that are enabled."""
         return next(self.pages("/v1/settings", SettingsPage)).features
 
+    def settings(self) -> dict[str, str]:
+        """Those that are set, by name."""
+        pages = self.pages("/v1/settings", SettingsPage)
+        return {name: value for page in pages for name, value in page.settings.items()}
+
     def requests(self, **filters: str | None) -> list[Request]:
         """Topology requests, first come first."""
         pages = self.pages("/v1/requests", RequestsPage, **filters)

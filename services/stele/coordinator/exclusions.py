@@ -13,6 +13,7 @@ from stele.domain.names import NodeState
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.commands import ExcludeDead
+from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import plan_group
 
@@ -20,6 +21,8 @@ AWAY_S: Final = 2.0
 """A coordinator looks several times a second."""
 LISTENING: Final = " down"
 """Behind a request's id: since when its dead nodes have been listened for."""
+COMPANY: Final = " company"
+"""Behind a request's id: since when it could be carried out only together with others."""
 
 
 def exclude(desk: Desk) -> None:
@@ -65,6 +68,31 @@ def reject(desk: Desk, request_ids: tuple[str, ...], refusal: Rejection) -> None
         desk.submit(RejectRequest(desk.seen.term, request_id, why), (request_id,))
 
 
+def reject_unplanned(desk: Desk, request: Request, refusal: Rejection) -> None:
+    """Reject what cannot be planned; but what is about dead nodes only once nothing under way does without
+    one, and there was time to ask for what would go together with it.
+    """
+    ids = (request.request_id,)
+    asked_s = desk.waiting_since(f"{request.request_id}{COMPANY}")
+    going = [t for t in desk.seen.image.topology.open() if _does_without_dead(t)]
+    if request.dead_nodes and going:
+        desk.wait(f"room: {refusal.message} Request {going[0].transition_id} is first.", (), ids)
+    elif _removes(request) and desk.seen.now_s - asked_s < desk.limits.company_s:
+        desk.wait(f"others to {request.kind} at the same time", requests=ids)
+    else:
+        reject(desk, ids, refusal)
+
+
+def _removes(request: Request) -> bool:
+    operation = OPERATIONS[request.kind]
+    return operation.grouped and not operation.subjects_work
+
+
+def _does_without_dead(transition: Transition) -> bool:
+    replaced = any(subject.replaced_id for subject in transition.subjects)
+    return replaced or not OPERATIONS[transition.kind].subjects_work
+
+
 def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
     """Silent for long enough to a coordinator that hears others all the while.
 
@@ -107,7 +135,13 @@ def _wait_for_anybody(desk: Desk, request: Request, others: list[str]) -> None:
 
 
 def _can_be_planned(desk: Desk, request: Request) -> bool:
-    planned = plan_group(desk.seen.image, [request])
+    """With all that may go together with it; or by itself, when nobody of these is down."""
+    image = desk.seen.image
+    company = [r for r in image.requests.pending() if r.kind is request.kind]
+    planned = plan_group(image, company[: desk.limits.group])
+    others = [n for r in company if r is not request for n in r.dead_nodes]
+    if planned.transition is None and not desk.down(others):
+        planned = plan_group(image, [request])
     if planned.transition is None and planned.refusal is not None:
-        reject(desk, (request.request_id,), planned.refusal)
+        reject_unplanned(desk, request, planned.refusal)
     return planned.transition is not None

@@ -4,7 +4,7 @@ What has no room queues, and what would conflict with it queues behind it, so no
 """
 
 from stele.coordinator.desk import Desk
-from stele.coordinator.exclusions import not_excluded, reject
+from stele.coordinator.exclusions import not_excluded, reject_unplanned
 from stele.domain.acks import Blocker, is_covered
 from stele.domain.commands import Rejection
 from stele.domain.requests.commands import RejectRequest
@@ -21,26 +21,34 @@ def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
     groups = _groups(desk)
     for group in groups:
         if _startable(desk, group):
-            ids = tuple(request.request_id for request in group)
-            if _has_room(desk, group, earlier) and not _waits_for_company(desk, group, groups):
-                chosen.append(ids)
+            with_room = _with_room(desk, group, earlier)
+            if not _waits_for_company(desk, group, groups):
+                chosen += with_room
     return tuple(chosen)
 
 
 def _groups(desk: Desk) -> list[list[Request]]:
-    """Pending requests in the order of service. Of a grouped kind those whose nodes are up go together."""
-    pending = [r for r in desk.seen.image.requests.pending() if OPERATIONS[r.kind].states]
+    """Pending requests whose dead nodes are excluded, in the order of service. Of a grouped kind those go
+    together whose nodes can work, or need not.
+    """
+    pending = [
+        request
+        for request in desk.seen.image.requests.pending()
+        if OPERATIONS[request.kind].states and not not_excluded(desk, request)
+    ]
     pending.sort(key=lambda r: (OPERATIONS[r.kind].priority, r.submitted_epoch))
     groups: list[list[Request]] = []
     for request in pending:
         last = groups[-1] if groups else []
+        operation = OPERATIONS[request.kind]
         together = (
-            OPERATIONS[request.kind].grouped
+            operation.grouped
             and bool(last)
             and last[0].kind is request.kind
             and len(last) < desk.limits.group
-            and desk.is_up(request.node_id)
-            and desk.is_up(last[0].node_id)
+            and all(
+                not operation.subjects_work or desk.is_up(r.node_id) for r in (request, last[0])
+            )
         )
         if together:
             last.append(request)
@@ -52,7 +60,8 @@ def _groups(desk: Desk) -> list[list[Request]]:
 def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Request]]) -> bool:
     """A node that has just asked for the same and was not heard yet may go with them, as one transition."""
     kind, now_s = group[0].kind, desk.seen.now_s
-    if not OPERATIONS[kind].grouped or len(group) >= desk.limits.group:
+    operation = OPERATIONS[kind]
+    if not operation.grouped or not operation.subjects_work or len(group) >= desk.limits.group:
         return False
     others = (r for each in groups if each is not group for r in each if r.kind is kind)
     silent = [r for r in others if not desk.is_up(r.node_id)]
@@ -65,8 +74,6 @@ def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Reque
 
 def _startable(desk: Desk, group: list[Request]) -> bool:
     """Every node that it needs is up (seed 000); a request whose node is dead for good is rejected."""
-    if any(not_excluded(desk, request) for request in group):
-        return False
     needed = OPERATIONS[group[0].kind].needed(desk.seen.image, group)
     ids = tuple(request.request_id for request in group)
     down = desk.down(needed) or desk.down(_quorums_need(desk, group))
@@ -101,8 +108,10 @@ def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
     return sorted({node_id for nodes in short for node_id in nodes})
 
 
-def _has_room(desk: Desk, group: list[Request], earlier: list[Locks]) -> bool:
-    """Beside what is open and every ``earlier`` group, chosen now or waiting. It is the next of these."""
+def _with_room(desk: Desk, group: list[Request], earlier: list[Locks]) -> list[tuple[str, ...]]:
+    """The group's ids when it has room beside what is open and every ``earlier`` group, chosen now or waiting;
+    it is the next of these. Requests that cannot be planned together are looked at one by one.
+    """
     planned = plan_group(desk.seen.image, group)
     ids = tuple(request.request_id for request in group)
     if planned.transition is not None:
@@ -110,12 +119,14 @@ def _has_room(desk: Desk, group: list[Request], earlier: list[Locks]) -> bool:
         meets = any(locks_meet(mine, theirs) for theirs in earlier)
         earlier.append(mine)
         if planned.refusal is None and not meets:
-            return True
+            return [ids]
+    elif len(group) > 1:
+        return [ids for request in group for ids in _with_room(desk, [request], earlier)]
     elif planned.refusal is not None:
-        reject(desk, ids, planned.refusal)
-        return False
+        reject_unplanned(desk, group[0], planned.refusal)
+        return []
     _say_why(desk, ids, planned.refusal)
-    return False
+    return []
 
 
 def _say_why(desk: Desk, ids: tuple[str, ...], refusal: Rejection | None) -> None:

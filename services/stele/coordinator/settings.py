@@ -42,6 +42,13 @@ class CoordinatorSettings(ServiceSettings):
         description="Streaming that failed is ordered again until it was tried so often.",
     )
 
+    group: int = Field(
+        default=_DEFAULT.group,
+        ge=1,
+        le=64,
+        description="So many joins or removals go together as one transition at most.",
+    )
+
     def limits(self) -> Limits:
         return Limits(
             resend_s=self.resend_s,
@@ -50,4 +57,5 @@ class CoordinatorSettings(ServiceSettings):
             dead_node_patience_s=self.dead_node_patience_s,
             silence_s=self.silence_s,
             attempts=self.work_attempts,
+            group=self.group,
         )

@@ -22,6 +22,7 @@ from stele.domain.topology.commands import (
     Rollback,
 )
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.limits import STEP_TIME_LIMIT_S
 from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers
 
 __all__ = ["Limits", "Memory", "Observed", "Steps", "next_steps"]
@@ -143,6 +144,10 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
     if work.unfinished:
         what = f"stream by {', '.join(b.node_id for b in work.unfinished)}"
         desk.wait(what, work.unfinished, requests)
+        if _is_overdue(desk, transition):
+            limit = STEP_TIME_LIMIT_S.name
+            _undo(desk, transition, f"its data took longer to move than {limit} allows", ())
+            return False
         return _undo_if_dead(desk, transition)
     return True
 
@@ -151,6 +156,12 @@ def _who_is_down(desk: Desk) -> str:
     """Members that are down, for a reason: they may be why others could not work."""
     down = desk.down([*desk.seen.image.membership.taking_part()])
     return f"; down: {', '.join(b.node_id for b in down)}" if down else ""
+
+
+def _is_overdue(desk: Desk, transition: Transition) -> bool:
+    """Its data has been moving for longer than the log allows a step."""
+    since_s = desk.waiting_since(f"{transition.transition_id} {transition.entered_epoch}")
+    return desk.seen.now_s - since_s > STEP_TIME_LIMIT_S.of(desk.seen.image.features.settings)
 
 
 def _undo_if_dead(desk: Desk, transition: Transition) -> bool:

@@ -6,8 +6,8 @@ before the next one is counted, so what is reported as done is on the disk.
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Set
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Set
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -18,10 +18,12 @@ from stele.domain.messages import Order
 from stele.domain.ring.ranges import Range
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.limits import STREAM_CONCURRENCY, STREAM_MIB_PER_S
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.follower import LogFollower
 from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
+from stele.node.pace import Pace
 from stele.node.store import Cursor, Store, spans_of
 from stele.node.wire import Code, Scan, Scanned
 from stele.runtime.logs import get_logger
@@ -31,8 +33,7 @@ log = get_logger(__name__)
 PAGE_BYTES: Final = 2 * 1024 * 1024
 PORTION_RANGES: Final = 32
 """Ranges that are pulled together: with many small ranges a call for each would cost more than the data."""
-CONCURRENT: Final = 3
-"""Portions that are pulled at the same time."""
+MIB: Final = 1024 * 1024
 TRIES: Final = 3
 RETRY_S: Final = 0.2
 
@@ -121,6 +122,7 @@ class Streamer:
         self._clock = clock
         self._peers = peers
         self._on_bytes = on_bytes
+        self._pace = Pace(lambda: MIB * STREAM_MIB_PER_S.of(self._settings()))
         self._done: dict[str, set[Piece]] = {}
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
@@ -149,18 +151,24 @@ class Streamer:
     async def _pull_all(
         self, portions: list[Portion], reader: "_Reader", progress: OrderProgress
     ) -> None:
-        places = asyncio.Semaphore(CONCURRENT)
-
-        async def one(number: int, portion: Portion) -> None:
-            async with places:
-                await self._pull(portion, number, reader, progress)
-
+        """So many portions at once as the log says at that time."""
+        waiting = deque(enumerate(portions))
+        running = set[asyncio.Task[None]]()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for number, portion in enumerate(portions):
-                    tasks.create_task(one(number, portion))
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from group
+            while waiting or running:
+                while waiting and len(running) < STREAM_CONCURRENCY.of(self._settings()):
+                    number, portion = waiting.popleft()
+                    running.add(asyncio.create_task(self._pull(portion, number, reader, progress)))
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _settings(self) -> Mapping[str, str]:
+        return self._follower.image.features.settings
 
     async def _pull(
         self, portion: Portion, turn: int, reader: "_Reader", progress: OrderProgress
@@ -189,6 +197,7 @@ class Streamer:
                 await self._store.write(page.rows, lambda _: reader.guard.is_open)
                 reader.guard.check()
             self._on_bytes(page.size_bytes)
+            await self._pace.took(page.size_bytes)
             progress.add(page.size_bytes, page.keys)
             cursor = page.cursor
             if cursor is None:

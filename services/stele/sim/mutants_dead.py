@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.coordinator import exclusions
+from stele.coordinator import exclusions, rounds
 from stele.domain.acks import is_covered
 from stele.domain.fencing import takes_part
 from stele.domain.image import Image
@@ -106,6 +106,22 @@ def removal_drops_the_rows_before_streaming(patch: Patch) -> None:
     patch.item(states, _STATE.WRITE_BOTH_READ_OLD, replace(streaming, delta=transition.finish))
 
 
+def removals_go_one_by_one(patch: Patch) -> None:
+    """Of two dead nodes the one is never removed together with the other, which would take over from it."""
+    alone = replace(OPERATIONS[RequestKind.REMOVE], grouped=False)
+    patch.item(OPERATIONS, RequestKind.REMOVE, alone)
+
+
+def excluded_nodes_count_as_answers(patch: Patch) -> None:
+    """What waits for a node that is silent goes on waiting, where one that is excluded could answer as well."""
+    plain = is_covered
+
+    def covered(replicas: Set[str], nodes: Set[str], excluded: Set[str]) -> bool:
+        return plain(replicas, nodes | (replicas & excluded), excluded)
+
+    patch.attribute(rounds, "is_covered", covered)
+
+
 DEAD_NODE_MUTANTS: Final = (
     excluded_without_listening,
     exclusion_passes_every_barrier,
@@ -117,4 +133,6 @@ DEAD_NODE_MUTANTS: Final = (
     what_only_the_dead_have_is_given_up,
     replaced_node_keeps_its_tokens,
     removal_drops_the_rows_before_streaming,
+    removals_go_one_by_one,
+    excluded_nodes_count_as_answers,
 )

@@ -143,25 +143,31 @@ def rebuild(
 
 
 def remove(
-    node_id: str,
+    node_ids: Annotated[tuple[str, ...], Parameter(negative="")],
+    /,
     *,
     ignore: Ignore = (),
     force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Do without a node that is dead for good: others take its ranges over, from whoever has the data.
+    """Do without nodes that are dead for good: others take their ranges over, from whoever has the data.
 
-    It never comes back, whatever becomes of the request. A node that works leaves by `stele decommission`.
+    They never come back, whatever becomes of the request. A node that works leaves by `stele decommission`.
 
     Args:
-        node_id: The dead node.
+        node_ids: The dead nodes. Several go as one operation, in which none takes over from another.
         ignore: Another node that is dead for good; may be given several times.
         force: Give up what only dead nodes have.
     """
-    command = Remove(node_id=node_id, ignore_nodes=ignore, force=force)
+    if change.request_id and len(node_ids) > 1:
+        raise UsageError(
+            "--request-id is for one node: each removal has an id of its own.",
+            "stele remove NODE --request-id ID",
+        )
+    commands = [Remove(node_id=n, ignore_nodes=ignore, force=force) for n in node_ids]
     with where.client() as client:
-        return submit_and_follow(client, change, command)
+        return submit_and_follow(client, change, *commands)
 
 
 def exclude(
@@ -173,7 +179,7 @@ def exclude(
 ) -> int:
     """Declare nodes dead for good: nothing waits for them any more, and they never serve again.
 
-    Remove or replace them later, one by one.
+    Remove or replace them later.
 
     Args:
         node_ids: The dead nodes.
@@ -206,17 +212,20 @@ def cancel(
         return Exit.OK
 
 
-def submit_and_follow(client: Client, change: Change, command: AnyCommand) -> int:
-    """Submit a topology request, say its id before anything else, and follow it if asked to."""
-    envelope = change.envelope(command)
+def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> int:
+    """Submit topology requests, say the id of each before anything else, and follow them if asked to."""
     out = console()
-    out.print(f"request [bold]{envelope.request_id}[/bold]", soft_wrap=True)
-    outcome = client.submit(envelope)
-    out.print(f"accepted at epoch {outcome.epoch}", soft_wrap=True)
+    envelopes = [change.envelope(command) for command in commands]
+    for envelope in envelopes:
+        out.print(f"request [bold]{envelope.request_id}[/bold]", soft_wrap=True)
+        outcome = client.submit(envelope)
+        out.print(f"accepted at epoch {outcome.epoch}", soft_wrap=True)
     if not change.wait:
-        out.print(f"follow it with: stele request follow {envelope.request_id}", soft_wrap=True)
+        for envelope in envelopes:
+            out.print(f"follow it with: stele request follow {envelope.request_id}", soft_wrap=True)
         return Exit.OK
-    return Exit.OK if follow(client, envelope.request_id) else Exit.FAILED
+    done = [follow(client, envelope.request_id) for envelope in envelopes]
+    return Exit.OK if all(done) else Exit.FAILED
 
 
 def _tokens(text: str) -> tuple[int, ...]:

@@ -19,9 +19,11 @@ from stele.domain.requests.memory import GENERATIONS
 from stele.domain.requests.rows import FINISHED
 from stele.domain.services.facts import MAX_SERVICES
 from stele.domain.tables import Json, compared, sorted_values
+from stele.domain.topology.limits import LIMITS
 
 MAX_SETTING_CHARS: Final = 65_536
-_COUNTS: Final = {count.name: count for count in (GENERATIONS, FINISHED)}
+COUNTS: Final = {count.name: count for count in (GENERATIONS, FINISHED, *LIMITS)}
+"""The settings that mean something, by name; others are kept for whoever reads them."""
 
 
 def enable_features(context: Context, command: EnableFeatures) -> Decision:
@@ -59,7 +61,7 @@ def set_setting(context: Context, command: SetSetting) -> Decision:
             f"The value has {len(command.value)} characters; at most {MAX_SETTING_CHARS} fit.",
             "Store it elsewhere and keep a reference here.",
         )
-    count = _COUNTS.get(command.name)
+    count = COUNTS.get(command.name)
     if count is not None and command.value and not count.accepts(command.value):
         return Rejection(
             "bad_setting",

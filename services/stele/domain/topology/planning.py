@@ -190,7 +190,8 @@ def _check_receivers(
     return Rejection(
         "dead_would_receive",
         f"{names} would have to take over ranges, and is declared dead.",
-        f"Replace {names} first, which gives nobody else any ranges; or remove it, if that can be planned.",
+        f"Ask to remove {names} at the same time, as in `stele remove NODE {' '.join(gaining)}`; or replace"
+        f" {names} first, which gives nobody else any ranges.",
         {"dead": names},
     )
 

@@ -35,9 +35,9 @@ Sources = tuple[tuple[str, ...], int]
 
 
 def given_up(image: Image, transition: Transition) -> frozenset[str]:
-    """Nodes whose data is given up: those that are excluded, when who asked accepts that."""
+    """Nodes whose data is given up: those that are excluded, when all who asked accept that."""
     requests = (image.request(request_id) for request_id in transition.request_ids())
-    forced = any(request is not None and request.force for request in requests)
+    forced = all(request is not None and request.force for request in requests)
     return image.membership.excluded() if forced else frozenset()
 
 
@@ -109,7 +109,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     needed: Callable[[Image, list[Request]], list[str]]
     """Nodes without which it does not start, sorted (seed 000: all that are not ignored)."""
     subjects_work: bool = True
-    """Whether its nodes are alive: it is undone when they are not."""
+    """Whether its nodes are alive: it is undone when they are not, and those that are go together."""
     receivers: Callable[[Transition], list[str]]
     """Nodes that must stream, sorted."""
     sources: Callable[[Image, Transition, TransitionRow, str, Set[str]], Sources | None] = (

@@ -2,6 +2,8 @@
 
 write_both_read_old -> write_both_read_new -> left_token_ring -> (left)
 failure before write_both_read_new: rollback_to_normal -> (normal, and excluded)
+
+Several that are asked for at one time go together: of two dead nodes neither could take over from the other.
 """
 
 from typing import Final
@@ -70,6 +72,7 @@ REMOVE: Final = Operation(
     priority=2,
     first=TransitionState.WRITE_BOTH_READ_OLD,
     states=states_of_going(NodeState.REMOVING),
+    grouped=True,
     done=NodeState.LEFT,
     undone=NodeState.NORMAL,
     subjects_work=False,

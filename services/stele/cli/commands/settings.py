@@ -1,0 +1,87 @@
+"""``stele settings list|set|reset``: what the log says for the whole cluster, in force while things run."""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from stele.cli.errors import UsageError
+from stele.cli.options import Change, Read, Where
+from stele.cli.output import console, print_value_as_json, table
+from stele.domain.commands import SetSetting
+from stele.domain.features.counts import Count
+from stele.domain.features.domain import COUNTS
+
+app = App(name="settings", help="Settings of the whole cluster: list, set, reset.")
+
+
+@app.command(name="list")
+def list_settings(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
+    """Every setting with its value, its default and what it is for."""
+    with where.client() as client:
+        reading = read.of(client)
+        values = reading.settings()
+    if read.as_json:
+        at = {"epoch": reading.epoch, "state_id": reading.state_id}
+        print_value_as_json({**at, "settings": values})
+        return
+    shown = table(f"settings at epoch {reading.epoch}", "setting", "value", "default", "what it is")
+    for name, count in sorted(COUNTS.items()):
+        shown.add_row(name, values.get(name, ""), str(count.default), count.counts)
+    for name in sorted(values.keys() - COUNTS.keys()):
+        shown.add_row(name, values[name], "", "nothing that this build knows")
+    console().print(shown)
+
+
+@app.command(name="set")
+def set_(
+    name: str,
+    value: int,
+    /,
+    *,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Change a setting, for what runs already too.
+
+    Args:
+        name: As `stele settings list` shows it.
+        value: A whole number.
+    """
+    count = _known(name)
+    if not count.accepts(str(value)):
+        raise UsageError(
+            f"{value} is not from 1 to {count.most}.", f"stele settings set {name} {count.default}"
+        )
+    _submit(SetSetting(name, str(value)), change, where)
+
+
+@app.command
+def reset(
+    name: str,
+    /,
+    *,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Give a setting its default again.
+
+    Args:
+        name: As `stele settings list` shows it.
+    """
+    _submit(SetSetting(name, ""), change, where)
+
+
+def _known(name: str) -> Count:
+    """Raises UsageError: what nobody reads would look as if it were in force."""
+    if name not in COUNTS:
+        raise UsageError(f"'{name}' is none of {', '.join(sorted(COUNTS))}.", "stele settings list")
+    return COUNTS[name]
+
+
+def _submit(command: SetSetting, change: Change, where: Where) -> None:
+    envelope = change.envelope(command)
+    with where.client() as client:
+        console().print(f"request {envelope.request_id}", soft_wrap=True)
+        epoch = client.submit(envelope).epoch
+    shown = f"is {command.value}" if command.value else "has its default"
+    console().print(f"{command.name} {shown} since epoch {epoch}", soft_wrap=True)

@@ -1,0 +1,37 @@
+"""No more bytes a second than a rate that may change at any time."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+SLICE_S: Final = 0.2
+"""A changed rate is noticed within this."""
+BURST_S: Final = 0.2
+"""So long a pause is made up for; what was not used before that is lost."""
+
+
+class Pace:
+    """``bytes_per_s`` is asked again and again; it must be above 0."""
+
+    def __init__(
+        self, bytes_per_s: Callable[[], float], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._clock = clock
+        self._owed = 0.0
+        self._looked_at_s = clock()
+
+    async def took(self, size_bytes: int) -> None:
+        """Say what was taken, and wait until it is paid for."""
+        self._pay()
+        self._owed += size_bytes
+        while self._owed > 0:
+            await asyncio.sleep(min(SLICE_S, self._owed / self._bytes_per_s()))
+            self._pay()
+
+    def _pay(self) -> None:
+        now_s, rate = self._clock(), self._bytes_per_s()
+        paid = (now_s - self._looked_at_s) * rate
+        self._owed = max(self._owed - paid, -BURST_S * rate)
+        self._looked_at_s = now_s
