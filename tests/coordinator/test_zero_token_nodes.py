@@ -169,6 +169,8 @@ def test_it_neither_moves_nor_has_anything_to_rebuild() -> None:
     world = with_zero_token()
     refused = world.apply(MoveNode(node_id="z1", tokens=(1,)))
     assert refused is not None and refused.code == "no_tokens"
+    misnamed = world.apply(Rebuild(node_id="z1", source_dc="x" * 1000))
+    assert misnamed is not None and misnamed.code == "bad_name"
     assert world.apply(Rebuild(node_id="z1"), "rebuild") is None
     request = world.image.request("rebuild")
     assert request is not None and request.status is RequestStatus.DONE
