@@ -123,27 +123,6 @@ def test_dead_nodes_are_named_in_the_command(
     assert sent(server)["reason"] == "its disk broke"
 
 
-def test_several_dead_nodes_are_removed_by_a_request_each(server: Server, stele: Stele) -> None:
-    server.answer("POST", "/v1/commands", ACCEPTED)
-    ran = stele("remove", "n4", "n5", "--ignore", "n6", "--no-wait")
-    assert ran.exit_code == 0, ran.err
-    bodies = [msgspec.json.decode(asked.body) for asked in server.asked_for("/v1/commands")]
-    removed = {"type": "remove", "ignore_nodes": ["n6"], "force": False}
-    assert [body["command"] for body in bodies] == [
-        removed | {"node_id": "n4"},
-        removed | {"node_id": "n5"},
-    ]
-    assert len({body["request_id"] for body in bodies}) == 2
-    assert ran.out.count("follow it with: stele request follow ") == 2
-
-
-def test_one_id_is_not_given_to_several_removals(server: Server, stele: Stele) -> None:
-    ran = stele("remove", "n4", "n5", "--request-id", "mine")
-    assert ran.exit_code == 2
-    assert "each removal has an id of its own" in ran.err
-    assert not server.asked_for("/v1/commands")
-
-
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
@@ -179,6 +158,27 @@ def test_tokens_that_are_no_numbers_are_refused_before_anything_is_sent(
     ran = stele("move", "n4", "--tokens", "many")
     assert ran.exit_code == 2
     assert "'many' is no list of tokens" in ran.err
+    assert not server.asked_for("/v1/commands")
+
+
+def test_several_dead_nodes_are_removed_by_a_request_each(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("remove", "n4", "n5", "--ignore", "n6", "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    bodies = [msgspec.json.decode(asked.body) for asked in server.asked_for("/v1/commands")]
+    removed = {"type": "remove", "ignore_nodes": ["n6"], "force": False}
+    assert [body["command"] for body in bodies] == [
+        removed | {"node_id": "n4"},
+        removed | {"node_id": "n5"},
+    ]
+    assert len({body["request_id"] for body in bodies}) == 2
+    assert ran.out.count("follow it with: stele request follow ") == 2
+
+
+def test_one_id_is_not_given_to_several_removals(server: Server, stele: Stele) -> None:
+    ran = stele("remove", "n4", "n5", "--request-id", "mine")
+    assert ran.exit_code == 2
+    assert "each removal has an id of its own" in ran.err
     assert not server.asked_for("/v1/commands")
 
 

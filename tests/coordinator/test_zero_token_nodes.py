@@ -4,6 +4,7 @@ import pytest
 
 from stele.coordinator.steps import Limits
 from stele.domain.commands import (
+    Cancel,
     CreateKeyspace,
     Exclude,
     Join,
@@ -124,6 +125,31 @@ def test_a_dead_one_is_removed_and_nobody_streams() -> None:
     assert not any(world.orders(name) for name in world.nodes)
 
 
+def test_two_that_are_removed_together_stay_members_when_that_is_undone() -> None:
+    """Who is not blamed waits anew, as the member that it is."""
+    world = three_nodes(rf=2)
+    world.add("z1 z2", num_tokens=0)
+    world.add("a2 b2")
+    world.run()
+    for name in ("z1", "z2", "a2"):
+        world.nodes[name].alive = False
+    for name in ("a1", "b1", "c1", "b2"):
+        world.nodes[name].mute = True
+    world.pass_s(DOWN_S)
+    for name in ("z1", "z2", "a2"):
+        assert world.apply(Remove(node_id=name), f"remove-{name}") is None
+    reach(world, "remove-a2", STATE.WRITE_BOTH_READ_OLD)
+    (group,) = world.image.topology.open()
+    assert {*group.nodes()} == {"z1", "z2", "a2"}
+    assert world.apply(Cancel("remove-a2")) is None
+    world.until(lambda: status_of(world, "remove-a2") is RequestStatus.CANCELLED, "the way back")
+    assert world.state("z1") in (NodeState.NORMAL, NodeState.REMOVING)
+    for node in world.nodes.values():
+        node.mute = False
+    world.run()
+    assert (world.state("z1"), world.state("z2")) == (NodeState.LEFT, NodeState.LEFT)
+
+
 @pytest.mark.parametrize("zero_token", [True, False])
 def test_it_is_replaced_by_its_like_alone(*, zero_token: bool) -> None:
     world = with_zero_token()
@@ -143,6 +169,8 @@ def test_it_neither_moves_nor_has_anything_to_rebuild() -> None:
     world = with_zero_token()
     refused = world.apply(MoveNode(node_id="z1", tokens=(1,)))
     assert refused is not None and refused.code == "no_tokens"
+    misnamed = world.apply(Rebuild(node_id="z1", source_dc="x" * 1000))
+    assert misnamed is not None and misnamed.code == "bad_name"
     assert world.apply(Rebuild(node_id="z1"), "rebuild") is None
     request = world.image.request("rebuild")
     assert request is not None and request.status is RequestStatus.DONE

@@ -1,4 +1,4 @@
-"""Do operations whose locks are disjoint commute? Random rings, joins and leaves; racks come and go.
+"""Do operations whose locks are disjoint commute? Random rings, joins, leaves and moves; racks come and go.
 
 Locking the rows that change is not enough: the last test finds two operations that then differ from
 their serial execution.
@@ -32,7 +32,9 @@ TOKENS = 1 << 16
 
 
 class World(msgspec.Struct, frozen=True):
-    """How large the rings are, and whether a join may bring a new rack and a leave empty one."""
+    """How large the rings are, whether nodes move too, and whether a join may bring a new rack and a leave
+    empty one.
+    """
 
     nodes: int
     tokens: int
@@ -40,11 +42,12 @@ class World(msgspec.Struct, frozen=True):
     racks: int
     operations: int = 2
     racks_change: bool = False
+    moves: bool = False
     trials: int = 60
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """A join, which has a location, or a leave."""
+    """A join, which has a location, a leave, or both in one: a move."""
 
     node: str
     tokens: tuple[int, ...]
@@ -63,6 +66,11 @@ WORLDS = (
     World(12, 1, 2, 1, racks_change=True),
     World(16, 1, 2, 2, operations=3),
     World(18, 1, 3, 3, operations=3),
+    World(16, 1, 2, 2, moves=True),
+    World(20, 1, 3, 3, moves=True, trials=120),
+    World(20, 2, 2, 1, moves=True, trials=120),
+    World(20, 1, 3, 2, racks_change=True, moves=True, trials=240),
+    World(26, 1, 2, 2, operations=3, moves=True, trials=120),
 )
 
 Locks = Callable[[Prepared], Sequence[Interval]]
@@ -85,19 +93,21 @@ def free_tokens(ring: Ring, count: int, rng: random.Random) -> tuple[int, ...]:
 
 
 def some_operation(ring: Ring, world: World, rng: random.Random) -> Operation:
-    if rng.random() < 0.5:
+    if rng.random() < (0.2 if world.moves else 0.5):
         racks = sorted({place.rack for place in ring.locations.values()})
         location = NodeLocation("dc1", rng.choice(racks + ["new"] * world.racks_change))
         return Operation(f"j{rng.randrange(10**9)}", free_tokens(ring, world.tokens, rng), location)
     node = rng.choice(sorted(ring.locations))
+    if world.moves and rng.random() < 0.7:
+        tokens = free_tokens(ring, world.tokens, rng)
+        return Operation(node, tokens, ring.locations[node])
     return Operation(node, tuple(t for t, owner in ring.tokens.items() if owner == node))
 
 
 def after(ring: Ring, operations: Sequence[Operation]) -> Ring:
     for operation in operations:
-        if operation.location is None:
-            ring = leave(ring, operation.node)
-        else:
+        ring = leave(ring, operation.node)
+        if operation.location is not None:
             ring = join(ring, operation.node, operation.location, *operation.tokens)
     return ring
 

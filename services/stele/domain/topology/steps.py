@@ -99,7 +99,7 @@ def _end_request(draft: Draft, transition: Transition, request_id: str, *, undon
         waiting = replace(request, status=RequestStatus.PENDING, started_epoch=0, started_at_ms=0)
         draft.add(RequestChanged(waiting))
     if node is not None and operation.undone is not None:
-        waits_anew = NodeState.NORMAL if node.tokens else NodeState.NONE
+        waits_anew = NodeState.NONE if operation.undone is NodeState.LEFT else operation.undone
         state = operation.undone if blamed else waits_anew
         draft.add(NodeChanged(replace(node, state=state)))
 

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision
+from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node, NodeChanged
 from stele.domain.names import NodeState, RequestKind, RequestStatus, TransitionState
@@ -40,6 +40,9 @@ def rebuild(context: Context, command: Rebuild) -> Decision:
     node = normal_member(image, command.node_id, "be rebuilt")
     if isinstance(node, Rejection):
         return node
+    misnamed = bad_name("dc", command.source_dc) if command.source_dc else None
+    if misnamed is not None:
+        return misnamed
     change = new_request(
         context,
         RequestKind.REBUILD,
