@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
+from immutables import Map
 
 from stele.coordinator import metrics
 from stele.coordinator.election import Election
@@ -103,14 +104,8 @@ class Driver:
         return self.election.elected and self.term == self.image.topology.coordinator.term > 0
 
     def progress(self) -> Progress:
-        return progress_of(
-            self.image,
-            self._reports,
-            self._rates,
-            term=self.image.topology.coordinator.term,
-            active=self.active,
-            waits=self._steps.waits,
-        )
+        waits = self._steps.waits
+        return progress_of(self._seen(), self._limits, self._rates, waits, active=self.active)
 
     def wake(self) -> None:
         self._wake.set()
@@ -175,7 +170,7 @@ class Driver:
             self._claim = None
             self._steps = self._idle(idle)
         elif self.active:
-            self._act(now_s)
+            self._act()
         else:
             self._claim_term(now_s)
 
@@ -189,18 +184,20 @@ class Driver:
             return "the log"
         return "" if self.image.cluster else "the cluster to be created"
 
-    def _act(self, now_s: float) -> None:
-        seen = Observed(
+    def _seen(self) -> Observed:
+        return Observed(
             self.image,
             self._acks,
             self._reports,
             self.term,
-            now_s,
+            time.monotonic(),
             self._refusals,
             self._followed.follower.state_id_of,
             time.time_ns() // 1_000_000,
         )
-        self._steps = next_steps(self._memory, seen, self._limits)
+
+    def _act(self) -> None:
+        self._steps = next_steps(self._memory, self._seen(), self._limits)
         self._memory = self._steps.memory
         self._forget_old_commands()
         for envelope in self._steps.commands:
@@ -233,7 +230,12 @@ class Driver:
         self._send(envelope)
 
     def _idle(self, why: str) -> Steps:
-        return Steps(self._memory, waits=(Wait((), why),))
+        """Waits of a coordinator that does not act, each since it was first met."""
+        wait = Wait((), why)
+        since_s = self._memory.met.get(wait.key(), time.monotonic())
+        self._memory = msgspec.structs.replace(self._memory, met=Map({wait.key(): since_s}))
+        wait = msgspec.structs.replace(wait, since_s=since_s)
+        return Steps(self._memory, waits=(wait,))
 
     def _forget_old_commands(self) -> None:
         """Only the present round's commands are asked about again."""

@@ -1,6 +1,36 @@
 """Answers of the coordinator: how far each transition is, what is waited for, and on whom."""
 
+from enum import StrEnum
+
 import msgspec
+
+
+class WaitKind(StrEnum):
+    """What sort of thing is waited for."""
+
+    LOG = "log"
+    """A command of the coordinator's that the log does not show yet."""
+    STANDBY = "standby"
+    """This coordinator does not act."""
+    COMPANY = "company"
+    """Others that have just asked for the same, and may go with it."""
+    MEMBERS = "members"
+    """Nodes without which it does not start."""
+    SILENCE = "silence"
+    """A sign of life of nodes that are said to be dead."""
+    LIVES = "lives"
+    """Nodes that are said to be dead, and are heard."""
+    ROOM = "room"
+    """Ranges that another request is moving."""
+    APPLIED = "applied"
+    """Nodes that must have applied a version."""
+    FENCED = "fenced"
+    """Nodes that must know that the older versions are fenced."""
+    RECEIVERS = "receivers"
+    """Nodes to which reads are about to move."""
+    STREAM = "stream"
+    CLEANUP = "cleanup"
+    """Deletion of data, which holds up nobody."""
 
 
 class BlockerAnswer(msgspec.Struct, frozen=True):
@@ -12,7 +42,7 @@ class BlockerAnswer(msgspec.Struct, frozen=True):
 
 
 class NodeProgress(msgspec.Struct, frozen=True):
-    """One node's newest report of the work of a session."""
+    """One node's newest report of the work of a session; ``still_for_s``: so long it has not got on."""
 
     kind: str
     status: str
@@ -20,6 +50,7 @@ class NodeProgress(msgspec.Struct, frozen=True):
     bytes_total: int
     keys_done: int
     error: str
+    still_for_s: float | None = None
 
 
 class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,12 +73,31 @@ class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
     eta_s: float | None
 
 
+class WaitLimit(msgspec.Struct, frozen=True):
+    """A wait ends in ``left_s``, by a setting of the coordinator's (empty: fixed), and what happens then."""
+
+    left_s: float
+    limit_s: float
+    setting: str
+    then: str
+
+
 class WaitProgress(msgspec.Struct, frozen=True):
-    """What is waited for, and on whom; ``request_ids`` is empty for what holds up everybody."""
+    """What is waited for, and on whom; ``request_ids`` is empty for what holds up everybody.
+
+    ``cause`` is the node without which nobody would wait, empty when there is none or it is not known; it is
+    the first of the blockers. ``other_request`` has what is waited for. ``waited_s`` counts from when the
+    coordinator that answers met the wait. Without a ``limit`` no setting ends it.
+    """
 
     request_ids: tuple[str, ...]
     waiting_for: str
     blockers: tuple[BlockerAnswer, ...]
+    kind: WaitKind = WaitKind.STANDBY
+    waited_s: float | None = None
+    limit: WaitLimit | None = None
+    cause: str = ""
+    other_request: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,5 +118,6 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     def wait_of(self, request_id: str) -> WaitProgress | None:
         """What a request waits for: its own wait, or else what holds up everybody."""
         own = (wait for wait in self.waits if request_id in wait.request_ids)
-        common = (wait for wait in self.waits if not wait.request_ids)
+        everybody = (wait for wait in self.waits if not wait.request_ids)
+        common = (wait for wait in everybody if wait.kind is not WaitKind.CLEANUP)
         return next(own, None) or next(common, None)
