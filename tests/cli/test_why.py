@@ -14,7 +14,12 @@ from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
 from tests.cli.conftest import Server, Stele, at, cluster, request, transition
 from tests.cli.test_reads import IDLE, JOIN, PROGRESS, STREAMING, WORK, under_way
 
-SOURCE = {"node_id": "n2", "why": "is down, and gives n3 no data", "silent_for_s": 8.0}
+SOURCE = {
+    "node_id": "n2",
+    "why": "is down, and gives n3 no data",
+    "silent_for_s": 8.0,
+    "is_down": True,
+}
 RECEIVER = {"node_id": "n3", "why": "stream: 1000000 of 4000000 bytes", "silent_for_s": 0.1}
 STALLED: dict[str, Any] = {
     "request_ids": [JOIN],
@@ -63,7 +68,7 @@ def test_why_shows_how_fast_it_goes(server: Server, stele: Stele) -> None:
 def test_why_of_a_leave_of_a_dead_node_says_how_to_withdraw_it(
     server: Server, stele: Stele
 ) -> None:
-    dead = {"node_id": "n4", "why": "is down", "silent_for_s": 40.0}
+    dead = {"node_id": "n4", "why": "is down", "silent_for_s": 40.0, "is_down": True}
     wait = {"request_ids": ["leave-n4"], "waiting_for": "dead nodes", "blockers": [dead]}
     wait |= {"kind": "members", "cause": "n4"}
     leave = request("pending", request_id="leave-n4", kind="leave", node_id="n4")

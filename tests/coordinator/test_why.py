@@ -118,7 +118,7 @@ def test_a_node_that_is_said_to_be_dead_and_lives_is_to_be_stopped() -> None:
     world.pass_s(2)
     line, *_, advice = told(world, "exclude-c1")
     assert "c1 to be down; the cause is c1: is up" in line
-    assert line.endswith("then the request is rejected")
+    assert line.endswith("(2 x STELE_HEARTBEAT_TIMEOUT_S is 10 s), then the request is rejected")
     assert "stop c1 if it cannot be saved" in advice
     assert "`stele decommission c1`" in advice
 

@@ -21,8 +21,8 @@ from stele.runtime.answers.coordinator import (
     WaitProgress,
 )
 
-SILENT_S: Final = 5.0
-"""A node that was not heard for longer should be looked after."""
+STILL_S: Final = 5.0
+"""Streams that have got no data for longer are shown as such."""
 UNKNOWN: Final = "unknown"
 
 
@@ -46,16 +46,16 @@ class Case(msgspec.Struct, frozen=True):
         return "" if state.on_failure is None else f"undo it: {cancel}"
 
     def looked_after(self) -> list[BlockerAnswer]:
-        """The nodes that somebody should look at: the cause, and whoever is silent."""
+        """The nodes that somebody should look at: the cause, and whoever is down."""
         if self.wait is None:
             return []
-        return [b for b in self.wait.blockers if b.node_id == self.wait.cause or is_silent(b)]
+        return [b for b in self.wait.blockers if b.node_id == self.wait.cause or b.is_down]
 
 
-def waiting_line(wait: WaitProgress) -> str:
+def waiting_line(wait: WaitProgress, verb: str = "waits") -> str:
     """What is waited for, since when, who is the cause, and how long it will go on by which setting."""
     since = "" if wait.waited_s is None else f" for {duration(wait.waited_s)}"
-    parts = [f"waits{since} for {wait.waiting_for}"]
+    parts = [f"{verb}{since} for {wait.waiting_for}"]
     cause = next((b for b in wait.blockers if b.node_id == wait.cause), None)
     if cause is not None:
         parts.append(f"the cause is {blocker_text(cause)}")
@@ -78,11 +78,6 @@ def limit_text(limit: WaitLimit) -> str:
     if limit.left_s <= 0:
         return f"any moment now {limit.then}{by}"
     return f"{duration(limit.left_s)} more at most{by}, then {limit.then}"
-
-
-def is_silent(blocker: BlockerAnswer) -> bool:
-    heard = blocker.silent_for_s
-    return heard is None or heard > SILENT_S
 
 
 def explain(
@@ -112,7 +107,7 @@ def moved(work: TransitionProgress) -> Iterator[str]:
         total = size(node.bytes_total) if node.bytes_total else UNKNOWN
         error = f": {node.error}" if node.error else ""
         still = node.still_for_s
-        is_still = still is not None and still > SILENT_S and node.status == "running"
+        is_still = still is not None and still > STILL_S and node.status == "running"
         stopped = f", no progress for {duration(still)}" if is_still else ""
         yield f"{node_id} {node.kind} {node.status}, {size(node.bytes_done)} of {total}{stopped}{error}"
     if not work.nodes:
@@ -154,10 +149,10 @@ def _wait(case: Case) -> str:
 
 def _start_nodes(case: Case) -> str:
     nodes = case.looked_after()
-    silent = [b.node_id for b in nodes if is_silent(b)]
-    if silent:
-        names = " ".join(silent)
-        return f"start {', '.join(silent)}; or, if dead for good, `stele exclude {names}`"
+    down = [b.node_id for b in nodes if b.is_down]
+    if down:
+        names = " ".join(down)
+        return f"start {', '.join(down)}; or, if dead for good, `stele exclude {names}`"
     if nodes:
         return (
             f"look at what {', '.join(b.node_id for b in nodes)} logs, and restart it if it hangs"

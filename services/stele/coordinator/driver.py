@@ -76,20 +76,22 @@ class Driver:
         )
         self.term = 0
         """The term that this process claimed and got; 0 when it never did."""
+        self.listening_since_s = time.monotonic()
+        """Who was never heard since then is down."""
         self._instance_id = settings.instance_id
-        self._limits = settings.limits()
+        self.limits = settings.limits()
         self._followed = followed
         self._commands = commands
         self._orders = orders
         self._acks = AckTable()
         self._reports = ReportTable()
-        self._memory = Memory()
+        self.memory = Memory()
         self._claim: Claim | None = None
         self._claimed_at_s = float("-inf")
         self._sent = set[str]()
         self._refusals: dict[str, Rejection] = {}
         self._steps = self._idle("the log")
-        self._rates = Rates()
+        self.rates = Rates()
         self._entered: dict[str, tuple[str, float]] = {}
         self._wake = asyncio.Event()
         followed.follower.listen(self._on_epoch)
@@ -103,9 +105,14 @@ class Driver:
         """Elected, and the newest term in the log is the one that this process claimed."""
         return self.election.elected and self.term == self.image.topology.coordinator.term > 0
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether the log was read to its end since the start, and can be read on."""
+        return self._followed.caught_up.is_set() and self._followed.follower.failure is None
+
     def progress(self) -> Progress:
         waits = self._steps.waits
-        return progress_of(self._seen(), self._limits, self._rates, waits, active=self.active)
+        return progress_of(self.seen(), self.limits, self.rates, waits, active=self.active)
 
     def wake(self) -> None:
         self._wake.set()
@@ -163,7 +170,7 @@ class Driver:
             self._wake.clear()
 
     def _look(self, now_s: float) -> None:
-        self._rates = self._rates.with_samples(self.image, self._reports, now_s)
+        self.rates = self.rates.with_samples(self.image, self._reports, now_s)
         metrics.active.set(self.active)
         idle = self._why_idle()
         if idle:
@@ -184,7 +191,8 @@ class Driver:
             return "the log"
         return "" if self.image.cluster else "the cluster to be created"
 
-    def _seen(self) -> Observed:
+    def seen(self) -> Observed:
+        """What this process knows now."""
         return Observed(
             self.image,
             self._acks,
@@ -197,8 +205,8 @@ class Driver:
         )
 
     def _act(self) -> None:
-        self._steps = next_steps(self._memory, self._seen(), self._limits)
-        self._memory = self._steps.memory
+        self._steps = next_steps(self.memory, self.seen(), self.limits)
+        self.memory = self._steps.memory
         self._forget_old_commands()
         for envelope in self._steps.commands:
             self._send(envelope)
@@ -211,7 +219,7 @@ class Driver:
         """Claim the term after the newest, again with the same id until the log shows an answer."""
         term = self.image.topology.coordinator.term + 1
         claim = self._claim
-        if claim is not None and now_s - claim.sent_at_s < self._limits.resend_s:
+        if claim is not None and now_s - claim.sent_at_s < self.limits.resend_s:
             return
         if claim is None or claim.term != term:
             if now_s - self._claimed_at_s < RECLAIM_S:
@@ -232,14 +240,14 @@ class Driver:
     def _idle(self, why: str) -> Steps:
         """Waits of a coordinator that does not act, each since it was first met."""
         wait = Wait((), why)
-        since_s = self._memory.met.get(wait.key(), time.monotonic())
-        self._memory = msgspec.structs.replace(self._memory, met=Map({wait.key(): since_s}))
+        since_s = self.memory.met.get(wait.key(), time.monotonic())
+        self.memory = msgspec.structs.replace(self.memory, met=Map({wait.key(): since_s}))
         wait = msgspec.structs.replace(wait, since_s=since_s)
-        return Steps(self._memory, waits=(wait,))
+        return Steps(self.memory, waits=(wait,))
 
     def _forget_old_commands(self) -> None:
         """Only the present round's commands are asked about again."""
-        present = {sent.request_id for sent in self._memory.commands.values()}
+        present = {sent.request_id for sent in self.memory.commands.values()}
         self._sent &= present
         self._refusals = {i: why for i, why in self._refusals.items() if i in present}
 

@@ -91,7 +91,8 @@ def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
     elif waited_s <= 2 * limits.down_after_s:
         blockers = tuple(Blocker(n, "is up", desk.silent_for_s(n)) for n in up)
         then = "the request is rejected"
-        patience = Patience(since_s, 2 * limits.down_after_s, HEARTBEAT_TIMEOUT, then)
+        twice = f"2 x {HEARTBEAT_TIMEOUT}"
+        patience = Patience(since_s, 2 * limits.down_after_s, twice, then)
         desk.wait(WaitKind.LIVES, f"{', '.join(up)} to be down", blockers, ids, patience)
     else:
         text = f"{', '.join(up)} is up: it was heard {desk.silent_for_s(up[0]):.1f} s ago."

@@ -1,10 +1,11 @@
-"""The coordinator's routes: GET /v1/progress, and its health."""
+"""The coordinator's routes: GET /v1/progress, POST /v1/plan, and its health."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.coordinator.driver import Driver
+from stele.coordinator.plans import Plans
 from stele.runtime.follow import Followed
 from stele.runtime.http import Health, JsonResponse
 
@@ -13,7 +14,10 @@ def routes(driver: Driver) -> list[Route]:
     async def progress(_: Request) -> Response:
         return JsonResponse(driver.progress())
 
-    return [Route("/v1/progress", progress, methods=["GET"])]
+    return [
+        Route("/v1/progress", progress, methods=["GET"]),
+        Route("/v1/plan", Plans(driver).plan, methods=["POST"]),
+    ]
 
 
 def health(driver: Driver, followed: Followed) -> Health:

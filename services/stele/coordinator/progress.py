@@ -36,6 +36,10 @@ class Rate(msgspec.Struct, frozen=True):
         kept = [sample for sample in self.samples if sample[0] > begin_s]
         return Rate((*old[-1:], *kept, (now_s, bytes_done)))
 
+    def moved(self) -> bool:
+        """Whether the last two samples differ."""
+        return len(self.samples) > 1 and self.samples[-1][1] > self.samples[-2][1]
+
     def bytes_per_s(self) -> float | None:
         """None until two samples at different times are there, and when nothing moved."""
         if len(self.samples) < 2:
@@ -46,20 +50,19 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """The rate of every open session."""
+    """The rate of every open session, and what one node received in a second when data moved last."""
 
     by_session: Map[str, Rate] = Map()
+    newest_of_node: float | None = None
 
     def with_samples(self, image: Image, reports: ReportTable, now_s: float) -> "Rates":
-        sessions = image.topology.sessions()
-        return Rates(
-            Map(
-                {
-                    session: self.of(session).with_sample(now_s, bytes_done(reports, session))
-                    for session in sessions
-                }
-            )
-        )
+        found, newest = dict[str, Rate](), self.newest_of_node
+        for session in image.topology.sessions():
+            rate = self.of(session).with_sample(now_s, bytes_done(reports, session))
+            found[session], bytes_per_s = rate, rate.bytes_per_s()
+            if bytes_per_s is not None and rate.moved():
+                newest = bytes_per_s / len(reports_of(reports, session))
+        return Rates(Map(found), newest)
 
     def of(self, session: str) -> Rate:
         return self.by_session.get(session) or Rate()
@@ -109,7 +112,7 @@ def wait_progress(wait: Wait, seen: Observed, limits: Limits) -> WaitProgress:
     return WaitProgress(
         wait.request_ids,
         wait.what,
-        tuple(map(_blocker, why.blockers)),
+        tuple(_blocker(blocker, limits) for blocker in why.blockers),
         wait.kind,
         None if wait.since_s is None else max(0.0, seen.now_s - wait.since_s),
         None if patience is None else _limit(patience, seen.now_s),
@@ -150,10 +153,13 @@ def _transition(
     )
 
 
-def _blocker(blocker: Blocker) -> BlockerAnswer:
-    silent_for_s = blocker.silent_for_s
+def _blocker(blocker: Blocker, limits: Limits) -> BlockerAnswer:
+    silent_s = blocker.silent_for_s
     return BlockerAnswer(
-        blocker.node_id, blocker.why, None if silent_for_s == float("inf") else silent_for_s
+        blocker.node_id,
+        blocker.why,
+        None if silent_s == float("inf") else silent_s,
+        silent_s > limits.down_after_s,
     )
 
 

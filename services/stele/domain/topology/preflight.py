@@ -98,7 +98,12 @@ def asked(image: Image, envelope: Envelope, at_ms: int) -> Asked | Rejection:
         return decision
     after = apply_facts(image, decision)
     request = after.request(envelope.request_id)
-    assert request is not None, "a command for an operation asks for a request"
+    if request is None:
+        return Rejection(
+            "nothing_to_plan",
+            "The command is done by the epoch that decides it, and moves nothing.",
+            "Send it: there is nothing to wait for.",
+        )
     return Asked(after, request)
 
 
