@@ -22,6 +22,8 @@ from tests.cli.conftest import (
     request,
     transition,
 )
+from tests.cli.test_reads import IDLE
+from tests.cli.test_why import STALLED
 
 ACCEPTED = {"request_id": "x", "applied": True, "epoch": 8, "state_id": "00"}
 
@@ -240,7 +242,28 @@ def test_a_request_that_failed_fails_the_command_with_its_reason(
     cluster(server, requests=[row])
     ran = stele("decommission", "n1", "--request-id", "mine")
     assert ran.exit_code == 1
-    assert "n1 [no data]" in ran.out
+    *_, end, advice = ran.out.splitlines()
+    assert end.endswith("n1 [no data]")
+    assert advice.startswith("do: remove the cause and ask again; `stele plan`")
+
+
+def test_a_follower_shows_the_line_of_why_once_while_nothing_changes(
+    server: Server, stele: Stele
+) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    row = request("running", request_id="mine")
+    moving = transition("write_both_read_old", "mine")
+    for _ in range(3):
+        answer = {**at(9), "request": row, "transition": moving}
+        server.answer("GET", "/v1/requests/mine", answer)
+    follows(server, "mine", (12, "done", ""))
+    wait = {**STALLED, "request_ids": ["mine"]}
+    server.answer("GET", "/v1/progress", {**IDLE, "waits": [wait]})
+    ran = stele("decommission", "n1", "--request-id", "mine")
+    shown = [line for line in ran.out.splitlines() if "waits for" in line]
+    assert len(shown) == 1
+    assert "the cause is n2: is down, and gives n3 no data" in shown[0]
+    assert "then it is undone" in shown[0]
 
 
 def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:

@@ -7,13 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.cli.commands.why import advice
 from stele.cli.facts import IN_WORDS
 from stele.cli.reading import as_counted
 from stele.domain.registry import FACTS
-from stele.domain.requests.facts import DecidedGeneration, DecidedRequests, Request
-from stele.domain.topology.facts import TransitionSummary
-from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
+from stele.domain.requests.facts import DecidedGeneration, DecidedRequests
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -205,81 +202,6 @@ def test_a_drop_shows_the_name_of_its_keyspace(server: Server, stele: Stele) -> 
     cluster(server, requests=[drop], keyspaces=[{**KEYSPACE, "dropped_version": 4}])
     assert "drop_keyspace library" in stele("requests").out
     assert "is being dropped" in stele("keyspace", "list").out
-
-
-def test_why_tells_what_is_waited_for_who_blocks_since_when_and_what_to_do(
-    server: Server, stele: Stele
-) -> None:
-    under_way(server)
-    barrier = {
-        "complete": False,
-        "quorum": True,
-        "blockers": [{**BLOCKER, "blocking_for_s": 12.5}],
-        "epoch": 7,
-        "version": 3,
-    }
-    server.answer("GET", "/guard/v1/barrier", barrier)
-    ran = stele("why", "join-n3")
-    for part in (
-        "join n3 is running",
-        "in write_both_read_old since epoch 6",
-        "waits for stream by n3",
-        "n3 stream running, 1.0 MB of 4.0 MB",
-        "about 30.0 s to go",
-        "held up by n2: has applied epoch 5, not 7, for 12.5 s; last heard 8.0 s ago",
-        "do: start n2, or undo it: `stele cancel join-n3-1`",
-    ):
-        assert part in ran.out, ran.out
-
-
-def test_why_of_a_leave_of_a_dead_node_says_how_to_withdraw_it(
-    server: Server, stele: Stele
-) -> None:
-    dead = {"node_id": "n4", "why": "is down", "silent_for_s": 40.0}
-    wait = {"request_ids": ["leave-n4"], "waiting_for": "n4 to be up", "blockers": [dead]}
-    leave = request("pending", request_id="leave-n4", kind="leave", node_id="n4")
-    cluster(server, requests=[leave])
-    server.answer("GET", "/v1/progress", {**IDLE, "waits": [wait]})
-    ran = stele("why")
-    assert "leave n4 is pending" in ran.out
-    assert "waits for n4 to be up" in ran.out
-    assert "do: start n4, or withdraw the request: `stele cancel leave-n4`" in ran.out
-
-
-def test_why_of_a_request_without_room_names_what_it_waits_for(
-    server: Server, stele: Stele
-) -> None:
-    wait = {"request_ids": ["leave-n1"], "waiting_for": "room: join-n3-1 moves", "blockers": []}
-    leave = request("pending", request_id="leave-n1", kind="leave", node_id="n1")
-    cluster(server, requests=[leave, request("running")], transitions=[STREAMING])
-    server.answer("GET", "/v1/progress", {**PROGRESS, "waits": [wait]})
-    ran = stele("why")
-    assert "waits for room: join-n3-1 moves" in ran.out
-    assert "it starts when there is room" in ran.out
-
-
-def test_why_when_idle_says_that_nothing_is_under_way(server: Server, stele: Stele) -> None:
-    cluster(server)
-    done = {"n1": {**WORK, "status": "success", "keys_done": 1, "error": ""}}
-    server.answer("GET", "/v1/progress", {**IDLE, "cleanups": done})
-    assert stele("why").out.splitlines() == ["Nothing is under way."]
-
-
-@pytest.mark.parametrize(
-    ("state", "mark", "says"),
-    [
-        ("write_both_read_old", "", "undo it: `stele cancel join-n3-1`"),
-        ("write_both_read_new", "", "past its point of no return"),
-        ("write_both_read_old", "Rolled back", "cannot be undone"),
-    ],
-)
-def test_only_what_can_be_undone_is_offered_to_be_cancelled(
-    state: str, mark: str, says: str
-) -> None:
-    moving = msgspec.convert(transition(state, JOIN, mark=mark), TransitionSummary)
-    wait = WaitProgress((JOIN,), "stream", (BlockerAnswer("n3", "is slow", 0.1),))
-    running = msgspec.convert(request("running"), Request)
-    assert says in advice(running, moving, wait)
 
 
 def test_request_show_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:

@@ -1,5 +1,6 @@
 """How progress is shown: sums, rate over a window, time left, and what each transition waits for."""
 
+from stele.coordinator.knowledge import Observed
 from stele.coordinator.progress import WINDOW_S, Rate, Rates, progress_of
 from stele.domain.names import OrderKind, ReportStatus, TransitionState
 from stele.domain.reports import ReportTable
@@ -15,8 +16,9 @@ def _streaming() -> World:
 
 
 def _shown(world: World, reports: ReportTable, rates: Rates) -> Progress:
-    waits = world.brain.steps.waits
-    return progress_of(world.image, reports, rates, term=1, active=True, waits=waits)
+    brain = world.brain
+    seen = Observed(world.image, brain.acks, reports, brain.term, world.now_s)
+    return progress_of(seen, world.limits, rates, brain.steps.waits, active=True)
 
 
 def test_a_rate_is_bytes_over_the_window() -> None:

@@ -116,7 +116,7 @@ def test_what_would_conflict_with_a_waiting_request_waits_behind_it() -> None:
     assert status_of(world, "leave-a5") is RequestStatus.PENDING
     waits = {i: wait.what for wait in world.brain.steps.waits for i in wait.request_ids}
     assert "leave-a3" in waits["leave-a4"]
-    assert "earlier requests" in waits["leave-a5"]
+    assert "leave-a4" in waits["leave-a5"]
     world.nodes["a4"].mute = False
     world.run()
     finished = [world.image.requests.requests[f"leave-a{i}"].finished_epoch for i in (3, 4, 5)]

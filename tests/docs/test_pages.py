@@ -23,6 +23,7 @@ NEVER_RUN = {"text", "mermaid"}
 """Languages of what is looked at: output of some other time, and pictures."""
 ON_ONE_STACK = (
     "docs/operations/cli.md",
+    "docs/operations/plan.md",
     "docs/services/node.md",
     "docs/services/metadata_log_http.md",
     "docs/operations/dead_nodes.md",

@@ -84,6 +84,10 @@ class Client:
             return answer.content
         raise refusal_of(answer)
 
+    def post(self, service: str, path: str, body: object) -> httpx.Response:
+        """Any instance's answer to a question that is too long for an address. Raises CliError."""
+        return self._retrying(service, "POST", path, content=msgspec.json.encode(body))
+
     def get_one(self, url: str, kind: type[T]) -> T:
         """From one address, once. Raises CliError."""
         try:

@@ -17,6 +17,7 @@ from rich.progress import (
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
+from stele.cli.explain import after_failure, waiting_line
 from stele.cli.optional import ask
 from stele.cli.output import console, duration
 from stele.cli.reading import Reading
@@ -27,6 +28,8 @@ from stele.runtime.answers import coordinator as answers
 from stele.runtime.answers.metadata_log import RequestAnswer
 
 POLL_S = 0.25
+PATIENT_S = 2.0
+"""A command of the coordinator's is in the log long before."""
 APPEARS_WITHIN_S = 30.0
 """An accepted request is in the state at once; an instance that restarts may lag a little."""
 UNKNOWN = "unknown_request"
@@ -48,16 +51,22 @@ class Seen:
             lines.append(f"{self.passed_s():5.1f} s  epoch {answer.epoch:>4}  {step}")
             self.step = step
         wait = None if progress is None else progress.wait_of(answer.request.request_id)
-        blockers = () if wait is None else wait.blockers
-        waiting = "" if wait is None else f"{wait.waiting_for} {[b.node_id for b in blockers]}"
-        if wait is not None and blockers and waiting != self.waiting:
-            names = ", ".join(f"{b.node_id} {b.why}" for b in blockers)
-            lines.append(f"         waiting for {wait.waiting_for}: {names}")
-        self.waiting = waiting
+        unfinished = answer.request.status in UNFINISHED
+        waiting = "" if wait is None else f"{wait.waiting_for} {wait.cause}"
+        if wait is not None and unfinished and is_worth_a_line(wait) and waiting != self.waiting:
+            lines.append(f"         {waiting_line(wait)}")
+            self.waiting = waiting
         return lines
 
     def passed_s(self) -> float:
         return time.monotonic() - self.began
+
+
+def is_worth_a_line(wait: answers.WaitProgress) -> bool:
+    """Waits that are over in a moment are not told: those for the log, and those of less than two looks."""
+    if wait.kind is answers.WaitKind.LOG:
+        return (wait.waited_s or 0.0) > PATIENT_S
+    return wait.waited_s is None or wait.waited_s > 2 * POLL_S
 
 
 def step_of(request: Request, transition: TransitionSummary | None) -> str:
@@ -103,6 +112,8 @@ def follow(client: Client, request_id: str) -> bool:
         f"was asked for{error}",
         soft_wrap=True,
     )
+    if request.status is RequestStatus.FAILED:
+        out.print(f"do: {escape(after_failure(request))}", soft_wrap=True)
     return done
 
 

@@ -111,3 +111,25 @@ class Change:
             reason=self.reason,
             origin="cli",
         )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """How to show what a command would do."""
+
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
+    """The coordinator's answer as JSON."""
+
+    bytes_per_s: Annotated[
+        float | None, Parameter(name="--rate", validator=validators.Number(gt=0))
+    ] = None
+    """Bytes that a node receives in a second; default: as measured when data moved last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planning(Change):
+    """A change that is only planned."""
+
+    as_json: bool
+    bytes_per_s: float | None

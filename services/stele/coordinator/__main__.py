@@ -14,6 +14,8 @@ from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import load_settings
 
 NAME = "coordinator"
+MAX_BODY_BYTES = 64 * 1024
+"""A command for an operation, of a node with a thousand tokens of its own choice."""
 
 
 async def main(stop: Stop) -> None:
@@ -27,7 +29,12 @@ async def main(stop: Stop) -> None:
     async with following(settings) as followed, driving(settings, followed) as driver:
         follower = followed.follower
         position = position_route(NAME, settings.instance_id, follower)
-        app = build_app(NAME, [position, *routes(driver)], lambda: health(driver, followed))
+        app = build_app(
+            NAME,
+            [position, *routes(driver)],
+            lambda: health(driver, followed),
+            max_body_bytes=MAX_BODY_BYTES,
+        )
         async with (
             announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
             run_beside(asyncio.ensure_future(driver.run()), stop),

@@ -3,13 +3,15 @@
 from hashlib import blake2b
 
 import msgspec
+from immutables import Map
 
-from stele.coordinator.knowledge import Limits, Memory, Observed, SentCommand, Steps, Wait
+from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, SentCommand, Steps, Wait
 from stele.domain.acks import Blocker
 from stele.domain.commands import AnyCommand, Envelope, command_name
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.requests.ids import uuid8
+from stele.runtime.answers.coordinator import WaitKind
 
 replace = msgspec.structs.replace
 
@@ -26,15 +28,25 @@ class Desk:
         self.waits: list[Wait] = []
 
     def steps(self) -> Steps:
-        return Steps(self.memory, tuple(self.commands), tuple(self.orders), tuple(self.waits))
+        """What was said, each wait with since when it has been there."""
+        now_s, met = self.seen.now_s, self.memory.met
+        waits = tuple(replace(w, since_s=met.get(w.key(), now_s)) for w in self.waits)
+        self.remember(met=Map({wait.key(): wait.since_s for wait in waits}))
+        return Steps(self.memory, tuple(self.commands), tuple(self.orders), waits)
 
     def remember(self, **changes: object) -> None:
         self.memory = replace(self.memory, **changes)
 
     def wait(
-        self, what: str, blockers: tuple[Blocker, ...] = (), requests: tuple[str, ...] = ()
+        self,
+        kind: WaitKind,
+        what: str,
+        blockers: tuple[Blocker, ...] = (),
+        requests: tuple[str, ...] = (),
+        patience: Patience | None = None,
+        other_request: str = "",
     ) -> None:
-        self.waits.append(Wait(requests, what, blockers))
+        self.waits.append(Wait(requests, what, blockers, kind, patience, other_request))
 
     def refused(self, command: AnyCommand) -> int:
         """How often the log refused this command in this round."""
@@ -53,7 +65,10 @@ class Desk:
         seen, memory, key = self.seen, self.memory, repr(command)
         sent = memory.commands.get(key)
         name = command_name(command)
-        self.wait(f"{name} to be applied{_why(sent, seen)}", requests=requests)
+        sent_s = seen.now_s if sent is None else sent.at_s
+        patience = Patience(sent_s, self.limits.resend_s, "STELE_RESEND_S", "it is sent again")
+        what = f"{name} to be applied{_why(sent, seen)}"
+        self.wait(WaitKind.LOG, what, requests=requests, patience=patience)
         if sent is not None and seen.now_s - sent.at_s < self.limits.resend_s:
             return
         refused = self.refused(command)
@@ -99,6 +114,11 @@ class Desk:
         if self.seen.now_s - since_s <= patience_s:
             return []
         return [n for n in nodes if self.silent_for_s(n) > patience_s]
+
+    def patience_with_dead(self, since_s: float, then: str = "the request is rejected") -> Patience:
+        """How long what needs nodes that are down waits for them."""
+        limit_s = self.limits.dead_node_patience_s
+        return Patience(since_s, limit_s, "STELE_DEAD_NODE_PATIENCE_S", then)
 
     def waiting_since(self, what: str) -> float:
         """When the wait of a request or transition began: now, when this is its first look."""

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
+from immutables import Map
 
 from stele.coordinator import metrics
 from stele.coordinator.election import Election
@@ -75,20 +76,22 @@ class Driver:
         )
         self.term = 0
         """The term that this process claimed and got; 0 when it never did."""
+        self.listening_since_s = time.monotonic()
+        """Who was never heard since then is down."""
         self._instance_id = settings.instance_id
-        self._limits = settings.limits()
+        self.limits = settings.limits()
         self._followed = followed
         self._commands = commands
         self._orders = orders
         self._acks = AckTable()
         self._reports = ReportTable()
-        self._memory = Memory()
+        self.memory = Memory()
         self._claim: Claim | None = None
         self._claimed_at_s = float("-inf")
         self._sent = set[str]()
         self._refusals: dict[str, Rejection] = {}
         self._steps = self._idle("the log")
-        self._rates = Rates()
+        self.rates = Rates()
         self._entered: dict[str, tuple[str, float]] = {}
         self._wake = asyncio.Event()
         followed.follower.listen(self._on_epoch)
@@ -102,15 +105,14 @@ class Driver:
         """Elected, and the newest term in the log is the one that this process claimed."""
         return self.election.elected and self.term == self.image.topology.coordinator.term > 0
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether the log was read to its end since the start, and can be read on."""
+        return self._followed.caught_up.is_set() and self._followed.follower.failure is None
+
     def progress(self) -> Progress:
-        return progress_of(
-            self.image,
-            self._reports,
-            self._rates,
-            term=self.image.topology.coordinator.term,
-            active=self.active,
-            waits=self._steps.waits,
-        )
+        waits = self._steps.waits
+        return progress_of(self.seen(), self.limits, self.rates, waits, active=self.active)
 
     def wake(self) -> None:
         self._wake.set()
@@ -168,14 +170,14 @@ class Driver:
             self._wake.clear()
 
     def _look(self, now_s: float) -> None:
-        self._rates = self._rates.with_samples(self.image, self._reports, now_s)
+        self.rates = self.rates.with_samples(self.image, self._reports, now_s)
         metrics.active.set(self.active)
         idle = self._why_idle()
         if idle:
             self._claim = None
             self._steps = self._idle(idle)
         elif self.active:
-            self._act(now_s)
+            self._act()
         else:
             self._claim_term(now_s)
 
@@ -189,19 +191,22 @@ class Driver:
             return "the log"
         return "" if self.image.cluster else "the cluster to be created"
 
-    def _act(self, now_s: float) -> None:
-        seen = Observed(
+    def seen(self) -> Observed:
+        """What this process knows now."""
+        return Observed(
             self.image,
             self._acks,
             self._reports,
             self.term,
-            now_s,
+            time.monotonic(),
             self._refusals,
             self._followed.follower.state_id_of,
             time.time_ns() // 1_000_000,
         )
-        self._steps = next_steps(self._memory, seen, self._limits)
-        self._memory = self._steps.memory
+
+    def _act(self) -> None:
+        self._steps = next_steps(self.memory, self.seen(), self.limits)
+        self.memory = self._steps.memory
         self._forget_old_commands()
         for envelope in self._steps.commands:
             self._send(envelope)
@@ -214,7 +219,7 @@ class Driver:
         """Claim the term after the newest, again with the same id until the log shows an answer."""
         term = self.image.topology.coordinator.term + 1
         claim = self._claim
-        if claim is not None and now_s - claim.sent_at_s < self._limits.resend_s:
+        if claim is not None and now_s - claim.sent_at_s < self.limits.resend_s:
             return
         if claim is None or claim.term != term:
             if now_s - self._claimed_at_s < RECLAIM_S:
@@ -233,11 +238,16 @@ class Driver:
         self._send(envelope)
 
     def _idle(self, why: str) -> Steps:
-        return Steps(self._memory, waits=(Wait((), why),))
+        """Waits of a coordinator that does not act, each since it was first met."""
+        wait = Wait((), why)
+        since_s = self.memory.met.get(wait.key(), time.monotonic())
+        self.memory = msgspec.structs.replace(self.memory, met=Map({wait.key(): since_s}))
+        wait = msgspec.structs.replace(wait, since_s=since_s)
+        return Steps(self.memory, waits=(wait,))
 
     def _forget_old_commands(self) -> None:
         """Only the present round's commands are asked about again."""
-        present = {sent.request_id for sent in self._memory.commands.values()}
+        present = {sent.request_id for sent in self.memory.commands.values()}
         self._sent &= present
         self._refusals = {i: why for i, why in self._refusals.items() if i in present}
 

@@ -7,6 +7,7 @@ excluded: then the request is rejected.
 from typing import Final
 
 from stele.coordinator.desk import Desk
+from stele.coordinator.knowledge import Patience
 from stele.domain.acks import Blocker
 from stele.domain.commands import Rejection
 from stele.domain.names import NodeState
@@ -16,9 +17,11 @@ from stele.domain.topology.commands import ExcludeDead
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import plan_group
+from stele.runtime.answers.coordinator import WaitKind
 
 AWAY_S: Final = 2.0
 """A coordinator looks several times a second."""
+HEARTBEAT_TIMEOUT: Final = "STELE_HEARTBEAT_TIMEOUT_S"
 LISTENING: Final = " down"
 """Behind a request's id: since when its dead nodes have been listened for."""
 COMPANY: Final = " company"
@@ -76,9 +79,12 @@ def reject_unplanned(desk: Desk, request: Request, refusal: Rejection) -> None:
     asked_s = desk.waiting_since(f"{request.request_id}{COMPANY}")
     going = [t for t in desk.seen.image.topology.open() if _does_without_dead(t)]
     if request.dead_nodes and going:
-        desk.wait(f"room: {refusal.message} Request {going[0].transition_id} is first.", (), ids)
+        first = going[0].transition_id
+        what = f"room: {refusal.message} Request {first} is first."
+        desk.wait(WaitKind.ROOM, what, requests=ids, other_request=first)
     elif _removes(request) and desk.seen.now_s - asked_s < desk.limits.company_s:
-        desk.wait(f"others to {request.kind} at the same time", requests=ids)
+        patience = Patience(asked_s, desk.limits.company_s, "", "the request is rejected")
+        desk.wait(WaitKind.COMPANY, f"others to {request.kind} too", (), ids, patience)
     else:
         reject(desk, ids, refusal)
 
@@ -104,15 +110,21 @@ def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
         _wait_for_anybody(desk, request, others)
         return False
     desk.waits_no_more(f"{request.request_id} others")
-    waited_s = desk.seen.now_s - desk.waiting_since(f"{request.request_id}{LISTENING}")
+    since_s = desk.waiting_since(f"{request.request_id}{LISTENING}")
+    waited_s = desk.seen.now_s - since_s
     up = [node_id for node_id in declared if desk.is_up(node_id)]
     if not up and waited_s > limits.down_after_s:
         return True
     if not up:
-        desk.wait(f"a sign of life of {', '.join(declared)}", requests=ids)
+        then = "it counts as dead, and is excluded"
+        patience = Patience(since_s, limits.down_after_s, HEARTBEAT_TIMEOUT, then)
+        desk.wait(WaitKind.SILENCE, f"a sign of life of {', '.join(declared)}", (), ids, patience)
     elif waited_s <= 2 * limits.down_after_s:
         blockers = tuple(Blocker(n, "is up", desk.silent_for_s(n)) for n in up)
-        desk.wait(f"{', '.join(up)} to be down", blockers, ids)
+        then = "the request is rejected"
+        twice = f"2 x {HEARTBEAT_TIMEOUT}"
+        patience = Patience(since_s, 2 * limits.down_after_s, twice, then)
+        desk.wait(WaitKind.LIVES, f"{', '.join(up)} to be down", blockers, ids, patience)
     else:
         text = f"{', '.join(up)} is up: it was heard {desk.silent_for_s(up[0]):.1f} s ago."
         hint = (
@@ -125,9 +137,11 @@ def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
 def _wait_for_anybody(desk: Desk, request: Request, others: list[str]) -> None:
     ids = (request.request_id,)
     desk.waits_no_more(f"{request.request_id}{LISTENING}")
-    waited_s = desk.seen.now_s - desk.waiting_since(f"{request.request_id} others")
-    if waited_s <= desk.limits.dead_node_patience_s:
-        desk.wait(f"a sign of life of {', '.join(others)}", requests=ids)
+    since_s = desk.waiting_since(f"{request.request_id} others")
+    if desk.seen.now_s - since_s <= desk.limits.dead_node_patience_s:
+        what = f"a sign of life of {', '.join(others)}"
+        patience = desk.patience_with_dead(since_s)
+        desk.wait(WaitKind.MEMBERS, what, desk.down(others), ids, patience)
     else:
         text = f"Nobody is heard: {', '.join(others)} neither."
         hint = "Start a node that is not dead for good."

@@ -1,10 +1,12 @@
-"""The coordinator's routes: GET /v1/progress, and its health."""
+"""The coordinator's routes: progress, plans, the OpenAPI document, and its health."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.coordinator.driver import Driver
+from stele.coordinator.openapi import openapi
+from stele.coordinator.plans import Plans
 from stele.runtime.follow import Followed
 from stele.runtime.http import Health, JsonResponse
 
@@ -13,7 +15,14 @@ def routes(driver: Driver) -> list[Route]:
     async def progress(_: Request) -> Response:
         return JsonResponse(driver.progress())
 
-    return [Route("/v1/progress", progress, methods=["GET"])]
+    async def document(_: Request) -> Response:
+        return JsonResponse(openapi())
+
+    return [
+        Route("/v1/progress", progress, methods=["GET"]),
+        Route("/v1/plan", Plans(driver).plan, methods=["POST"]),
+        Route("/openapi.json", document, methods=["GET"]),
+    ]
 
 
 def health(driver: Driver, followed: Followed) -> Health:

@@ -10,6 +10,10 @@ from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
 from stele.domain.messages import Order, WorkKey
 from stele.domain.reports import ReportTable
+from stele.runtime.answers.coordinator import WaitKind
+
+WaitingFor = tuple[tuple[str, ...], WaitKind, str]
+"""Who waits, for what sort of thing, and for what exactly where nobody is named."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -80,6 +84,8 @@ class Memory(msgspec.Struct, frozen=True):
     """Nodes that missed a barrier: nobody is patient with them again until they have acknowledged one."""
     looked_at_s: float = 0.0
     """The last look. After a longer pause the acks of the time in between may not have been read yet."""
+    met: Map[WaitingFor, float] = Map()
+    """Since when each wait of the last look has been there."""
     waits: Map[str, float] = Map()
     """Since when a request or a transition has waited for a node that is down, by its id."""
     next_index: int = 1
@@ -88,12 +94,32 @@ class Memory(msgspec.Struct, frozen=True):
     orders: Map[WorkKey, SentOrder] = Map()
 
 
+class Patience(msgspec.Struct, frozen=True):
+    """A wait that began at ``since_s`` lasts ``limit_s`` by a setting of this name, and what happens then."""
+
+    since_s: float
+    limit_s: float
+    setting: str
+    then: str
+
+
 class Wait(msgspec.Struct, frozen=True):
-    """What one request waits for and on whom; ``request_ids`` is empty for what holds up everybody."""
+    """What one request waits for and on whom; ``request_ids`` is empty for what holds up everybody.
+
+    ``other_request`` has what it waits for. Without ``patience`` it lasts until what is waited for comes.
+    """
 
     request_ids: tuple[str, ...]
     what: str
     blockers: tuple[Blocker, ...] = ()
+    kind: WaitKind = WaitKind.STANDBY
+    patience: Patience | None = None
+    other_request: str = ""
+    since_s: float | None = None
+
+    def key(self) -> WaitingFor:
+        """The same wait at another look has the same: a request's own whatever nodes it waits for."""
+        return self.request_ids, self.kind, "" if self.request_ids else self.what
 
 
 class Steps(msgspec.Struct, frozen=True):

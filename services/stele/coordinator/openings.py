@@ -5,19 +5,21 @@ What has no room queues, and what would conflict with it queues behind it, so no
 
 from stele.coordinator.desk import Desk
 from stele.coordinator.exclusions import not_excluded, reject_unplanned
-from stele.domain.acks import Blocker, is_covered
+from stele.coordinator.knowledge import Patience
+from stele.domain.acks import is_covered
 from stele.domain.commands import Rejection
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import Locks, locks, locks_meet, plan_group
+from stele.runtime.answers.coordinator import WaitKind
 
 
 def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
     """Groups of request ids to open with the next Advance."""
     chosen: list[tuple[str, ...]] = []
-    earlier: list[Locks] = []
+    earlier: list[tuple[str, Locks]] = []
     groups = _groups(desk)
     for group in groups:
         if _startable(desk, group):
@@ -68,7 +70,10 @@ def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Reque
     if all(now_s - desk.waiting_since(r.request_id) >= desk.limits.company_s for r in silent):
         return False
     blockers = desk.down([r.node_id for r in silent])
-    desk.wait(f"others that {kind} too", blockers, tuple(r.request_id for r in group))
+    ids = tuple(r.request_id for r in group)
+    since_s = max(desk.waiting_since(r.request_id) for r in silent)
+    patience = Patience(since_s, desk.limits.company_s, "", "it starts without them")
+    desk.wait(WaitKind.COMPANY, f"others that {kind} too", blockers, ids, patience)
     return True
 
 
@@ -81,7 +86,8 @@ def _startable(desk: Desk, group: list[Request]) -> bool:
         for request_id in ids:
             desk.waits_no_more(request_id)
         return True
-    dead = desk.dead([b.node_id for b in down], min(desk.waiting_since(i) for i in ids))
+    since_s = min(desk.waiting_since(i) for i in ids)
+    dead = desk.dead([b.node_id for b in down], since_s)
     if dead:
         names = " ".join(dead)
         why = (
@@ -91,7 +97,8 @@ def _startable(desk: Desk, group: list[Request]) -> bool:
         for request_id in ids:
             desk.submit(RejectRequest(desk.seen.term, request_id, why), (request_id,))
     else:
-        desk.wait(f"dead nodes, to start {group[0].kind}", down, ids)
+        patience = desk.patience_with_dead(since_s)
+        desk.wait(WaitKind.MEMBERS, f"dead nodes, to start {group[0].kind}", down, ids, patience)
     return False
 
 
@@ -108,7 +115,9 @@ def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
     return sorted({node_id for nodes in short for node_id in nodes})
 
 
-def _with_room(desk: Desk, group: list[Request], earlier: list[Locks]) -> list[tuple[str, ...]]:
+def _with_room(
+    desk: Desk, group: list[Request], earlier: list[tuple[str, Locks]]
+) -> list[tuple[str, ...]]:
     """The group's ids when it has room beside what is open and every ``earlier`` group, chosen now or waiting;
     it is the next of these. Requests that cannot be planned together are looked at one by one.
     """
@@ -116,19 +125,20 @@ def _with_room(desk: Desk, group: list[Request], earlier: list[Locks]) -> list[t
     ids = tuple(request.request_id for request in group)
     if planned.transition is not None:
         mine = locks(planned.transition)
-        meets = any(locks_meet(mine, theirs) for theirs in earlier)
-        earlier.append(mine)
+        meets = next((other for other, theirs in earlier if locks_meet(mine, theirs)), "")
+        earlier.append((ids[0], mine))
         if planned.refusal is None and not meets:
             return [ids]
+        _say_why(desk, ids, planned.refusal, meets)
     elif len(group) > 1:
         return [ids for request in group for ids in _with_room(desk, [request], earlier)]
     elif planned.refusal is not None:
         reject_unplanned(desk, group[0], planned.refusal)
-        return []
-    _say_why(desk, ids, planned.refusal)
     return []
 
 
-def _say_why(desk: Desk, ids: tuple[str, ...], refusal: Rejection | None) -> None:
-    why = "earlier requests that need the same ranges" if refusal is None else refusal.message
-    desk.wait(f"room: {why}", tuple[Blocker, ...](), ids)
+def _say_why(desk: Desk, ids: tuple[str, ...], refusal: Rejection | None, earlier: str) -> None:
+    why = f"request {earlier}, which needs the same ranges, comes first"
+    if refusal is not None:
+        why, earlier = refusal.message, refusal.details.get("request_id", earlier)
+    desk.wait(WaitKind.ROOM, f"room: {why}", requests=ids, other_request=earlier)

@@ -5,7 +5,8 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from stele.coordinator.knowledge import Wait
+from stele.coordinator.causes import explained
+from stele.coordinator.knowledge import Limits, Observed, Patience, Wait
 from stele.domain.acks import Blocker
 from stele.domain.image import Image
 from stele.domain.reports import ReceivedReport, ReportTable
@@ -15,6 +16,7 @@ from stele.runtime.answers.coordinator import (
     NodeProgress,
     Progress,
     TransitionProgress,
+    WaitLimit,
     WaitProgress,
 )
 
@@ -34,6 +36,10 @@ class Rate(msgspec.Struct, frozen=True):
         kept = [sample for sample in self.samples if sample[0] > begin_s]
         return Rate((*old[-1:], *kept, (now_s, bytes_done)))
 
+    def moved(self) -> bool:
+        """Whether the last two samples differ."""
+        return len(self.samples) > 1 and self.samples[-1][1] > self.samples[-2][1]
+
     def bytes_per_s(self) -> float | None:
         """None until two samples at different times are there, and when nothing moved."""
         if len(self.samples) < 2:
@@ -44,20 +50,19 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """The rate of every open session."""
+    """The rate of every open session, and what one node received in a second when data moved last."""
 
     by_session: Map[str, Rate] = Map()
+    newest_of_node: float | None = None
 
     def with_samples(self, image: Image, reports: ReportTable, now_s: float) -> "Rates":
-        sessions = image.topology.sessions()
-        return Rates(
-            Map(
-                {
-                    session: self.of(session).with_sample(now_s, bytes_done(reports, session))
-                    for session in sessions
-                }
-            )
-        )
+        found, newest = dict[str, Rate](), self.newest_of_node
+        for session in image.topology.sessions():
+            rate = self.of(session).with_sample(now_s, bytes_done(reports, session))
+            found[session], bytes_per_s = rate, rate.bytes_per_s()
+            if bytes_per_s is not None and rate.moved():
+                newest = bytes_per_s / len(reports_of(reports, session))
+        return Rates(Map(found), newest)
 
     def of(self, session: str) -> Rate:
         return self.by_session.get(session) or Rate()
@@ -77,43 +82,60 @@ def bytes_done(reports: ReportTable, session: str) -> int:
 
 
 def progress_of(
-    image: Image,
-    reports: ReportTable,
-    rates: Rates,
-    *,
-    term: int,
-    active: bool,
-    waits: tuple[Wait, ...],
+    seen: Observed, limits: Limits, rates: Rates, waits: tuple[Wait, ...], *, active: bool
 ) -> Progress:
     """How things stand."""
+    image = seen.image
+    shown = tuple(wait_progress(wait, seen, limits) for wait in waits)
     cleaning = [n for n in image.membership.normal().values() if n.cleanup_since]
     return Progress(
-        term=term,
+        term=image.topology.coordinator.term,
         active=active,
         version=image.topology.version,
         fence_version=image.topology.fence_version,
-        waits=tuple(WaitProgress(w.request_ids, w.what, _blockers(w)) for w in waits),
+        waits=shown,
         transitions=tuple(
-            _transition(transition, reports, rates, waits) for transition in image.topology.open()
+            _transition(transition, seen, rates, shown) for transition in image.topology.open()
         ),
         cleanups={
-            node.node_id: _node_progress(received)
+            node.node_id: _node_progress(received, seen.now_s)
             for node in cleaning
-            for received in reports_of(reports, node.cleanup_session()).values()
+            for received in reports_of(seen.reports, node.cleanup_session()).values()
         },
     )
 
 
+def wait_progress(wait: Wait, seen: Observed, limits: Limits) -> WaitProgress:
+    """A wait with its cause, since when it has been there, and when it ends by itself."""
+    why = explained(wait, seen, limits)
+    patience = wait.patience
+    return WaitProgress(
+        wait.request_ids,
+        wait.what,
+        tuple(_blocker(blocker, limits) for blocker in why.blockers),
+        wait.kind,
+        None if wait.since_s is None else max(0.0, seen.now_s - wait.since_s),
+        None if patience is None else _limit(patience, seen.now_s),
+        why.cause,
+        wait.other_request,
+    )
+
+
+def _limit(patience: Patience, now_s: float) -> WaitLimit:
+    left_s = max(0.0, patience.since_s + patience.limit_s - now_s)
+    return WaitLimit(left_s, patience.limit_s, patience.setting, patience.then)
+
+
 def _transition(
-    transition: Transition, reports: ReportTable, rates: Rates, waits: tuple[Wait, ...]
+    transition: Transition, seen: Observed, rates: Rates, waits: tuple[WaitProgress, ...]
 ) -> TransitionProgress:
-    received = reports_of(reports, transition.session)
+    received = reports_of(seen.reports, transition.session)
     total = sum(r.report.bytes_total for r in received.values())
     done = sum(r.report.bytes_done for r in received.values())
     bytes_per_s = rates.of(transition.session).bytes_per_s()
     ids = transition.request_ids()
     wait = next((w for w in waits if {*ids} & {*w.request_ids}), None)
-    wait = wait or next((w for w in waits if not w.request_ids), Wait((), ""))
+    wait = wait or next((w for w in waits if not w.request_ids), WaitProgress((), "", ()))
     return TransitionProgress(
         transition_id=transition.transition_id,
         request_ids=ids,
@@ -121,9 +143,9 @@ def _transition(
         state=transition.state,
         session=transition.session,
         going_back=transition.mark,
-        waiting_for=wait.what,
-        blockers=_blockers(wait),
-        nodes={node_id: _node_progress(r) for node_id, r in received.items()},
+        waiting_for=wait.waiting_for,
+        blockers=wait.blockers,
+        nodes={node_id: _node_progress(r, seen.now_s) for node_id, r in received.items()},
         bytes_done=done,
         bytes_total=total,
         bytes_per_s=bytes_per_s,
@@ -131,14 +153,13 @@ def _transition(
     )
 
 
-def _blockers(wait: Wait) -> tuple[BlockerAnswer, ...]:
-    return tuple(_blocker(blocker) for blocker in wait.blockers)
-
-
-def _blocker(blocker: Blocker) -> BlockerAnswer:
-    silent_for_s = blocker.silent_for_s
+def _blocker(blocker: Blocker, limits: Limits) -> BlockerAnswer:
+    silent_s = blocker.silent_for_s
     return BlockerAnswer(
-        blocker.node_id, blocker.why, None if silent_for_s == float("inf") else silent_for_s
+        blocker.node_id,
+        blocker.why,
+        None if silent_s == float("inf") else silent_s,
+        silent_s > limits.down_after_s,
     )
 
 
@@ -148,7 +169,7 @@ def _eta_s(missing_bytes: int, bytes_per_s: float | None) -> float | None:
     return None if bytes_per_s is None else missing_bytes / bytes_per_s
 
 
-def _node_progress(received: ReceivedReport) -> NodeProgress:
+def _node_progress(received: ReceivedReport, now_s: float) -> NodeProgress:
     report = received.report
     return NodeProgress(
         kind=report.kind,
@@ -157,4 +178,5 @@ def _node_progress(received: ReceivedReport) -> NodeProgress:
         bytes_total=report.bytes_total,
         keys_done=report.keys_done,
         error=report.error,
+        still_for_s=max(0.0, now_s - received.progress_at_s),
     )

@@ -9,10 +9,12 @@ anything moves: else who was left out could still be served.
 from enum import Enum
 
 from stele.coordinator.desk import Desk
+from stele.coordinator.knowledge import Patience
 from stele.domain.acks import Barrier, barrier, is_covered
 from stele.domain.topology.commands import AdvanceFence, Rollback
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.runtime.answers.coordinator import WaitKind
 
 
 class Settled(Enum):
@@ -35,13 +37,13 @@ def settle(desk: Desk) -> Settled:
             _exclude(desk, applied)
             desk.submit(AdvanceFence(desk.seen.term, topology.version))
             return Settled.NO
-        _wait(desk, f"version {topology.version} everywhere", applied)
+        _wait(desk, WaitKind.APPLIED, f"version {topology.version} everywhere", applied)
         return Settled.NO
     known = _barrier(desk, topology.fence_epoch)
     if known.complete or _enough(desk, known):
         _exclude(desk, known)
         return Settled.FENCED
-    _wait(desk, "the fence to be known", known)
+    _wait(desk, WaitKind.FENCED, f"the fence of version {topology.version} to be known", known)
     return Settled.NO
 
 
@@ -76,33 +78,48 @@ def _exclude(desk: Desk, found: Barrier) -> None:
         desk.remember(left_out=desk.memory.left_out | missed)
 
 
-def _wait(desk: Desk, what: str, found: Barrier) -> None:
+def _wait(desk: Desk, kind: WaitKind, what: str, found: Barrier) -> None:
     """The barrier waits, with names. What rests on nodes that are dead for good turns round while it can."""
-    desk.wait(what, found.blockers)
     blockers = [blocker.node_id for blocker in found.blockers]
+    desk.wait(kind, what, found.blockers, patience=_patience(desk, found))
     dead = desk.dead(blockers, desk.memory.since_s)
     if dead and not found.quorum:
-        for transition in desk.seen.image.topology.open():
-            _undo_what_waits(desk, transition, {*dead})
+        for transition in _to_undo(desk, {*dead}):
+            why = f"no quorum without the dead nodes {', '.join(sorted(dead))}"
+            blamed = tuple(s.request_id for s in transition.subjects if s.node_id in dead)
+            desk.submit(
+                Rollback(desk.seen.term, transition.transition_id, why, blamed),
+                transition.request_ids(),
+            )
 
 
-def _undo_what_waits(desk: Desk, transition: Transition, dead: set[str]) -> None:
-    """Undo a transition of this version when the dead alone make its quorums impossible."""
+def _patience(desk: Desk, found: Barrier) -> Patience | None:
+    """How long the barrier waits; none where it needs nodes that nobody can do without."""
+    since_s, limits = desk.memory.since_s, desk.limits
+    if found.quorum:
+        then = "a quorum is enough, and the others are fenced out"
+        return Patience(since_s, limits.barrier_patience_s, "STELE_BARRIER_PATIENCE_S", then)
+    down = {blocker.node_id for blocker in found.blockers if not desk.is_up(blocker.node_id)}
+    if not _to_undo(desk, down):
+        return None
+    then = "what has no quorum without them is undone"
+    return desk.patience_with_dead(since_s, then)
+
+
+def _to_undo(desk: Desk, dead: set[str]) -> list[Transition]:
+    """Transitions of this version, which can go back, of whom these nodes alone make a quorum impossible."""
+    if not dead:
+        return []
     image = desk.seen.image
-    operation = OPERATIONS[transition.kind]
-    state = operation.states[transition.state]
-    entered = transition.entered_version == image.topology.version
-    if transition.mark or state.on_failure is None or not entered:
-        return
     excluded = image.membership.excluded()
-    impossible = any(
-        not is_covered(replicas, replicas - dead - excluded, excluded)
-        for replicas in operation.touched(image, transition)
-    )
-    if impossible:
-        why = f"no quorum without the dead nodes {', '.join(sorted(dead))}"
-        blamed = tuple(s.request_id for s in transition.subjects if s.node_id in dead)
-        desk.submit(
-            Rollback(desk.seen.term, transition.transition_id, why, blamed),
-            transition.request_ids(),
+    return [
+        transition
+        for transition in image.topology.open()
+        if not transition.mark
+        and transition.entered_version == image.topology.version
+        and OPERATIONS[transition.kind].states[transition.state].on_failure is not None
+        and any(
+            not is_covered(replicas, replicas - dead - excluded, excluded)
+            for replicas in OPERATIONS[transition.kind].touched(image, transition)
         )
+    ]

@@ -8,6 +8,7 @@ from stele.domain.acks import Blocker
 from stele.domain.topology.commands import ServeRequest
 from stele.domain.topology.operations.base import Missing
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.runtime.answers.coordinator import WaitKind
 
 
 def serve(desk: Desk) -> None:
@@ -21,7 +22,8 @@ def serve(desk: Desk) -> None:
         if missing is None:
             desk.submit(ServeRequest(desk.seen.term, request.request_id, request.status), ids)
         else:
-            desk.wait(missing.what, _blockers(desk, missing), ids)
+            kind = WaitKind.WORK if missing.nodes else WaitKind.REST
+            desk.wait(kind, missing.what, _blockers(desk, missing), ids)
 
 
 def _blockers(desk: Desk, missing: Missing) -> tuple[Blocker, ...]:

@@ -8,11 +8,12 @@ from immutables import Map
 
 from stele.coordinator.desk import Desk, replace
 from stele.coordinator.exclusions import exclude
-from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
+from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, Steps
 from stele.coordinator.openings import openings
 from stele.coordinator.rounds import Settled, settle
 from stele.coordinator.served import serve
 from stele.coordinator.work import failure_of, forget_in_time, is_done, order_work
+from stele.domain.acks import Blocker
 from stele.domain.membership.facts import Node
 from stele.domain.names import OrderKind
 from stele.domain.topology.commands import (
@@ -25,6 +26,7 @@ from stele.domain.topology.commands import (
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import STEP_TIME_LIMIT_S
 from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers
+from stele.runtime.answers.coordinator import WaitKind
 
 __all__ = ["Limits", "Memory", "Observed", "Steps", "next_steps"]
 
@@ -37,7 +39,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     """
     desk = Desk(_at_this_round(memory, seen), seen, limits)
     if seen.image.topology.coordinator.term != seen.term:
-        desk.wait("another coordinator holds the term")
+        desk.wait(WaitKind.STANDBY, "another coordinator holds the term")
         return desk.steps()
     exclude(desk)
     settled = settle(desk)
@@ -66,6 +68,7 @@ def _at_this_round(memory: Memory, seen: Observed) -> Memory:
         since_s=seen.now_s,
         left_out=memory.left_out,
         looked_at_s=memory.looked_at_s,
+        met=memory.met,
         waits=Map({w: s for w, s in memory.waits.items() if w.partition(" ")[0] in waits}),
         next_index=memory.next_index,
         orders=Map({w: sent for w, sent in memory.orders.items() if w[2] in sessions}),
@@ -87,7 +90,8 @@ def _advance(desk: Desk, moves: tuple[Move, ...], settled: Settled) -> None:
         command = _what_is_taken(desk, whole)
         left_out = tuple(i for group in open_ if group not in command.open for i in group)
         if left_out:
-            desk.wait(f"another try to open{desk.why_refused(whole)}", requests=left_out)
+            what = f"another try to open{desk.why_refused(whole)}"
+            desk.wait(WaitKind.LOG, what, requests=left_out)
         ids = [t.request_ids() for t in _moved(desk, moves)]
         desk.submit(command, tuple(i for group in (*ids, *command.open) for i in group))
     elif fence:
@@ -127,7 +131,8 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
         if down:
             names = ", ".join(b.node_id for b in down)
             what = f"{names} to be up before reads move there"
-            desk.wait(what, down, transition.request_ids())
+            ids = transition.request_ids()
+            desk.wait(WaitKind.RECEIVERS, what, down, ids, _patience_with_dead(desk, transition))
             return _undo_if_dead(desk, transition)
     desk.waits_no_more(transition.transition_id)
     return True
@@ -140,14 +145,18 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
         _undo(desk, transition, f"{', '.join(excluded)} was declared dead", tuple(excluded))
         return False
     requests = transition.request_ids()
-    receivers = OPERATIONS[transition.kind].receivers(transition)
-    work = order_work(desk, OrderKind.STREAM, transition.session, requests[0], receivers)
+    operation = OPERATIONS[transition.kind]
+    receivers = operation.receivers(transition)
+    session, then = transition.session, "it is undone"
+    work = order_work(desk, OrderKind.STREAM, session, requests[0], receivers, then)
     if work.failure:
         _undo(desk, transition, work.failure + _who_is_down(desk), work.failed_nodes)
         return False
     if work.unfinished:
         what = f"stream by {', '.join(b.node_id for b in work.unfinished)}"
-        desk.wait(what, work.unfinished, requests)
+        dead = desk.down([*transition.nodes()]) if operation.subjects_work else ()
+        patience = _patience_with_dead(desk, transition) if dead else work.patience
+        desk.wait(WaitKind.STREAM, what, work.unfinished, requests, patience)
         if _is_overdue(desk, transition):
             limit = STEP_TIME_LIMIT_S.name
             _undo(desk, transition, f"its data took longer to move than {limit} allows", ())
@@ -159,12 +168,13 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
 def _have_all_done(desk: Desk, transition: Transition, kind: OrderKind) -> bool:
     """Every member that is not excluded has reported. Who failed is ordered again, as often as it takes."""
     requests, members = transition.request_ids(), [*desk.seen.image.membership.taking_part()]
-    work = order_work(desk, kind, transition.session, requests[0], members)
+    work = order_work(desk, kind, transition.session, requests[0], members, "it is ordered again")
     if not work.unfinished:
         return True
     down = {blocker.node_id: blocker for blocker in desk.down(members)}
     blockers = tuple(down.get(b.node_id, b) for b in work.unfinished)
-    desk.wait(f"{kind} by {', '.join(b.node_id for b in blockers)}", blockers, requests)
+    what = f"{kind} by {', '.join(b.node_id for b in blockers)}"
+    desk.wait(WaitKind.WORK, what, blockers, requests)
     return False
 
 
@@ -178,6 +188,11 @@ def _is_overdue(desk: Desk, transition: Transition) -> bool:
     """Its data has been moving for longer than the log allows a step."""
     since_s = desk.waiting_since(f"{transition.transition_id} {transition.entered_epoch}")
     return desk.seen.now_s - since_s > STEP_TIME_LIMIT_S.of(desk.seen.image.features.settings)
+
+
+def _patience_with_dead(desk: Desk, transition: Transition) -> Patience:
+    """How long a transition waits for its own nodes that are down."""
+    return desk.patience_with_dead(desk.waiting_since(transition.transition_id), "it is undone")
 
 
 def _undo_if_dead(desk: Desk, transition: Transition) -> bool:
@@ -223,9 +238,16 @@ def _clean_up_node(desk: Desk, node: Node) -> None:
     failure = failure_of(desk, work)
     if failure:
         forget_in_time(desk, work)
-        desk.wait(f"the next try to clean up: {failure}")
+        blockers = (Blocker(node.node_id, failure, desk.silent_for_s(node.node_id)),)
+        desk.wait(WaitKind.CLEANUP, f"the next try to clean up: {failure}", blockers)
     else:
         state = order_work(
-            desk, OrderKind.CLEANUP, node.cleanup_session(), node.request_id, [node.node_id]
+            desk,
+            OrderKind.CLEANUP,
+            node.cleanup_session(),
+            node.request_id,
+            [node.node_id],
+            "it is tried again later",
         )
-        desk.wait(f"cleanup by {node.node_id}", state.unfinished)
+        what = f"cleanup by {node.node_id}"
+        desk.wait(WaitKind.CLEANUP, what, state.unfinished, patience=state.patience)

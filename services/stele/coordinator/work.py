@@ -7,7 +7,7 @@ meanwhile.
 import msgspec
 
 from stele.coordinator.desk import Desk
-from stele.coordinator.knowledge import SentOrder
+from stele.coordinator.knowledge import Patience, SentOrder
 from stele.domain.acks import Blocker
 from stele.domain.messages import Order, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
@@ -20,12 +20,17 @@ class WorkState(msgspec.Struct, frozen=True):
     unfinished: tuple[Blocker, ...]
     failure: str
     failed_nodes: tuple[str, ...] = ()
+    patience: Patience | None = None
+    """With the one that has made no progress for longest."""
 
 
 def order_work(
-    desk: Desk, kind: OrderKind, session: str, request_id: str, nodes: list[str]
+    desk: Desk, kind: OrderKind, session: str, request_id: str, nodes: list[str], then: str
 ) -> WorkState:
-    """Order the work of every node under a session, again where it failed or was not heard of."""
+    """Order the work of every node under a session, again where it failed or was not heard of.
+
+    ``then`` is said to happen when one of them makes no progress for too long.
+    """
     seen, unfinished, failures = desk.seen, list[Blocker](), dict[str, str]()
     for node_id in nodes:
         work = (node_id, kind, session)
@@ -38,7 +43,10 @@ def order_work(
         if failure:
             failures[node_id] = failure
         _order(desk, work, request_id, received)
-    return WorkState(tuple(unfinished), next(iter(failures.values()), ""), tuple(failures))
+    last = [_last_progress_s(desk, (b.node_id, kind, session)) for b in unfinished]
+    patience = Patience(min(last), desk.limits.silence_s, "STELE_SILENCE_S", then) if last else None
+    failure = next(iter(failures.values()), "")
+    return WorkState(tuple(unfinished), failure, tuple(failures), patience)
 
 
 def is_done(desk: Desk, work: WorkKey) -> bool:
@@ -55,10 +63,17 @@ def failure_of(desk: Desk, work: WorkKey) -> str:
         return ""
     if sent.tries >= limits.attempts and received is not None and _has_failed(desk, sent, received):
         return f"{node_id} failed to {kind} {sent.tries} times: {received.report.error}"
-    last_s = sent.first_at_s if received is None else max(received.progress_at_s, sent.first_at_s)
-    if seen.now_s - last_s > limits.silence_s:
+    if seen.now_s - _last_progress_s(desk, work) > limits.silence_s:
         return f"{node_id} made no progress in {kind} for {limits.silence_s:g} s"
     return ""
+
+
+def _last_progress_s(desk: Desk, work: WorkKey) -> float:
+    """When it made progress last, or was ordered first; now, when it never was."""
+    sent, received = desk.memory.orders.get(work), desk.seen.reports.by_work.get(work)
+    if sent is None:
+        return desk.seen.now_s
+    return sent.first_at_s if received is None else max(received.progress_at_s, sent.first_at_s)
 
 
 def forget_in_time(desk: Desk, work: WorkKey) -> None:

@@ -9,9 +9,11 @@ from cyclopts import Parameter
 from stele.cli.client import Client
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.follow import follow
-from stele.cli.options import Change, Where
+from stele.cli.options import Change, Planning, Where
 from stele.cli.output import console
+from stele.cli.planning import show_plan
 from stele.cli.reading import Reading
+from stele.cli.restored import restored
 from stele.domain.commands import (
     AnyCommand,
     Cancel,
@@ -23,6 +25,7 @@ from stele.domain.commands import (
     Remove,
     Replace,
 )
+from stele.domain.names import RequestStatus
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.position import Position
 
@@ -94,6 +97,26 @@ def join(
             host_id=known.host_id,
         )
         return submit_and_follow(client, change, command)
+
+
+def replace(
+    dead: str,
+    address: str,
+    *,
+    ignore: Ignore = (),
+    force: Force = False,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Have a new node take the place, the tokens and the data of one that is dead for good.
+
+    Args:
+        dead: The dead node.
+        address: The new node's http://host:port.
+        ignore: Another node that is dead for good; may be given several times.
+        force: Give up what only dead nodes have.
+    """
+    return join(address, replace=dead, ignore=ignore, force=force, change=change, where=where)
 
 
 def decommission(
@@ -197,6 +220,8 @@ def cancel(
 ) -> int:
     """Undo a request that is pending, or running before its point of no return.
 
+    It is followed to its end, and the placements are compared with those of before it began.
+
     Args:
         request: Its id, or the beginning of it.
     """
@@ -207,13 +232,24 @@ def cancel(
             f"cancelled at epoch {outcome.epoch}; request {target} is being undone",
             soft_wrap=True,
         )
-        if change.wait:
-            follow(client, target)
-        return Exit.OK
+        if not change.wait:
+            return Exit.OK
+        follow(client, target)
+        ended = Reading(client).request(target).request
+        if ended.status is not RequestStatus.CANCELLED:
+            return Exit.OK
+        proof = restored(client, ended)
+        console().print(proof.text(), soft_wrap=True)
+        return Exit.FAILED if proof.differing else Exit.OK
 
 
 def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> int:
-    """Submit topology requests, say the id of each before anything else, and follow them if asked to."""
+    """Submit topology requests, say the id of each before anything else, and follow them if asked to.
+
+    A change that is only planned is shown instead.
+    """
+    if isinstance(change, Planning):
+        return max(show_plan(client, command, change) for command in commands)
     out = console()
     envelopes = [change.envelope(command) for command in commands]
     for envelope in envelopes:

@@ -1,29 +1,27 @@
-"""``stele why``: what each request waits for, who holds it up and since when, and what can be done."""
+"""``stele why``: what each request waits for, who is the cause and since when, and what can be done."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.text import Text
 
 from stele.cli.commands.requests import what
+from stele.cli.explain import after_failure, explain
 from stele.cli.optional import ask
 from stele.cli.options import Json, Where
-from stele.cli.output import console, duration, print_value_as_json, size
+from stele.cli.output import console, duration, print_value_as_json
 from stele.cli.reading import Reading
 from stele.domain.names import UNFINISHED, ReportStatus, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Keyspace
 from stele.domain.topology.facts import TransitionSummary
-from stele.domain.topology.operations.table import OPERATIONS
-from stele.runtime.answers.coordinator import BlockerAnswer, Progress, WaitProgress
+from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
-from stele.runtime.answers.session_guard import BarrierView
 
-IS_DOWN = "is down"
-SILENT_S = 5.0
-"""A node that was not heard for longer should be looked after."""
+NEWEST = 3
+"""So many finished requests are shown when nothing is under way."""
 Line = tuple[str, str]
 """Text and style."""
 
@@ -33,7 +31,8 @@ def why(
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """Why a request does not go on: what it waits for, which nodes hold it up and since when, what to do.
+    """Why a request does not go on: what it waits for and since when, which node is the cause, how long it
+    will go on waiting by which setting, and what to do.
 
     Args:
         request_id: One request, or the beginning of its id; without it, all that are unfinished.
@@ -46,49 +45,49 @@ def why(
             if request_id is None
             else [reading.find(request_id)]
         )
-        keyspaces = reading.keyspaces() if any(r.keyspace_id for r in requests) else []
+        finished = [] if requests else reading.requests()[-NEWEST:]
+        shown = [*requests, *finished]
+        keyspaces = reading.keyspaces() if any(r.keyspace_id for r in shown) else []
         progress = ask(client, "coordinator", "/v1/progress", Progress)
-        barrier = ask(client, "session-guard", "/v1/barrier", BarrierView)
     if json.as_json:
+        why_ = {r.request_id: [*_sentences(r, topology, progress)] for r in requests}
         print_value_as_json(
             {
                 "epoch": topology.epoch,
                 "requests": requests,
                 "transitions": topology.transitions,
                 "progress": progress,
-                "barrier": barrier,
+                "why": why_,
             }
         )
         return
     out = console()
-    for text, style in _story(topology, requests, keyspaces, progress, barrier):
+    for text, style in _story(topology, requests, finished, keyspaces, progress):
         out.print(Text(text, style=style), soft_wrap=True)
 
 
 def _story(
     topology: TopologyAnswer,
     requests: list[Request],
+    finished: list[Request],
     keyspaces: list[Keyspace],
     progress: Progress | None,
-    barrier: BarrierView | None,
 ) -> Iterator[Line]:
-    unfinished = [request for request in requests if request.status in UNFINISHED]
     for request in requests:
-        transition = _transition_of(topology, request)
-        yield from _head(request, transition, keyspaces)
-        if request in unfinished and progress is not None:
-            yield from _waits(request, transition, progress, barrier)
+        yield from _head(request, _transition_of(topology, request), keyspaces)
+        for sentence in _sentences(request, topology, progress):
+            yield f"  {sentence}", "cyan" if sentence.startswith("do: ") else ""
     if not requests:
-        yield "Nothing is under way.", ""
+        yield "Nothing to do: no request is pending or running.", ""
+        yield from (_last(request, keyspaces) for request in finished)
         yield from _cleanups(progress)
+    unfinished = any(request.status in UNFINISHED for request in requests)
     if progress is None and unfinished:
         yield "No coordinator answers: nothing moves on until one does.", "red"
         yield "  do: `stele stack status` shows the processes; start a coordinator.", ""
     elif progress is not None and not progress.active and unfinished:
         holder = topology.coordinator.holder or "nobody"
         yield f"The coordinator that answers is on standby; {holder} holds the term.", "yellow"
-    if barrier is None and unfinished:
-        yield "session-guard does not answer: since when nodes hold a barrier up is unknown.", "red"
 
 
 def _head(
@@ -110,66 +109,21 @@ def _head(
             yield f"  it goes back: {transition.mark}", "yellow"
 
 
-def _waits(
-    request: Request,
-    transition: TransitionSummary | None,
-    progress: Progress,
-    barrier: BarrierView | None,
-) -> Iterator[Line]:
-    wait = progress.wait_of(request.request_id)
-    if wait is not None:
-        yield f"  waits for {wait.waiting_for}", ""
-    work = progress.of_request(request.request_id)
-    if work is not None:
-        for node_id, node in work.nodes.items():
-            error = f": {node.error}" if node.error else ""
-            done = f"{size(node.bytes_done)} of {size(node.bytes_total)}"
-            yield f"  {node_id} {node.kind} {node.status}, {done}{error}", ""
-        if work.bytes_total and work.eta_s is not None:
-            yield f"  about {duration(work.eta_s)} to go", ""
-    blockers = () if wait is None else wait.blockers
-    since = {} if barrier is None else {b.node_id: b.blocking_for_s for b in barrier.blockers}
-    for blocker in blockers:
-        yield f"  {_blocker(blocker, since.get(blocker.node_id))}", ""
-    if barrier is not None and not barrier.complete and wait is not None and not wait.request_ids:
-        enough = "a quorum has" if barrier.quorum else "not even a quorum has"
-        yield f"  {enough} acknowledged version {barrier.version}", ""
-    yield f"  do: {advice(request, transition, wait)}", "cyan"
+def _sentences(
+    request: Request, topology: TopologyAnswer, progress: Progress | None
+) -> Iterator[str]:
+    """Why it does not go on; or what to do when it has failed."""
+    if request.status in UNFINISHED:
+        if progress is not None:
+            yield from explain(request, _transition_of(topology, request), progress)
+    elif request.status is RequestStatus.FAILED:
+        yield f"do: {after_failure(request)}"
 
 
-def _blocker(blocker: BlockerAnswer, blocking_for_s: float | None) -> str:
-    since = "" if blocking_for_s is None else f", for {duration(blocking_for_s)}"
-    heard = blocker.silent_for_s
-    last = "never heard" if heard is None else f"last heard {duration(heard)} ago"
-    return f"held up by {blocker.node_id}: {blocker.why}{since}; {last}"
-
-
-def advice(
-    request: Request, transition: TransitionSummary | None, wait: WaitProgress | None
-) -> str:
-    """What the operator can do about it."""
-    undo = f"`stele cancel {request.request_id}`"
-    down = [b.node_id for b in (() if wait is None else wait.blockers) if _is_silent(b)]
-    start = f"start {', '.join(down)}" if down else ""
-    if request.status is RequestStatus.PENDING:
-        if down:
-            return f"{start}, or withdraw the request: {undo}. A node that stays down ends it."
-        return f"nothing, it starts when there is room; {undo} withdraws it"
-    if not _can_be_undone(transition):
-        return f"{start or 'wait'}; it is past its point of no return and cannot be undone"
-    return f"{start}, or undo it: {undo}" if down else f"wait, or undo it: {undo}"
-
-
-def _is_silent(blocker: BlockerAnswer) -> bool:
-    heard = blocker.silent_for_s
-    return blocker.why == IS_DOWN or heard is None or heard > SILENT_S
-
-
-def _can_be_undone(transition: TransitionSummary | None) -> bool:
-    if transition is None:
-        return True
-    state = OPERATIONS[transition.kind].states[transition.state]
-    return state.on_failure is not None and not transition.mark
+def _last(request: Request, keyspaces: list[Keyspace]) -> Line:
+    error = f": {request.error}" if request.error else ""
+    end = f"{request.status} at epoch {request.finished_epoch}{error}"
+    return f"  last: {what(request, keyspaces)}, {end}", "dim"
 
 
 def _transition_of(topology: TopologyAnswer, request: Request) -> TransitionSummary | None:
@@ -179,6 +133,9 @@ def _transition_of(topology: TopologyAnswer, request: Request) -> TransitionSumm
 
 def _cleanups(progress: Progress | None) -> Iterator[Line]:
     cleanups = {} if progress is None else progress.cleanups
-    running: Sequence[str] = [n for n, c in cleanups.items() if c.status == ReportStatus.RUNNING]
-    for node_id in running:
-        yield f"  {node_id} deletes data that is not its own any more; nothing waits for it", "dim"
+    for node_id, cleanup in cleanups.items():
+        if cleanup.status == ReportStatus.RUNNING:
+            yield (
+                f"  {node_id} deletes data that is not its own any more; nothing waits for it",
+                "dim",
+            )

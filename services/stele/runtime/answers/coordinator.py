@@ -1,18 +1,61 @@
-"""Answers of the coordinator: how far each transition is, what is waited for, and on whom."""
+"""Answers of the coordinator: how far each transition is, what is waited for, and what a command would do."""
+
+from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
+from stele.domain.base import Rejection
+from stele.domain.topology.operations.commands import OperationCommand
+from stele.domain.topology.preflight import Preflight
+
+
+class WaitKind(StrEnum):
+    """What sort of thing is waited for."""
+
+    LOG = "log"
+    """A command of the coordinator's that the log does not show yet."""
+    STANDBY = "standby"
+    """This coordinator does not act."""
+    COMPANY = "company"
+    """Others that have just asked for the same, and may go with it."""
+    MEMBERS = "members"
+    """Nodes without which it does not start."""
+    SILENCE = "silence"
+    """A sign of life of nodes that are said to be dead."""
+    LIVES = "lives"
+    """Nodes that are said to be dead, and are heard."""
+    ROOM = "room"
+    """Ranges that another request is moving."""
+    APPLIED = "applied"
+    """Nodes that must have applied a version."""
+    FENCED = "fenced"
+    """Nodes that must know that the older versions are fenced."""
+    RECEIVERS = "receivers"
+    """Nodes to which reads are about to move."""
+    STREAM = "stream"
+    WORK = "work"
+    """Nodes each of which must do a piece of work and report it."""
+    REST = "rest"
+    """What goes on anyway, and is soon over."""
+    CLEANUP = "cleanup"
+    """Deletion of data, which holds up nobody."""
+
 
 class BlockerAnswer(msgspec.Struct, frozen=True):
-    """A node that something waits for; ``silent_for_s`` is None when it was never heard."""
+    """A node that something waits for; ``silent_for_s`` is None when it was never heard.
+
+    It ``is_down`` when it was silent for longer than the coordinator's limit.
+    """
 
     node_id: str
     why: str
     silent_for_s: float | None = None
+    is_down: bool = False
 
 
 class NodeProgress(msgspec.Struct, frozen=True):
-    """One node's newest report of the work of a session."""
+    """One node's newest report of the work of a session; ``still_for_s``: so long it has not got on."""
 
     kind: str
     status: str
@@ -20,6 +63,7 @@ class NodeProgress(msgspec.Struct, frozen=True):
     bytes_total: int
     keys_done: int
     error: str
+    still_for_s: float | None = None
 
 
 class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,12 +86,31 @@ class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):
     eta_s: float | None
 
 
+class WaitLimit(msgspec.Struct, frozen=True):
+    """A wait ends in ``left_s``, by a setting of the coordinator's (empty: fixed), and what happens then."""
+
+    left_s: float
+    limit_s: float
+    setting: str
+    then: str
+
+
 class WaitProgress(msgspec.Struct, frozen=True):
-    """What is waited for, and on whom; ``request_ids`` is empty for what holds up everybody."""
+    """What is waited for, and on whom; ``request_ids`` is empty for what holds up everybody.
+
+    ``cause`` is the node without which nobody would wait, empty when there is none or it is not known; it is
+    the first of the blockers. ``other_request`` has what is waited for. ``waited_s`` counts from when the
+    coordinator that answers met the wait. Without a ``limit`` no setting ends it.
+    """
 
     request_ids: tuple[str, ...]
     waiting_for: str
     blockers: tuple[BlockerAnswer, ...]
+    kind: WaitKind = WaitKind.STANDBY
+    waited_s: float | None = None
+    limit: WaitLimit | None = None
+    cause: str = ""
+    other_request: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,5 +131,59 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     def wait_of(self, request_id: str) -> WaitProgress | None:
         """What a request waits for: its own wait, or else what holds up everybody."""
         own = (wait for wait in self.waits if request_id in wait.request_ids)
-        common = (wait for wait in self.waits if not wait.request_ids)
+        everybody = (wait for wait in self.waits if not wait.request_ids)
+        common = (wait for wait in everybody if wait.kind is not WaitKind.CLEANUP)
         return next(own, None) or next(common, None)
+
+
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command for an operation, as ``POST /v1/commands`` of metadata-log takes it; nothing of it is done.
+
+    ``bytes_per_s`` is what a node receives, when it is not to be the rate that was measured last.
+    """
+
+    command: OperationCommand
+    request_id: str = ""
+    actor: str = ""
+    reason: str = ""
+    origin: str = ""
+    log_id: str = ""
+    bytes_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
+class Verdict(StrEnum):
+    """What becomes of the request at first."""
+
+    STARTS = "starts"
+    WAITS = "waits"
+    FAILS = "fails"
+
+
+class PlannedStream(msgspec.Struct, frozen=True):
+    """What a node must receive, and how long that takes; None where it is not known."""
+
+    node_id: str
+    share: float
+    size_bytes: int | None
+    duration_s: float | None
+
+
+class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command would do if it were sent now, in the light of ``epoch``.
+
+    ``wait`` is the first thing that it waits for, ``failure`` what the coordinator would end it with.
+    ``held_bytes`` are of the nodes that were asked; sizes are estimates from them, as if all ranges of all
+    keyspaces held the same.
+    """
+
+    epoch: int
+    state_id: str
+    plan: Preflight
+    verdict: Verdict
+    wait: WaitProgress | None = None
+    failure: Rejection | None = None
+    held_bytes: dict[str, int] = {}
+    bytes_per_s: float | None = None
+    streams: tuple[PlannedStream, ...] = ()
+    size_bytes: int | None = None
+    duration_s: float | None = None

@@ -1,0 +1,62 @@
+"""``stele plan ...``: the commands for operations, with their own arguments, but nothing is done.
+
+Each subcommand is the command itself with the options of a plan in place of those of a change.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from cyclopts import App
+
+from stele.cli.commands import keyspace, topology
+from stele.cli.options import Planning, PlanOptions
+
+COMMANDS: dict[str, Callable[..., int]] = {
+    "join": topology.join,
+    "replace": topology.replace,
+    "decommission": topology.decommission,
+    "move": topology.move,
+    "rebuild": topology.rebuild,
+    "remove": topology.remove,
+    "exclude": topology.exclude,
+    "drop-keyspace": keyspace.drop,
+}
+
+app = App(name="plan", help="What a command would do, whether it can, and how long it would take.")
+
+
+def planned(command: Callable[..., int]) -> Callable[..., int]:
+    """The command with ``plan`` options for its ``change``."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [
+        parameter.replace(name="plan", annotation=PlanOptions, default=PlanOptions())
+        if parameter.name == "change"
+        else parameter
+        for parameter in signature.parameters.values()
+    ]
+
+    shown = signature.replace(parameters=parameters)
+
+    def run(*values: Any, **more: Any) -> int:
+        given = shown.bind(*values, **more).arguments
+        options: PlanOptions = given.pop("plan", PlanOptions())
+        bound = signature.bind_partial()
+        bound.arguments.update(given)
+        bound.arguments["change"] = Planning(
+            as_json=options.as_json, bytes_per_s=options.bytes_per_s
+        )
+        bound.apply_defaults()
+        return command(*bound.args, **bound.kwargs)
+
+    run.__doc__ = command.__doc__
+    run.__name__ = command.__name__
+    run.__signature__ = shown  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": int}
+    return run
+
+
+for name, each in COMMANDS.items():
+    app.command(planned(each), name=name)

@@ -1,0 +1,157 @@
+"""A plan in tables: what a command would do, whether it can, how much it moves and how long that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from stele.cli.client import Client, decode, refusal_of
+from stele.cli.explain import waiting_line
+from stele.cli.options import Planning
+from stele.cli.output import (
+    console,
+    duration,
+    joined,
+    percent,
+    print_json,
+    size,
+    table,
+)
+from stele.domain.commands import AnyCommand, Rejection
+from stele.domain.topology.preflight import PlannedPlacement, PlannedStep, Preflight
+from stele.runtime.answers.coordinator import PlanAnswer, PlannedStream, Verdict
+
+UNKNOWN = "unknown"
+
+
+def show_plan(client: Client, command: AnyCommand, planning: Planning) -> int:
+    """Print what a command would do. Exit status 1 when it would fail. Raises CliError when it is refused."""
+    body = {"command": command, "actor": planning.actor, "bytes_per_s": planning.bytes_per_s}
+    answer = client.post("coordinator", "/v1/plan", body)
+    if not answer.is_success:
+        raise refusal_of(answer)
+    found = decode(answer.content, PlanAnswer)
+    if planning.as_json:
+        print_json(answer.content)
+    else:
+        out = console()
+        for part in _parts(found):
+            out.print(part, soft_wrap=isinstance(part, Text))
+    return 1 if found.verdict is Verdict.FAILS else 0
+
+
+def _parts(found: PlanAnswer) -> Iterator[RenderableType]:
+    plan = found.plan
+    what = " ".join((plan.request.kind, plan.request.node_id or joined(plan.request.dead_nodes)))
+    yield Text(f"plan of {what.rstrip()} at epoch {found.epoch}; nothing is done", style="bold")
+    yield from _verdict(found)
+    if plan.excludes:
+        yield Text(f"declares dead for good: {joined(plan.excludes)}", style="yellow")
+    for concern in plan.concerns:
+        part = percent(concern.share, 1)
+        yield Text(
+            f"mind: {concern.message} ({part} of placement {concern.placement})", style="red"
+        )
+    if plan.steps:
+        yield _steps(plan.steps)
+    yield from map(_placement, plan.placements)
+    if plan.placements:
+        yield _shares(plan)
+    if found.streams:
+        yield _streams(found.streams, plan)
+        yield Text(_total(found))
+
+
+def _verdict(found: PlanAnswer) -> Iterator[Text]:
+    match found.verdict:
+        case Verdict.STARTS:
+            yield Text("it would start at once", style="green")
+        case Verdict.WAITS:
+            assert found.wait is not None
+            yield Text(f"it {waiting_line(found.wait, 'would wait')}", style="yellow")
+        case Verdict.FAILS:
+            yield Text(f"it would fail: {_words(found.failure)}", style="red")
+    refusal = found.plan.refusal
+    if refusal is not None and found.verdict is not Verdict.FAILS:
+        yield Text(f"no room now: {_words(refusal)}", style="yellow")
+    if found.plan.steps and not found.plan.alone:
+        yield Text(
+            "others are under way or waiting: it is planned anew when it starts", style="dim"
+        )
+
+
+def _words(rejection: Rejection | None) -> str:
+    return "" if rejection is None else f"{rejection.message} {rejection.hint}".rstrip()
+
+
+def _steps(steps: tuple[PlannedStep, ...]) -> Table:
+    shown = table("steps", "step", "streams", "can be cancelled")
+    for step in steps:
+        undo = "yes" if step.can_be_undone else "no"
+        shown.add_row(step.state, "yes" if step.streams else "", undo)
+    return shown
+
+
+def _placement(placement: PlannedPlacement) -> Text:
+    names = ", ".join(placement.keyspaces)
+    return Text(
+        f"placement {placement.placement} ({names}): {placement.changing} ranges change,"
+        f" {percent(placement.changing_share, 1)} of the ring; it has {placement.ranges} now"
+    )
+
+
+def _shares(plan: Preflight) -> Table:
+    """Of the ring, how much each node and each rack holds: 100 % is one copy of everything."""
+    columns = ("placement", "of", "before", "after")
+    shown = table("copies held", *columns, right=("before", "after"))
+    for placement in plan.placements:
+        for name, share in (*placement.racks.items(), *placement.nodes.items()):
+            style = "bold" if share.before != share.after else ""
+            before, after = _copies(share.before), _copies(share.after)
+            shown.add_row(placement.placement, name, before, after, style=style)
+    return shown
+
+
+def _copies(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _streams(streams: tuple[PlannedStream, ...], plan: Preflight) -> Table:
+    columns = ("node", "ranges", "of the ring", "from", "bytes", "takes")
+    shown = table("streams", *columns, right=("ranges", "of the ring", "bytes", "takes"))
+    for stream in streams:
+        gains = [gain for gain in plan.gains if gain.node_id == stream.node_id]
+        sources = {
+            f"{gain.needed} of {joined(gain.sources)}" if gain.needed < len(gain.sources)
+            else joined(gain.sources)
+            for gain in gains
+        }  # fmt: skip
+        shown.add_row(
+            stream.node_id,
+            str(sum(gain.ranges for gain in gains)),
+            _copies(stream.share),
+            "; ".join(sorted(sources)),
+            _bytes(stream.size_bytes),
+            _time(stream.duration_s),
+        )
+    return shown
+
+
+def _total(found: PlanAnswer) -> str:
+    rate = found.bytes_per_s
+    by = "no rate was measured yet" if rate is None else f"{size(rate)}/s a node"
+    return (
+        f"to move: {_bytes(found.size_bytes)}; it takes {_time(found.duration_s)} ({by});"
+        f" estimated from what {len(found.held_bytes)} nodes hold"
+    )
+
+
+def _bytes(size_bytes: int | None) -> str:
+    return UNKNOWN if size_bytes is None else f"about {size(size_bytes)}"
+
+
+def _time(duration_s: float | None) -> str:
+    return UNKNOWN if duration_s is None else f"about {duration(duration_s)}"

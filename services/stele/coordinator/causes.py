@@ -1,0 +1,96 @@
+"""Who is the cause of a wait: a source that hangs, before the receiver that waits for its data."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from stele.coordinator.knowledge import Limits, Observed, Wait
+from stele.domain.acks import Blocker
+from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.reports import ReceivedReport
+from stele.domain.ring.transition import stream_sources
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import declared_dead
+from stele.runtime.answers.coordinator import WaitKind
+
+ON_NODES = (WaitKind.MEMBERS, WaitKind.LIVES, WaitKind.RECEIVERS, WaitKind.APPLIED, WaitKind.FENCED)
+"""Kinds of waits whose blockers are the cause, each for itself."""
+
+
+class Explained(msgspec.Struct, frozen=True):
+    """Whom a wait is held up by, the cause first; no ``cause`` where there is none, or none is known."""
+
+    blockers: tuple[Blocker, ...]
+    cause: str = ""
+
+
+def explained(wait: Wait, seen: Observed, limits: Limits) -> Explained:
+    """The blockers of a wait in the order in which they should be looked after."""
+    if wait.kind is WaitKind.STREAM:
+        return _streaming(wait, seen, limits)
+    silent_first = sorted(wait.blockers, key=lambda b: -b.silent_for_s)
+    if wait.kind in ON_NODES and silent_first:
+        return Explained(tuple(silent_first), silent_first[0].node_id)
+    return Explained(wait.blockers)
+
+
+def _streaming(wait: Wait, seen: Observed, limits: Limits) -> Explained:
+    """A receiver that gets on is nobody's fault; one that does not may have a source that is down."""
+    transition = seen.image.topology.of_request(wait.request_ids[0])
+    if transition is None:
+        return Explained(wait.blockers)
+    stalled = [b for b in wait.blockers if _is_stalled(transition, b.node_id, seen, limits)]
+    if not stalled:
+        return Explained(wait.blockers)
+    found = {blocker.node_id: blocker for blocker in _sources(transition, stalled, seen, limits)}
+    rest = [b for b in (*stalled, *wait.blockers) if b.node_id not in found]
+    blockers = (*found.values(), *dict.fromkeys(rest))
+    return Explained(blockers, blockers[0].node_id)
+
+
+def report_of(transition: Transition, node_id: str, seen: Observed) -> ReceivedReport | None:
+    """The newest report of a node's streaming for a transition."""
+    return seen.reports.by_work.get((node_id, OrderKind.STREAM, transition.session))
+
+
+def _is_stalled(transition: Transition, node_id: str, seen: Observed, limits: Limits) -> bool:
+    """It was down, has failed, or has got no data for longer than an order takes to be sent again."""
+    received = report_of(transition, node_id, seen)
+    if seen.acks.silent_for_s(node_id, seen.now_s) > limits.down_after_s:
+        return True
+    if received is None:
+        return False
+    failed = received.report.status is ReportStatus.FAILED
+    return failed or seen.now_s - received.progress_at_s > limits.resend_s
+
+
+def _sources(
+    transition: Transition, stalled: list[Blocker], seen: Observed, limits: Limits
+) -> Iterator[Blocker]:
+    """Sources of those who get no data that are down, whoever has been silent longest first."""
+    requests = (seen.image.request(request_id) for request_id in transition.request_ids())
+    excluded = seen.image.membership.excluded() | declared_dead(r for r in requests if r)
+    silent_s = {
+        node_id: seen.acks.silent_for_s(node_id, seen.now_s)
+        for node_id in seen.image.membership.taking_part()
+    }
+    down = {node_id: s for node_id, s in silent_s.items() if s > limits.down_after_s}
+    waiting = {b.node_id for b in stalled if b.node_id not in down}
+    for source in sorted(down, key=lambda node_id: -down[node_id]):
+        served = sorted(_served_by(source, transition, waiting, excluded))
+        if served:
+            yield Blocker(source, f"is down, and gives {', '.join(served)} no data", down[source])
+
+
+def _served_by(
+    source: str, transition: Transition, waiting: set[str], excluded: frozenset[str]
+) -> set[str]:
+    """Who of those that wait must get ranges from this source, or may."""
+    return {
+        node_id
+        for plan in transition.plans.values()
+        for row in plan.rows
+        if source in row.old
+        for node_id in row.coming()
+        if node_id in waiting and source in stream_sources(row, node_id, excluded)[0]
+    }

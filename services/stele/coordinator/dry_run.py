@@ -1,0 +1,156 @@
+"""A command that is asked about and not sent: what it would do, and whether it would start now.
+
+The coordinator takes its own next look at an image in which the request is pending, and reads there whether
+it would open it, wait, or end it; so what a plan says and what is done cannot differ.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Final
+
+import msgspec
+
+from stele.coordinator.knowledge import Limits, Memory, Observed, Steps
+from stele.coordinator.progress import wait_progress
+from stele.coordinator.steps import next_steps
+from stele.domain.acks import AckTable
+from stele.domain.base import Rejection
+from stele.domain.commands import Envelope, command_name
+from stele.domain.image import Image
+from stele.domain.messages import Ack
+from stele.domain.requests.commands import RejectRequest
+from stele.domain.ring.tokens import RING_SIZE
+from stele.domain.topology.commands import Advance, ExcludeDead
+from stele.domain.topology.preflight import Gain, Preflight, asked, preflight, tokens_held
+from stele.runtime.answers.coordinator import PlanAnswer, PlannedStream, Verdict, WaitKind
+
+ASKED_NODES: Final = 16
+"""So many sources at most are asked how much they hold: each reads all of its keys for the answer."""
+
+
+def dry_run(
+    memory: Memory, seen: Observed, limits: Limits, envelope: Envelope
+) -> PlanAnswer | Rejection:
+    """What the command would do, or the refusal of metadata-log. Sizes are left out, see ``with_sizes``."""
+    image = seen.image
+    pending = asked(image, envelope, seen.wall_ms)
+    if isinstance(pending, Rejection):
+        return pending
+    plan = preflight(image, pending)
+    found = PlanAnswer(
+        epoch=image.epoch, state_id=image.state_id.hex(), plan=plan, verdict=Verdict.STARTS
+    )
+    if not plan.has_plan:
+        return msgspec.structs.replace(found, verdict=Verdict.FAILS, failure=plan.refusal)
+    term = image.topology.coordinator.term
+    acks = _with_newcomers(seen, pending.image)
+    looked_at = msgspec.structs.replace(seen, image=pending.image, acks=acks, term=term)
+    return _judged(found, next_steps(memory, looked_at, limits), looked_at, limits)
+
+
+def _with_newcomers(seen: Observed, image: Image) -> AckTable:
+    """New nodes send nothing before the log knows them: they are taken to be up."""
+    acks = seen.acks
+    for node_id, node in image.membership.nodes.items():
+        if node_id not in seen.image.membership.nodes and node_id not in acks.by_node:
+            ack = Ack(
+                node_id=node_id,
+                boot_id="",
+                sequence=0,
+                epoch=0,
+                version=0,
+                fence_version=0,
+                oldest_version_in_use=0,
+                host_id=node.host_id,
+            )
+            acks = acks.with_ack(ack, seen.now_s)
+    return acks
+
+
+def _judged(found: PlanAnswer, steps: Steps, seen: Observed, limits: Limits) -> PlanAnswer:
+    """The answer with what the coordinator's look says of the request."""
+    request_id = found.plan.request.request_id
+    commands = [envelope.command for envelope in steps.commands]
+    for command in commands:
+        if isinstance(command, RejectRequest) and command.target == request_id:
+            failure = Rejection(command_name(command), command.why)
+            return msgspec.structs.replace(found, verdict=Verdict.FAILS, failure=failure)
+        excludes = isinstance(command, ExcludeDead) and command.target == request_id
+        opens = isinstance(command, Advance) and any(request_id in each for each in command.open)
+        if excludes or opens:
+            return found
+    waits = [w for w in steps.waits if w.kind not in (WaitKind.LOG, WaitKind.CLEANUP)]
+    own = (wait for wait in waits if request_id in wait.request_ids)
+    common = (wait for wait in waits if not wait.request_ids)
+    wait = next(own, None) or next(common, None)
+    if wait is None:
+        return found
+    shown = msgspec.structs.replace(wait_progress(wait, seen, limits), waited_s=None)
+    return msgspec.structs.replace(found, verdict=Verdict.WAITS, wait=shown)
+
+
+def largest_sources(plan: Preflight) -> list[str]:
+    """The nodes to ask how much they hold: those that give most."""
+    gives = Counter[str]()
+    for gain in plan.gains:
+        for source in gain.sources:
+            gives[source] += round(gain.share * RING_SIZE)
+    return [node_id for node_id, _ in gives.most_common(ASKED_NODES)]
+
+
+def with_sizes(
+    found: PlanAnswer, image: Image, held_bytes: Mapping[str, int], bytes_per_s: float | None
+) -> PlanAnswer:
+    """The answer with estimates of what is to be streamed, and of how long that takes.
+
+    ``held_bytes`` are by node, over all keyspaces; ``bytes_per_s`` is what one node receives.
+    """
+    copies = _copies_held(image)
+    density = {n: size / copies[n] for n, size in held_bytes.items() if copies[n]}
+    by_node = defaultdict[str, list[Gain]](list)
+    for gain in found.plan.gains:
+        by_node[gain.node_id].append(gain)
+    nodes = sorted({*by_node, *found.plan.receivers})
+    streams = tuple(
+        _stream(node_id, by_node[node_id], density, bytes_per_s)
+        if by_node[node_id] or not copies[node_id]
+        else PlannedStream(node_id, 0.0, None, None)  # streams again what it has
+        for node_id in nodes
+    )
+    sizes = [s.size_bytes for s in streams if s.size_bytes is not None]
+    times = [s.duration_s for s in streams if s.duration_s is not None]
+    known, timed = len(sizes) == len(streams), len(times) == len(streams)
+    return msgspec.structs.replace(
+        found,
+        held_bytes=dict(sorted(held_bytes.items())),
+        bytes_per_s=bytes_per_s,
+        streams=streams,
+        size_bytes=sum(sizes) if known else None,
+        duration_s=max(times, default=0.0) if timed else None,
+    )
+
+
+def _stream(
+    node_id: str, gains: list[Gain], density: Mapping[str, float], bytes_per_s: float | None
+) -> PlannedStream:
+    """All receivers stream at once, each from as many sources as it needs."""
+    share, size = 0.0, 0.0
+    known = True
+    for gain in gains:
+        share += gain.share
+        found = [density[source] for source in gain.sources if source in density]
+        known = known and (bool(found) or not gain.needed)
+        size += gain.share * gain.needed * (fmean(found) if found else 0.0)
+    if not known:
+        return PlannedStream(node_id, share, None, None)
+    time_s = size / bytes_per_s if bytes_per_s else None if size else 0.0
+    return PlannedStream(node_id, share, round(size), time_s)
+
+
+def _copies_held(image: Image) -> dict[str, float]:
+    """How many copies of the ring each node is read for, over all placements."""
+    held = Counter[str]()
+    for placement in image.ring.placements:
+        held.update(tokens_held(image.ring.placement(placement).rows))
+    return defaultdict[str, float](float, {n: tokens / RING_SIZE for n, tokens in held.items()})

@@ -1,0 +1,69 @@
+"""The OpenAPI document, built from the types that the coordinator decodes and answers with."""
+
+from typing import Any, Final
+
+import msgspec
+
+from stele.runtime.answers.coordinator import PlanAnswer, PlanRequest, Progress
+from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.position import Position
+from stele.runtime.http import Health
+
+Json = dict[str, Any]
+
+_TYPES: Final[tuple[type, ...]] = (Progress, PlanRequest, PlanAnswer, ErrorBody, Health, Position)
+_PLAN_ERRORS: Final = {
+    "400": "No JSON",
+    "409": "The command would be refused: why, and what to do",
+    "412": "The command is meant for another log",
+    "413": "The body is too long",
+    "422": "No command for an operation",
+    "503": "Not known yet who is up, or too many plans are being made: ask again",
+}
+
+
+def openapi() -> Json:
+    """OpenAPI 3.1."""
+    shapes, components = msgspec.json.schema_components(
+        _TYPES, ref_template="#/components/schemas/{name}"
+    )
+    schema: dict[type, Json] = dict(zip(_TYPES, shapes, strict=True))
+    health = {
+        "200": _answer("It is", schema[Health]),
+        "503": _answer("It is not, and why", schema[Health]),
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Stele coordinator",
+            "version": "1",
+            "description": "Carries out what is asked of the topology.",
+        },
+        "paths": {
+            "/v1/progress": {
+                "get": _get("What is waited for, and how far it is", schema[Progress])
+            },
+            "/v1/position": {"get": _get("Where this process stands", schema[Position])},
+            "/v1/plan": {"post": _plan(schema)},
+            "/healthz": {"get": {"summary": "Whether this process is well", "responses": health}},
+        },
+        "components": {"schemas": components},
+    }
+
+
+def _plan(schema: dict[type, Json]) -> Json:
+    errors = {status: _answer(why, schema[ErrorBody]) for status, why in _PLAN_ERRORS.items()}
+    body = {"required": True, "content": {"application/json": {"schema": schema[PlanRequest]}}}
+    return {
+        "summary": "What a command for an operation would do; nothing is done",
+        "requestBody": body,
+        "responses": {"200": _answer("The plan", schema[PlanAnswer]), **errors},
+    }
+
+
+def _get(summary: str, schema: Json) -> Json:
+    return {"summary": summary, "responses": {"200": _answer(summary, schema)}}
+
+
+def _answer(description: str, schema: Json) -> Json:
+    return {"description": description, "content": {"application/json": {"schema": schema}}}

@@ -1,0 +1,221 @@
+"""What a command for an operation would do, computed on an image and written nowhere (seed 001, planning).
+
+The command is decided as the metadata-log decides it, and its request planned as an opening plans it. What an
+image cannot know, who is up and how much data there is, is for others to add.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.commands import Envelope
+from stele.domain.decide import decide
+from stele.domain.evolve import apply_facts
+from stele.domain.image import Image
+from stele.domain.names import TransitionState
+from stele.domain.requests.facts import Request
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.tokens import RING_SIZE
+from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.topology.concerns import Concern, concerns_of, share_of, tokens_in
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import declared_dead
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.planning import plan_group
+
+
+class PlannedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A state that the operation goes through. Past the last one that can be undone it only goes forward."""
+
+    state: TransitionState
+    streams: bool
+    can_be_undone: bool
+
+
+class Gain(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranges of a placement that a node takes over, ``share`` of the ring, from ``needed`` of ``sources``."""
+
+    node_id: str
+    placement: str
+    ranges: int
+    share: float
+    sources: tuple[str, ...]
+    needed: int
+
+
+class Share(msgspec.Struct, frozen=True):
+    """How many copies of the ring, 1.0 being all of it, are held before and after."""
+
+    before: float
+    after: float
+
+
+class PlannedPlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """What changes in a placement: of its ``ranges`` so many, and copies by node and by dc/rack."""
+
+    placement: str
+    keyspaces: tuple[str, ...]
+    ranges: int
+    changing: int
+    changing_share: float
+    nodes: dict[str, Share]
+    racks: dict[str, Share]
+
+
+class Preflight(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command would do. ``refusal`` says why it has no plan, or no room now.
+
+    ``alone``: nothing else is open or asked for, so this is what happens; else it is planned anew then.
+    """
+
+    request: Request
+    alone: bool
+    tokens: dict[str, int] = {}
+    """How many tokens the operation's nodes have then, or had."""
+    excludes: tuple[str, ...] = ()
+    steps: tuple[PlannedStep, ...] = ()
+    receivers: tuple[str, ...] = ()
+    gains: tuple[Gain, ...] = ()
+    placements: tuple[PlannedPlacement, ...] = ()
+    concerns: tuple[Concern, ...] = ()
+    has_plan: bool = True
+    refusal: Rejection | None = None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """An image in which the request of a command is pending."""
+
+    image: Image
+    request: Request
+
+
+def asked(image: Image, envelope: Envelope, at_ms: int) -> Asked | Rejection:
+    """The image as it would be with this command for an operation, or the refusal that it would get."""
+    decision = decide(image, envelope, at_ms)
+    if isinstance(decision, Rejection):
+        return decision
+    after = apply_facts(image, decision)
+    request = after.request(envelope.request_id)
+    if request is None:
+        return Rejection(
+            "nothing_to_plan",
+            "The command is done by the epoch that decides it, and moves nothing.",
+            "Send it: there is nothing to wait for.",
+        )
+    return Asked(after, request)
+
+
+def preflight(before: Image, pending: Asked) -> Preflight:
+    """What carrying out the request alone would do, beside all that is open in ``before``."""
+    image, request = pending.image, pending.request
+    alone = not before.topology.transitions and not before.requests.unfinished()
+    dead = [image.membership.nodes[node_id] for node_id in request.dead_nodes]
+    found = Preflight(
+        request=request,
+        alone=alone,
+        excludes=tuple(node.node_id for node in dead if not node.excluded),
+    )
+    if OPERATIONS[request.kind].first is None:
+        return found
+    planned = plan_group(image, [request])
+    if planned.transition is None:
+        return msgspec.structs.replace(found, has_plan=False, refusal=planned.refusal)
+    return _described(found, image, planned.transition, planned.refusal)
+
+
+def _described(
+    found: Preflight, image: Image, transition: Transition, refusal: Rejection | None
+) -> Preflight:
+    dead = image.membership.excluded() | declared_dead([found.request])
+    plans = sorted(transition.plans.items())
+    return msgspec.structs.replace(
+        found,
+        tokens={subject.node_id: len(subject.tokens) for subject in transition.subjects},
+        steps=tuple(_steps(transition)),
+        receivers=tuple(OPERATIONS[transition.kind].receivers(transition)),
+        gains=tuple(
+            gain for name, plan in plans for gain in _gains(image, transition, name, plan, dead)
+        ),
+        placements=tuple(_placement(image, name, plan) for name, plan in plans),
+        concerns=concerns_of(image, transition, found.request, dead),
+        refusal=refusal,
+    )
+
+
+def _steps(transition: Transition) -> Iterator[PlannedStep]:
+    """The states of the way forward."""
+    states = OPERATIONS[transition.kind].states
+    name: TransitionState | None = transition.state
+    while name is not None:
+        state = states[name]
+        yield PlannedStep(
+            state=name, streams=state.streams, can_be_undone=state.on_failure is not None
+        )
+        name = state.on_success
+
+
+def _gains(
+    image: Image, transition: Transition, name: str, plan: TransitionPlan, dead: frozenset[str]
+) -> Iterator[Gain]:
+    """What each receiver pulls, be it that it gains it or that it is to have it again."""
+    operation = OPERATIONS[transition.kind]
+    ranges = defaultdict[tuple[str, tuple[str, ...], int], list[TransitionRow]](list)
+    for row in plan.rows:
+        for node_id in operation.receivers(transition):
+            found = operation.sources(image, transition, row, node_id, dead)
+            if found is not None:
+                sources, needed = found
+                ranges[node_id, sources, min(needed, len(sources))].append(row)
+    for (node_id, sources, needed), rows in sorted(ranges.items()):
+        yield Gain(
+            node_id=node_id,
+            placement=name,
+            ranges=len(rows),
+            share=share_of(rows),
+            sources=sources,
+            needed=needed,
+        )
+
+
+def _placement(image: Image, name: str, plan: TransitionPlan) -> PlannedPlacement:
+    placement = image.ring.placement(name)
+    before = tokens_held(placement.rows)
+    after = Counter(before)
+    for row in plan.rows:
+        for node_id in row.coming():
+            after[node_id] += tokens_in(row)
+        for node_id in row.leaving():
+            after[node_id] -= tokens_in(row)
+    return PlannedPlacement(
+        placement=name,
+        keyspaces=tuple(keyspace.name for keyspace in image.schema.using(name)),
+        ranges=len(placement),
+        changing=len(plan.rows),
+        changing_share=share_of(plan.rows),
+        nodes=_compared(before, after),
+        racks=_compared(_by_rack(image, before), _by_rack(image, after)),
+    )
+
+
+def tokens_held(rows: Iterable[RangeReplicas]) -> Counter[str]:
+    """How many positions of the ring each node is read for."""
+    found = Counter[str]()
+    for row in rows:
+        for node_id in row.reads:
+            found[node_id] += tokens_in(row)
+    return found
+
+
+def _by_rack(image: Image, held: Counter[str]) -> Counter[str]:
+    found = Counter[str]()
+    for node_id, tokens in held.items():
+        node = image.membership.nodes[node_id]
+        found[f"{node.dc}/{node.rack}"] += tokens
+    return found
+
+
+def _compared(before: Counter[str], after: Counter[str]) -> dict[str, Share]:
+    names = sorted({*before, *after})
+    return {name: Share(before[name] / RING_SIZE, after[name] / RING_SIZE) for name in names}

@@ -1,0 +1,124 @@
+"""``stele plan``: what it asks, and how the answer looks."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stele.cli.commands.plan import COMMANDS
+from stele.coordinator.dry_run import dry_run, with_sizes
+from stele.coordinator.knowledge import Observed
+from stele.domain.commands import AnyCommand, Leave, Remove
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.runtime.answers.coordinator import PlanAnswer
+from tests.cli.conftest import Server, Stele
+from tests.cli.test_changes import IDENTITY
+from tests.coordinator.test_preflight import envelope
+from tests.coordinator.test_preflight import joining as join_of
+from tests.coordinator.world import SimNode, World, three_nodes
+
+
+def answer_of(
+    world: World, command: AnyCommand, held: dict[str, int], rate: float | None
+) -> PlanAnswer:
+    """What a coordinator answers."""
+    world.nodes["a2"] = SimNode("a2")
+    world.pass_s(1)
+    brain = world.brain
+    seen = Observed(world.image, brain.acks, brain.reports, brain.term, world.now_s)
+    found = dry_run(brain.memory, seen, world.limits, envelope(command))
+    assert isinstance(found, PlanAnswer)
+    return with_sizes(found, world.image, held, rate)
+
+
+def sent(server: Server) -> dict[str, object]:
+    (asked,) = server.asked_for("/v1/plan")
+    found: dict[str, object] = msgspec.json.decode(asked.body)
+    return found
+
+
+def test_a_plan_shows_steps_ranges_copies_bytes_and_time(server: Server, stele: Stele) -> None:
+    server.answer("GET", "/v1/node", {**IDENTITY, "num_tokens": 2})
+    found = answer_of(three_nodes(rf=3), join_of("a2", "a"), {"a1": 10_000_000}, 1_000_000.0)
+    server.answer("POST", "/v1/plan", found)
+    ran = stele("plan", "join", server.url, "--rate", "1000000")
+    assert ran.exit_code == 0, ran.err
+    body = sent(server)
+    command = body["command"]
+    assert isinstance(command, dict)
+    assert (command["type"], command["node_id"]) == ("join", "n3")
+    assert body["bytes_per_s"] == 1_000_000
+    assert not server.asked_for("/v1/commands")
+    lines = [" ".join(line.split()) for line in ran.out.splitlines()]
+    share = f"{100 * found.streams[0].share:.1f} %"
+    changing = found.plan.placements[0].changing
+    for line in (
+        f"plan of join a2 at epoch {found.epoch}; nothing is done",
+        "it would start at once",
+        "write_both_read_old yes yes",
+        "write_both_read_new no",
+        f"placement dc1:3 (library): {changing} ranges change, {share} of the ring; it has 7 now",
+        "dc1:3 dc1/a 100.0 % 100.0 %",
+        f"dc1:3 a2 0.0 % {share}",
+    ):
+        assert line in lines, (line, ran.out)
+    (stream,) = (line for line in lines if line.startswith(f"a2 {changing} "))
+    assert stream.startswith(f"a2 {changing} {share} a1 about ")
+    assert lines[-1].startswith("to move: about ") and "1.0 MB/s a node" in lines[-1]
+
+
+def test_what_is_not_known_is_called_unknown(server: Server, stele: Stele) -> None:
+    server.answer("GET", "/v1/node", IDENTITY)
+    server.answer("POST", "/v1/plan", answer_of(three_nodes(), join_of("a2", "a"), {}, None))
+    ran = stele("plan", "join", server.url)
+    assert "to move: unknown; it takes unknown (no rate was measured yet)" in ran.out
+
+
+def test_a_plan_that_fails_says_why_and_what_to_do(server: Server, stele: Stele) -> None:
+    found = answer_of(three_nodes(rf=1), Remove(node_id="a1"), {}, None)
+    server.answer("POST", "/v1/plan", found)
+    ran = stele("plan", "remove", "a1")
+    assert ran.exit_code == 1
+    assert "it would fail: " in ran.out and "force" in ran.out
+    assert "declares dead for good: a1" in ran.out
+
+
+def test_a_refused_command_is_refused_with_its_hint(server: Server, stele: Stele) -> None:
+    refusal = {"code": "too_few_nodes", "message": "2 would remain.", "hint": "Add a node first."}
+    server.answer("POST", "/v1/plan", refusal, status=409)
+    ran = stele("plan", "decommission", "n1")
+    assert ran.exit_code == 1
+    assert " ".join(ran.err.split()) == "stele: 2 would remain. Add a node first."
+
+
+def test_a_plan_as_json_is_the_answer(server: Server, stele: Stele) -> None:
+    world = three_nodes(rf=2)
+    found = answer_of(world, Leave("c1"), {}, None)
+    server.answer("POST", "/v1/plan", found)
+    ran = stele("plan", "decommission", "c1", "--json")
+    assert msgspec.json.decode(ran.out, type=PlanAnswer) == found
+    assert sent(server)["command"] == {"type": "leave", "node_id": "c1"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_plan_takes_what_its_command_takes_but_for_the_options_of_a_change(
+    stele: Stele, name: str
+) -> None:
+    shown = stele("plan", name, "--help").out
+    assert "--rate" in shown and "--json" in shown and "--url" in shown
+    assert "--reason" not in shown and "--wait" not in shown
+
+
+def test_every_operation_has_a_command_that_can_be_planned(server: Server, stele: Stele) -> None:
+    """By what each subcommand sends: a new operation is to be planned too."""
+    server.answer("GET", "/v1/node", IDENTITY)
+    server.answer("POST", "/v1/plan", {"code": "no", "message": "No."}, status=409)
+    arguments = {
+        "join": [server.url],
+        "replace": ["n1", server.url],
+        "drop-keyspace": ["library"],
+    }
+    for name in COMMANDS:
+        stele("plan", name, *arguments.get(name, ["n1"]))
+    bodies = [msgspec.json.decode(asked.body) for asked in server.asked_for("/v1/plan")]
+    assert {body["command"]["type"] for body in bodies} == {*OPERATIONS}

@@ -1,0 +1,79 @@
+"""What is said to have been undone is compared with what was there before."""
+
+from __future__ import annotations
+
+from stele.cli.restored import differing_rows
+from stele.domain.commands import Cancel
+from stele.domain.names import TransitionState
+from stele.domain.ring.ranges import RangeReplicas
+from stele.runtime.answers.metadata_log import PlannedRow
+from tests.cli.conftest import Server, Stele, at, request, transition
+from tests.coordinator.stories import joining
+
+ACCEPTED = {"request_id": "x", "applied": True, "epoch": 8, "state_id": "00"}
+ROW = {"placement": "dc1:1", "start": 0, "end": 100, "old": ["n1"], "new": ["n3"]}
+
+
+def cancelled(server: Server, *rows: dict[str, object]) -> None:
+    """A cancelled join that had begun, and the placement at its end."""
+    ended = request("cancelled", started_epoch=6, finished_epoch=9, finished_at_ms=3_000)
+    moving = transition("write_both_read_old", "join-n3-1")
+    server.answer("GET", "/v1/requests", {**at(8), "requests": [ended]})
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    answer = {**at(9), "request": ended, "transition": moving}
+    server.answer("GET", "/v1/requests/join-n3-1", answer)
+    page = {**at(6), "transition": moving, "rows": [ROW]}
+    server.answer("GET", "/v1/transitions/join-n3-1", page)
+    placement = {"placement": "dc1:1", "keyspaces": ["library"], "ranges": len(rows), "rows": rows}
+    server.answer("GET", "/v1/placements", {**at(9), **placement})
+
+
+def row(start: int, end: int, reads: list[str], writes: list[str]) -> dict[str, object]:
+    return {"start": start, "end": end, "reads": reads, "writes": writes}
+
+
+LOW, HIGH = -(2**63), 2**63 - 1
+
+
+def test_a_cancel_ends_with_the_proof(server: Server, stele: Stele) -> None:
+    cancelled(server, row(LOW, LOW, ["n1"], ["n1"]))
+    ran = stele("cancel", "join-n3")
+    assert ran.exit_code == 0, ran.err
+    assert ran.out.splitlines()[-1] == (
+        "the placements are those of before: 1 ranges that it had to change compared at epoch 9"
+    )
+    assert server.asked_for("/v1/placements")[0].query["epoch"] == ["9"]
+    asked = [a.query.get("epoch") for a in server.asked_for("/v1/requests/join-n3-1")]
+    assert asked[-1] == ["6"], "as it was when it began"
+
+
+def test_a_cancel_that_left_something_fails(server: Server, stele: Stele) -> None:
+    cancelled(server, row(LOW, 50, ["n1"], ["n1"]), row(50, LOW, ["n1"], ["n1", "n3"]))
+    ran = stele("cancel", "join-n3")
+    assert ran.exit_code == 1
+    assert ran.out.splitlines()[-1] == "1 of 1 ranges are not as before it began"
+
+
+def test_a_request_that_had_not_begun_had_changed_nothing(server: Server, stele: Stele) -> None:
+    cancelled(server)
+    ended = request("cancelled", finished_epoch=9, finished_at_ms=3_000)
+    server.answers["GET", "/v1/requests/join-n3-1"].clear()
+    answer = {**at(9), "request": ended, "transition": None}
+    server.answer("GET", "/v1/requests/join-n3-1", answer)
+    ran = stele("cancel", "join-n3")
+    assert ran.out.splitlines()[-1] == "no range had changed its replicas"
+
+
+def test_what_the_domain_undoes_is_found_restored_and_what_is_under_way_is_not() -> None:
+    world = joining(TransitionState.WRITE_BOTH_READ_OLD, rf=2)
+    plans = world.transition("join-a2").plans
+    (name,) = plans
+    planned = [PlannedRow(name, r.start, r.end, r.old, r.new) for r in plans[name].rows]
+
+    def rows() -> tuple[RangeReplicas, ...]:
+        return world.image.ring.placement(name).rows
+
+    assert [*differing_rows(planned, rows())] == planned
+    assert world.apply(Cancel("join-a2")) is None
+    world.run()
+    assert planned and [*differing_rows(planned, rows())] == []

@@ -1,0 +1,137 @@
+"""What ``stele why`` prints of what the coordinator answers. Each wait's sentences: coordinator/test_why.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stele.cli.explain import Case, advice
+from stele.domain.requests.facts import Request
+from stele.domain.topology.facts import TransitionSummary
+from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
+from tests.cli.conftest import Server, Stele, at, cluster, request, transition
+from tests.cli.test_reads import IDLE, JOIN, PROGRESS, STREAMING, WORK, under_way
+
+SOURCE = {
+    "node_id": "n2",
+    "why": "is down, and gives n3 no data",
+    "silent_for_s": 8.0,
+    "is_down": True,
+}
+RECEIVER = {"node_id": "n3", "why": "stream: 1000000 of 4000000 bytes", "silent_for_s": 0.1}
+STALLED: dict[str, Any] = {
+    "request_ids": [JOIN],
+    "waiting_for": "stream by n3",
+    "blockers": [SOURCE, RECEIVER],
+    "kind": "stream",
+    "waited_s": 9.0,
+    "cause": "n2",
+    "limit": {
+        "left_s": 52.0,
+        "limit_s": 60.0,
+        "setting": "STELE_SILENCE_S",
+        "then": "it is undone",
+    },
+}
+
+
+def test_why_names_the_hung_source_since_when_until_when_and_what_to_do(
+    server: Server, stele: Stele
+) -> None:
+    work = PROGRESS["transitions"][0]  # type: ignore[index]
+    still = {**work, "nodes": {"n3": {**WORK, "keys_done": 3, "error": "", "still_for_s": 8.0}}}
+    still |= {"bytes_per_s": None, "eta_s": None}
+    under_way(server, {**PROGRESS, "waits": [STALLED], "transitions": [still]})
+    ran = stele("why", "join-n3")
+    assert ran.out.splitlines()[1:] == [
+        "  in write_both_read_old since epoch 6",
+        "  waits for 9.0 s for stream by n3; the cause is n2: is down, and gives n3 no data, last heard"
+        " 8.0 s ago; 52.0 s more at most (STELE_SILENCE_S is 60 s), then it is undone",
+        "  n3 stream running, 1.0 MB of 4.0 MB, no progress for 8.0 s",
+        "  how long it will take is unknown: no data has moved lately",
+        "  do: start n2; or, if dead for good, `stele exclude n2`, or undo it: `stele cancel join-n3-1`",
+    ]
+    assert ran.out.startswith("join n3 is running for ")
+    sentences = msgspec.json.decode(stele("why", "join-n3", "--json").out)["why"]
+    assert sentences[JOIN][0].startswith("waits for 9.0 s for stream by n3; the cause is n2")
+
+
+def test_why_shows_how_fast_it_goes(server: Server, stele: Stele) -> None:
+    under_way(server)
+    ran = stele("why")
+    assert "n3 stream running, 1.0 MB of 4.0 MB" in ran.out
+    assert "about 30.0 s to go at 100.0 kB/s" in ran.out
+
+
+def test_why_of_a_leave_of_a_dead_node_says_how_to_withdraw_it(
+    server: Server, stele: Stele
+) -> None:
+    dead = {"node_id": "n4", "why": "is down", "silent_for_s": 40.0, "is_down": True}
+    wait = {"request_ids": ["leave-n4"], "waiting_for": "dead nodes", "blockers": [dead]}
+    wait |= {"kind": "members", "cause": "n4"}
+    leave = request("pending", request_id="leave-n4", kind="leave", node_id="n4")
+    cluster(server, requests=[leave])
+    server.answer("GET", "/v1/progress", {**IDLE, "waits": [wait]})
+    ran = stele("why")
+    assert "leave n4 is pending" in ran.out
+    assert "waits for dead nodes; the cause is n4: is down, last heard 40.0 s ago" in ran.out
+    assert (
+        "do: start n4; or, if dead for good, `stele exclude n4`, or withdraw the request:"
+        in ran.out
+    )
+    assert "`stele cancel leave-n4`" in ran.out
+
+
+def test_why_of_a_request_without_room_names_what_it_waits_for(
+    server: Server, stele: Stele
+) -> None:
+    wait = {"request_ids": ["leave-n1"], "waiting_for": "room: join-n3-1 moves", "blockers": []}
+    wait |= {"kind": "room", "other_request": JOIN}
+    leave = request("pending", request_id="leave-n1", kind="leave", node_id="n1")
+    cluster(server, requests=[leave, request("running")], transitions=[STREAMING])
+    server.answer("GET", "/v1/progress", {**PROGRESS, "waits": [wait]})
+    ran = stele("why")
+    assert "waits for room: join-n3-1 moves" in ran.out
+    assert (
+        "do: wait until it has room, cancel what is in the way: `stele cancel join-n3-1`" in ran.out
+    )
+
+
+def test_why_when_idle_says_so_and_shows_what_ended_last(server: Server, stele: Stele) -> None:
+    cluster(server)
+    ended = [request("done", finished_epoch=9)]
+    server.answer("GET", "/v1/requests", {**at(7), "requests": ended})
+    done = {"n1": {**WORK, "status": "success", "keys_done": 1, "error": ""}}
+    server.answer("GET", "/v1/progress", {**IDLE, "cleanups": done})
+    assert stele("why").out.splitlines() == [
+        "Nothing to do: no request is pending or running.",
+        "  last: join n3, done at epoch 9",
+    ]
+
+
+def test_why_of_a_request_that_failed_ends_with_what_to_do(server: Server, stele: Stele) -> None:
+    cluster(server, requests=[request("failed", error="Rolled back: disk full")])
+    server.answer("GET", "/v1/progress", IDLE)
+    lines = stele("why", JOIN).out.splitlines()
+    assert lines[1] == "  Rolled back: disk full"
+    assert lines[-1].startswith("  do: remove the cause and ask again")
+    assert "The id n3 cannot be used again" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("state", "mark", "says"),
+    [
+        ("write_both_read_old", "", "undo it: `stele cancel join-n3-1`"),
+        ("write_both_read_new", "", "past its point of no return"),
+        ("write_both_read_old", "Rolled back", "it is being undone already"),
+    ],
+)
+def test_only_what_can_be_undone_is_offered_to_be_cancelled(
+    state: str, mark: str, says: str
+) -> None:
+    moving = msgspec.convert(transition(state, JOIN, mark=mark), TransitionSummary)
+    wait = WaitProgress((JOIN,), "stream", (BlockerAnswer("n3", "is slow", 0.1),))
+    running = msgspec.convert(request("running"), Request)
+    assert says in advice(Case(running, moving, wait))

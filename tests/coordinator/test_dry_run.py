@@ -1,0 +1,154 @@
+"""Whether a command would start now, wait or fail; how much it moves; and that the coordinator then does so."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.coordinator.dry_run import dry_run, largest_sources, with_sizes
+from stele.coordinator.knowledge import Observed
+from stele.coordinator.progress import Rates
+from stele.domain.base import Rejection
+from stele.domain.commands import AnyCommand, Exclude, Leave, Remove
+from stele.domain.names import ReportStatus, RequestStatus, TransitionState
+from stele.domain.reports import ReportTable
+from stele.runtime.answers.coordinator import PlanAnswer, Verdict, WaitKind
+from tests.coordinator.stories import joining
+from tests.coordinator.test_preflight import ASK, Choices, bounded, envelope, quiet
+from tests.coordinator.test_preflight import joining as join_of
+from tests.coordinator.world import World, report_of, three_nodes
+
+STATE = TransitionState
+
+
+def asked(world: World, command: AnyCommand) -> PlanAnswer | Rejection:
+    brain = world.brain
+    seen = Observed(world.image, brain.acks, brain.reports, brain.term, world.now_s)
+    return dry_run(brain.memory, seen, world.limits, envelope(command))
+
+
+def planned(world: World, command: AnyCommand) -> PlanAnswer:
+    found = asked(world, command)
+    assert isinstance(found, PlanAnswer), found
+    return found
+
+
+def test_what_has_room_and_all_it_needs_would_start_though_the_new_node_was_never_heard() -> None:
+    world = three_nodes()
+    world.pass_s(1)
+    found = planned(world, join_of("a2", "a"))
+    assert (found.verdict, found.wait, found.failure) == (Verdict.STARTS, None, None)
+
+
+def test_what_needs_a_dead_node_would_wait_as_long_as_the_setting_says() -> None:
+    world = three_nodes()
+    world.pass_s(1)
+    world.nodes["b1"].alive = False
+    world.pass_s(10)
+    found = planned(world, join_of("a2", "a"))
+    assert found.verdict is Verdict.WAITS
+    assert found.wait is not None and found.wait.kind is WaitKind.MEMBERS
+    assert found.wait.cause == "b1"
+    assert found.wait.limit is not None and found.wait.limit.left_s == 30
+
+
+def test_what_would_be_locked_out_names_the_request_in_the_way() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.pass_s(1)
+    found = planned(world, Leave("c1"))
+    assert found.verdict is Verdict.WAITS
+    assert found.wait is not None and found.wait.other_request == "join-a2"
+
+
+def test_what_cannot_be_planned_would_fail_with_what_to_do() -> None:
+    world = three_nodes(rf=1)
+    found = planned(world, Remove(node_id="a1"))
+    assert found.verdict is Verdict.FAILS
+    assert found.failure is not None and found.failure.code == "data_would_be_lost"
+    assert "force" in found.failure.hint
+
+
+def test_a_node_that_is_up_would_have_to_be_down_to_be_excluded() -> None:
+    world = three_nodes()
+    world.pass_s(1)
+    found = planned(world, Exclude(("c1",)))
+    assert found.wait is not None and (found.wait.kind, found.wait.cause) == (WaitKind.LIVES, "c1")
+
+
+def test_a_refusal_is_that_of_the_log() -> None:
+    world = three_nodes(rf=3)
+    refused = asked(world, Leave("a1"))
+    assert isinstance(refused, Rejection) and refused.hint
+    assert world.submit(envelope(Leave("a1"))) == refused
+
+
+@bounded
+@given(st.integers(0, 2**32), st.integers(0, 2**32))
+def test_what_would_start_starts_and_what_would_fail_fails(seed: int, choice: int) -> None:
+    world = quiet(seed)
+    command = Choices(world, choice).command()
+    world.pass_s(1)
+    memory, epochs = world.brain.memory, len(world.epochs)
+    found = asked(world, command)
+    assert (world.brain.memory, len(world.epochs)) == (memory, epochs)
+    assert (world.submit(envelope(command))) == (found if isinstance(found, Rejection) else None)
+    if isinstance(found, Rejection):
+        return
+    world.tick()
+    if found.verdict is Verdict.STARTS:
+        assert world.image.requests.requests[ASK].status is not RequestStatus.PENDING
+    if found.verdict is Verdict.WAITS:
+        waits = [wait for wait in world.brain.steps.waits if ASK in wait.request_ids]
+        assert found.wait is not None
+        assert [(w.kind, w.what) for w in waits] == [(found.wait.kind, found.wait.waiting_for)]
+    world.run()
+    failed = world.image.requests.requests[ASK].status is RequestStatus.FAILED
+    assert failed == (found.verdict is Verdict.FAILS)
+
+
+def test_sizes_are_the_ranges_share_of_what_their_sources_hold() -> None:
+    world = three_nodes(rf=3)
+    world.pass_s(1)
+    found = planned(world, join_of("a2", "a"))
+    assert largest_sources(found.plan) == ["a1"]
+    share = found.plan.placements[0].nodes["a2"].after
+    sized = with_sizes(found, world.image, {"a1": 1_000_000}, 50_000.0)
+    (stream,) = sized.streams
+    assert stream.size_bytes == sized.size_bytes == round(share * 1_000_000)
+    assert stream.duration_s == pytest.approx(share * 20)
+    assert sized.duration_s == stream.duration_s
+
+
+def test_sizes_are_unknown_where_no_source_has_told() -> None:
+    world = three_nodes(rf=3)
+    found = with_sizes(planned(world, join_of("a2", "a")), world.image, {}, 50_000.0)
+    assert (found.size_bytes, found.duration_s) == (None, None)
+    found = with_sizes(planned(world, join_of("a2", "a")), world.image, {"a1": 9_000}, None)
+    assert found.size_bytes and found.duration_s is None
+
+
+def test_those_who_need_two_sources_receive_both() -> None:
+    world = three_nodes(rf=3)
+    world.add("a2")
+    world.run()
+    found = planned(world, Remove(node_id="b1"))
+    assert isinstance(found, PlanAnswer)
+    needed = {gain.needed for gain in found.plan.gains}
+    assert needed == {2}
+    held = dict.fromkeys(("a1", "a2", "c1"), 900)
+    sized = with_sizes(found, world.image, held, 1.0)
+    gained = sum(gain.share for gain in found.plan.gains)
+    assert gained == pytest.approx(1)
+    assert sized.size_bytes is not None and sized.size_bytes > 900 * 2
+
+
+def test_the_rate_of_a_node_is_remembered_after_its_stream() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("a2"), "the order")
+    report = report_of(world.orders("a2")[-1], ReportStatus.RUNNING, bytes_done=40)
+    reports = ReportTable().with_report(report, 0.0)
+    rates = Rates().with_samples(world.image, ReportTable(), 0.0)
+    assert rates.newest_of_node is None
+    rates = rates.with_samples(world.image, reports, 2.0).with_samples(world.image, reports, 9.0)
+    world.nodes["a2"].mute = False
+    world.run()
+    assert rates.with_samples(world.image, reports, 10.0).newest_of_node == 20

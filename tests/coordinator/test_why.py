@@ -1,0 +1,329 @@
+"""Each wait in sentences: what for, since when, who is the cause, until when by which setting, what to do."""
+
+import re
+
+import msgspec
+
+from stele.cli.explain import explain, waiting_line
+from stele.coordinator.knowledge import Observed
+from stele.coordinator.progress import Rates, progress_of
+from stele.coordinator.steps import next_steps
+from stele.domain.commands import Cancel, DropKeyspace, Exclude, Leave, Remove
+from stele.domain.names import ReportStatus, RequestStatus, TransitionState
+from stele.domain.reports import ReportTable
+from stele.runtime.answers.coordinator import Progress, WaitKind
+from tests.coordinator.stories import joining, reach, spread, status_of
+from tests.coordinator.world import World, empty_cluster, report_of, three_nodes
+
+STATE = TransitionState
+
+
+def shown(world: World) -> Progress:
+    brain = world.brain
+    seen = Observed(world.image, brain.acks, brain.reports, brain.term, world.now_s)
+    return progress_of(seen, world.limits, Rates(), brain.steps.waits, active=True)
+
+
+def told(world: World, request_id: str) -> list[str]:
+    request = world.image.requests.requests[request_id]
+    transition = world.image.topology.of_request(request_id)
+    return [*explain(request, transition, shown(world))]
+
+
+def seconds(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"(\d+\.\d) s", text)]
+
+
+def running(world: World, node_id: str, bytes_done: int) -> None:
+    report = report_of(world.orders(node_id)[-1], ReportStatus.RUNNING, bytes_done)
+    world.brain.reports = world.brain.reports.with_report(report, world.now_s)
+    world.tick()
+
+
+def test_at_rest_nothing_is_waited_for() -> None:
+    world = three_nodes()
+    world.run()
+    world.pass_s(1)
+    assert shown(world).waits == ()
+
+
+def test_a_start_that_needs_a_dead_node_says_when_the_request_is_rejected() -> None:
+    world = three_nodes()
+    world.nodes["b1"].alive = False
+    world.pass_s(10)
+    world.add("a2")
+    world.pass_s(4)
+    line, *_, advice = told(world, "join-a2")
+    assert "dead nodes, to start join; the cause is b1: is down, last heard" in line
+    waited_s, silent_s, left_s = seconds(line)
+    assert 2 < waited_s <= 4 and silent_s > 13
+    assert 26 <= left_s < 28
+    assert line.endswith("(STELE_DEAD_NODE_PATIENCE_S is 30 s), then the request is rejected")
+    assert advice == (
+        "do: start b1; or, if dead for good, `stele exclude b1`, or withdraw the request:"
+        " `stele cancel join-a2`"
+    )
+    world.pass_s(left_s + 1)
+    assert status_of(world, "join-a2") is RequestStatus.FAILED
+
+
+def test_a_wait_for_company_is_short_and_nobody_is_its_cause() -> None:
+    world = three_nodes()
+    world.add("a2 b2")
+    world.nodes["b2"].alive = False
+    world.pass_s(0.75)
+    line, *_, advice = told(world, "join-a2")
+    assert "others that join too" in line and "the cause" not in line
+    assert line.endswith("more at most, then it starts without them")
+    assert "withdraw" in advice
+
+
+def test_a_request_without_room_names_whose_end_it_waits_for() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.apply(Leave("c1"), "leave-c1")
+    world.pass_s(1)
+    *_, advice = told(world, "leave-c1")
+    assert "Request join-a2 (join) is moving ranges" in told(world, "leave-c1")[0]
+    assert "`stele cancel join-a2`" in advice and "`stele cancel leave-c1`" in advice
+
+
+def test_who_waits_behind_another_pending_request_names_it() -> None:
+    world = spread()
+    world.nodes["a4"].mute = True
+    for name in ("a3", "a4", "a5"):
+        assert world.apply(Leave(name), f"leave-{name}") is None
+    world.pass_s(2)
+    assert (
+        "request leave-a4, which needs the same ranges, comes first" in told(world, "leave-a5")[0]
+    )
+
+
+def test_the_dead_are_listened_for_so_long_as_the_setting_says() -> None:
+    world = three_nodes()
+    world.nodes["c1"].alive = False
+    world.pass_s(10)
+    world.apply(Exclude(("c1",)), "exclude-c1")
+    world.pass_s(2)
+    line, *_, advice = told(world, "exclude-c1")
+    assert "a sign of life of c1" in line
+    assert line.endswith(
+        "(STELE_HEARTBEAT_TIMEOUT_S is 5 s), then it counts as dead, and is excluded"
+    )
+    assert advice.startswith("do: wait, or withdraw")
+
+
+def test_a_node_that_is_said_to_be_dead_and_lives_is_to_be_stopped() -> None:
+    world = three_nodes()
+    world.apply(Exclude(("c1",)), "exclude-c1")
+    world.pass_s(2)
+    line, *_, advice = told(world, "exclude-c1")
+    assert "c1 to be down; the cause is c1: is up" in line
+    assert line.endswith("(2 x STELE_HEARTBEAT_TIMEOUT_S is 10 s), then the request is rejected")
+    assert "stop c1 if it cannot be saved" in advice
+    assert "`stele decommission c1`" in advice
+
+
+def test_when_nobody_is_heard_all_who_are_silent_are_named() -> None:
+    world = three_nodes()
+    for node in world.nodes.values():
+        node.alive = False
+    world.pass_s(10)
+    world.apply(Remove(node_id="c1"), "remove-c1")
+    world.pass_s(2)
+    line, *_ = told(world, "remove-c1")
+    assert "a sign of life of a1, b1" in line and "STELE_DEAD_NODE_PATIENCE_S" in line
+
+
+def test_a_version_that_a_slow_node_has_not_applied_waits_for_a_quorum() -> None:
+    world = three_nodes(rf=3)
+    world.pass_s(1)
+    world.add("a2")
+    world.nodes["b1"].applies = False
+    reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=False)
+    world.pass_s(4)
+    line, *_, advice = told(world, "join-a2")
+    assert f"version {world.version} everywhere; the cause is b1: has applied epoch" in line
+    waited_s, _, left_s = seconds(line)
+    assert 3 <= waited_s <= 4.5 and waited_s + left_s == 10
+    assert "STELE_BARRIER_PATIENCE_S is 10 s), then a quorum is enough" in line
+    assert "look at what b1 logs" in advice and "undo it: `stele cancel join-a2`" in advice
+    world.pass_s(left_s + 0.5)
+    assert world.transition("join-a2").state is not STATE.JOIN_GROUP0 or world.fenced()
+
+
+def test_a_version_that_has_no_quorum_without_the_dead_says_that_it_is_undone() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD, rf=1, fenced=False)
+    world.nodes["b1"].alive = False
+    world.nodes["b1"].applies = False
+    world.pass_s(8)
+    line, *_ = told(world, "join-a2")
+    assert "the cause is b1" in line
+    assert (
+        "STELE_DEAD_NODE_PATIENCE_S is 30 s), then what has no quorum without them is undone"
+        in line
+    )
+
+
+def test_past_the_point_of_no_return_no_setting_ends_the_wait_and_nothing_is_offered_to_cancel() -> (
+    None
+):
+    world = three_nodes(rf=1)
+    world.add("a2")
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_NEW, fenced=None)
+    world.nodes["a2"].alive = False
+    world.nodes["b1"].applies = False
+    world.pass_s(20)
+    line, held_up, advice = told(world, "join-a2")
+    assert "the cause is a2" in line, "who is silent comes before who is slow"
+    assert line.endswith("; no setting ends this wait")
+    assert held_up.startswith("held up by b1: ")
+    assert "start a2; or, if dead for good, `stele exclude a2`" in advice
+    assert advice.endswith("past its point of no return and cannot be undone")
+
+
+def test_the_fence_is_waited_for_by_its_version() -> None:
+    world = three_nodes(rf=3)
+    world.add("a2")
+    world.nodes["b1"].applies = False
+    reach(world, "join-a2", STATE.JOIN_GROUP0, fenced=False)
+    world.until(world.fenced, "the fence", 20)
+    for node in world.nodes.values():
+        node.applies = False
+    world.pass_s(2)
+    line, *_ = told(world, "join-a2")
+    assert f"the fence of version {world.version} to be known; the cause is " in line
+
+
+def test_a_receiver_whose_source_hangs_is_not_the_cause() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD, rf=2)
+    world.until(lambda: world.orders("a2"), "the order")
+    world.pass_s(2)
+    running(world, "a2", 40)
+    source = next(row.leaving()[0] for row in world.transition("join-a2").plans["dc1:2"].rows)
+    world.nodes[source].alive = False
+    world.pass_s(8)
+    line, *moved, advice = told(world, "join-a2")
+    assert f"stream by a2; the cause is {source}: is down, and gives a2 no data" in line
+    *_, left_s = seconds(line)
+    assert 50 < left_s < 53
+    assert line.endswith("(STELE_SILENCE_S is 60 s), then it is undone")
+    assert any("a2 stream running, 40 B of 100 B, no progress for " in text for text in moved)
+    assert f"start {source}" in advice and "undo it: `stele cancel join-a2`" in advice
+
+
+def test_a_stream_that_gets_on_has_no_cause() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("a2"), "the order")
+    for done in (10, 20, 30):
+        world.pass_s(1)
+        running(world, "a2", done)
+    line, *moved, advice = told(world, "join-a2")
+    assert "stream by a2" in line and "the cause" not in line
+    assert moved[0] == "a2 stream running, 30 B of 100 B"
+    assert advice == "do: wait, or undo it: `stele cancel join-a2`"
+
+
+def test_before_any_report_the_total_is_unknown() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("a2"), "the order")
+    assert "how much is to be streamed is unknown: nobody has reported yet" in told(
+        world, "join-a2"
+    )
+    report = report_of(world.orders("a2")[-1], ReportStatus.RUNNING)
+    unmeasured = msgspec.structs.replace(report, bytes_total=0)
+    world.brain.reports = ReportTable().with_report(unmeasured, world.now_s)
+    assert "a2 stream running, 0 B of unknown" in told(world, "join-a2")
+
+
+def test_a_receiver_that_is_down_is_the_cause_and_it_is_undone_in_time() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("a2"), "the order")
+    world.pass_s(2)
+    world.nodes["a2"].alive = False
+    world.pass_s(8)
+    line, *_ = told(world, "join-a2")
+    assert "the cause is a2" in line
+    assert line.endswith("(STELE_DEAD_NODE_PATIENCE_S is 30 s), then it is undone")
+
+
+def test_a_receiver_that_fails_is_the_cause_with_its_reason() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.nodes["a2"].mute = False
+    world.nodes["a2"].fails = 2
+    world.until(lambda: world.nodes["a2"].fails == 1, "a failure")
+    world.pass_s(1)
+    line, *_ = told(world, "join-a2")
+    assert "the cause is a2: failed to stream: disk full" in line
+
+
+def test_reads_that_wait_for_their_node_name_it() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("a2"), "the order")
+    world.pass_s(2)
+    world.nodes["a2"].alive = False
+    world.pass_s(7)
+    for order in [order for each in world.nodes.values() for order in each.orders]:
+        world.report(order)
+    world.pass_s(1)
+    line, *_ = told(world, "join-a2")
+    assert "a2 to be up before reads move there; the cause is a2: is down" in line
+    assert line.endswith("(STELE_DEAD_NODE_PATIENCE_S is 30 s), then it is undone")
+
+
+def test_a_log_that_does_not_answer_is_what_is_waited_for() -> None:
+    world = three_nodes()
+    world.add("a2")
+    world.log_down_until_s = world.now_s + 100
+    world.pass_s(9)
+    line, *_, advice = told(world, "join-a2")
+    assert "advance to be applied" in line and "STELE_RESEND_S" in line
+    assert seconds(line)[0] > 7, "since the first time that it was sent"
+    assert "whether a metadata-log runs" in advice
+
+
+def test_a_coordinator_whose_term_is_over_says_so() -> None:
+    world = three_nodes()
+    world.add("a2")
+    seen = Observed(world.image, world.brain.acks, world.brain.reports, 0, world.now_s)
+    waits = next_steps(world.brain.memory, seen, world.limits).waits
+    progress = progress_of(seen, world.limits, Rates(), waits, active=False)
+    (line, advice) = explain(world.image.requests.requests["join-a2"], None, progress)
+    assert "another coordinator holds the term" in line
+    assert "which coordinator acts" in advice
+
+
+def test_what_goes_back_says_so_and_is_not_offered_to_be_cancelled() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    assert world.apply(Cancel("join-a2")) is None
+    world.nodes["b1"].applies = False
+    world.pass_s(2)
+    first, *_, advice = told(world, "join-a2")
+    assert first == "it is going back to the placements of before"
+    assert "stele cancel" not in advice
+
+
+def test_cleanup_holds_up_nobody() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.nodes["a2"].mute = False
+    world.nodes["a1"].mute = True
+    world.until(lambda: world.image.membership.nodes["a1"].cleanup_since, "the cleanup")
+    world.pass_s(1)
+    world.apply(DropKeyspace("library"), "drop")
+    progress = shown(world)
+    assert any("cleanup by a1" in waiting_line(w) for w in progress.waits)
+    assert progress.wait_of("drop") is None
+
+
+def test_a_wait_goes_on_being_the_same_over_rounds_of_others() -> None:
+    world = empty_cluster()
+    world.add("a1 b1 c1")
+    world.run()
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    world.until(lambda: world.orders("a2"), "the order")
+    world.pass_s(5)
+    for number in range(3):
+        world.apply(Leave("nobody"), f"nothing-{number}")
+        world.pass_s(1)
+    (wait,) = [w for w in shown(world).waits if w.kind is WaitKind.STREAM]
+    assert wait.waited_s is not None and wait.waited_s >= 7
