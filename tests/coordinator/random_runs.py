@@ -3,6 +3,7 @@
 import random
 
 from stele.domain.commands import (
+    AlterKeyspace,
     Cancel,
     CreateKeyspace,
     DropKeyspace,
@@ -53,7 +54,7 @@ class RandomRun:
 
     def act(self) -> None:
         plain = [self.join, self.join, self.leave, self.leave, self.cancel, self.create, self.drop]
-        plain += [self.remove, self.replace, self.exclude]
+        plain += [self.alter, self.alter, self.remove, self.replace, self.exclude]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         self.chance.choice(plain + (faults if self._faults else []))()
 
@@ -100,6 +101,12 @@ class RandomRun:
     def create(self) -> None:
         name = f"k{next(self._keyspaces) % 4}"
         self.world.apply(CreateKeyspace(name, self.chance.choice(REPLICATIONS)))
+
+    def alter(self) -> None:
+        names = [*self.world.image.schema.ids]
+        if names:
+            replication = self.chance.choice(REPLICATIONS)
+            self.world.apply(AlterKeyspace(self.chance.choice(sorted(names)), replication))
 
     def drop(self) -> None:
         names = [*self.world.image.schema.ids]

@@ -11,7 +11,7 @@ from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.planning import Locks, locks, locks_meet, plan_group
+from stele.domain.topology.planning import Locks, locks_meet, needs, plan_group
 
 
 def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
@@ -106,7 +106,7 @@ def _has_room(desk: Desk, group: list[Request], earlier: list[Locks]) -> bool:
     planned = plan_group(desk.seen.image, group)
     ids = tuple(request.request_id for request in group)
     if planned.transition is not None:
-        mine = locks(planned.transition)
+        mine = needs(desk.seen.image, planned.transition)
         meets = any(locks_meet(mine, theirs) for theirs in earlier)
         earlier.append(mine)
         if planned.refusal is None and not meets:

@@ -27,6 +27,7 @@ from stele.domain.topology.commands import (
     TopologyCommand,
 )
 from stele.domain.topology.operations.commands import (
+    AlterKeyspace,
     DropKeyspace,
     Exclude,
     Join,
@@ -39,6 +40,7 @@ from stele.domain.topology.operations.commands import (
 __all__ = [
     "Advance",
     "AdvanceFence",
+    "AlterKeyspace",
     "AnnounceNode",
     "AnnounceService",
     "AnyCommand",

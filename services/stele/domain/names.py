@@ -38,6 +38,7 @@ class RequestKind(StrEnum):
     LEAVE = "leave"
     EXCLUDE = "exclude"
     DROP_KEYSPACE = "drop_keyspace"
+    KEYSPACE_RF_CHANGE = "keyspace_rf_change"
 
 
 class RequestStatus(StrEnum):

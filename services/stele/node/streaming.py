@@ -16,7 +16,7 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import Range
-from stele.domain.ring.transition import TransitionRow, stream_sources
+from stele.domain.ring.transition import stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.planning import given_up
@@ -70,7 +70,7 @@ class Source(Protocol):
 def portions_of(
     image: Image, transition: Transition, node_id: str, unavailable: Set[str], done: Set[Piece]
 ) -> list[Portion]:
-    """What the node gains in a transition and has not pulled yet.
+    """What the node must be given in a transition and has not pulled yet.
 
     Raises StreamFailed where too few sources are left to be sure of every acknowledged write. Who forces it
     gives up what only excluded nodes have: the others must still give all that they have.
@@ -79,7 +79,7 @@ def portions_of(
     found: dict[tuple[str, tuple[str, ...], int], list[Range]] = defaultdict(list)
     for name, plan in sorted(transition.plans.items()):
         for row in plan.rows:
-            if not _gains(row, node_id) or (name, Range(row.start, row.end)) in done:
+            if node_id not in row.receiving() or (name, Range(row.start, row.end)) in done:
                 continue
             sources, needed = stream_sources(row, node_id, unavailable)
             if lost:
@@ -249,10 +249,6 @@ async def _measure(reader: _Reader, portion: Portion) -> int:
     sizes = [await reader.scan(source, portion, None, 0) for source in portion.sources]
     found = [scanned.size_bytes for scanned in sizes if scanned is not None]
     return sum(found) * portion.needed // max(1, len(found))
-
-
-def _gains(row: TransitionRow, node_id: str) -> bool:
-    return node_id in row.new and node_id not in row.old
 
 
 def _keyspaces(image: Image, placement: str) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from stele.domain.messages import Order, Report, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.ring.locks import overlaps
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.ring.transition import TransitionRow, gained, stream_sources
+from stele.domain.ring.transition import TransitionRow, received, stream_sources
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.planning import given_up
@@ -106,7 +106,7 @@ class OrderWorker(Follower):
         transition = self.image.topology.of_session(order.session)
         if transition is None:
             return f"session {order.session} is not open"
-        mine = {name: gained(plan, self.name) for name, plan in transition.plans.items()}
+        mine = {name: received(plan, self.name) for name, plan in transition.plans.items()}
         if not await self.ranges_are_free(mine):
             return "older work on the same ranges does not end"
         try:
@@ -128,7 +128,7 @@ class OrderWorker(Follower):
 
     async def _pull_all(self, order: Order, transition: Transition, guard: SessionGuard) -> str:
         for name, plan in sorted(transition.plans.items()):
-            mine = set(gained(plan, self.name))
+            mine = set(received(plan, self.name))
             for row in plan.rows:
                 if Range(row.start, row.end) in mine:
                     error = await self._pull_row(order, name, row, guard)

@@ -50,6 +50,17 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     on_failure: TransitionState | None = None
 
 
+class OwnPlacement(msgspec.Struct, frozen=True):
+    """The placement that a keyspace has for itself while its replication changes: its name, as which other
+    placement it begins, and the replications before and after.
+    """
+
+    name: str
+    begins_as: str
+    before: dict[str, int]
+    after: dict[str, int]
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of operation."""
 
@@ -83,6 +94,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that must stream, sorted."""
     touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
     """Replica sets of which a barrier needs a quorum each (I5)."""
+    check: Callable[[Image, list[Request]], Rejection | None] = lambda image, requests: None
+    """Why it cannot be carried out any more, asked just before it opens."""
+    own_placement: Callable[[Image, Request], OwnPlacement | None] = lambda image, request: None
+    """What it changes on a ring that stays as it is."""
     on_open: Callable[[Image, Transition, int], Iterable[AnyFact]] = (
         lambda image, transition, version: ()
     )
@@ -91,6 +106,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         lambda image, transition, epoch: ()
     )
     """What else finishing writes, in this epoch."""
+    on_undone: Callable[[Image, Transition], Iterable[AnyFact]] = lambda image, transition: ()
+    """What else ending writes when it has been undone."""
 
 
 def unchanged(image: Image, ring: Ring, subjects: tuple[Subject, ...]) -> Ring:
@@ -143,6 +160,11 @@ def check_dead(image: Image, node_ids: Iterable[str]) -> Rejection | None:
 def gaining_nodes(transition: Transition) -> list[str]:
     """Nodes that gain ranges, sorted."""
     return sorted({node for row in _planned_rows(transition) for node in row.coming()})
+
+
+def receiving_nodes(transition: Transition) -> list[str]:
+    """Nodes that must be given what was acknowledged before reads move to them, sorted."""
+    return sorted({node for row in _planned_rows(transition) for node in row.receiving()})
 
 
 def losing_nodes(transition: Transition) -> list[str]:

@@ -68,4 +68,13 @@ class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
     name: str
 
 
-OperationCommand = Join | Replace | Leave | Remove | Exclude | DropKeyspace
+class AlterKeyspace(Command, frozen=True, tag="alter_keyspace"):
+    """Give a keyspace another replication: for each dc a replication factor; a dc that is not named loses its
+    replicas.
+    """
+
+    name: str
+    replication: dict[str, int]
+
+
+OperationCommand = Join | Replace | Leave | Remove | Exclude | DropKeyspace | AlterKeyspace

@@ -9,6 +9,7 @@ from stele.domain.topology.operations.base import Operation, State
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
 from stele.domain.topology.operations.exclude import EXCLUDE
 from stele.domain.topology.operations.join import JOIN
+from stele.domain.topology.operations.keyspace_rf_change import KEYSPACE_RF_CHANGE
 from stele.domain.topology.operations.leave import LEAVE
 from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
@@ -17,7 +18,15 @@ __all__ = ["OPERATIONS", "Operation", "State", "excluded_receivers"]
 
 OPERATIONS: Final[dict[RequestKind, Operation]] = {
     operation.kind: operation
-    for operation in (REPLACE, JOIN, REMOVE, LEAVE, EXCLUDE, DROP_KEYSPACE)
+    for operation in (
+        REPLACE,
+        JOIN,
+        REMOVE,
+        LEAVE,
+        EXCLUDE,
+        DROP_KEYSPACE,
+        KEYSPACE_RF_CHANGE,
+    )
 }
 
 
