@@ -206,6 +206,11 @@ def _keyspace(world: World, action: Action, index: int) -> None:
     world.request(commands.CreateKeyspace(action.target, {DC: action.number}))
 
 
+def _alter(world: World, action: Action, index: int) -> None:
+    """Give keyspace ``target`` the replication factor ``number``."""
+    world.request(commands.AlterKeyspace(action.target, {DC: action.number}))
+
+
 def _drop(world: World, action: Action, index: int) -> None:
     world.request(commands.DropKeyspace(action.target))
 
@@ -252,6 +257,7 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "exclude": _exclude,
     "cancel": _cancel,
     "keyspace": _keyspace,
+    "alter": _alter,
     "drop": _drop,
     "setting": _setting,
     "bad": _bad,
@@ -266,6 +272,7 @@ REQUESTS: Final = frozenset(
         "exclude",
         "cancel",
         "keyspace",
+        "alter",
         "drop",
         "setting",
         "bad",
