@@ -3,11 +3,11 @@
 import random
 
 from stele.domain.commands import (
-    AlterKeyspace,
     Cancel,
     CreateKeyspace,
     DropKeyspace,
     Exclude,
+    KeyspaceRfChange,
     Leave,
     Remove,
 )
@@ -106,7 +106,7 @@ class RandomRun:
         names = [*self.world.image.schema.ids]
         if names:
             replication = self.chance.choice(REPLICATIONS)
-            self.world.apply(AlterKeyspace(self.chance.choice(sorted(names)), replication))
+            self.world.apply(KeyspaceRfChange(self.chance.choice(sorted(names)), replication))
 
     def drop(self) -> None:
         names = [*self.world.image.schema.ids]

@@ -3,11 +3,11 @@
 import pytest
 
 from stele.domain.commands import (
-    AlterKeyspace,
     Cancel,
     CreateKeyspace,
     DropKeyspace,
     Exclude,
+    KeyspaceRfChange,
     Leave,
     Rejection,
 )
@@ -29,7 +29,7 @@ def keyspace(world: World, name: str = "library") -> Keyspace:
 
 
 def alter(world: World, name: str = "library", **replication: int) -> Rejection | None:
-    return world.apply(AlterKeyspace(name, replication), f"alter-{name}")
+    return world.apply(KeyspaceRfChange(name, replication), f"alter-{name}")
 
 
 def changed(rf: int, to: int, state: TransitionState) -> World:
@@ -75,7 +75,7 @@ def test_any_replication_becomes_any_other_in_one_change(before: dict[str, int])
     at = before
     for number, after in enumerate([each for each in REPLICATIONS if each != before]):
         request_id = f"alter-{number}"
-        assert world.apply(AlterKeyspace("library", after), request_id) is None
+        assert world.apply(KeyspaceRfChange("library", after), request_id) is None
         world.run()
         assert status_of(world, request_id) is RequestStatus.DONE
         is_placed(world, after)
@@ -224,7 +224,7 @@ def test_nodes_come_and_go_before_it_or_after_it() -> None:
     world.nodes["d1"].mute = True
     reach(world, "join-d1", STATE.WRITE_BOTH_READ_OLD)
     assert keyspace(world).replication == {"dc1": 3}
-    assert world.apply(AlterKeyspace("library", {"dc1": 2}), "again") is None
+    assert world.apply(KeyspaceRfChange("library", {"dc1": 2}), "again") is None
     world.pass_s(5)
     assert status_of(world, "again") is RequestStatus.PENDING
     world.nodes["d1"].mute = False
@@ -241,7 +241,7 @@ def test_nobody_leaves_who_is_needed_for_what_was_asked_for() -> None:
     assert alter(world, "library", dc1=3) is not None, (
         "the same id never stands for another command"
     )
-    assert world.apply(AlterKeyspace("library", {"dc1": 3}), "alter") is None
+    assert world.apply(KeyspaceRfChange("library", {"dc1": 3}), "alter") is None
     refused = world.apply(Leave("b1"), "leave")
     assert refused is not None and refused.code == "too_few_nodes"
 
@@ -283,19 +283,19 @@ def test_what_cannot_be_or_is_already_is_refused_at_once(
     replication: dict[str, int], code: str
 ) -> None:
     world = three_nodes(rf=2)
-    refused = world.apply(AlterKeyspace("library", replication))
+    refused = world.apply(KeyspaceRfChange("library", replication))
     assert refused is not None and refused.code == code
 
 
 def test_one_request_about_a_keyspace_at_a_time() -> None:
     world = changed(1, 3, STATE.WRITE_BOTH_READ_OLD)
-    for command in (DropKeyspace("library"), AlterKeyspace("library", {"dc1": 2})):
+    for command in (DropKeyspace("library"), KeyspaceRfChange("library", {"dc1": 2})):
         refused = world.apply(command)
         assert refused is not None and refused.code == "keyspace_being_altered"
         assert refused.details == {"request_id": "alter-library"}
-    unknown = world.apply(AlterKeyspace("nobody", {"dc1": 2}))
+    unknown = world.apply(KeyspaceRfChange("nobody", {"dc1": 2}))
     assert unknown is not None and unknown.code == "unknown_keyspace"
     assert world.apply(CreateKeyspace("other", {"dc1": 1})) is None
     assert world.apply(DropKeyspace("other"), "drop") is None
-    refused = world.apply(AlterKeyspace("other", {"dc1": 2}))
+    refused = world.apply(KeyspaceRfChange("other", {"dc1": 2}))
     assert refused is not None and refused.code == "keyspace_being_dropped"

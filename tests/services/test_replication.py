@@ -26,7 +26,7 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluste
 
 
 async def alter(cluster: Cluster, rf: int) -> None:
-    asked = await cluster.command(type="alter_keyspace", name=KEYSPACE, replication={"dc1": rf})
+    asked = await cluster.command(type="keyspace_rf_change", name=KEYSPACE, replication={"dc1": rf})
 
     def is_over() -> bool:
         request = cluster.image.request(asked["request_id"])
@@ -89,7 +89,7 @@ async def test_a_change_that_is_cancelled_is_undone_under_load(three: Cluster) -
         await clients.go_on(100)
         n3 = three.nodes["n3"].process.pid
         os.kill(n3, signal.SIGSTOP)
-        command = {"type": "alter_keyspace", "name": KEYSPACE, "replication": {"dc1": 3}}
+        command = {"type": "keyspace_rf_change", "name": KEYSPACE, "replication": {"dc1": 3}}
         asked = await three.command(**command)
         request_id = asked["request_id"]
 

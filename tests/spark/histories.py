@@ -8,11 +8,11 @@ from itertools import count
 import msgspec
 
 from stele.domain.commands import (
-    AlterKeyspace,
     AnyCommand,
     CreateKeyspace,
     DropKeyspace,
     Envelope,
+    KeyspaceRfChange,
     Leave,
     Noop,
 )
@@ -42,7 +42,7 @@ def random_log(seed: int, contended: int = 30) -> tuple[bytes, ...]:
     history.apply(DropKeyspace("short"))
     history.apply(Leave("n2" if seed % 2 else "n1"))
     driver.run()
-    history.apply(AlterKeyspace("library", {"dc1": 1 + seed % 2}))
+    history.apply(KeyspaceRfChange("library", {"dc1": 1 + seed % 2}))
     driver.run()
     log = [encode_epoch(epoch) for epoch in history.epochs]
     log = list(_with_repeats(log, chance))

@@ -27,10 +27,10 @@ from stele.domain.topology.commands import (
     TopologyCommand,
 )
 from stele.domain.topology.operations.commands import (
-    AlterKeyspace,
     DropKeyspace,
     Exclude,
     Join,
+    KeyspaceRfChange,
     Leave,
     OperationCommand,
     Remove,
@@ -40,7 +40,6 @@ from stele.domain.topology.operations.commands import (
 __all__ = [
     "Advance",
     "AdvanceFence",
-    "AlterKeyspace",
     "AnnounceNode",
     "AnnounceService",
     "AnyCommand",
@@ -57,6 +56,7 @@ __all__ = [
     "ForgetService",
     "FoundCluster",
     "Join",
+    "KeyspaceRfChange",
     "Leave",
     "Move",
     "Noop",

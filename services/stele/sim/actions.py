@@ -208,7 +208,7 @@ def _keyspace(world: World, action: Action, index: int) -> None:
 
 def _alter(world: World, action: Action, index: int) -> None:
     """Give keyspace ``target`` the replication factor ``number``."""
-    world.request(commands.AlterKeyspace(action.target, {DC: action.number}))
+    world.request(commands.KeyspaceRfChange(action.target, {DC: action.number}))
 
 
 def _drop(world: World, action: Action, index: int) -> None:

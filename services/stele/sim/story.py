@@ -159,7 +159,7 @@ class Story:
         self.world.request(commands.CreateKeyspace(name, {DC: int(rf)}))
 
     def alter(self, line: Line, name: str, rf: str) -> None:
-        self._asked[name] = self.world.request(commands.AlterKeyspace(name, {DC: int(rf)}))
+        self._asked[name] = self.world.request(commands.KeyspaceRfChange(name, {DC: int(rf)}))
 
     def until(self, line: Line, state: str) -> None:
         self._run_until(lambda: state in states_of(self.image), lambda: _states(self.image))

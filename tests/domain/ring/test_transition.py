@@ -268,6 +268,7 @@ def test_a_row_that_only_shrinks_changes_with_the_first_step_too() -> None:
     delta = transition.write_both_read_old(before, plan, 9)
     assert {row.version for row in delta.added} == {9}
     assert all(row.reads == row.writes and len(row.other) == 1 for row in delta.added)
+    assert not equals_at_rest(apply(before, delta.removed, delta.added), before, [WHOLE_RING])
 
 
 def test_only_a_node_that_needs_the_range_streams_it() -> None:

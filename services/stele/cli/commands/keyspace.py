@@ -10,7 +10,7 @@ from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Read, Where
 from stele.cli.output import console, print_value_as_json, table
-from stele.domain.commands import AlterKeyspace, CreateKeyspace, DropKeyspace
+from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
 from stele.domain.schema.facts import Keyspace, placement_name
 
 app = App(name="keyspace", help="Keyspaces and how they are replicated.")
@@ -55,7 +55,7 @@ def alter(
         name: The keyspace's name.
         replication: DC=COPIES; may be repeated or separated by commas.
     """
-    command = AlterKeyspace(name, parse_replication(replication))
+    command = KeyspaceRfChange(name, parse_replication(replication))
     with where.client() as client:
         return submit_and_follow(client, change, command)
 

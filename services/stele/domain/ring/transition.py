@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from stele.domain.ring.columns import widened
-from stele.domain.ring.numbers import NO_NODES, NodeNumbers
+from stele.domain.ring.numbers import NO_NODES, NodeNumbers, lengths
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import (
     Placement,
@@ -244,11 +244,13 @@ def _same_over(live: Placement, computed: Placement, span: Interval) -> bool:
     (one, one_end), (two, two_end) = found
     if one_end != two_end or not np.array_equal(one.keys, two.keys):
         return False
-    _, _, counts, writes, *_ = one.values
-    _, _, rest_counts, rest_writes, *_ = two.values
+    _, _, counts, writes, _, others = one.values
+    _, _, rest_counts, rest_writes, _, _ = two.values
     width = max(writes.shape[1], rest_writes.shape[1])
-    return np.array_equal(counts, rest_counts) and np.array_equal(
-        widened(writes, width), widened(rest_writes, width)
+    return (
+        np.array_equal(counts, rest_counts)
+        and np.array_equal(widened(writes, width), widened(rest_writes, width))
+        and not lengths(others).any()
     )
 
 

@@ -68,7 +68,7 @@ class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
     name: str
 
 
-class AlterKeyspace(Command, frozen=True, tag="alter_keyspace"):
+class KeyspaceRfChange(Command, frozen=True, tag="keyspace_rf_change"):
     """Give a keyspace another replication: for each dc a replication factor; a dc that is not named loses its
     replicas.
     """
@@ -77,4 +77,4 @@ class AlterKeyspace(Command, frozen=True, tag="alter_keyspace"):
     replication: dict[str, int]
 
 
-OperationCommand = Join | Replace | Leave | Remove | Exclude | DropKeyspace | AlterKeyspace
+OperationCommand = Join | Replace | Leave | Remove | Exclude | DropKeyspace | KeyspaceRfChange

@@ -36,13 +36,13 @@ from stele.domain.topology.operations.base import (
     receiving_nodes,
     unchanged,
 )
-from stele.domain.topology.operations.commands import AlterKeyspace
+from stele.domain.topology.operations.commands import KeyspaceRfChange
 from stele.domain.topology.operations.keyspaces import free_keyspace, left_placement
 
 replace = msgspec.structs.replace
 
 
-def alter_keyspace(context: Context, command: AlterKeyspace) -> Decision:
+def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
     """Queue the change for a keyspace that stands."""
     image = context.image
     keyspace = free_keyspace(image, command.name)
@@ -121,8 +121,8 @@ def to_shared_placement(
 _STATE: Final = TransitionState
 KEYSPACE_RF_CHANGE: Final = Operation(
     kind=RequestKind.KEYSPACE_RF_CHANGE,
-    command=AlterKeyspace,
-    ask=alter_keyspace,
+    command=KeyspaceRfChange,
+    ask=change_replication,
     priority=4,
     first=_STATE.WRITE_BOTH_READ_OLD,
     states={
