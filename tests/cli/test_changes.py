@@ -215,6 +215,32 @@ def test_dropping_a_keyspace_follows_the_request(server: Server, stele: Stele) -
     assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
 
 
+def test_altering_a_keyspace_follows_the_request(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    asked = {
+        "kind": "keyspace_rf_change",
+        "node_id": "",
+        "keyspace_id": KEYSPACE["keyspace_id"],
+        "replication": {"dc1": 3, "dc2": 2},
+    }
+    for epoch, status in ((8, "pending"), (10, "done")):
+        row = request(status, request_id="mine", finished_epoch=10, finished_at_ms=2_000, **asked)
+        server.answer("GET", "/v1/requests/mine", {**at(epoch), "request": row})
+    given = ("--replication", "dc1=3,dc2=2", "--request-id", "mine")
+    ran = stele("keyspace", "alter", "library", *given)
+    assert ran.exit_code == 0, ran.err
+    command = {"type": "keyspace_rf_change", "name": "library", "replication": {"dc1": 3, "dc2": 2}}
+    assert sent(server)["command"] == command
+    assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
+
+
+def test_a_replication_that_is_none_is_not_sent(server: Server, stele: Stele) -> None:
+    ran = stele("keyspace", "alter", "library", "--replication", "dc1")
+    assert ran.exit_code == 2
+    assert "is not DC=COPIES" in ran.err
+    assert not server.asked_for("/v1/commands")
+
+
 def test_cancel_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("running")])
     server.answer("POST", "/v1/commands", ACCEPTED)

@@ -153,6 +153,7 @@ def test_ring_marks_replicas_that_are_only_written(server: Server, stele: Stele)
     assert msgspec.json.decode(stele("ring", "--json").out)["placements"]["dc1:1"][0] == {
         **ROWS[0],
         "version_before": 0,
+        "other": [],
     }
 
 
@@ -202,6 +203,21 @@ def test_a_drop_shows_the_name_of_its_keyspace(server: Server, stele: Stele) -> 
     cluster(server, requests=[drop], keyspaces=[{**KEYSPACE, "dropped_version": 4}])
     assert "drop_keyspace library" in stele("requests").out
     assert "is being dropped" in stele("keyspace", "list").out
+
+
+def test_a_keyspace_whose_replication_changes_shows_to_what(server: Server, stele: Stele) -> None:
+    kind = {"kind": "keyspace_rf_change", "node_id": "", "keyspace_id": "id-1"}
+    asked = request("running", **kind, replication={"dc1": 3, "dc2": 2})
+    cluster(server, requests=[asked], keyspaces=[{**KEYSPACE, "placement": asked["request_id"]}])
+    placement = {
+        "placement": asked["request_id"],
+        "keyspaces": ["library"],
+        "ranges": 2,
+        "rows": ROWS,
+    }
+    server.answer("GET", "/v1/placements", {**at(7), **placement, "next_cursor": ""})
+    assert "keyspace_rf_change library to dc1=3, dc2=2" in stele("requests").out
+    assert "its replication changes" in stele("keyspace", "list").out
 
 
 def test_request_show_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:

@@ -8,6 +8,7 @@ from stele.domain.commands import (
     CreateKeyspace,
     DropKeyspace,
     Exclude,
+    KeyspaceRfChange,
     Leave,
     MoveNode,
     NoopRequest,
@@ -61,6 +62,7 @@ class RandomRun:
         plain = [self.join, self.join, self.leave, self.leave, self.cancel, self.create, self.drop]
         plain += [self.remove, self.remove, self.replace, self.replace, self.exclude]
         plain += [self.move, self.move, self.rebuild, self.truncate, *[self.ask_of_all] * 2]
+        plain += [self.alter, self.alter]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         self.chance.choice(plain + (faults if self._faults else []))()
 
@@ -129,6 +131,12 @@ class RandomRun:
     def create(self) -> None:
         name = f"k{next(self._keyspaces) % 4}"
         self.world.apply(CreateKeyspace(name, self.chance.choice(REPLICATIONS)))
+
+    def alter(self) -> None:
+        names = [*self.world.image.schema.ids]
+        if names:
+            replication = self.chance.choice(REPLICATIONS)
+            self.world.apply(KeyspaceRfChange(self.chance.choice(sorted(names)), replication))
 
     def drop(self) -> None:
         names = [*self.world.image.schema.ids]

@@ -26,6 +26,7 @@ ON_ONE_STACK = (
     "docs/operations/plan.md",
     "docs/services/node.md",
     "docs/services/metadata_log_http.md",
+    "docs/operations/replication.md",
     "docs/operations/dead_nodes.md",
     "docs/operations/move.md",
     "docs/operations/rebuild.md",

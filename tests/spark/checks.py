@@ -65,6 +65,6 @@ def by_placement(rows: Mapping[tuple[str, int], Value]) -> dict[str, list[RangeR
     found: dict[str, list[RangeReplicas]] = {}
     for (name, start), row in rows.items():
         assert row.start == start
-        replicas = row.reads, row.writes, row.version, row.version_before
+        replicas = row.reads, row.writes, row.version, row.version_before, row.other
         found.setdefault(name, []).append(RangeReplicas(row.start, row.end, *replicas))
     return found

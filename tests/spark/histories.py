@@ -12,6 +12,7 @@ from stele.domain.commands import (
     CreateKeyspace,
     DropKeyspace,
     Envelope,
+    KeyspaceRfChange,
     Leave,
     Noop,
 )
@@ -30,7 +31,9 @@ OTHER_LOG = next_state_id(bytes(16), NOW_MS, 99)
 
 @cache
 def random_log(seed: int, contended: int = 30) -> tuple[bytes, ...]:
-    """Nodes join and leave, so placements split, merge and vanish; then two writers fight."""
+    """Nodes join and leave, and a keyspace's replication changes, so placements split, merge and vanish; then
+    two writers fight.
+    """
     chance = random.Random(seed)
     history, driver = three_nodes()
     history.apply(CreateKeyspace("short", {"dc1": 2}))
@@ -38,6 +41,8 @@ def random_log(seed: int, contended: int = 30) -> tuple[bytes, ...]:
     driver.run()
     history.apply(DropKeyspace("short"))
     history.apply(Leave("n2" if seed % 2 else "n1"))
+    driver.run()
+    history.apply(KeyspaceRfChange("library", {"dc1": 1 + seed % 2}))
     driver.run()
     log = [encode_epoch(epoch) for epoch in history.epochs]
     log = list(_with_repeats(log, chance))

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
+from stele.domain.schema.facts import placement_name
+
 Fact = Mapping[str, Any]
 
 
@@ -61,7 +63,9 @@ def _keyspace(fact: Fact) -> str:
         return (
             f"keyspace {keyspace['name']} is being dropped by version {keyspace['dropped_version']}"
         )
-    return f"keyspace {keyspace['name']} is replicated {keyspace['placement']}"
+    shared = placement_name(keyspace["replication"])
+    own = "" if keyspace["placement"] == shared else f", in placement {keyspace['placement']}"
+    return f"keyspace {keyspace['name']} is replicated {shared}{own}"
 
 
 def _placement(fact: Fact) -> str:

@@ -57,6 +57,7 @@ def check_token(image: Image, data_id: str, token: int, version: int) -> StaleVe
     row = image.ring.placements[keyspace.placement].row_for(token)
     oldest = max(
         newest_fenced(row.version, row.version_before, fence_version),
+        newest_fenced(keyspace.placed_version, 0, fence_version),
         newest_fenced(keyspace.dropped_version, 0, fence_version),
     )
     return None if version >= oldest else StaleVersion(version, oldest, fence_version)
@@ -136,7 +137,7 @@ class VersionTracker:
 
 def _unchanged(image: Image, hold: Hold) -> bool:
     keyspace = image.schema.of_data(hold.data_id)
-    if keyspace is None or keyspace.dropped_version > hold.version:
+    if keyspace is None or hold.version < max(keyspace.dropped_version, keyspace.placed_version):
         return False
     row = image.ring.placements[keyspace.placement].row_for(hold.token)
     return row.version <= hold.version

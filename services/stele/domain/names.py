@@ -50,6 +50,7 @@ class RequestKind(StrEnum):
     QUIESCE = "quiesce"
     CLEANUP = "cleanup"
     TRUNCATE = "truncate"
+    KEYSPACE_RF_CHANGE = "keyspace_rf_change"
 
 
 class RequestStatus(StrEnum):

@@ -72,7 +72,8 @@ def range_of_row(row: Mapping[str, Any]) -> RangeReplicas:
     """A row of the tables as the domain has it."""
     reads, writes = tuple(row["read_replicas"]), tuple(row["write_replicas"])
     versions = row["version"], row["version_before"]
-    return RangeReplicas(row["range_start"], row["range_end"], reads, writes, *versions)
+    other = tuple(row["other_replicas"])
+    return RangeReplicas(row["range_start"], row["range_end"], reads, writes, *versions, other)
 
 
 def _by_placement(rows: Iterable[Row]) -> dict[str, list[RangeReplicas]]:

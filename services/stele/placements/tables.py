@@ -39,6 +39,7 @@ _RANGE: Final = [
     ("write_replicas", pa.list_(pa.string())),
     ("version", pa.int64()),
     ("version_before", pa.int64()),
+    ("other_replicas", pa.list_(pa.string())),
     ("from_epoch", pa.int64()),
 ]
 SCHEMAS: Final = {
@@ -328,6 +329,7 @@ def _cells(cluster: str, placement: str, row: RangeReplicas, from_epoch: int) ->
         "write_replicas": list(row.writes),
         "version": row.version,
         "version_before": row.version_before,
+        "other_replicas": list(row.other),
         "from_epoch": from_epoch,
     }
 

@@ -46,6 +46,7 @@ class Value(msgspec.Struct, frozen=True):
     writes: tuple[str, ...]
     version: int
     version_before: int
+    other: tuple[str, ...]
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -169,6 +170,7 @@ def _value_of(marker: Marker, row: RangeReplicas, from_epoch: int) -> Value:
         writes=row.writes,
         version=row.version,
         version_before=row.version_before,
+        other=row.other,
     )
 
 

@@ -217,6 +217,11 @@ def _keyspace(world: World, action: Action, index: int) -> None:
     world.request(commands.CreateKeyspace(action.target, {DC: action.number}))
 
 
+def _alter(world: World, action: Action, index: int) -> None:
+    """Give keyspace ``target`` the replication factor ``number``."""
+    world.request(commands.KeyspaceRfChange(action.target, {DC: action.number}))
+
+
 def _drop(world: World, action: Action, index: int) -> None:
     world.request(commands.DropKeyspace(action.target))
 
@@ -282,6 +287,7 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "exclude": _exclude,
     "cancel": _cancel,
     "keyspace": _keyspace,
+    "alter": _alter,
     "drop": _drop,
     "truncate": _truncate,
     "cleanup": _cleanup,
@@ -302,6 +308,7 @@ REQUESTS: Final = frozenset(
         "exclude",
         "cancel",
         "keyspace",
+        "alter",
         "drop",
         "truncate",
         "cleanup",

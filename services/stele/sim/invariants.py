@@ -48,18 +48,22 @@ def check_versions(before: Image, after: Image) -> None:
 def check_row_versions(before: Image, after: Image) -> None:
     """I3: a row keeps the version that gave it its replicas, and takes the new one when these change."""
     version = after.topology.version
-    for name, (one, two) in in_use.shared(before, after).items():
+    for keyspace_id, (one, two) in in_use.shared(before, after).items():
         if one is two:
             continue
+        keyspace, was = after.schema.by_id[keyspace_id], before.schema.by_id[keyspace_id]
         for row in two.rows:
             there = one.overlapping(in_use.range_of(row))
             same = all(in_use.sides(old) == in_use.sides(row) for old in there)
             wanted = max(old.version for old in there) if same else version
+            found = max(row.version, keyspace.placed_version)
             require(
-                row.version == wanted,
+                row.version == wanted
+                if keyspace.placed_version == was.placed_version
+                else found >= max(wanted, was.placed_version),
                 "I3",
-                f"({row.start}, {row.end}] of {name} has its replicas since version {wanted}",
-                f"epoch {after.epoch} says version {row.version}",
+                f"({row.start}, {row.end}] of {keyspace.name} has its replicas since version {wanted}",
+                f"epoch {after.epoch} says version {found}",
             )
 
 
@@ -103,8 +107,18 @@ def check_fresh_sessions(before: Image, after: Image, ever: set[str]) -> None:
 
 
 def check_locks(image: Image) -> None:
-    """Open transitions never meet: neither in ranges that change nor beside a token that comes or goes."""
+    """Open transitions never meet: neither in ranges that change nor beside a token that comes or goes. While a
+    keyspace's replication changes, no token does.
+    """
     open_ = image.topology.open()
+    moving = [t for t in open_ if t.keyspace_id and t.plans]
+    going = [t for t in open_ if any(not s.replaced_id for s in t.subjects)]
+    require(
+        not (moving and going),
+        "the locks of open transitions never meet",
+        "a keyspace's replication changes on a ring that stays",
+        f"epoch {image.epoch} has {[t.transition_id for t in (*moving, *going)]} open",
+    )
     tokens = {*image.membership.ring_tokens()}
     cuts = sorted({*tokens, *(t for o in open_ for s in o.subjects for t in s.tokens)})
     for one, two in combinations(open_, 2):
@@ -156,7 +170,7 @@ def _coming_or_going(image: Image, transition: Transition) -> set[int]:
 def check_placements(image: Image) -> None:
     """I7 in every step: no node twice, every dc with its whole replication factor in the reads."""
     locations = {n: node.dc for n, node in image.membership.nodes.items()}
-    for name, replication in image.schema.replications().items():
+    for name, replication in _least_replications(image).items():
         for row in image.ring.placements[name].rows:
             for replicas in (row.reads, row.writes):
                 require(
@@ -182,10 +196,35 @@ def check_placements(image: Image) -> None:
             )
 
 
+def _least_replications(image: Image) -> dict[str, dict[str, int]]:
+    """By placement; while a keyspace's replication changes it is in each dc the lower of the two."""
+    found = dict(image.schema.replications())
+    for transition in image.topology.open():
+        request = image.request(transition.transition_id)
+        if request is not None and transition.transition_id in found:
+            before, after = found[transition.transition_id], request.replication
+            lower = {dc: min(rf, after.get(dc, 0)) for dc, rf in before.items()}
+            found[transition.transition_id] = lower
+    return found
+
+
 def check_at_rest(image: Image) -> None:
-    """I7 at rest: the replicas are those that a plain walk of the ring finds, rack by rack."""
+    """I7 at rest: the replicas are those that a plain walk of the ring finds, rack by rack. Keyspaces of equal
+    replication share them, and nothing else is left.
+    """
     if image.topology.transitions:
         return
+    names = {
+        k.keyspace_id: ",".join(f"{dc}:{rf}" for dc, rf in sorted(k.replication.items()))
+        for k in image.schema.by_id.values()
+    }
+    require(
+        {*image.ring.placements} == {*names.values()}
+        and all(k.placement == names[k.keyspace_id] for k in image.schema.by_id.values()),
+        "I7",
+        f"keyspaces have the placements of their replications: {sorted({*names.values()})}",
+        f"epoch {image.epoch} has {sorted(image.ring.placements)}",
+    )
     tokens = sorted(image.membership.ring_tokens().items())
     racks = {n: (node.dc, node.rack) for n, node in image.membership.nodes.items()}
     for name, replication in image.schema.replications().items():
@@ -243,7 +282,10 @@ def check_undone(opened: Mapping[str, Image], before: Image, after: Image) -> No
         if any(request is None or request.status is RequestStatus.DONE for request in requests):
             continue
         start = opened[transition.transition_id]
-        for name, (one, two) in in_use.shared(start, after).items():
+        for keyspace_id, (one, two) in in_use.shared(start, after).items():
+            name = start.schema.by_id[keyspace_id].placement
+            if keyspace_id == transition.keyspace_id:
+                name = transition.transition_id
             plan = transition.plans.get(name)
             if plan is None:
                 continue

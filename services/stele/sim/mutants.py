@@ -7,6 +7,7 @@ import msgspec
 
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
+from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
@@ -26,6 +27,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *DEAD_NODE_MUTANTS,
         *MEMBER_MUTANTS,
         *GLOBAL_MUTANTS,
+        *KEYSPACE_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""

@@ -7,7 +7,8 @@ from itertools import combinations
 from stele.domain.ring import quorum
 from stele.domain.ring.ranges import RangeReplicas
 
-Sides = tuple[tuple[str, ...], tuple[str, ...]]
+Sides = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""Readers, writers, and the readers on the other side of a move."""
 Rule = Callable[[Set[str], RangeReplicas], bool]
 
 
@@ -17,8 +18,14 @@ def quorums_meet(written: Sides, read: Sides) -> bool:
 
 
 @cache
+def as_row(sides: Sides) -> RangeReplicas:
+    reads, writes, other = sides
+    return RangeReplicas(0, 1, reads, writes, other=other)
+
+
+@cache
 def _meet(written: Sides, read: Sides, write_rule: Rule, read_rule: Rule) -> bool:
-    writer, reader = RangeReplicas(0, 1, *written), RangeReplicas(0, 1, *read)
+    writer, reader = as_row(written), as_row(read)
     for size in range(len(writer.writes) + 1):
         for acks in combinations(writer.writes, size):
             rest = set(reader.reads) - set(acks)

@@ -5,19 +5,15 @@ again under its name is another, and data that was truncated is gone like that o
 """
 
 from collections.abc import Iterable, Set
-from functools import cache
 
 import msgspec
 
 from stele.domain.image import Image
 from stele.domain.ring import quorum
 from stele.domain.ring.ranges import Placement, Range, RangeReplicas, contains, range_of
-from stele.sim.quorum_sets import quorums_meet
+from stele.sim.quorum_sets import Sides, as_row, quorums_meet
 
 __all__ = ["Change", "Range", "Sides", "range_of"]
-
-Sides = tuple[tuple[str, ...], tuple[str, ...]]
-"""Readers and writers."""
 
 
 def holds_back(passed: Set[str], replicas: Set[str]) -> bool:
@@ -30,7 +26,7 @@ def majority(count: int) -> int:
 
 
 def sides(row: RangeReplicas) -> Sides:
-    return row.reads, row.writes
+    return row.reads, row.writes, row.other
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -77,16 +73,15 @@ def row_of(image: Image, data_id: str, token: int) -> Sides | None:
 
 def changes(before: Image, after: Image) -> Iterable[Change]:
     """Every range that has other replicas in ``after``, once for each placement that it belongs to."""
-    seen = set[tuple[str, bool]]()
+    seen = set[tuple[int, int]]()
     for data_id in data_ids(before):
         one = placement_of(before, data_id)
         if one is None:
             continue
         two = placement_of(after, data_id)
-        name = placement_name_of(before, data_id)
-        if (name, two is None) in seen or one is two:
+        if (id(one), id(two)) in seen or one is two:
             continue
-        seen.add((name, two is None))
+        seen.add((id(one), id(two)))
         ends = {row.end for row in one.rows} | ({row.end for row in two.rows} if two else set())
         for end in sorted(ends):
             old = sides(one.row_for(end))
@@ -96,13 +91,13 @@ def changes(before: Image, after: Image) -> Iterable[Change]:
 
 
 def shared(before: Image, after: Image) -> dict[str, tuple[Placement, Placement]]:
-    """Placements that a keyspace has had in both images, by name."""
-    found: dict[str, tuple[Placement, Placement]] = {}
+    """The placements of keyspaces in both images, each pair once, by the id of the data of one of them."""
+    found: dict[tuple[int, int], tuple[str, tuple[Placement, Placement]]] = {}
     for data_id in data_ids(before):
         one, two = placement_of(before, data_id), placement_of(after, data_id)
         if one is not None and two is not None:
-            found[placement_name_of(before, data_id)] = one, two
-    return found
+            found[id(one), id(two)] = data_id, (one, two)
+    return dict(found.values())
 
 
 def goes_back(earlier: Sides | None, change: Change) -> bool:
@@ -128,12 +123,7 @@ def meet(one: Sides, two: Sides) -> bool:
     return quorums_meet(one, two) and quorums_meet(two, one)
 
 
-@cache
-def _as_row(row: Sides) -> RangeReplicas:
-    return RangeReplicas(0, 1, *row)
-
-
 def can_be_acknowledged(row: Sides, willing: set[str]) -> bool:
     """Could these nodes alone make a write or a read by this row succeed?"""
-    found = _as_row(row)
+    found = as_row(row)
     return quorum.write_satisfied(willing, found) or quorum.read_satisfied(willing, found)

@@ -116,6 +116,10 @@ MOVE_EVERY_S: Final = 10.0
 """Moves and rebuilds, in the scenarios that have any; in a share of these a node without tokens too."""
 GLOBAL_SHARE: Final = 0.3
 GLOBAL_EVERY_S: Final = 12.0
+ALTERING_SHARE: Final = 0.4
+ALTER_EVERY_S: Final = 12.0
+KEYSPACE: Final = "data"
+"""The keyspace that clients write to from the beginning."""
 BARRIER_EVERY_S: Final = 3.0
 """Linearizable reads; each is up to three that come close together."""
 MAX_NODES: Final = 8
@@ -160,6 +164,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
         drivers=random.choice((2, 3)),
     )
     actions = [*_requests(random, rules, base), *_faults(random, rules, base)]
+    actions += _alterations(Random(f"alter/{profile}/{seed}"), base)
     actions = _with_dead_nodes(Random(f"dead/{profile}/{seed}"), rules, base, actions)
     actions += _moves(Random(f"moves/{profile}/{seed}"), base)
     actions += _global_requests(Random(f"global/{profile}/{seed}"), base)
@@ -230,6 +235,21 @@ def _keyspace(random: Random, at_s: float, number: int) -> list[Action]:
     return random.choice(([create], [create], [drop], [drop, again]))
 
 
+def _alterations(random: Random, base: Scenario) -> list[Action]:
+    """Keyspaces get other replications, in some of the scenarios: nodes come and go the less meanwhile."""
+    if random.random() >= ALTERING_SHARE:
+        return []
+    return [
+        Action(
+            at_s,
+            "alter",
+            random.choice((KEYSPACE, KEYSPACE, "k1", "k2", "k3")),
+            number=random.randrange(1, 4),
+        )
+        for at_s in _times(random, ALTER_EVERY_S, base.duration_s)
+    ]
+
+
 def _faults(random: Random, rules: Profile, base: Scenario) -> list[Action]:
     found = list[Action]()
     kinds = [kind for kind, weight in sorted(rules.faults.items()) for _ in range(weight)]
@@ -270,7 +290,9 @@ def _with_dead_nodes(
         return actions
     least_rf = min(base.rf, random.choice((1, 2, 2)))
     found = [
-        msgspec.structs.replace(a, number=max(a.number, least_rf)) if a.kind == "keyspace" else a
+        msgspec.structs.replace(a, number=max(a.number, least_rf))
+        if a.kind in ("keyspace", "alter")
+        else a
         for a in actions
     ]
     faults = ("wipe", "crash", "pause", "cut", "") if rules.faults else ("",)

@@ -6,6 +6,8 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     join X@150 Y@250                       nodes start and ask to join (node@token,token/rack)
     leave X | cancel X | keyspace k rf 1 | drop k | truncate k   asked for at once
     quiesce | noop_request | cleanup | cleanup X    the same; the request goes by that word, or by X
+    leave X | cancel X | keyspace k rf 1 | drop k   asked for at once
+    alter k rf 3                           the same; of keyspace k, or ``data``
     remove X | exclude X                   the same; it says that X is dead for good
     remove X with force                    and what only X has is given up
     replace X by Y                         node Y starts and asks to take the place of X
@@ -181,6 +183,9 @@ class Story:
     def keyspace(self, line: Line, name: str, rf: str) -> None:
         self.world.request(commands.CreateKeyspace(name, {DC: int(rf)}))
 
+    def alter(self, line: Line, name: str, rf: str) -> None:
+        self._asked[name] = self.world.request(commands.KeyspaceRfChange(name, {DC: int(rf)}))
+
     def until(self, line: Line, state: str) -> None:
         self._run_until(lambda: state in states_of(self.image), lambda: _states(self.image))
 
@@ -327,6 +332,7 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"expect (\S+) has all that was acknowledged", Story.expect_rows),
     (r"replace (\S+) by (\S+)", Story.replace),
     (r"keyspace (\S+) rf (\d+)", Story.keyspace),
+    (r"alter (\S+) rf (\d+)", Story.alter),
     (r"until (\w+)", Story.until),
     (r"until it waits for (\S+)", Story.until_waits),
     (r"until (\S+) is excluded", Story.until_excluded),

@@ -5,7 +5,7 @@ import pytest
 
 from stele.domain.ring import transition
 from stele.domain.ring.numbers import NodeNumbers
-from stele.domain.ring.ranges import EMPTY_RING, Placement, PlacementError, Range, apply, range_of
+from stele.domain.ring.ranges import EMPTY_RING, Placement, Range, apply, range_of
 from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import (
@@ -14,8 +14,8 @@ from stele.domain.ring.transition import (
     TransitionPlan,
     TransitionRow,
     equals_at_rest,
-    gained,
     prepare_rings,
+    received,
     stream_sources,
 )
 from tests.domain.ring.rings import ONE_RACK, Ring, join, leave, one_rack_ring, written
@@ -123,14 +123,14 @@ def test_a_delta_names_the_rows_that_change_and_no_others() -> None:
     assert transition.write_both_read_old(placement, plan, 0).removed == affected
 
 
-def test_gained_and_lost_ranges_of_the_worked_example() -> None:
+def test_received_and_lost_ranges_of_the_worked_example() -> None:
     plan = planned(ABC, ABCX)
     around = (Range(MIN_TOKEN, 100), Range(300, MIN_TOKEN))
-    assert gained(plan, "X") == (around[0], Range(100, 150), around[1])
+    assert received(plan, "X") == (around[0], Range(100, 150), around[1])
     assert lost(plan, "B") == around
     assert lost(plan, "C") == (Range(100, 150),)
-    assert gained(plan, "A") == lost(plan, "A") == ()
-    assert gained(planned(ABCX, ABC), "B") == around
+    assert received(plan, "A") == lost(plan, "A") == ()
+    assert received(planned(ABCX, ABC), "B") == around
 
 
 def test_the_first_node_takes_a_ring_that_nobody_replicates() -> None:
@@ -168,7 +168,7 @@ def test_a_replacement_gains_exactly_the_ranges_of_the_replaced() -> None:
     replaced = join(leave(ring, "A"), "A'", ONE_RACK, 0)
     plan = planned(ring, replaced, rf=3)
     pending = (Range(MIN_TOKEN, 0), Range(30, 40), Range(40, 50), Range(50, MIN_TOKEN))
-    assert gained(plan, "A'") == lost(plan, "A") == pending
+    assert received(plan, "A'") == lost(plan, "A") == pending
     assert plan.split == plan.merge == ()
     assert {stream_sources(row, "A'") for row in plan.rows} == {(("A",), 1)}
 
@@ -210,9 +210,11 @@ def test_rows_whose_replicas_a_step_changes_carry_its_version_and_others_keep_th
     assert versions == [[0, 0, 0, 0, 0], [8, 8, 0, 0, 8], [9, 9, 0, 0, 9]]
 
 
-def test_prepare_refuses_that_two_replicas_vanish_at_once() -> None:
-    with pytest.raises(PlacementError, match="would shrink"):
-        planned(ABC, leave(leave(ABC, "A"), "B"), rf=3)
+def test_who_stays_must_be_given_what_the_ones_that_go_acknowledged() -> None:
+    plan = planned(ABC, leave(leave(ABC, "A"), "B"), rf=3)
+    assert {row.receiving()[0] for row in plan.rows} == {"C"}
+    assert received(plan, "C") == tuple(Range(row.start, row.end) for row in plan.rows)
+    assert received(plan, "A") == ()
 
 
 def test_a_rack_more_changes_ranges_the_new_node_has_no_part_in() -> None:
@@ -239,7 +241,37 @@ def test_a_comer_without_a_partner_needs_who_have_all_that_was_acknowledged() ->
     assert stream_sources(first, "x") == ((), 0)
 
 
-def test_only_a_node_that_gains_the_range_streams_it() -> None:
+def test_with_fewer_replicas_each_that_is_left_needs_what_blocks_a_quorum_with_its_own() -> None:
+    fewer = TransitionRow(0, 10, old=("a", "b", "c"), new=("b",))
+    assert stream_sources(fewer, "b") == (("a", "c"), 1)
+    assert stream_sources(fewer, "b", unavailable={"a", "c"}) == ((), 1)
+    of_two = TransitionRow(0, 10, old=("a", "b"), new=("b",))
+    assert of_two.receiving() == [], "both have all that was acknowledged"
+    elsewhere = TransitionRow(0, 10, old=("a", "b", "c"), new=("x",))
+    assert stream_sources(elsewhere, "x") == (("a", "b", "c"), 2)
+
+
+def test_a_row_that_moves_says_whose_quorum_a_write_needs_too() -> None:
+    plan = planned(ABC, ABCX)
+    reading_old = after_steps(at_rest(ABC), plan, "split", "write_both_read_old").row_for(50)
+    assert (reading_old.reads, reading_old.other) == (("A", "B"), ("A", "X"))
+    reading_new = after_steps(at_rest(ABC), plan, "split", "write_both_read_new").row_for(50)
+    assert (reading_new.reads, reading_new.other) == (("A", "X"), ("A", "B"))
+    finished = after_steps(at_rest(ABC), plan, "split", "finish").row_for(50)
+    assert finished.other == ()
+
+
+def test_a_row_that_only_shrinks_changes_with_the_first_step_too() -> None:
+    """Its readers and writers are as before, but a write that needs less is not enough any more."""
+    before = at_rest(ABC)
+    plan = transition.prepare(before, at_rest(ABC, 1), ABC.tokens.keys(), ABC.tokens.keys())
+    delta = transition.write_both_read_old(before, plan, 9)
+    assert {row.version for row in delta.added} == {9}
+    assert all(row.reads == row.writes and len(row.other) == 1 for row in delta.added)
+    assert not equals_at_rest(apply(before, delta.removed, delta.added), before, [WHOLE_RING])
+
+
+def test_only_a_node_that_needs_the_range_streams_it() -> None:
     row = TransitionRow(0, 10, old=("a",), new=("x",))
-    with pytest.raises(ValueError, match="does not gain"):
+    with pytest.raises(ValueError, match="receives nothing"):
         stream_sources(row, "a")

@@ -10,7 +10,7 @@ from stele.domain.ring import transition
 from stele.domain.ring.ranges import Placement, apply, range_of
 from stele.domain.ring.strategy import placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.ring.transition import TransitionPlan, gained, prepare_rings, stream_sources
+from stele.domain.ring.transition import TransitionPlan, prepare_rings, received, stream_sources
 from tests.domain.ring.rings import Ring, changes, some_rf
 
 Change = tuple[Ring, Ring]
@@ -136,7 +136,7 @@ def test_who_gains_a_range_has_a_source_and_who_loses_it_had_it(
     nodes = sorted({*change[0].locations, *change[1].locations})
     by_end = {row.end: row for row in plan.rows}
     for node in nodes:
-        for range_ in gained(plan, node):
+        for range_ in received(plan, node):
             row = by_end[range_.end]
             sources, needed = stream_sources(row, node)
             assert set(sources) <= set(row.old)

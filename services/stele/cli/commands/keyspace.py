@@ -1,4 +1,4 @@
-"""``stele keyspace create|drop|list``."""
+"""``stele keyspace create|alter|drop|list``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Read, Where
 from stele.cli.output import console, print_value_as_json, table
-from stele.domain.commands import CreateKeyspace, DropKeyspace
+from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
+from stele.domain.schema.facts import Keyspace, placement_name
 
 app = App(name="keyspace", help="Keyspaces and how they are replicated.")
 
@@ -35,6 +36,28 @@ def create(
         console().print(f"request {envelope.request_id}", soft_wrap=True)
         outcome = client.submit(envelope)
     console().print(f"keyspace {name} exists since epoch {outcome.epoch}", soft_wrap=True)
+
+
+@app.command
+def alter(
+    name: str,
+    *,
+    replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Change how a keyspace is replicated: --replication dc1=3, once for each datacentre.
+
+    The coordinator carries it out while the keyspace is read and written; the command follows the request until
+    it is done. A datacentre that is not named keeps no copies.
+
+    Args:
+        name: The keyspace's name.
+        replication: DC=COPIES; may be repeated or separated by commas.
+    """
+    command = KeyspaceRfChange(name, parse_replication(replication))
+    with where.client() as client:
+        return submit_and_follow(client, change, command)
 
 
 @app.command
@@ -69,10 +92,21 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
     columns = ("keyspace", "replication", "ranges", "")
     found = table(f"keyspaces at epoch {reading.epoch}", *columns, right=("ranges",))
     for keyspace in keyspaces:
-        copies = ", ".join(f"{dc}={rf}" for dc, rf in sorted(keyspace.replication.items()))
-        dropped = "is being dropped" if keyspace.dropped_version else ""
-        found.add_row(keyspace.name, copies, str(ranges[keyspace.placement]), dropped)
+        copies = copies_text(keyspace.replication)
+        found.add_row(keyspace.name, copies, str(ranges[keyspace.placement]), _state(keyspace))
     console().print(found)
+
+
+def copies_text(replication: dict[str, int]) -> str:
+    """As it is given: ``dc1=3, dc2=2``."""
+    return ", ".join(f"{dc}={rf}" for dc, rf in sorted(replication.items()))
+
+
+def _state(keyspace: Keyspace) -> str:
+    if keyspace.dropped_version:
+        return "is being dropped"
+    own = keyspace.placement != placement_name(keyspace.replication)
+    return "its replication changes" if own else ""
 
 
 def parse_replication(given: tuple[str, ...]) -> dict[str, int]:

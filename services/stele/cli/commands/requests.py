@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
+from stele.cli.commands.keyspace import copies_text
 from stele.cli.errors import Exit
 from stele.cli.follow import follow
 from stele.cli.options import Read, Where
@@ -108,12 +109,14 @@ def follow_request(request_id: str, where: Where = Where()) -> int:  # noqa: B00
 
 
 def what(request: Request, keyspaces: list[Keyspace]) -> str:
-    """What it is about: ``join n4``, ``replace n3 by n5``, ``drop_keyspace library``."""
+    """What it is about: ``join n4``, ``replace n3 by n5``, ``keyspace_rf_change library to dc1=3``."""
     if request.replaced_id:
         return f"{request.kind} {request.replaced_id} by {request.node_id}"
     names = (k.name for k in keyspaces if k.keyspace_id == request.keyspace_id)
     dead = ", ".join(request.dead_nodes)
     about = request.node_id or next(names, request.keyspace_id) or dead
+    if request.replication:
+        about = f"{about} to {copies_text(request.replication)}"
     return f"{request.kind} {about}".rstrip()
 
 

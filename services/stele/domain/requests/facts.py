@@ -9,7 +9,8 @@ from stele.domain.names import RequestKind, RequestStatus
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One topology request with its stable id.
 
-    ``node_id`` is the node that it is about, ``keyspace_id`` the keyspace; what does not apply is empty.
+    ``node_id`` is the node that it is about, ``keyspace_id`` the keyspace and ``replication`` what it is to
+    have (dc -> replication factor); what does not apply is empty.
     Epochs are 0 until they happen. ``removes_node``: its node counts as gone from now on.
     ``dead_nodes`` are dead for good, says who asks: they must be down for it to start, and are excluded then.
     ``replaced_id`` is the one of them whose place a new node takes. ``force``: the loss of what only excluded
@@ -23,6 +24,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     status: RequestStatus
     node_id: str = ""
     keyspace_id: str = ""
+    replication: dict[str, int] = {}
     removes_node: bool = False
     replaced_id: str = ""
     dead_nodes: tuple[str, ...] = ()

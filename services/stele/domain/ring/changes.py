@@ -19,7 +19,8 @@ class PackedRows(msgspec.Struct, frozen=True):
     """Rows by column, nodes by number; of equal length but for ``nodes``.
 
     ``nodes`` has the writes of each row behind each other, ``writes`` of them a row. ``reads`` of them,
-    the first ones, are its reads; or where that is negative, so many more nodes follow, the reads.
+    the first ones, are its reads; or where that is negative, so many more nodes follow, the reads. Behind
+    these stand ``others`` of them, the other side of a range that moves.
     """
 
     starts: tuple[int, ...]
@@ -28,6 +29,7 @@ class PackedRows(msgspec.Struct, frozen=True):
     versions_before: tuple[int, ...]
     writes: tuple[int, ...]
     reads: tuple[int, ...]
+    others: tuple[int, ...]
     nodes: tuple[int, ...]
 
 
@@ -41,6 +43,7 @@ def packed(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> PackedRows:
         else:
             reads.append(-len(row.reads))
             numbers.extend(nodes.numbers[name] for name in row.reads)
+        numbers.extend(nodes.numbers[name] for name in row.other)
     return PackedRows(
         starts=tuple(row.start for row in rows),
         ends=tuple(row.end for row in rows),
@@ -48,13 +51,15 @@ def packed(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> PackedRows:
         versions_before=tuple(row.version_before for row in rows),
         writes=tuple(len(row.writes) for row in rows),
         reads=tuple(reads),
+        others=tuple(len(row.other) for row in rows),
         nodes=tuple(numbers),
     )
 
 
 def unpacked(rows: PackedRows, nodes: NodeNumbers) -> tuple[RangeReplicas, ...]:
     """The rows by name. Raises PlacementError when the columns do not fit together."""
-    listed = sum(rows.writes) + sum(-count for count in rows.reads if count < 0)
+    alone = sum(-count for count in rows.reads if count < 0)
+    listed = sum(rows.writes) + alone + sum(rows.others)
     columns = (
         rows.starts,
         rows.ends,
@@ -62,11 +67,12 @@ def unpacked(rows: PackedRows, nodes: NodeNumbers) -> tuple[RangeReplicas, ...]:
         rows.versions_before,
         rows.writes,
         rows.reads,
+        rows.others,
     )
     if (
         len(set(map(len, columns))) > 1
         or listed != len(rows.nodes)
-        or min(rows.writes, default=0) < 0
+        or min(min(rows.writes, default=0), min(rows.others, default=0)) < 0
     ):
         raise PlacementError("Packed rows whose columns have different lengths are no rows.")
     if rows.nodes and not 0 <= min(rows.nodes) <= max(rows.nodes) < len(nodes.names):
@@ -78,7 +84,9 @@ def nodes_to_number(
     rows: Sequence[RangeReplicas], nodes: NodeNumbers
 ) -> tuple[tuple[int, str], ...]:
     """(number, node id) of each node that the rows name and that has none yet: facts to come before."""
-    names = nodes.with_nodes(name for row in rows for name in (*row.writes, *row.reads)).names
+    names = nodes.with_nodes(
+        name for row in rows for name in (*row.writes, *row.reads, *row.other)
+    ).names
     return tuple(enumerate(names))[len(nodes.names) :]
 
 
@@ -130,12 +138,15 @@ def _parted(rows: list[RangeReplicas], cut: int) -> tuple[list[RangeReplicas], l
 def _rows(rows: PackedRows, names: Sequence[str]) -> Iterator[RangeReplicas]:
     place = 0
     changes = zip(rows.versions, rows.versions_before, strict=True)
-    columns = (rows.starts, rows.ends, changes, rows.writes, rows.reads)
-    for start, end, versions, writes, reads in zip(*columns, strict=True):
+    columns = (rows.starts, rows.ends, changes, rows.writes, rows.reads, rows.others)
+    for start, end, versions, writes, reads, others in zip(*columns, strict=True):
         written = tuple([names[number] for number in rows.nodes[place : place + writes]])
         place += writes
         read = written[:reads]
         if reads < 0:
             read = tuple([names[number] for number in rows.nodes[place : place - reads]])
             place -= reads
-        yield RangeReplicas(start, end, read, written, *versions)
+        other = tuple([names[number] for number in rows.nodes[place : place + others]])
+        place += others
+        newest, before = versions
+        yield RangeReplicas(start, end, read, written, newest, before, other)

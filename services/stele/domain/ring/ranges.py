@@ -20,6 +20,7 @@ from stele.domain.ring.columns import Columns, Keys, Rows, merged
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers, Numbers, lengths
 from stele.domain.ring.replicas import (
     LISTED,
+    OTHER,
     READS,
     READS_COUNT,
     VERSION,
@@ -51,9 +52,11 @@ class RangeReplicas(msgspec.Struct, frozen=True, gc=False):
     """One row of a placement: who serves reads of (start, end] and who receives its writes.
 
     Order matters: the first replica is the primary. Whoever serves reads also receives writes.
-    ``version`` is the topology version that gave the range these replicas, ``version_before`` the one
-    that gave it those before: requests are refused by the newer of the two that is fenced (design, I3;
-    ``domain.fencing``).
+    ``other`` are the replicas on the other side of a move, of which a write needs a quorum as well
+    (``ring.quorum``): those after it while reads are as before, those before it while reads have moved;
+    none at rest. ``version`` is the topology version that gave the range these replicas,
+    ``version_before`` the one that gave it those before: requests are refused by the newer of the two
+    that is fenced (design, I3; ``domain.fencing``).
     """
 
     start: int
@@ -62,6 +65,7 @@ class RangeReplicas(msgspec.Struct, frozen=True, gc=False):
     writes: tuple[str, ...]
     version: int = 0
     version_before: int = 0
+    other: tuple[str, ...] = ()
 
 
 def upper_bound(end: int) -> int:
@@ -134,12 +138,15 @@ def _check_all_replicas(rows: Sequence[RangeReplicas], columns: Rows) -> None:
 
 
 def _check_replicas(row: RangeReplicas) -> None:
-    for name, nodes in (("reads", row.reads), ("writes", row.writes)):
+    for name, nodes in (("reads", row.reads), ("writes", row.writes), ("others", row.other)):
         if len(set(nodes)) != len(nodes):
             raise PlacementError(f"The {name} of {_text(row)} name a node twice: {nodes}.")
     unwritten = [node for node in row.reads if node not in row.writes]
     if unwritten:
         raise PlacementError(f"{_text(row)} is read from {unwritten}, which receive no writes.")
+    unwritten = [node for node in row.other if node not in row.writes]
+    if unwritten:
+        raise PlacementError(f"{_text(row)} asks {unwritten} for acks, which receive no writes.")
 
 
 def _text(range_: Range | RangeReplicas) -> str:
@@ -250,19 +257,20 @@ class Placement:
         else:
             read = written[:count]
         version, before = chunk.values[VERSION][place], chunk.values[VERSION_BEFORE][place]
+        other = tuple([names[number] for number in chunk.list_at(OTHER, place)])
         end = self.end_of(at, place)
-        return RangeReplicas(chunk.keys[place], end, read, written, version, before)
+        return RangeReplicas(chunk.keys[place], end, read, written, version, before, other)
 
     def _decoded(self, rows: Rows) -> Iterator[RangeReplicas]:
         """Rows up to the ring's end."""
-        versions, versions_before, counts, writes, _ = rows.values
+        versions, versions_before, counts, writes, _, others = rows.values
         starts = rows.keys.tolist()
         written = self.nodes.decode(writes)
         shared = np.array_equal(counts, lengths(writes))
         read = written if shared else self.nodes.decode(reads_of(rows))
         ends = (*starts[1:], MIN_TOKEN)
         changes = versions.tolist(), versions_before.tolist()
-        return map(RangeReplicas, starts, ends, read, written, *changes)
+        return map(RangeReplicas, starts, ends, read, written, *changes, self.nodes.decode(others))
 
 
 def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNumbers, Rows]:
@@ -272,6 +280,7 @@ def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNum
         [row.version_before for row in rows],
         [row.reads for row in rows],
         [row.writes for row in rows],
+        [row.other for row in rows],
         nodes,
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from stele.domain.ring.columns import Ints, Keys, Rows, widened
 from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers, lengths
 
-VERSION, VERSION_BEFORE, READS_COUNT, WRITES, READS = range(5)
+VERSION, VERSION_BEFORE, READS_COUNT, WRITES, READS, OTHER = range(6)
 """A placement's columns, in their order."""
 
 LISTED: Final = -1
@@ -26,16 +26,19 @@ def replica_columns(
     writes: Numbers,
     reads: Numbers | None = None,
     counts: Ints | None = None,
+    others: Numbers | None = None,
 ) -> tuple[Ints, ...]:
-    """A placement's columns: both versions, reads_count, writes, and reads where the count is LISTED.
+    """A placement's columns: both versions, reads_count, writes, reads where the count is LISTED, and others.
 
-    Without ``reads`` and ``counts`` the reads are the writes.
+    Without ``reads`` and ``counts`` the reads are the writes; without ``others`` nobody is.
     """
+    if others is None:
+        others = np.empty((len(versions), 0), np.int32)
     if reads is None:
         reads = np.empty((len(versions), 0), np.int32)
     if counts is None:
         counts = lengths(writes)
-    return versions, versions_before, counts, writes, reads
+    return versions, versions_before, counts, writes, reads, others
 
 
 def encoded(
@@ -44,6 +47,7 @@ def encoded(
     versions_before: Sequence[int],
     reads: Sequence[tuple[str, ...]],
     writes: Sequence[tuple[str, ...]],
+    others: Sequence[tuple[str, ...]],
     nodes: NodeNumbers,
 ) -> tuple[NodeNumbers, Rows]:
     """The rows as columns, and the numbers with those of nodes that had none."""
@@ -53,17 +57,18 @@ def encoded(
     if LISTED in counts:
         listed = [names if n == LISTED else () for names, n in zip(reads, counts, strict=True)]
     try:
-        lists = nodes.encode(writes), nodes.encode(listed)
+        lists = nodes.encode(writes), nodes.encode(listed), nodes.encode(others)
     except KeyError:
-        nodes = nodes.with_nodes(chain(chain.from_iterable(writes), chain.from_iterable(listed)))
-        lists = nodes.encode(writes), nodes.encode(listed)
-    if not listed:
-        lists = lists[0], np.empty((len(starts), 0), np.int32)
+        nodes = nodes.with_nodes(chain.from_iterable(chain(writes, listed, others)))
+        lists = nodes.encode(writes), nodes.encode(listed), nodes.encode(others)
+    written, read, asked = lists
     columns = replica_columns(
         np.array(versions, np.int64),
         np.array(versions_before, np.int64),
-        *lists,
+        written,
+        read if listed else None,
         np.array(counts, np.int32),
+        asked,
     )
     return nodes, Rows(np.array(starts, np.int64), columns)
 
@@ -73,7 +78,7 @@ def _reads_count(reads: tuple[str, ...], writes: tuple[str, ...]) -> int:
 
 
 def reads_of(rows: Rows) -> Numbers:
-    _, _, counts, writes, listed = rows.values
+    _, _, counts, writes, listed, _ = rows.values
     inside = np.arange(writes.shape[1]) < counts[:, None]
     if inside.all():
         return writes.astype(np.int32, copy=False)
@@ -85,15 +90,21 @@ def reads_of(rows: Rows) -> Numbers:
 
 
 def first_unsound(rows: Rows) -> int | None:
-    """The first row that names a node twice, or is read from a node that receives no writes."""
-    _, _, counts, writes, listed = rows.values
+    """The first row that names a node twice, or one that receives no writes among its reads or others."""
+    _, _, counts, writes, listed, others = rows.values
     wrong = _repeats(writes)
-    alone = np.flatnonzero(counts == LISTED)
-    if len(alone):
-        read, written = listed[alone], writes[alone]
-        known = (read[:, :, None] == written[:, None, :]).any(axis=2) | (read == PAD)
-        wrong[alone] |= _repeats(read) | ~known.all(axis=1)
+    for lists, named in ((listed, counts == LISTED), (others, lengths(others) > 0)):
+        which = np.flatnonzero(named)
+        if len(which):
+            wrong[which] |= _repeats(lists[which]) | _lacking(lists[which], writes[which])
     return int(wrong.argmax()) if wrong.any() else None
+
+
+def _lacking(lists: Ints, writes: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which lists name a node that the writes beside them do not."""
+    known = (lists[:, :, None] == writes[:, None, :]).any(axis=2) | (lists == PAD)
+    lacking: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~known.all(axis=1)
+    return lacking
 
 
 def _repeats(lists: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

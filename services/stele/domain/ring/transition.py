@@ -1,13 +1,16 @@
-"""The plan of a join, leave, replace or remove, and the change of rows that each of its steps makes.
+"""The plan of an operation that moves ranges, and the change of rows that each of its steps makes.
 
 Everything is computed once, in ``prepare``. The steps only look up (reference: cassandra_tcm 5.3):
 
-step                 reads  writes       ranges
-split_delta          old    old          cut at the tokens that come
-write_both_read_old  old    old + new
-write_both_read_new  new    old + new
-finish               new    new          joined where tokens went
-rollback             old    old          as they were before split_delta
+step                 reads  writes       other  ranges
+split_delta          old    old                 cut at the tokens that come
+write_both_read_old  old    old + new    new
+write_both_read_new  new    old + new    old
+finish               new    new                 joined where tokens went
+rollback             old    old                 as they were before split_delta
+
+``old`` and ``new`` may be of any sizes: a write needs a quorum of each (``quorum``), and who serves ``new``
+is given all that was acknowledged before (``TransitionRow.receiving``).
 
 A step's delta is what differs between the placement given and the rows the step asks for. So a step may
 follow any other, repeating it changes nothing, and only rows that change are in a delta; those whose
@@ -22,10 +25,9 @@ import numpy as np
 
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers, lengths
-from stele.domain.ring.quorum import MAX_SHRINK, blocking
+from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import (
     Placement,
-    PlacementError,
     Range,
     RangeReplicas,
     range_of,
@@ -57,6 +59,15 @@ class TransitionRow(msgspec.Struct, frozen=True):
         """The nodes that lose it."""
         return [node for node in self.old if node not in self.new]
 
+    def receiving(self) -> list[str]:
+        """The nodes that must be given what was acknowledged before reads move.
+
+        Those that gain the range; and where fewer replicas are left, all of these, since one that stays may
+        lack what a quorum of the larger set acknowledged. Of two replicas each has all that was.
+        """
+        may_lack = len(self.new) < len(self.old) and blocking(len(self.old)) > 1
+        return [*self.new] if may_lack else self.coming()
+
 
 class TransitionPlan(msgspec.Struct, frozen=True):
     """All that the steps of one operation need to know, for one placement; all parts in ring order.
@@ -74,8 +85,8 @@ class TransitionPlan(msgspec.Struct, frozen=True):
     locks: tuple[Range, ...] = ()
 
 
-Wanted = tuple[TransitionRow | RangeReplicas, tuple[str, ...], tuple[str, ...]]
-"""A range, and who is to serve its reads and to receive its writes."""
+Wanted = tuple[TransitionRow | RangeReplicas, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""A range, and who is to serve its reads and to receive its writes, and is on the other side."""
 
 
 class PlacementDelta(msgspec.Struct, frozen=True):
@@ -101,10 +112,7 @@ def prepare_rings(
     rf: Mapping[str, int],
     nodes: NodeNumbers = NO_NODES,
 ) -> Prepared:
-    """Plan the way from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``.
-
-    Raises PlacementError as ``prepare`` does.
-    """
+    """Plan the way from the ring ``old_tokens`` (token -> owner) to the ring ``new_tokens``."""
     before = placement_of(old_tokens, old_locations, rf, nodes)
     after = placement_of(new_tokens, new_locations, rf, before.nodes)
     plan = prepare(before, after, old_tokens.keys(), new_tokens.keys())
@@ -116,8 +124,7 @@ def prepare(
 ) -> TransitionPlan:
     """Plan the way between two placements at rest, given the tokens of their rings.
 
-    What stands in the live placement is no part of it: see ``equals_at_rest``. Raises PlacementError
-    when a range would lose more than ``MAX_SHRINK`` replicas.
+    What stands in the live placement is no part of it: see ``equals_at_rest``.
     """
     split_at = tuple(sorted(new_tokens - old_tokens - {MIN_TOKEN}))
     merge_at = tuple(sorted(old_tokens - new_tokens - {MIN_TOKEN}))
@@ -141,69 +148,69 @@ def equals_at_rest(live: Placement, computed: Placement, spans: Iterable[Interva
 
 def split_delta(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """Cut the ranges that new tokens fall into; owners unchanged (seed 001, step 1 of bootstrap)."""
-    return _delta(placement, [(row, row.old, row.old) for row in _pieces(plan)], version)
+    return _delta(placement, [(row, row.old, row.old, ()) for row in _pieces(plan)], version)
 
 
 def write_both_read_old(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """The new replicas receive writes too. They stand behind the old ones."""
-    return _delta(placement, [(row, row.old, _union(row)) for row in _pieces(plan)], version)
+    return _delta(placement, [_moving(row, row.old, row.new) for row in _pieces(plan)], version)
 
 
 def write_both_read_new(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """The new replicas serve the reads; the old ones still receive what late readers look for."""
-    return _delta(placement, [(row, row.new, _union(row)) for row in _pieces(plan)], version)
+    return _delta(placement, [_moving(row, row.new, row.old) for row in _pieces(plan)], version)
 
 
 def finish(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """The new replicas alone, in the ranges of the new tokens: what ``placement_of`` them gives."""
-    rows = [(row, row.new, row.new) for row in _pieces(plan)]
+    rows: list[Wanted] = [(row, row.new, row.new, ()) for row in _pieces(plan)]
     return _delta(placement, _joined(rows, plan.merge, plan.merge_at), version)
 
 
 def rollback(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """From any step back to the replicas of before, cut as they were (I11)."""
-    rows = [(row, row.old, row.old) for row in _pieces(plan)]
+    rows: list[Wanted] = [(row, row.old, row.old, ()) for row in _pieces(plan)]
     return _delta(placement, _joined(rows, plan.split, plan.split_at), version)
 
 
-def gained(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
-    """Ranges that the node replicates after the operation and did not before, in ring order."""
-    return tuple(Range(row.start, row.end) for row in plan.rows if node in row.coming())
+def received(plan: TransitionPlan, node: str) -> tuple[Range, ...]:
+    """Ranges of which the node must be given what was acknowledged before the operation, in ring order."""
+    return tuple(Range(row.start, row.end) for row in plan.rows if node in row.receiving())
 
 
 def stream_sources(
-    row: TransitionRow, gaining: str, unavailable: Set[str] = frozenset()
+    row: TransitionRow, receiving: str, unavailable: Set[str] = frozenset()
 ) -> tuple[tuple[str, ...], int]:
-    """Whom ``gaining`` must stream this range from, and how many of them it needs.
+    """Whom ``receiving`` must stream this range from, and how many of them it needs.
 
-    Pairing (strict consistent range movement): when at least as many replicas leave as come, the i-th
-    that comes takes over from the i-th that leaves, alone. It then holds what its partner held, so the
-    new set is the old one with names changed, less at most ``MAX_SHRINK`` members: a quorum of the old
-    set is still one that meets every read quorum of the new. Two that stream from the same one, or from
-    one that stays, would count one copy twice.
+    Pairing (strict consistent range movement): when as many replicas leave as come, the i-th that comes
+    takes over from the i-th that leaves, alone. It then holds what its partner held, so the new set is the
+    old one with names changed. Two that stream from the same one, or from one that stays, would count one
+    copy twice.
 
     Otherwise, or when the partner is ``unavailable``: as many of the old set as block each quorum of it,
-    so that between them they have every acknowledged write, and ``gaining`` then holds them all. That is a
-    majority of three, and one of two. Dead ones are not asked but do not make the set smaller. Fewer sources
-    than needed means that it cannot be done safely. No old replicas, no sources: ((), 0).
+    so that between them they have every acknowledged write, and ``receiving`` then holds them all. That is a
+    majority of three, and one of two; who is one of them itself needs one fewer. Dead ones are not asked but
+    do not make the set smaller. Fewer sources than needed means that it cannot be done safely. No old
+    replicas, no sources: ((), 0).
 
-    Raises ValueError when ``gaining`` does not gain this range.
+    Raises ValueError when ``receiving`` needs nothing of this range.
     """
+    if receiving not in row.receiving():
+        raise ValueError(f"Node '{receiving}' receives nothing of ({row.start}, {row.end}].")
     coming, leaving = row.coming(), row.leaving()
-    if gaining not in coming:
-        raise ValueError(f"Node '{gaining}' does not gain ({row.start}, {row.end}].")
-    if len(leaving) >= len(coming):
-        partner = leaving[coming.index(gaining)]
+    if len(leaving) == len(coming):
+        partner = leaving[coming.index(receiving)]
         if partner not in unavailable:
             return (partner,), 1
-    sources = tuple(node for node in row.old if node not in unavailable)
-    return sources, blocking(len(row.old))
+    sources = tuple(node for node in row.old if node != receiving and node not in unavailable)
+    return sources, blocking(len(row.old)) - (receiving in row.old)
 
 
 def lacks_sources(row: TransitionRow, dead: Set[str]) -> bool:
-    """True when one who gains the range cannot be given all that was acknowledged, with these nodes dead."""
-    for gaining in row.coming():
-        sources, needed = stream_sources(row, gaining, dead)
+    """True when one who is to serve the range cannot be given all that was acknowledged, with these dead."""
+    for receiving in row.receiving():
+        sources, needed = stream_sources(row, receiving, dead)
         if len(sources) < needed:
             return True
     return False
@@ -223,14 +230,7 @@ def _affected(before: Placement, after: Placement) -> tuple[TransitionRow, ...]:
     ends = np.append(starts[1:], MIN_TOKEN)[changing]
     names = max(before.nodes, after.nodes, key=lambda nodes: len(nodes.names))
     columns = starts[changing].tolist(), ends.tolist(), names.decode(old), names.decode(new)
-    rows = tuple(map(TransitionRow, *columns))
-    shrinking = np.flatnonzero(lengths(old) - lengths(new) > MAX_SHRINK)
-    if len(shrinking):
-        row = rows[int(shrinking[0])]
-        raise PlacementError(
-            f"({row.start}, {row.end}] would shrink from {row.old} to {row.new} at once."
-        )
-    return rows
+    return tuple(map(TransitionRow, *columns))
 
 
 def _same_over(live: Placement, computed: Placement, span: Interval) -> bool:
@@ -244,11 +244,13 @@ def _same_over(live: Placement, computed: Placement, span: Interval) -> bool:
     (one, one_end), (two, two_end) = found
     if one_end != two_end or not np.array_equal(one.keys, two.keys):
         return False
-    _, _, counts, writes, _ = one.values
-    _, _, rest_counts, rest_writes, _ = two.values
+    _, _, counts, writes, _, others = one.values
+    _, _, rest_counts, rest_writes, _, _ = two.values
     width = max(writes.shape[1], rest_writes.shape[1])
-    return np.array_equal(counts, rest_counts) and np.array_equal(
-        widened(writes, width), widened(rest_writes, width)
+    return (
+        np.array_equal(counts, rest_counts)
+        and np.array_equal(widened(writes, width), widened(rest_writes, width))
+        and not lengths(others).any()
     )
 
 
@@ -274,7 +276,7 @@ def _joined(
     """The rows with each of ``whole`` in place of its pieces."""
     inside = {piece.start for row in whole for piece in split_row(row, cut_at)}
     kept = [wanted for wanted in rows if wanted[0].start not in inside]
-    joined = [(row, row.reads, row.reads) for row in whole]
+    joined: list[Wanted] = [(row, row.reads, row.reads, ()) for row in whole]
     return sorted((*kept, *joined), key=lambda wanted: wanted[0].start)
 
 
@@ -286,15 +288,16 @@ def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> Plac
     """
     removed: dict[Range, None] = {}
     added: list[RangeReplicas] = []
-    for range_, reads, writes in wanted:
+    for range_, *replicas in wanted:
         there = placement.overlapping(Range(range_.start, range_.end))
-        same = all((row.reads, row.writes) == (reads, writes) for row in there)
+        same = all([row.reads, row.writes, row.other] == replicas for row in there)
         if same and [(row.start, row.end) for row in there] == [(range_.start, range_.end)]:
             continue
         newest = max(row.version for row in there)
         kept, before = (newest, _before(there, newest)) if same else (version, newest)
         removed.update(dict.fromkeys(range_of(row) for row in there))
-        added.append(RangeReplicas(range_.start, range_.end, reads, writes, kept, before))
+        reads, writes, other = replicas
+        added.append(RangeReplicas(range_.start, range_.end, reads, writes, kept, before, other))
     return PlacementDelta(tuple(removed), tuple(added))
 
 
@@ -304,5 +307,7 @@ def _before(rows: Sequence[RangeReplicas], newest: int) -> int:
     return max(versions, default=0)
 
 
-def _union(row: TransitionRow) -> tuple[str, ...]:
-    return (*row.old, *row.coming())
+def _moving(row: TransitionRow, reads: tuple[str, ...], other: tuple[str, ...]) -> Wanted:
+    """Both sides receive the writes. A range that only takes other bounds, or another primary, has one side."""
+    one_side = {*row.old} == {*row.new}
+    return row, reads, (*row.old, *row.coming()), () if one_side else other

@@ -1,4 +1,4 @@
-"""Creating keyspaces. Dropping one is an operation: ``topology/operations/drop_keyspace.py``."""
+"""Creating keyspaces. Dropping one, and changing its replication, are operations: ``topology/operations``."""
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
@@ -9,6 +9,7 @@ from stele.domain.schema.facts import (
     KeyspaceChanged,
     placement_name,
 )
+from stele.domain.schema.replication import check_replication
 from stele.domain.topology.planning import new_placement
 
 
@@ -19,7 +20,7 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
     replication = {dc: rf for dc, rf in command.replication.items() if rf}
     refused = (
         bad_name("keyspace", command.name)
-        or _check_replication(image, replication)
+        or check_replication(image, replication)
         or _check_name_is_free(image, command.name)
     )
     if refused is not None:
@@ -54,28 +55,3 @@ def _check_name_is_free(image: Image, name: str) -> Rejection | None:
         f"Keyspace '{name}' exists already.",
         "Use it, drop it first, or choose another name.",
     )
-
-
-def _check_replication(image: Image, replication: dict[str, int]) -> Rejection | None:
-    if not replication or any(rf < 1 for rf in replication.values()):
-        return Rejection(
-            "bad_replication",
-            "A keyspace needs a replication factor of at least 1 in at least one dc.",
-            "For example {'dc1': 3}.",
-        )
-    going = image.requests.going()
-    holding = [n for n in image.membership.holding().values() if n.node_id not in going]
-    for dc, rf in sorted(replication.items()):
-        nodes = sum(1 for node in holding if node.dc == dc)
-        if nodes < rf:
-            hint = "Add nodes to that dc first, or lower the replication factor."
-            if not nodes and any(n.dc == dc for n in image.membership.normal().values()):
-                hint = f"Leave '{dc}' out: it has only zero-token nodes; or add nodes with tokens to it."
-            return Rejection(
-                "too_few_nodes",
-                f"Replication factor {rf} in '{dc}' needs {rf} nodes with tokens that stay; "
-                f"there are {nodes}.",
-                hint,
-                {"dc": dc, "replication_factor": str(rf), "nodes": str(nodes)},
-            )
-    return None

@@ -9,6 +9,9 @@ from stele.domain.base import Command, Fact
 class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
     """A keyspace. Those with equal replication share one placement, named by ``placement``.
 
+    While its replication changes it has a placement of its own. ``placed_version`` is the topology version
+    of the newest change that took it to another placement: the rows there do not know of it, so requests of
+    older versions are refused by the keyspace (``domain.fencing``).
     ``dropped_version`` is the topology version that dropped it, 0 while it stands. The row goes, and the
     name is free, once that version's fence is known: until then a late coordinator may still serve it.
     ``truncated_version`` is the one that truncated it last, 0 if none has: what older versions wrote does not
@@ -19,6 +22,7 @@ class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     replication: dict[str, int]
     placement: str
+    placed_version: int = 0
     dropped_version: int = 0
     truncated_version: int = 0
 

@@ -8,6 +8,7 @@ all their deltas.
 
 from collections.abc import Mapping
 from itertools import chain
+from typing import Final
 
 import msgspec
 
@@ -17,7 +18,7 @@ from stele.domain.image import Image
 from stele.domain.requests.facts import Request
 from stele.domain.ring import transition as ring_steps
 from stele.domain.ring.locks import locks_of, overlaps
-from stele.domain.ring.ranges import Placement, PlacementError, Range, apply
+from stele.domain.ring.ranges import Placement, Range, apply
 from stele.domain.ring.transition import (
     WHOLE_RING,
     TransitionPlan,
@@ -27,12 +28,16 @@ from stele.domain.ring.transition import (
 )
 from stele.domain.topology import pieces
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.operations.base import declared_dead
+from stele.domain.topology.operations.base import OwnPlacement, declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.rings import Ring, ring_now
 
 Locks = Mapping[str, tuple[Range, ...]]
 """By placement, disjoint ranges in ring order."""
+
+_WHOLE_RING: Final = (Range(*WHOLE_RING),)
+_NO_ROOM: Final = TransitionPlan(rows=(), locks=_WHOLE_RING)
+"""For a placement whose replication changes: nothing is planned there until that is done."""
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -45,19 +50,21 @@ class Planned(msgspec.Struct, frozen=True):
 def plan_group(image: Image, requests: list[Request]) -> Planned:
     """The transition that these pending requests of one kind would open as, and whether it has room now."""
     operation = OPERATIONS[requests[0].kind]
+    refused = operation.check(image, requests)
+    if refused is not None:
+        return Planned(None, refused)
     base, later = ring_now(image), ring_with_open(image)
     subjects = operation.subjects(image, later, requests)
-    try:
-        plans = (
-            _plans(image, base, operation.ring_after(image, base, subjects))
-            if operation.plans is None
-            else operation.plans(image, requests)
-        )
-    except PlacementError as error:
-        hint = "Add nodes, or cancel the request."
-        return Planned(None, Rejection("cannot_be_planned", str(error), hint))
-    if isinstance(plans, Rejection):
-        return Planned(None, plans)
+    own = operation.own_placement(image, requests[0])
+    if own is not None:
+        plans = {own.name: _plan_of_own(base, own)}
+    elif operation.plans is None:
+        plans = _plans(image, base, operation.ring_after(image, base, subjects))
+    else:
+        found = operation.plans(image, requests)
+        if isinstance(found, Rejection):
+            return Planned(None, found)
+        plans = found
     assert operation.first is not None, f"'{operation.kind}' needs no transition"
     planned = Transition(
         transition_id=requests[0].request_id,
@@ -85,6 +92,23 @@ def ring_with_open(image: Image) -> Ring:
 def locks(transition: Transition) -> Locks:
     """The ranges that a transition has for itself."""
     return {name: plan.locks for name, plan in transition.plans.items()}
+
+
+def needs(image: Image, planned: Transition) -> Locks:
+    """What must be free for it to open: its locks; and for the placement that a keyspace will have for itself,
+    the whole ring as it is for everybody.
+    """
+    mine = locks(planned)
+    if mine.keys() <= {*image.ring.placements}:
+        return mine
+    shared = {*image.ring.placements} - moving_placements(image)
+    return {**mine, **dict.fromkeys(sorted(shared), _WHOLE_RING)}
+
+
+def moving_placements(image: Image) -> frozenset[str]:
+    """Placements that keyspaces have for themselves while their replication changes."""
+    moving = (t for t in image.topology.open() if t.keyspace_id)
+    return frozenset(name for transition in moving for name in transition.plans)
 
 
 def locks_meet(mine: Locks, theirs: Locks) -> bool:
@@ -132,7 +156,17 @@ def _plans(image: Image, base: Ring, after: Ring) -> dict[str, TransitionPlan]:
     if after is base:
         return {}
     replications = image.schema.replications().items()
-    return {name: _plan(base, after, replication) for name, replication in replications}
+    moving = moving_placements(image)
+    return {
+        name: _NO_ROOM if name in moving else _plan(base, after, replication)
+        for name, replication in replications
+    }
+
+
+def _plan_of_own(ring: Ring, own: OwnPlacement) -> TransitionPlan:
+    before, after = ring.placement(own.before), ring.placement(own.after)
+    plan = prepare(before, after, ring.tokens.keys(), ring.tokens.keys())
+    return msgspec.structs.replace(plan, locks=_WHOLE_RING)
 
 
 def _plan(base: Ring, after: Ring, replication: Mapping[str, int]) -> TransitionPlan:
@@ -148,7 +182,7 @@ def _overlap(mine: tuple[Range, ...], theirs: tuple[Range, ...]) -> bool:
 
 
 def _check_locks(image: Image, planned: Transition) -> Rejection | None:
-    mine = locks(planned)
+    mine = needs(image, planned)
     for other in image.topology.open():
         if locks_meet(mine, locks(other)):
             return _locked(other)
@@ -160,8 +194,15 @@ def _check_outcome(image: Image, later: Ring, planned: Transition) -> Rejection 
     if not planned.plans:
         return None
     after = OPERATIONS[planned.kind].ring_after(image, later, planned.subjects)
-    for name, replication in image.schema.replications().items():
-        live = image.ring.placements[name]
+    replications = image.schema.replications()
+    begins_as = dict[str, str]()
+    for other in (*image.topology.open(), planned):
+        request = image.requests.requests[other.request_ids()[0]]
+        own = OPERATIONS[other.kind].own_placement(image, request)
+        if own is not None and not other.mark:
+            replications[own.name], begins_as[own.name] = own.after, own.begins_as
+    for name, replication in replications.items():
+        live = image.ring.placement(name if name in image.ring.placements else begins_as[name])
         for other in (*image.topology.open(), planned):
             plan = other.plans.get(name)
             if plan is not None:
@@ -183,14 +224,14 @@ def _check_receivers(
     """Nobody waits for nodes that are dead, so they cannot take anything over."""
     dead = image.membership.excluded() | declared_dead(requests)
     rows = (row for plan in planned.plans.values() for row in plan.rows) if dead else ()
-    gaining = sorted({node for row in rows for node in row.coming()} & dead)
-    if not gaining:
+    receiving = sorted({node for row in rows for node in row.receiving()} & dead)
+    if not receiving:
         return None
-    names = ", ".join(gaining)
+    names = ", ".join(receiving)
     return Rejection(
         "dead_would_receive",
         f"{names} would have to take over ranges, and is declared dead.",
-        f"Ask to remove {names} at the same time, as in `stele remove NODE {' '.join(gaining)}`; or replace"
+        f"Ask to remove {names} at the same time, as in `stele remove NODE {' '.join(receiving)}`; or replace"
         f" {names} first, which gives nobody else any ranges.",
         {"dead": names},
     )

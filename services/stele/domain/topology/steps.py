@@ -70,6 +70,7 @@ def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
     for request_id in transition.request_ids():
         _end_request(draft, transition, request_id, undone=undone)
     if undone:
+        draft.add(*operation.on_undone(draft.image, transition))
         draft.add(*_mark_cleanup(draft, transition, gaining_nodes(transition)))
         return
     for subject in transition.subjects:

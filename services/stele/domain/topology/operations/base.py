@@ -24,7 +24,6 @@ from stele.domain.ring.transition import (
     TransitionRow,
     stream_sources,
 )
-from stele.domain.schema.facts import Keyspace
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.rings import Ring
 
@@ -45,15 +44,15 @@ def given_up(image: Image, transition: Transition) -> frozenset[str]:
 def sources_of_gained(
     image: Image, transition: Transition, row: TransitionRow, node_id: str, unavailable: Set[str]
 ) -> Sources | None:
-    """Sources of a range that the node gains; None when it does not.
+    """Sources of a range that the node must be given; None when it need not.
 
     Who forces it gives up what only excluded nodes have: the others must still give all that they have.
     """
-    if node_id not in row.coming():
+    if node_id not in row.receiving():
         return None
     sources, needed = stream_sources(row, node_id, unavailable)
     lost = given_up(image, transition)
-    return sources, min(needed, len({*row.old} - lost)) if lost else needed
+    return sources, min(needed, len({*row.old} - lost - {node_id})) if lost else needed
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +102,17 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     step: Callable[[Context, Request], tuple[AnyFact, ...]]
 
 
+class OwnPlacement(msgspec.Struct, frozen=True):
+    """The placement that a keyspace has for itself while its replication changes: its name, as which other
+    placement it begins, and the replications before and after.
+    """
+
+    name: str
+    begins_as: str
+    before: dict[str, int]
+    after: dict[str, int]
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of operation."""
 
@@ -143,6 +153,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Whom a receiver streams a planned range from, without those who are unavailable; None: it need not."""
     touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
     """Replica sets of which a barrier needs a quorum each (I5)."""
+    check: Callable[[Image, list[Request]], Rejection | None] = lambda image, requests: None
+    """Why it cannot be carried out any more, asked just before it opens."""
+    own_placement: Callable[[Image, Request], OwnPlacement | None] = lambda image, request: None
+    """What it changes on a ring that stays as it is."""
     on_open: Callable[[Image, Transition, int], Iterable[AnyFact]] = (
         lambda image, transition, version: ()
     )
@@ -151,6 +165,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         lambda image, transition, epoch: ()
     )
     """What else finishing writes, in this epoch."""
+    on_undone: Callable[[Image, Transition], Iterable[AnyFact]] = lambda image, transition: ()
+    """What else ending writes when it has been undone."""
 
     @property
     def excludes_only(self) -> bool:
@@ -183,19 +199,6 @@ def replicas_of_keyspace(image: Image, transition: Transition) -> Iterable[froze
 
 def no_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
     return ()
-
-
-def check_keyspace_is_free(image: Image, keyspace: Keyspace) -> Rejection | None:
-    """One request at a time is about a keyspace."""
-    for other in image.requests.unfinished():
-        if other.keyspace_id == keyspace.keyspace_id:
-            return Rejection(
-                "request_in_progress",
-                f"Request {other.request_id} ({other.kind}) is about keyspace '{keyspace.name}'.",
-                f"Wait until it is done: `stele request follow {other.request_id}`; or cancel it.",
-                {"request_id": other.request_id, "kind": other.kind},
-            )
-    return None
 
 
 GLOBAL_PRIORITY: Final = 100
@@ -240,6 +243,11 @@ def check_dead(image: Image, node_ids: Iterable[str]) -> Rejection | None:
 def gaining_nodes(transition: Transition) -> list[str]:
     """Nodes that gain ranges, sorted."""
     return sorted({node for row in _planned_rows(transition) for node in row.coming()})
+
+
+def receiving_nodes(transition: Transition) -> list[str]:
+    """Nodes that must be given what was acknowledged before reads move to them, sorted."""
+    return sorted({node for row in _planned_rows(transition) for node in row.receiving()})
 
 
 def losing_nodes(transition: Transition) -> list[str]:

@@ -111,6 +111,15 @@ class Truncate(Command, frozen=True, tag="truncate"):
     name: str
 
 
+class KeyspaceRfChange(Command, frozen=True, tag="keyspace_rf_change"):
+    """Give a keyspace another replication: for each dc a replication factor; a dc that is not named loses its
+    replicas.
+    """
+
+    name: str
+    replication: dict[str, int]
+
+
 OperationCommand = (
     Join
     | Replace
@@ -120,6 +129,7 @@ OperationCommand = (
     | Rebuild
     | Exclude
     | DropKeyspace
+    | KeyspaceRfChange
     | NoopRequest
     | Quiesce
     | Cleanup

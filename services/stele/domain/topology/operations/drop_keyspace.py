@@ -9,19 +9,18 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.context import Context, Decision, unknown_keyspace
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.requests.rows import new_request
-from stele.domain.ring.facts import PlacementDropped
 from stele.domain.schema.facts import KeyspaceChanged, KeyspaceDropped
-from stele.domain.topology.facts import Transition, TransitionUnplanned
+from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
     State,
-    check_keyspace_is_free,
     no_receivers,
     no_subjects,
     nobody,
@@ -29,19 +28,16 @@ from stele.domain.topology.operations.base import (
     unchanged,
 )
 from stele.domain.topology.operations.commands import DropKeyspace
+from stele.domain.topology.operations.keyspaces import free_keyspace, left_placement
 
 replace = msgspec.structs.replace
 
 
 def drop_keyspace(context: Context, command: DropKeyspace) -> Decision:
     """Queue the drop of a keyspace that stands."""
-    image = context.image
-    keyspace = image.schema.named(command.name)
-    if keyspace is None:
-        return unknown_keyspace(command.name)
-    refused = check_keyspace_is_free(image, keyspace)
-    if refused is not None:
-        return refused
+    keyspace = free_keyspace(context.image, command.name)
+    if isinstance(keyspace, Rejection):
+        return keyspace
     request = new_request(context, RequestKind.DROP_KEYSPACE, keyspace_id=keyspace.keyspace_id)
     return (request,)
 
@@ -55,11 +51,7 @@ def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFac
     """The row, and its placement when nobody else uses it. Every member has data to delete."""
     keyspace = image.schema.by_id[transition.keyspace_id]
     yield KeyspaceDropped(keyspace.keyspace_id)
-    if len(image.schema.using(keyspace.placement)) == 1:
-        yield PlacementDropped(keyspace.placement)
-        for other in image.topology.open():
-            if keyspace.placement in other.plans:
-                yield TransitionUnplanned(other.transition_id, keyspace.placement)
+    yield from left_placement(image, keyspace)
     for node in image.membership.taking_part().values():
         yield NodeChanged(replace(node, cleanup_since=epoch))
 

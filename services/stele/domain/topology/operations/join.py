@@ -21,9 +21,9 @@ from stele.domain.topology.operations.base import (
     Operation,
     State,
     every_member,
-    gaining_nodes,
     location_of,
     planned_sets,
+    receiving_nodes,
 )
 from stele.domain.topology.operations.commands import Join, Replace
 from stele.domain.topology.operations.members import asked_tokens, check_num_tokens, check_tokens
@@ -111,8 +111,8 @@ def ring_after(image: Image, ring: Ring, joining: tuple[Subject, ...]) -> Ring:
 
 
 def receivers(joining: Transition) -> list[str]:
-    """Nodes that gain ranges; those that join in any case, so that they show that they can work."""
-    return sorted({*gaining_nodes(joining), *joining.nodes()})
+    """Nodes that must be given data; those that join in any case, so that they show that they can work."""
+    return sorted({*receiving_nodes(joining), *joining.nodes()})
 
 
 def _check_same_cluster(image: Image, command: Join | Replace) -> Rejection | None:

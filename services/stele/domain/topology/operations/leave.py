@@ -21,8 +21,8 @@ from stele.domain.topology.operations.base import (
     Operation,
     State,
     every_member,
-    gaining_nodes,
     planned_sets,
+    receiving_nodes,
 )
 from stele.domain.topology.operations.commands import Leave
 from stele.domain.topology.rings import Ring
@@ -83,7 +83,8 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
             "The last node with tokens cannot leave.",
             "Add another node before this one leaves.",
         )
-    for replication in image.schema.replications().values():
+    asked = (request.replication for request in image.requests.unfinished())
+    for replication in (*image.schema.replications().values(), *asked):
         rf = replication.get(leaving.dc, 0)
         remaining = sum(1 for node in staying if node.dc == leaving.dc)
         if remaining < rf:
@@ -127,6 +128,6 @@ LEAVE: Final = Operation(
     subjects=subjects,
     ring_after=ring_after,
     needed=every_member,
-    receivers=gaining_nodes,
+    receivers=receiving_nodes,
     touched=planned_sets,
 )

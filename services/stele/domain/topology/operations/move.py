@@ -25,9 +25,9 @@ from stele.domain.topology.operations.base import (
     Operation,
     State,
     every_member,
-    gaining_nodes,
     location_of,
     planned_sets,
+    receiving_nodes,
 )
 from stele.domain.topology.operations.commands import MoveNode
 from stele.domain.topology.operations.members import asked_tokens, check_tokens, normal_member
@@ -99,7 +99,7 @@ def ring_after(image: Image, ring: Ring, moving: tuple[Subject, ...]) -> Ring:
 
 def receivers(moving: Transition) -> list[str]:
     """Nodes that gain ranges, and the one that moves: that it can work is shown before reads move there."""
-    return sorted({*gaining_nodes(moving), *moving.nodes()})
+    return sorted({*receiving_nodes(moving), *moving.nodes()})
 
 
 _STATE: Final = TransitionState

@@ -19,8 +19,8 @@ from stele.domain.topology.operations.base import (
     Operation,
     check_dead,
     every_member,
-    gaining_nodes,
     planned_sets,
+    receiving_nodes,
 )
 from stele.domain.topology.operations.commands import Remove
 from stele.domain.topology.operations.leave import (
@@ -79,6 +79,6 @@ REMOVE: Final = Operation(
     subjects=subjects,
     ring_after=ring_after,
     needed=every_member,
-    receivers=gaining_nodes,
+    receivers=receiving_nodes,
     touched=planned_sets,
 )

@@ -10,6 +10,7 @@ from stele.domain.topology.operations.cleanup import CLEANUP
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
 from stele.domain.topology.operations.exclude import EXCLUDE
 from stele.domain.topology.operations.join import JOIN
+from stele.domain.topology.operations.keyspace_rf_change import KEYSPACE_RF_CHANGE
 from stele.domain.topology.operations.leave import LEAVE
 from stele.domain.topology.operations.move import MOVE
 from stele.domain.topology.operations.noop_request import NOOP_REQUEST
@@ -32,6 +33,7 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         REBUILD,
         EXCLUDE,
         DROP_KEYSPACE,
+        KEYSPACE_RF_CHANGE,
         NOOP_REQUEST,
         QUIESCE,
         CLEANUP,

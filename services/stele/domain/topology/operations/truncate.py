@@ -11,7 +11,8 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.context import Context, Decision, unknown_keyspace
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import OrderKind, RequestKind, TransitionState
@@ -22,7 +23,6 @@ from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     Operation,
     State,
-    check_keyspace_is_free,
     every_member,
     no_receivers,
     no_subjects,
@@ -30,16 +30,14 @@ from stele.domain.topology.operations.base import (
     unchanged,
 )
 from stele.domain.topology.operations.commands import Truncate
+from stele.domain.topology.operations.keyspaces import free_keyspace
 
 
 def truncate(context: Context, command: Truncate) -> Decision:
     """Queue it for a keyspace that stands."""
-    keyspace = context.image.schema.named(command.name)
-    if keyspace is None:
-        return unknown_keyspace(command.name)
-    refused = check_keyspace_is_free(context.image, keyspace)
-    if refused is not None:
-        return refused
+    keyspace = free_keyspace(context.image, command.name)
+    if isinstance(keyspace, Rejection):
+        return keyspace
     return (new_request(context, RequestKind.TRUNCATE, keyspace_id=keyspace.keyspace_id),)
 
 

@@ -1,0 +1,301 @@
+"""A keyspace's replication changes: any into any, beside others, undone, and with nodes that are dead."""
+
+import pytest
+
+from stele.domain.commands import (
+    Cancel,
+    CreateKeyspace,
+    DropKeyspace,
+    Exclude,
+    KeyspaceRfChange,
+    Leave,
+    Rejection,
+)
+from stele.domain.fencing import VersionTracker, check_token
+from stele.domain.names import OrderKind, RequestStatus, TransitionState
+from stele.domain.schema.facts import Keyspace, placement_name
+from stele.domain.topology.rings import ring_now
+from stele.sim.ranges_in_use import sides
+from tests.coordinator.stories import error_of, reach, status_of
+from tests.coordinator.world import World, empty_cluster, three_nodes
+
+STATE = TransitionState
+
+
+def keyspace(world: World, name: str = "library") -> Keyspace:
+    found = world.image.schema.named(name)
+    assert found is not None
+    return found
+
+
+def alter(world: World, name: str = "library", **replication: int) -> Rejection | None:
+    return world.apply(KeyspaceRfChange(name, replication), f"alter-{name}")
+
+
+def changed(rf: int, to: int, state: TransitionState) -> World:
+    """Three nodes whose keyspace changes, and has come to a state; nobody works."""
+    world = three_nodes(rf)
+    for node in world.nodes.values():
+        node.mute = True
+    assert alter(world, dc1=to) is None
+    reach(world, "alter-library", state)
+    return world
+
+
+def is_placed(world: World, replication: dict[str, int], name: str = "library") -> None:
+    """It has the replicas that the strategy finds, shared with whoever has this replication; nothing else is
+    left of the way there.
+    """
+    found = keyspace(world, name)
+    assert (found.replication, found.placement) == (replication, placement_name(replication))
+    rows = world.image.ring.placements[found.placement].rows
+    wanted = ring_now(world.image).placement(replication).rows
+    assert [(r.end, sides(r)) for r in rows] == [(r.end, sides(r)) for r in wanted]
+    names = {placement_name(k.replication) for k in world.image.schema.by_id.values()}
+    assert {*world.image.ring.placements} == names
+
+
+REPLICATIONS: list[dict[str, int]] = [
+    {"dc1": 1},
+    {"dc1": 3},
+    {"dc1": 4},
+    {"dc2": 1},
+    {"dc1": 1, "dc2": 2},
+    {"dc1": 3, "dc2": 2},
+]
+
+
+@pytest.mark.parametrize("before", REPLICATIONS, ids=placement_name)
+def test_any_replication_becomes_any_other_in_one_change(before: dict[str, int]) -> None:
+    world = empty_cluster()
+    world.add("a1 b1 c1 c2")
+    world.add("d1 d2", dc="dc2")
+    world.run()
+    assert world.apply(CreateKeyspace("library", before)) is None
+    at = before
+    for number, after in enumerate([each for each in REPLICATIONS if each != before]):
+        request_id = f"alter-{number}"
+        assert world.apply(KeyspaceRfChange("library", after), request_id) is None
+        world.run()
+        assert status_of(world, request_id) is RequestStatus.DONE
+        is_placed(world, after)
+        assert after != at
+        at = after
+
+
+def test_it_goes_through_its_states_with_a_placement_of_its_own() -> None:
+    world = three_nodes(rf=1)
+    assert world.apply(CreateKeyspace("twin", {"dc1": 1})) is None
+    twin = keyspace(world, "twin")
+    assert alter(world, dc1=3) is None
+    world.run()
+    states = [
+        image.topology.transitions["alter-library"].state
+        for image in world.images
+        if "alter-library" in image.topology.transitions
+    ]
+    assert list(dict.fromkeys(states)) == [
+        STATE.WRITE_BOTH_READ_OLD,
+        STATE.WRITE_BOTH_READ_NEW,
+        STATE.FINISHING,
+    ]
+    while_moving = [i for i in world.images if "alter-library" in i.ring.placements]
+    assert while_moving
+    assert all(image.schema.by_id[twin.keyspace_id] == twin for image in while_moving)
+    is_placed(world, {"dc1": 3})
+    is_placed(world, {"dc1": 1}, "twin")
+
+
+def test_requests_from_before_are_refused_whatever_the_shared_rows_say() -> None:
+    world = three_nodes(rf=1)
+    assert world.apply(CreateKeyspace("wide", {"dc1": 3})) is None
+    assert alter(world, dc1=3) is None
+    world.run()
+    library, finished = keyspace(world), keyspace(world).placed_version
+    rows = world.image.ring.placements[library.placement].rows
+    assert max(row.version for row in rows) < finished <= world.image.topology.fence_version
+    late = check_token(world.image, library.keyspace_id, 0, finished - 1)
+    assert late is not None and late.row_version == finished
+    assert check_token(world.image, library.keyspace_id, 0, finished) is None
+    wide = keyspace(world, "wide").keyspace_id
+    assert check_token(world.image, wide, 0, finished - 1) is None, "it has not changed"
+
+
+def test_a_request_of_before_is_waited_for_and_never_promoted() -> None:
+    world = three_nodes(rf=1)
+    held, library = world.version, keyspace(world).keyspace_id
+    tracker = VersionTracker()
+    tracker.follow(world.image)
+    tracker.hold(held, library, 0)
+    assert alter(world, dc1=3) is None
+    world.run()
+    tracker.follow(world.image)
+    assert tracker.oldest_in_use(world.version) == held
+
+
+def test_each_who_is_left_is_ordered_to_stream_when_replicas_go() -> None:
+    world = changed(3, 1, STATE.WRITE_BOTH_READ_OLD)
+    world.pass_s(2)
+    session = world.transition("alter-library").session
+    for name in ("a1", "b1", "c1"):
+        assert session in {order.session for order in world.orders(name)}
+
+
+def test_of_two_replicas_the_one_that_is_left_has_everything() -> None:
+    world = three_nodes(rf=2)
+    for node in world.nodes.values():
+        node.orders.clear()
+    assert alter(world, dc1=1) is None
+    world.run()
+    assert status_of(world, "alter-library") is RequestStatus.DONE
+    assert not any(world.orders(name) for name in world.nodes)
+    assert all(world.orders(name, OrderKind.CLEANUP) for name in world.nodes)
+
+
+@pytest.mark.parametrize(("rf", "to"), [(1, 3), (3, 1), (2, 3)])
+def test_a_cancelled_change_leaves_all_as_it_was(rf: int, to: int) -> None:
+    world = changed(rf, to, STATE.WRITE_BOTH_READ_OLD)
+    before = [sides(r) for r in ring_now(world.image).placement({"dc1": rf}).rows]
+    assert world.apply(Cancel("alter-library"), "cancel") is None
+    for node in world.nodes.values():
+        node.mute = False
+    world.run()
+    assert status_of(world, "alter-library") is RequestStatus.CANCELLED
+    is_placed(world, {"dc1": rf})
+    rows = world.image.ring.placements[keyspace(world).placement].rows
+    assert [sides(r) for r in rows] == before
+
+
+def test_a_stream_that_fails_for_good_is_the_end_of_the_change() -> None:
+    world = three_nodes(rf=1)
+    world.nodes["b1"].fails = 10
+    assert alter(world, dc1=3) is None
+    world.run()
+    assert status_of(world, "alter-library") is RequestStatus.FAILED
+    assert "b1 failed to stream" in error_of(world, "alter-library")
+    is_placed(world, {"dc1": 1})
+
+
+def test_a_node_that_dies_while_it_receives_is_the_end_of_the_change() -> None:
+    world = changed(1, 3, STATE.WRITE_BOTH_READ_OLD)
+    for name in ("a1", "b1"):
+        world.nodes[name].mute = False
+    world.nodes["c1"].alive = False
+    world.until(lambda: status_of(world, "alter-library") is RequestStatus.FAILED, "the undo", 600)
+    is_placed(world, {"dc1": 1})
+
+
+def test_once_reads_have_moved_there_is_no_way_back() -> None:
+    world = three_nodes(rf=1)
+    assert alter(world, dc1=3) is None
+    reach(world, "alter-library", STATE.WRITE_BOTH_READ_NEW, fenced=None)
+    refused = world.apply(Cancel("alter-library"), "cancel")
+    assert refused is not None and refused.code == "past_point_of_no_return"
+    world.run()
+    is_placed(world, {"dc1": 3})
+
+
+def test_keyspaces_change_side_by_side() -> None:
+    world = three_nodes(rf=1)
+    assert world.apply(CreateKeyspace("twin", {"dc1": 1})) is None
+    world.nodes["c1"].mute = True
+    assert alter(world, dc1=3) is None
+    assert alter(world, "twin", dc1=2) is None
+    reach(world, "alter-library", STATE.WRITE_BOTH_READ_OLD)
+    reach(world, "alter-twin", STATE.WRITE_BOTH_READ_OLD)
+    assert world.apply(CreateKeyspace("third", {"dc1": 2})) is None
+    assert world.apply(DropKeyspace("third"), "drop") is None
+    world.until(lambda: status_of(world, "drop") is RequestStatus.DONE, "the drop")
+    world.nodes["c1"].mute = False
+    world.until(world.at_rest, "the end of both", 600)
+    assert status_of(world, "alter-library") is RequestStatus.DONE
+    is_placed(world, {"dc1": 3})
+    is_placed(world, {"dc1": 2}, "twin")
+
+
+def test_nodes_come_and_go_before_it_or_after_it() -> None:
+    world = changed(1, 3, STATE.WRITE_BOTH_READ_OLD)
+    world.add("d1")
+    world.pass_s(5)
+    assert status_of(world, "join-d1") is RequestStatus.PENDING
+    assert any("alter-library" in wait.what for wait in world.brain.steps.waits)
+    for node in world.nodes.values():
+        node.mute = False
+    world.nodes["d1"].mute = True
+    reach(world, "join-d1", STATE.WRITE_BOTH_READ_OLD)
+    assert keyspace(world).replication == {"dc1": 3}
+    assert world.apply(KeyspaceRfChange("library", {"dc1": 2}), "again") is None
+    world.pass_s(5)
+    assert status_of(world, "again") is RequestStatus.PENDING
+    world.nodes["d1"].mute = False
+    world.run()
+    assert status_of(world, "again") is RequestStatus.DONE
+    is_placed(world, {"dc1": 2})
+
+
+def test_nobody_leaves_who_is_needed_for_what_was_asked_for() -> None:
+    world = three_nodes(rf=1)
+    world.nodes["c1"].mute = True
+    world.add("c2")
+    assert alter(world, dc1=4) is not None, "c2 is no member yet"
+    assert alter(world, "library", dc1=3) is not None, (
+        "the same id never stands for another command"
+    )
+    assert world.apply(KeyspaceRfChange("library", {"dc1": 3}), "alter") is None
+    refused = world.apply(Leave("b1"), "leave")
+    assert refused is not None and refused.code == "too_few_nodes"
+
+
+def test_a_node_that_is_excluded_meanwhile_is_missing_when_it_opens() -> None:
+    world = three_nodes(rf=1)
+    world.nodes["c1"].alive = False
+    world.pass_s(10)
+    assert alter(world, dc1=3) is None
+    assert world.apply(Exclude(("c1",)), "exclude") is None
+    world.until(lambda: status_of(world, "alter-library") is RequestStatus.FAILED, "the end", 100)
+    assert error_of(world, "alter-library").startswith("Replication factor 3 in 'dc1' needs 3")
+    is_placed(world, {"dc1": 1})
+
+
+def test_a_dead_node_that_is_left_over_cannot_be_given_anything() -> None:
+    """Of three replicas one is excluded; with two it would be one of them in places, and lack data."""
+    world = three_nodes(rf=3)
+    world.nodes["c1"].alive = False
+    world.pass_s(10)
+    assert world.apply(Exclude(("c1",)), "exclude") is None
+    world.until(lambda: status_of(world, "exclude") is RequestStatus.DONE, "the exclusion")
+    assert alter(world, dc1=2) is None
+    world.until(lambda: status_of(world, "alter-library") is RequestStatus.FAILED, "the end", 100)
+    assert error_of(world, "alter-library").startswith("c1 would have to take over ranges")
+
+
+@pytest.mark.parametrize(
+    ("replication", "code"),
+    [
+        ({"dc1": 4}, "too_few_nodes"),
+        ({"dc2": 1}, "too_few_nodes"),
+        ({"dc1": 0}, "bad_replication"),
+        ({}, "bad_replication"),
+        ({"dc1": 2}, "replication_unchanged"),
+    ],
+)
+def test_what_cannot_be_or_is_already_is_refused_at_once(
+    replication: dict[str, int], code: str
+) -> None:
+    world = three_nodes(rf=2)
+    refused = world.apply(KeyspaceRfChange("library", replication))
+    assert refused is not None and refused.code == code
+
+
+def test_one_request_about_a_keyspace_at_a_time() -> None:
+    world = changed(1, 3, STATE.WRITE_BOTH_READ_OLD)
+    for command in (DropKeyspace("library"), KeyspaceRfChange("library", {"dc1": 2})):
+        refused = world.apply(command)
+        assert refused is not None and refused.code == "keyspace_being_altered"
+        assert refused.details == {"request_id": "alter-library"}
+    unknown = world.apply(KeyspaceRfChange("nobody", {"dc1": 2}))
+    assert unknown is not None and unknown.code == "unknown_keyspace"
+    assert world.apply(CreateKeyspace("other", {"dc1": 1})) is None
+    assert world.apply(DropKeyspace("other"), "drop") is None
+    refused = world.apply(KeyspaceRfChange("other", {"dc1": 2}))
+    assert refused is not None and refused.code == "keyspace_being_dropped"

@@ -1,0 +1,112 @@
+"""A keyspace's replication changes under load, with real processes: nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stele.domain.names import RequestStatus
+from tests.services.nodes import HTTP_OK, KEYSPACE, Cluster, cluster_of, load
+from tests.services.world import settle, until
+
+pytestmark = pytest.mark.broker
+
+NODES = ("n1", "n2", "n3")
+REST_S = 90
+
+
+@pytest.fixture
+async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with cluster_of(kafka, topics, tmp_path, *NODES, barrier_patience_s=3) as cluster:
+        yield cluster
+
+
+async def alter(cluster: Cluster, rf: int) -> None:
+    asked = await cluster.command(type="keyspace_rf_change", name=KEYSPACE, replication={"dc1": rf})
+
+    def is_over() -> bool:
+        request = cluster.image.request(asked["request_id"])
+        return request is not None and request.finished_epoch > 0 and settle(cluster.image)
+
+    await until(is_over, f"replication factor {rf}", REST_S)
+    request = cluster.image.request(asked["request_id"])
+    assert request is not None and request.status == RequestStatus.DONE, request
+    keyspace = cluster.image.schema.named(KEYSPACE)
+    assert keyspace is not None
+    assert (keyspace.replication, keyspace.placement) == ({"dc1": rf}, f"dc1:{rf}")
+    assert {*cluster.image.ring.placements} == {f"dc1:{rf}"}
+
+
+async def keys_of(cluster: Cluster) -> list[int]:
+    found = [await cluster.nodes[node_id].get("/v1/node") for node_id in NODES]
+    return [node["keys"] for node in found]
+
+
+async def test_from_three_replicas_to_one_and_back_under_load_and_nothing_is_lost(
+    three: Cluster,
+) -> None:
+    async with load(three) as clients:
+        await clients.go_on(200)
+        await alter(three, 1)
+        await clients.go_on(100)
+    await clients.is_read([*NODES])
+    alone = await keys_of(three)
+    assert min(alone) > 0
+    assert sum(alone) >= len(clients.acknowledged)
+
+    async with load(three) as more:
+        await more.go_on(100)
+        await alter(three, 3)
+        await more.go_on(100)
+    keys = await keys_of(three)
+    assert min(keys) >= len({*clients.acknowledged} | {*more.acknowledged})
+    three.nodes["n3"].kill()
+    await more.is_read(["n1", "n2"])
+
+
+async def test_who_stays_is_given_what_it_slept_through(three: Cluster) -> None:
+    """It would be the only one, and lack what the two others have acknowledged."""
+    n3 = three.nodes["n3"].process.pid
+    os.kill(n3, signal.SIGSTOP)
+    written = [f"k{number}" for number in range(60)]
+    for key in written:
+        assert (await three.put("n1", key, key.encode()))[0] == HTTP_OK
+    os.kill(n3, signal.SIGCONT)
+    await alter(three, 1)
+    assert sum(await keys_of(three)) == len(written), "each is where it belongs, and nowhere else"
+    for key in written:
+        assert await three.get("n3", key) == (HTTP_OK, key.encode())
+
+
+async def test_a_change_that_is_cancelled_is_undone_under_load(three: Cluster) -> None:
+    """A node that is to receive does not answer, so it is cancelled while it streams."""
+    await alter(three, 1)
+    async with load(three) as clients:
+        await clients.go_on(100)
+        n3 = three.nodes["n3"].process.pid
+        os.kill(n3, signal.SIGSTOP)
+        command = {"type": "keyspace_rf_change", "name": KEYSPACE, "replication": {"dc1": 3}}
+        asked = await three.command(**command)
+        request_id = asked["request_id"]
+
+        def is_over() -> bool:
+            request = three.image.request(request_id)
+            return request is not None and request.finished_epoch > 0 and settle(three.image)
+
+        def is_open() -> bool:
+            return three.image.topology.of_request(request_id) is not None
+
+        await until(is_open, "the change to begin", REST_S)
+        await three.command(type="cancel", target=request_id)
+        os.kill(n3, signal.SIGCONT)
+        await until(is_over, "the cancel", REST_S)
+        await clients.go_on(50)
+    keyspace = three.image.schema.named(KEYSPACE)
+    assert keyspace is not None and keyspace.placement == "dc1:1"
+    request = three.image.request(request_id)
+    assert request is not None and request.status == RequestStatus.CANCELLED
+    await clients.is_read([*NODES])
