@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stele.domain.commands import AnyCommand
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -152,6 +153,28 @@ def test_dropping_a_keyspace_follows_the_request(server: Server, stele: Stele) -
     assert ran.exit_code == 0, ran.err
     assert sent(server)["command"] == {"type": "drop_keyspace", "name": "library"}
     assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (("cleanup",), {"type": "cleanup"}),
+        (("cleanup", "--node", "n2"), {"type": "cleanup", "node_id": "n2"}),
+        (("truncate", "library"), {"type": "truncate", "name": "library"}),
+        (("quiesce",), {"type": "quiesce"}),
+        (("noop",), {"type": "noop_request"}),
+    ],
+)
+def test_global_requests_are_asked_for_and_followed(
+    server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    follows(server, "mine", (8, "pending", ""), (12, "done", ""))
+    ran = stele(*arguments, "--request-id", "mine", "--reason", "a rehearsal")
+    assert ran.exit_code == 0, ran.err
+    asked = msgspec.convert(sent(server)["command"], AnyCommand)
+    assert asked == msgspec.convert(command, AnyCommand)
+    assert ran.out.splitlines()[0] == "request mine"
 
 
 def test_cancel_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:

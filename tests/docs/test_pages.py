@@ -25,6 +25,7 @@ ON_ONE_STACK = (
     "docs/operations/cli.md",
     "docs/services/node.md",
     "docs/services/metadata_log_http.md",
+    "docs/operations/global_requests.md",
     "docs/operations/dead_nodes.md",
 )
 """Pages that are read one after another: the first one starts the cluster that they all speak of."""

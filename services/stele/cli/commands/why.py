@@ -151,12 +151,15 @@ def advice(
     undo = f"`stele cancel {request.request_id}`"
     down = [b.node_id for b in (() if wait is None else wait.blockers) if _is_silent(b)]
     start = f"start {', '.join(down)}" if down else ""
+    if OPERATIONS[request.kind].served is not None:
+        return f"{start or 'nothing, it goes on by itself'}; {undo} ends the wait"
     if request.status is RequestStatus.PENDING:
         if down:
             return f"{start}, or withdraw the request: {undo}. A node that stays down ends it."
         return f"nothing, it starts when there is room; {undo} withdraws it"
     if not _can_be_undone(transition):
-        return f"{start or 'wait'}; it is past its point of no return and cannot be undone"
+        dead = f", or if it is dead for good, `stele exclude {' '.join(down)}`" if down else ""
+        return f"{start or 'wait'}{dead}; it is past its point of no return and cannot be undone"
     return f"{start}, or undo it: {undo}" if down else f"wait, or undo it: {undo}"
 
 
