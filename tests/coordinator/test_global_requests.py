@@ -232,6 +232,8 @@ def test_nobody_has_to_wait_for_a_dead_node_to_clean_up(way: str) -> None:
     if way == "cancel":
         ask(world, Cancel("cleanup"), "cancel")
         assert status_of(world, "cleanup") is STATUS.CANCELLED
+        request = world.image.request("cleanup")
+        assert request is not None and not request.awaited_nodes
     else:
         ask(world, Exclude(("b1",)), "exclude")
         ends(world, "cleanup")
