@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stele.domain.commands import AnyCommand
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -239,6 +240,28 @@ def test_a_replication_that_is_none_is_not_sent(server: Server, stele: Stele) ->
     assert ran.exit_code == 2
     assert "is not DC=COPIES" in ran.err
     assert not server.asked_for("/v1/commands")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (("cleanup",), {"type": "cleanup"}),
+        (("cleanup", "--node", "n2"), {"type": "cleanup", "node_id": "n2"}),
+        (("truncate", "library"), {"type": "truncate", "name": "library"}),
+        (("quiesce",), {"type": "quiesce"}),
+        (("noop",), {"type": "noop_request"}),
+    ],
+)
+def test_global_requests_are_asked_for_and_followed(
+    server: Server, stele: Stele, arguments: tuple[str, ...], command: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    follows(server, "mine", (8, "pending", ""), (12, "done", ""))
+    ran = stele(*arguments, "--request-id", "mine", "--reason", "a rehearsal")
+    assert ran.exit_code == 0, ran.err
+    asked = msgspec.convert(sent(server)["command"], AnyCommand)
+    assert asked == msgspec.convert(command, AnyCommand)
+    assert ran.out.splitlines()[0] == "request mine"
 
 
 def test_cancel_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:

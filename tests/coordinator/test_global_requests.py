@@ -232,6 +232,8 @@ def test_nobody_has_to_wait_for_a_dead_node_to_clean_up(way: str) -> None:
     if way == "cancel":
         ask(world, Cancel("cleanup"), "cancel")
         assert status_of(world, "cleanup") is STATUS.CANCELLED
+        request = world.image.request("cleanup")
+        assert request is not None and not request.awaited_nodes
     else:
         ask(world, Exclude(("b1",)), "exclude")
         ends(world, "cleanup")
@@ -357,6 +359,22 @@ def test_a_truncation_ends_by_each_members_own_report_never_by_a_quorum() -> Non
     world.nodes["b2"].alive, world.nodes["b2"].mute = True, False
     ends(world, "truncate")
     assert all(world.orders(name, OrderKind.TRUNCATE) for name in world.nodes)
+
+
+def test_who_has_reported_must_also_have_the_version_on_its_disk() -> None:
+    """What a node acknowledges is there after a restart; a report alone says nothing of that."""
+    world = three_nodes()
+    world.run()
+    ask(world, Truncate("library"), "truncate")
+    reach(world, "truncate", STATE.TRUNCATE, fenced=False)
+    world.nodes["c1"].applies = False
+    world.until(lambda: world.orders("c1", OrderKind.TRUNCATE), "the order to c1")
+    world.until(lambda: blockers(world, "truncate"), "c1 to be late")
+    world.pass_s(5)
+    assert blockers(world, "truncate") == {"c1": f"has not acknowledged version {world.version}"}
+    assert status_of(world, "truncate") is STATUS.RUNNING
+    world.nodes["c1"].applies = True
+    ends(world, "truncate")
 
 
 def test_a_node_that_fails_to_truncate_is_ordered_again_as_often_as_it_takes() -> None:

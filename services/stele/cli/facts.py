@@ -54,7 +54,9 @@ def _node(fact: Fact) -> str:
 def _request(fact: Fact) -> str:
     request = fact["request"]
     error = f" ({request['error']})" if request.get("error") else ""
-    return f"request {request['request_id']} is {request['status']}{error}"
+    awaited = request.get("awaited_nodes", ())
+    nodes = f", awaits {', '.join(awaited)}" if awaited else ""
+    return f"request {request['request_id']} is {request['status']}{nodes}{error}"
 
 
 def _keyspace(fact: Fact) -> str:
@@ -65,7 +67,9 @@ def _keyspace(fact: Fact) -> str:
         )
     shared = placement_name(keyspace["replication"])
     own = "" if keyspace["placement"] == shared else f", in placement {keyspace['placement']}"
-    return f"keyspace {keyspace['name']} is replicated {shared}{own}"
+    truncated = keyspace.get("truncated_version")
+    since = f", its data of before version {truncated} is gone" if truncated else ""
+    return f"keyspace {keyspace['name']} is replicated {shared}{own}{since}"
 
 
 def _placement(fact: Fact) -> str:

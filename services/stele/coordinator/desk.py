@@ -108,6 +108,13 @@ class Desk:
             Blocker(n, "is down", self.silent_for_s(n)) for n in nodes if not self.is_up(n)
         )
 
+    def behind(self, nodes: list[str], version: int) -> tuple[Blocker, ...]:
+        """Those of the nodes that have not acknowledged a version."""
+        known = {n: seen.ack.version for n, seen in self.seen.acks.by_node.items()}
+        late = (n for n in nodes if known.get(n, 0) < version)
+        why = f"has not acknowledged version {version}"
+        return tuple(Blocker(n, why, self.silent_for_s(n)) for n in late)
+
     def dead(self, nodes: list[str], since_s: float) -> list[str]:
         """Nodes that were silent for so long, all of it within a wait that began then, that nobody waits on."""
         patience_s = self.limits.dead_node_patience_s

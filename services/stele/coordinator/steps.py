@@ -166,13 +166,17 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
 
 
 def _have_all_done(desk: Desk, transition: Transition, kind: OrderKind) -> bool:
-    """Every member that is not excluded has reported. Who failed is ordered again, as often as it takes."""
+    """Every member that is not excluded has reported. Who failed is ordered again, as often as it takes.
+
+    Who reports may not have the version on its disk yet; who has acknowledged it serves nothing older, ever.
+    """
     requests, members = transition.request_ids(), [*desk.seen.image.membership.taking_part()]
     work = order_work(desk, kind, transition.session, requests[0], members, "it is ordered again")
-    if not work.unfinished:
+    unfinished = work.unfinished or desk.behind(members, transition.entered_version)
+    if not unfinished:
         return True
     down = {blocker.node_id: blocker for blocker in desk.down(members)}
-    blockers = tuple(down.get(b.node_id, b) for b in work.unfinished)
+    blockers = tuple(down.get(b.node_id, b) for b in unfinished)
     what = f"{kind} by {', '.join(b.node_id for b in blockers)}"
     desk.wait(WaitKind.WORK, what, blockers, requests)
     return False

@@ -11,7 +11,7 @@ from typing import Any
 
 from cyclopts import App
 
-from stele.cli.commands import keyspace, topology
+from stele.cli.commands import global_requests, keyspace, topology
 from stele.cli.options import Planning, PlanOptions
 
 COMMANDS: dict[str, Callable[..., int]] = {
@@ -22,7 +22,10 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "rebuild": topology.rebuild,
     "remove": topology.remove,
     "exclude": topology.exclude,
+    "alter-keyspace": keyspace.alter,
     "drop-keyspace": keyspace.drop,
+    "truncate": global_requests.truncate,
+    "cleanup": global_requests.cleanup,
 }
 
 app = App(name="plan", help="What a command would do, whether it can, and how long it would take.")

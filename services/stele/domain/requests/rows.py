@@ -65,6 +65,7 @@ def ended(
         request,
         status=status,
         error=error,
+        awaited_nodes=(),
         finished_epoch=context.epoch,
         finished_at_ms=context.at_ms,
     )

@@ -138,7 +138,7 @@ def _described(
         gains=tuple(
             gain for name, plan in plans for gain in _gains(image, transition, name, plan, dead)
         ),
-        placements=tuple(_placement(image, name, plan) for name, plan in plans),
+        placements=tuple(_placement(image, found.request, name, plan) for name, plan in plans),
         concerns=concerns_of(image, transition, found.request, dead),
         refusal=refusal,
     )
@@ -179,8 +179,11 @@ def _gains(
         )
 
 
-def _placement(image: Image, name: str, plan: TransitionPlan) -> PlannedPlacement:
-    placement = image.ring.placement(name)
+def _placement(image: Image, request: Request, name: str, plan: TransitionPlan) -> PlannedPlacement:
+    """A placement that there will be, for a keyspace alone, begins as the one that it has now."""
+    own = OPERATIONS[request.kind].own_placement(image, request)
+    placement = image.ring.placement(name if own is None else own.begins_as)
+    users = image.schema.using(name) if own is None else [image.schema.by_id[request.keyspace_id]]
     before = tokens_held(placement.rows)
     after = Counter(before)
     for row in plan.rows:
@@ -190,7 +193,7 @@ def _placement(image: Image, name: str, plan: TransitionPlan) -> PlannedPlacemen
             after[node_id] -= tokens_in(row)
     return PlannedPlacement(
         placement=name,
-        keyspaces=tuple(keyspace.name for keyspace in image.schema.using(name)),
+        keyspaces=tuple(keyspace.name for keyspace in users),
         ranges=len(placement),
         changing=len(plan.rows),
         changing_share=share_of(plan.rows),

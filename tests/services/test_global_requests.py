@@ -1,0 +1,115 @@
+"""Truncation and cleanup on real processes: what a node has on its disk while it is away must not come back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stele.domain.names import RequestStatus
+from stele.domain.ring.tokens import token_of
+from stele.node.cells import Row
+from stele.node.identity import STORE_FILE
+from stele.node.store import Store
+from tests.services.nodes import HTTP_OK, Cluster, Load, cluster_of, load
+from tests.services.world import settle, until
+
+pytestmark = pytest.mark.broker
+
+REST_S = 90
+NOT_FOUND = 404
+
+
+@pytest.fixture
+async def four(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+    names = ("n1", "n2", "n3", "n4")
+    async with cluster_of(kafka, topics, tmp_path, *names, barrier_patience_s=2) as cluster:
+        yield cluster
+
+
+def status_of(cluster: Cluster, request_id: str) -> str:
+    request = cluster.image.request(request_id)
+    return "" if request is None else request.status
+
+
+async def ended(cluster: Cluster, request_id: str) -> str:
+    open_ = (RequestStatus.PENDING, RequestStatus.RUNNING, "")
+    await until(lambda: status_of(cluster, request_id) not in open_, "its end", REST_S)
+    return status_of(cluster, request_id)
+
+
+async def written(cluster: Cluster, writes: int) -> Load:
+    async with load(cluster) as clients:
+        await clients.go_on(writes)
+    return clients
+
+
+async def is_gone(cluster: Cluster, keys: list[str], via: list[str]) -> None:
+    """No quorum has any of these keys, whichever node is asked."""
+    for number, key in enumerate(keys):
+        status, _ = await cluster.get(via[number % len(via)], key)
+        assert status == NOT_FOUND, (via[number % len(via)], key)
+
+
+async def test_what_was_truncated_never_comes_back_from_a_node_that_was_away(
+    four: Cluster,
+) -> None:
+    before = [*(await written(four, 150)).acknowledged]
+    n4 = four.nodes["n4"]
+    os.kill(n4.process.pid, signal.SIGSTOP)
+    asked = (await four.command(type="truncate", name="library"))["request_id"]
+    await until(lambda: status_of(four, asked) == RequestStatus.RUNNING, "its beginning", REST_S)
+    via = ["n1", "n2", "n3"]
+    await is_gone(four, before, via)
+    after = await written(four, 60)
+    assert status_of(four, asked) == RequestStatus.RUNNING, "n4 has not reported"
+    n4.kill()
+    await n4.start()
+    assert await ended(four, asked) == RequestStatus.DONE
+    assert (await n4.get("/v1/node"))["keys"] <= len(after.acknowledged)
+
+    await four.start_node("n5")
+    await four.normal("n5")
+    await is_gone(
+        four, [key for key in before if key not in after.acknowledged], [*via, "n4", "n5"]
+    )
+    await after.is_read([*via, "n4", "n5"])
+
+
+async def test_a_cleanup_deletes_what_is_not_a_nodes_own_and_waits_for_each(four: Cluster) -> None:
+    clients = await written(four, 80)
+    n1 = four.nodes["n1"]
+    n1.kill()
+    placement = four.image.placement_of("library")
+    assert placement is not None
+    keys = [f"stray-{number}".encode() for number in range(2000)]
+    stray = [key for key in keys if "n1" not in placement.row_for(token_of(key)).writes]
+    store = Store(four.folder / "n1" / STORE_FILE)
+    had = (await store.size()).keys
+    await store.write([Row(four.keyspace_id(), token_of(k), k, 1, False, b"x") for k in stray])
+    await store.close()
+
+    asked = (await four.command(type="cleanup"))["request_id"]
+    await until(lambda: status_of(four, asked) == RequestStatus.RUNNING, "its beginning", REST_S)
+
+    def awaited() -> tuple[str, ...]:
+        request = four.image.request(asked)
+        assert request is not None
+        return request.awaited_nodes
+
+    await until(lambda: awaited() == ("n1",), "the others' reports", REST_S)
+    await asyncio.sleep(1)
+    assert status_of(four, asked) == RequestStatus.RUNNING
+    await n1.start()
+    assert await ended(four, asked) == RequestStatus.DONE
+    assert stray
+    found = await n1.get("/v1/node")
+    assert found["keys"] == had
+    await until(lambda: settle(four.image), "rest", REST_S)
+    await clients.is_read(["n1", "n2", "n3", "n4"])
+    status, _ = await four.get("n1", stray[0].decode())
+    assert status != HTTP_OK
