@@ -302,7 +302,7 @@ def check_undone(opened: Mapping[str, Image], before: Image, after: Image) -> No
                 )
         replaced = (s.replaced_id for s in transition.subjects if s.replaced_id)
         for node_id in (*transition.nodes(), *replaced):
-            tokens = [_tokens_of(image, node_id) for image in (start, after)]
+            tokens = [image.membership.nodes[node_id].tokens for image in (start, after)]
             require(
                 tokens[0] == tokens[1],
                 "I11",
