@@ -220,25 +220,6 @@ def test_a_keyspace_whose_replication_changes_shows_to_what(server: Server, stel
     assert "its replication changes" in stele("keyspace", "list").out
 
 
-@pytest.mark.parametrize("kind", ["quiesce", "cleanup", "noop_request"])
-def test_the_wait_for_what_needs_no_transition_is_ended_by_a_cancel(kind: str) -> None:
-    waiting = msgspec.convert(request("running", kind=kind, node_id=""), Request)
-    undo = "`stele cancel join-n3-1` ends the wait"
-    assert advice(waiting, None, None) == f"nothing, it goes on by itself; {undo}"
-    down = WaitProgress((JOIN,), "cleanup", (BlockerAnswer("n3", "is down", 9.0),))
-    assert advice(waiting, None, down) == f"start n3; {undo}"
-
-
-def test_who_waits_for_a_node_past_the_point_of_no_return_may_exclude_it() -> None:
-    moving = msgspec.convert(
-        {**transition("truncate", JOIN), "kind": "truncate"}, TransitionSummary
-    )
-    down = WaitProgress((JOIN,), "truncate", (BlockerAnswer("n3", "is down", 9.0),))
-    truncating = msgspec.convert(request("running", kind="truncate"), Request)
-    said = advice(truncating, moving, down)
-    assert said.startswith("start n3, or if it is dead for good, `stele exclude n3`; it is past")
-
-
 def test_request_show_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> None:
     done = request("done", finished_epoch=9, submitted_at_ms=1_000, finished_at_ms=3_500)
     cluster(server, requests=[done])
