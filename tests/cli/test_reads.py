@@ -255,7 +255,7 @@ def test_why_of_a_request_without_room_names_what_it_waits_for(
     server.answer("GET", "/v1/progress", {**PROGRESS, "waits": [wait]})
     ran = stele("why")
     assert "waits for room: join-n3-1 moves" in ran.out
-    assert "it starts when there is room" in ran.out
+    assert "it starts by itself" in ran.out
 
 
 def test_why_when_idle_says_that_nothing_is_under_way(server: Server, stele: Stele) -> None:

@@ -81,7 +81,9 @@ def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:
     if not up and waited_s > limits.down_after_s:
         return True
     if not up:
-        desk.wait(f"a sign of life of {', '.join(declared)}", requests=ids)
+        desk.wait(
+            f"{', '.join(declared)} to be silent long enough to be declared dead", requests=ids
+        )
     elif waited_s <= 2 * limits.down_after_s:
         blockers = tuple(Blocker(n, "is up", desk.silent_for_s(n)) for n in up)
         desk.wait(f"{', '.join(up)} to be down", blockers, ids)

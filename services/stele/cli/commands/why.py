@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
+from stele.cli.client import Client
 from stele.cli.commands.requests import what
 from stele.cli.optional import ask
 from stele.cli.options import Json, Where
@@ -39,43 +41,58 @@ def why(
         request_id: One request, or the beginning of its id; without it, all that are unfinished.
     """
     with where.client() as client:
-        reading = Reading(client)
-        topology = reading.topology()
-        requests = (
-            reading.requests(unfinished="true")
-            if request_id is None
-            else [reading.find(request_id)]
-        )
-        keyspaces = reading.keyspaces() if any(r.keyspace_id for r in requests) else []
-        progress = ask(client, "coordinator", "/v1/progress", Progress)
-        barrier = ask(client, "session-guard", "/v1/barrier", BarrierView)
+        known = look(client, request_id)
     if json.as_json:
         print_value_as_json(
             {
-                "epoch": topology.epoch,
-                "requests": requests,
-                "transitions": topology.transitions,
-                "progress": progress,
-                "barrier": barrier,
+                "epoch": known.topology.epoch,
+                "requests": known.requests,
+                "transitions": known.topology.transitions,
+                "progress": known.progress,
+                "barrier": known.barrier,
             }
         )
         return
     out = console()
-    for text, style in _story(topology, requests, keyspaces, progress, barrier):
+    for text, style in story(known):
         out.print(Text(text, style=style), soft_wrap=True)
 
 
-def _story(
-    topology: TopologyAnswer,
-    requests: list[Request],
-    keyspaces: list[Keyspace],
-    progress: Progress | None,
-    barrier: BarrierView | None,
-) -> Iterator[Line]:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the services say about some requests; None where a service is silent."""
+
+    topology: TopologyAnswer
+    requests: list[Request]
+    keyspaces: list[Keyspace]
+    progress: Progress | None
+    barrier: BarrierView | None
+
+
+def look(client: Client, request_id: str | None) -> Known:
+    """One request, or all that are unfinished. Raises CliError."""
+    reading = Reading(client)
+    topology = reading.topology()
+    requests = (
+        reading.requests(unfinished="true") if request_id is None else [reading.find(request_id)]
+    )
+    return Known(
+        topology,
+        requests,
+        reading.keyspaces() if any(r.keyspace_id for r in requests) else [],
+        ask(client, "coordinator", "/v1/progress", Progress),
+        ask(client, "session-guard", "/v1/barrier", BarrierView),
+    )
+
+
+def story(known: Known) -> Iterator[Line]:
+    """The lines that tell it."""
+    topology, requests = known.topology, known.requests
+    progress, barrier = known.progress, known.barrier
     unfinished = [request for request in requests if request.status in UNFINISHED]
     for request in requests:
         transition = _transition_of(topology, request)
-        yield from _head(request, transition, keyspaces)
+        yield from _head(request, transition, known.keyspaces)
         if request in unfinished and progress is not None:
             yield from _waits(request, transition, progress, barrier)
     if not requests:
@@ -154,7 +171,7 @@ def advice(
     if request.status is RequestStatus.PENDING:
         if down:
             return f"{start}, or withdraw the request: {undo}. A node that stays down ends it."
-        return f"nothing, it starts when there is room; {undo} withdraws it"
+        return f"nothing, it starts by itself; {undo} withdraws it"
     if not _can_be_undone(transition):
         return f"{start or 'wait'}; it is past its point of no return and cannot be undone"
     return f"{start}, or undo it: {undo}" if down else f"wait, or undo it: {undo}"
