@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS
+from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
@@ -17,7 +18,13 @@ Mutant = Callable[[Patch], None]
 
 SIMULATED: Final[dict[str, Mutant]] = {
     mutant.__name__: mutant
-    for mutant in (*LOG_MUTANTS, *ROUND_MUTANTS, *TOPOLOGY_MUTANTS, *DEAD_NODE_MUTANTS)
+    for mutant in (
+        *LOG_MUTANTS,
+        *ROUND_MUTANTS,
+        *TOPOLOGY_MUTANTS,
+        *DEAD_NODE_MUTANTS,
+        *FAILURE_MUTANTS,
+    )
 }
 """Those that runs or stories of the simulator may find."""
 MUTANTS: Final[dict[str, Mutant]] = {
