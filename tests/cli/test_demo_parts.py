@@ -13,8 +13,8 @@ from stele.cli.demo.checks import Check, Report, read_report
 from stele.cli.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, number_in, value_of
 from stele.cli.demo.operation import Fault, step_durations
 from stele.cli.demo.scenario import STEPS, chosen_steps
+from stele.cli.demo.several import one_waits_for_the_other, share_a_transition
 from stele.cli.demo.steps.library import library_files
-from stele.cli.demo.steps.together import one_waits_for_the_other, share_a_transition
 from stele.cli.errors import CliError
 from stele.cli.facts import EpochRow
 from stele.domain.topology.facts import TransitionSummary

@@ -1,83 +1,68 @@
-"""Somebody crashes at every moment of an operation: before and after each append, order and report.
+"""Somebody crashes at every moment of every operation: before and after each append, order, report; also while
+it is being undone.
 
 Whatever happens, the operation ends as it does without a crash, and the invariants hold at every epoch
 (``World`` checks them).
 """
 
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Final
+
 import pytest
 
-from stele.domain.commands import AnyCommand, Cancel, Cleanup, Leave, MoveNode, Rebuild, Truncate
-from stele.domain.names import NodeState, RequestStatus
-from stele.sim.ranges_in_use import sides
+from stele.domain.commands import Cancel
+from stele.domain.names import RequestStatus
+from stele.domain.topology.operations.table import OPERATIONS
+from tests.coordinator.operations import begin, begin_undone, undoable, what_serves
 from tests.coordinator.stories import status_of
-from tests.coordinator.world import RESTART_S, Crash, World, three_nodes
+from tests.coordinator.world import RESTART_S, Crash, World
 
-MOMENTS = 40
+MOMENTS = 60
 """More than there are in any of the operations."""
-COMMANDS: dict[str, AnyCommand] = {
-    "leave": Leave("c1"),
-    "move": MoveNode(node_id="c1", tokens=(1, 2**60)),
-    "rebuild": Rebuild(node_id="c1"),
-    "truncate": Truncate("library"),
-    "cleanup": Cleanup(),
+STEPS = 5
+"""Appends by a coordinator, at least, in an operation with a way back."""
+
+COURSES: Final[Mapping[str, Callable[[], tuple[World, str]]]] = {
+    **{kind: partial(begin, kind) for kind in OPERATIONS},
+    **{f"{kind} undone": partial(begin_undone, kind) for kind in OPERATIONS if undoable(kind)},
 }
-AFTERWARDS = {
-    "join": ("a2", NodeState.NORMAL),
-    "leave": ("c1", NodeState.LEFT),
-    "move": ("c1", NodeState.NORMAL),
-    "rebuild": ("c1", NodeState.NORMAL),
-    "truncate": ("c1", NodeState.NORMAL),
-    "cleanup": ("c1", NodeState.NORMAL),
-}
+"""Every operation to its end, and every one that is cancelled as late as it can be."""
+TO_THE_END = [kind for kind in OPERATIONS if undoable(kind)]
 
 
-def begin(operation: str) -> tuple[World, str]:
-    world = three_nodes()
-    if operation == "join":
-        world.add("a2")
-        return world, "join-a2"
-    assert world.apply(COMMANDS[operation], operation) is None
-    return world, operation
-
-
-def replicas(world: World) -> list[object]:
-    placement = world.image.placement_of("library")
-    assert placement is not None
-    return [(row.start, row.end, sides(row)) for row in placement.rows]
-
-
-def ends_as_it_should(world: World, operation: str, request_id: str, undisturbed: World) -> None:
+@cache
+def undisturbed(course: str) -> tuple[tuple[str, ...], RequestStatus, dict[str, object]]:
+    """The moments of a course, how its request ends, and what serves then."""
+    world, request_id = COURSES[course]()
+    world.events.clear()
     world.run()
-    assert status_of(world, request_id) is RequestStatus.DONE
-    node_id, state = AFTERWARDS[operation]
-    assert world.state(node_id) is state
-    assert replicas(world) == replicas(undisturbed)
-    assert world.image.membership.ring_tokens() == undisturbed.image.membership.ring_tokens()
+    assert 0 < len(world.events) < MOMENTS, world.events
+    return tuple(world.events), status_of(world, request_id), what_serves(world.image)
 
 
-@pytest.fixture(scope="module")
-def undisturbed() -> dict[str, World]:
-    found = {}
-    for operation in AFTERWARDS:
-        world, _ = begin(operation)
-        world.events.clear()
-        world.run()
-        assert 6 <= len(world.events) < MOMENTS, world.events
-        found[operation] = world
-    return found
+def ends_as_it_should(world: World, course: str, request_id: str) -> None:
+    _, status, serves = undisturbed(course)
+    world.run()
+    assert status_of(world, request_id) is status
+    assert what_serves(world.image) == serves
+
+
+def test_every_course_ends() -> None:
+    for course in COURSES:
+        expected = RequestStatus.CANCELLED if "undone" in course else RequestStatus.DONE
+        assert undisturbed(course)[1] is expected
 
 
 @pytest.mark.parametrize("who", ["coordinator", "coordinator, which lives on", "metadata log"])
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("operation", AFTERWARDS)
-def test_a_crash_at_any_moment_changes_nothing_of_the_end(
-    undisturbed: dict[str, World], operation: str, when: str, who: str
-) -> None:
-    for moment in range(len(undisturbed[operation].events)):
-        world, request_id = begin(operation)
+@pytest.mark.parametrize("course", COURSES)
+def test_a_crash_at_any_moment_changes_nothing_of_the_end(course: str, when: str, who: str) -> None:
+    for moment in range(len(undisturbed(course)[0])):
+        world, request_id = COURSES[course]()
         world.events.clear()
         crashed = crash_at(world, moment, when, who)
-        ends_as_it_should(world, operation, request_id, undisturbed[operation])
+        ends_as_it_should(world, course, request_id)
         assert crashed, f"moment {moment} never came"
 
 
@@ -99,11 +84,9 @@ def crash_at(world: World, moment: int, when: str, who: str) -> list[str]:
     return struck
 
 
-@pytest.mark.parametrize("operation", AFTERWARDS)
-def test_a_coordinator_that_crashes_at_every_moment_still_gets_there(
-    undisturbed: dict[str, World], operation: str
-) -> None:
-    world, request_id = begin(operation)
+@pytest.mark.parametrize("course", TO_THE_END)
+def test_a_coordinator_that_crashes_at_every_moment_still_gets_there(course: str) -> None:
+    world, request_id = COURSES[course]()
     world.events.clear()
     last = -1
 
@@ -115,19 +98,17 @@ def test_a_coordinator_that_crashes_at_every_moment_still_gets_there(
             raise Crash
 
     world.on_event = hook
-    ends_as_it_should(world, operation, request_id, undisturbed[operation])
-    assert world.image.topology.coordinator.term > (3 if operation == "rebuild" else 5)
+    ends_as_it_should(world, course, request_id)
+    assert world.image.topology.coordinator.term > STEPS
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("operation", AFTERWARDS)
-def test_a_cancel_at_any_moment_restores_or_comes_too_late(
-    undisturbed: dict[str, World], operation: str, when: str
-) -> None:
+@pytest.mark.parametrize("course", TO_THE_END)
+def test_a_cancel_at_any_moment_restores_or_comes_too_late(course: str, when: str) -> None:
     ends = set()
-    for moment in range(len(undisturbed[operation].events)):
-        world, request_id = begin(operation)
-        before = replicas(world)
+    for moment in range(len(undisturbed(course)[0])):
+        world, request_id = COURSES[course]()
+        before = what_serves(world.image)
         world.events.clear()
         done: list[int] = []
 
@@ -147,6 +128,6 @@ def test_a_cancel_at_any_moment_restores_or_comes_too_late(
         world.run()
         status = status_of(world, request_id)
         ends.add(status)
-        wanted = before if status is RequestStatus.CANCELLED else replicas(undisturbed[operation])
-        assert replicas(world) == wanted
+        cancelled = status is RequestStatus.CANCELLED
+        assert what_serves(world.image) == (before if cancelled else undisturbed(course)[2])
     assert ends == {RequestStatus.CANCELLED, RequestStatus.DONE}

@@ -19,24 +19,12 @@ from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from stele.domain.topology.rings import ring_now
 from stele.sim.ranges_in_use import sides
+from tests.coordinator.operations import DOWN_S, with_dead
 from tests.coordinator.stories import error_of, reach, status_of
-from tests.coordinator.world import World, three_nodes
+from tests.coordinator.world import World
 
 STATE = TransitionState
 BEFORE = (STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD)
-DOWN_S = Limits().down_after_s + 1
-
-
-def with_dead(rf: int, *dead: str, nodes: str = "b2 c2") -> World:
-    """a1, b1, c1 and more in three racks; of these some have been down for a while."""
-    world = three_nodes(rf)
-    if nodes:
-        world.add(nodes)
-        world.run()
-    for name in dead:
-        world.nodes[name].alive = False
-    world.pass_s(DOWN_S)
-    return world
 
 
 def remove(world: World, node_id: str, **more: Any) -> str:

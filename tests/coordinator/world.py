@@ -184,6 +184,14 @@ class World:
             report_of(order, ReportStatus.FAILED if failed else ReportStatus.SUCCESS)
         )
 
+    def crash(self, name: str) -> None:
+        """A node dies; what it was about to say is lost. It is another process once it is alive again, which
+        serves nobody before it knows what it has acknowledged.
+        """
+        node = self.nodes[name]
+        node.alive, node.boot, node.sequence = False, node.boot + 1, 0
+        self._waiting_reports = [r for r in self._waiting_reports if r.node_id != name]
+
     def report(self, order: Order) -> None:
         """A report of success that was long on its way."""
         self._waiting_reports.append(report_of(order, ReportStatus.SUCCESS))

@@ -34,6 +34,8 @@ ON_ONE_STACK = (
     "docs/operations/zero_token_nodes.md",
 )
 """Pages that are read one after another: the first one starts the cluster that they all speak of."""
+ON_ANOTHER = ("docs/operations/decommission.md", "docs/operations/drop_keyspace.md")
+"""The same, with a cluster of their own."""
 ANYWHERE = ("docs/verification.md",)
 """Pages whose commands need no cluster; they run in the repository."""
 PYTHON = ("docs/services/node.md", "docs/services/session_guard.md")
@@ -70,7 +72,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
         )
         if block.language == "python":
             assert block.page in PYTHON, f"{block.place} is never run"
-        elif block.page not in (*ON_ONE_STACK, *ANYWHERE):
+        elif block.page not in (*ON_ONE_STACK, *ON_ANOTHER, *ANYWHERE):
             for shown in commands(block):
                 assert shown.command in not_run(block.page), (
                     f"{block.page}:{shown.line} is never run"
@@ -85,13 +87,14 @@ def test_every_command_that_is_not_run_is_on_a_page() -> None:
 
 @pytest.mark.end_to_end
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("on_one_stack", [ON_ONE_STACK, ON_ANOTHER], ids=["cli", "decommission"])
 def test_the_commands_of_the_pages_do_what_they_show(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    on_one_stack: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STELE_ACTOR", "ada")
     with Reader(tmp_path) as reader:
-        for page in ON_ONE_STACK:
+        for page in on_one_stack:
             for block in blocks(page):
                 if block.language == "console":
                     reader.read(block, not_run(page))

@@ -20,7 +20,9 @@ CHECKS = {
     "a node of another cluster is refused",
     "a leave below the replication factor is refused",
     "a node that has left is refused",
+    "a dead node is replaced under load",
     "two nodes join as one transition",
+    "a dead node is removed under load",
     "a leave waits for the ranges of another, then runs",
     "no read went back behind an acknowledged write",
     "no acknowledged write is lost",
@@ -66,6 +68,7 @@ def test_the_operations_moved_data_and_the_load_went_on(run: tuple[Path, str, Re
     assert float(figures["library_files"]) > 500
     assert float(figures["join_streamed_bytes"]) > 0
     assert float(figures["leave_streamed_bytes"]) > 0
+    assert float(figures["replace_streamed_bytes"]) > 0
     assert float(figures["writes_acknowledged"]) > 100
     assert float(figures["longest_gap_s"]) < 10
 
@@ -75,6 +78,8 @@ def test_the_timeline_names_the_steps_and_the_faults(run: tuple[Path, str, Repor
     for part in (
         "kill -9 coordinator",
         "kill -9 metadata-log",
+        "kill -9 n3, and nobody starts it again",
+        "held up by n2: is down",
         "write_both_read_old",
         "write_both_read_new",
         "checks held",

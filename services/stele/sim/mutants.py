@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS
+from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
@@ -28,6 +29,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *MEMBER_MUTANTS,
         *GLOBAL_MUTANTS,
         *KEYSPACE_MUTANTS,
+        *FAILURE_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rich.text import Text
 
+from stele.cli.client import Client
 from stele.cli.commands.requests import what
 from stele.cli.explain import after_failure, explain
 from stele.cli.optional import ask
@@ -38,17 +40,8 @@ def why(
         request_id: One request, or the beginning of its id; without it, all that are unfinished.
     """
     with where.client() as client:
-        reading = Reading(client)
-        topology = reading.topology()
-        requests = (
-            reading.requests(unfinished="true")
-            if request_id is None
-            else [reading.find(request_id)]
-        )
-        finished = [] if requests else reading.requests()[-NEWEST:]
-        shown = [*requests, *finished]
-        keyspaces = reading.keyspaces() if any(r.keyspace_id for r in shown) else []
-        progress = ask(client, "coordinator", "/v1/progress", Progress)
+        known = look(client, request_id)
+    topology, requests, progress = known.topology, known.requests, known.progress
     if json.as_json:
         why_ = {r.request_id: [*_sentences(r, topology, progress)] for r in requests}
         print_value_as_json(
@@ -62,24 +55,46 @@ def why(
         )
         return
     out = console()
-    for text, style in _story(topology, requests, finished, keyspaces, progress):
+    for text, style in story(known):
         out.print(Text(text, style=style), soft_wrap=True)
 
 
-def _story(
-    topology: TopologyAnswer,
-    requests: list[Request],
-    finished: list[Request],
-    keyspaces: list[Keyspace],
-    progress: Progress | None,
-) -> Iterator[Line]:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the services say about some requests; ``progress`` is None where no coordinator answers."""
+
+    topology: TopologyAnswer
+    requests: list[Request]
+    finished: list[Request]
+    """The newest that are finished, when no others are asked about."""
+    keyspaces: list[Keyspace]
+    progress: Progress | None
+
+
+def look(client: Client, request_id: str | None) -> Known:
+    """One request, or all that are unfinished. Raises CliError."""
+    reading = Reading(client)
+    topology = reading.topology()
+    requests = (
+        reading.requests(unfinished="true") if request_id is None else [reading.find(request_id)]
+    )
+    finished = [] if requests else reading.requests()[-NEWEST:]
+    shown = [*requests, *finished]
+    keyspaces = reading.keyspaces() if any(r.keyspace_id for r in shown) else []
+    progress = ask(client, "coordinator", "/v1/progress", Progress)
+    return Known(topology, requests, finished, keyspaces, progress)
+
+
+def story(known: Known) -> Iterator[Line]:
+    """The lines that tell it."""
+    topology, requests, progress = known.topology, known.requests, known.progress
     for request in requests:
-        yield from _head(request, _transition_of(topology, request), keyspaces)
+        yield from _head(request, _transition_of(topology, request), known.keyspaces)
         for sentence in _sentences(request, topology, progress):
             yield f"  {sentence}", "cyan" if sentence.startswith("do: ") else ""
     if not requests:
         yield "Nothing to do: no request is pending or running.", ""
-        yield from (_last(request, keyspaces) for request in finished)
+        yield from (_last(request, known.keyspaces) for request in known.finished)
         yield from _cleanups(progress)
     unfinished = any(request.status in UNFINISHED for request in requests)
     if progress is None and unfinished:

@@ -83,8 +83,8 @@ class _Told:
     step: str = ""
 
 
-async def follow_operation(scene: Scene, request_id: str, fault: Fault) -> Request:
-    """The request once it is finished; the fault has been fired on the way. Raises CliError."""
+async def follow_operation(scene: Scene, request_id: str, fault: Fault | None = None) -> Request:
+    """The request once it is finished; a fault has been fired on the way. Raises CliError."""
     end, told = time.monotonic() + DEADLINE_S, _Told()
     last: RequestAnswer | None = None
     with scene.timeline.progress(request_id, None) as bar:
@@ -96,12 +96,12 @@ async def follow_operation(scene: Scene, request_id: str, fault: Fault) -> Reque
                 _tell(scene, answer, progress, told, bar)
                 if answer.request.status not in UNFINISHED:
                     break
-                if fault.is_due(answer.transition, progress):
+                if fault is not None and fault.is_due(answer.transition, progress):
                     fault.fire(scene, answer, progress)
             if time.monotonic() > end:
                 raise UnreachableError(f"{_where(last, request_id)} after {DEADLINE_S:.0f} s.")
             await asyncio.sleep(TICK_S)
-    if fault.back is not None:
+    if fault is not None and fault.back is not None:
         await fault.back
     await _note_steps(scene, answer.request)
     return answer.request

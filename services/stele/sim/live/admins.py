@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import aiohttp
@@ -20,6 +20,7 @@ from stele.domain.commands import (
     Join,
     Leave,
     Outcome,
+    Remove,
     SetSetting,
 )
 from stele.domain.image import Image
@@ -28,7 +29,7 @@ from stele.log.commander import Commander, NotTakenError
 from stele.metadata_log.api import OutcomeAnswer
 from stele.runtime.request_ids import new_request_id
 from stele.sim.live.history import History, Question
-from stele.sim.live.site import ANSWER_TIMEOUT_S
+from stele.sim.live.site import ANSWER_TIMEOUT_S, Site
 
 THROUGH_KAFKA: Final = "commands"
 GIVE_UP_S: Final = 90.0
@@ -42,6 +43,10 @@ FINISHED_WITHIN_S: Final = 120.0
 MOST_MEMBERS: Final = 5
 LEAST_MEMBERS: Final = 3
 OTHER_KEYSPACES: Final = 3
+DEATHS: Final = 0.3
+"""Of so many changes of the topology one is that a node dies for good."""
+DEAD_TRIES: Final = 5
+"""Of an operator with a dead node: what cannot be done under the faults of the moment is asked for again."""
 
 
 class Asker:
@@ -129,14 +134,14 @@ class Admins:
         self,
         asker: Asker,
         image: Callable[[], Image],
-        add_node: Callable[[], Awaitable[str]],
+        site: Site,
         history: History,
         seed: int,
     ) -> None:
         self.running = True
         self._asker = asker
         self._image = image
-        self._add_node = add_node
+        self._site = site
         self._history = history
         self._chance = random.Random(seed)
         self._made = 0
@@ -148,7 +153,7 @@ class Admins:
             await self._asker.ask(self._some_command(), "change")
 
     async def change_topology(self) -> None:
-        """Joins and leaves, some of which are cancelled again, one after the other."""
+        """Joins and leaves, some of which are cancelled again, and deaths, one after the other."""
         while self.running:
             await asyncio.sleep(self._chance.expovariate(1 / TOPOLOGY_PAUSE_S))
             members = [
@@ -157,6 +162,9 @@ class Admins:
                 if node.state is NodeState.NORMAL
             ]
             few, many = len(members) <= LEAST_MEMBERS, len(members) >= MOST_MEMBERS
+            if not few and self._chance.random() < DEATHS:
+                await self._dies(self._chance.choice(sorted(members)))
+                continue
             if few or (not many and self._chance.random() < 0.5):
                 request_id = await self._join()
             else:
@@ -170,9 +178,41 @@ class Admins:
     async def _see_finished(self, request_id: str) -> None:
         await self._wait(lambda: _finished(self._image(), request_id), FINISHED_WITHIN_S)
 
+    async def _dies(self, name: str) -> None:
+        """A node is gone for good; until it is removed or replaced nobody else joins or leaves."""
+        node = self._image().node(name)
+        assert node is not None
+        self._history.event(f"{name} dies for good")
+        await self._site.kill_for_good(name)
+        for _ in range(DEAD_TRIES):
+            copies = [min(r.values()) for r in self._image().schema.replications().values()]
+            if min(copies) > 1 and self._chance.random() < 0.5:
+                request_id = await self._replace(name, node.rack)
+            else:
+                request_id = await self._remove(name)
+            if request_id:
+                await self._see_finished(request_id)
+            found = self._image().node(name)
+            if found is not None and found.state is NodeState.LEFT:
+                return
+
     async def _join(self) -> str:
-        name = await self._add_node()
+        name = await self._site.add_node()
         self._history.event(f"{name} starts and asks to join")
+        return await self._request_of(name)
+
+    async def _replace(self, dead: str, rack: str) -> str:
+        name = await self._site.replace_node(dead, rack)
+        self._history.event(f"{name} starts and asks to replace {dead}")
+        return await self._request_of(name)
+
+    async def _remove(self, name: str) -> str:
+        """By force, since some keyspaces have one copy; what is written is in one of three."""
+        self._history.event(f"{name} is to be removed")
+        outcome = await self._asker.ask(Remove(node_id=name, force=True), "its machine is gone")
+        return outcome.request_id if outcome is not None and outcome.applied else ""
+
+    async def _request_of(self, name: str) -> str:
         known = lambda: self._image().node(name) is not None  # noqa: E731
         if not await self._wait(known, SEEN_WITHIN_S):
             return ""

@@ -9,7 +9,8 @@ def live_lines(result: LiveResult) -> list[str]:
         f"seed {result.seed}, {result.minutes:g} minutes: {'passed' if result.passed else 'FAILED'}",
         f"  faults    {result.faults} on processes and network,"
         f" {result.disturbed} pieces of {result.connections} connections sent again",
-        f"  topology  {result.joined} nodes joined, {result.left} left",
+        f"  topology  {result.joined} nodes joined, {result.left} left;"
+        f" of those that died {result.removed} were removed, {result.replaced} replaced",
         f"  commands  {result.commands}, {result.unanswered} without an answer",
         f"  data      {result.writes} writes and {result.reads} reads answered,"
         f" {result.refused} refused, {result.unknown} of unknown outcome",

@@ -73,6 +73,8 @@ class LiveResult(msgspec.Struct, frozen=True, kw_only=True):
     rest_s: float
     joined: int
     left: int
+    removed: int
+    replaced: int
     history: str
 
     @property
@@ -130,6 +132,8 @@ class Live:
             rest_s=round(rest.took_s, 2),
             joined=_done(log.image, RequestKind.JOIN),
             left=_done(log.image, RequestKind.LEAVE),
+            removed=_done(log.image, RequestKind.REMOVE),
+            replaced=_done(log.image, RequestKind.REPLACE),
             history=str(history.path),
         )
 
@@ -154,7 +158,7 @@ class Live:
             await until(lambda: len(members()) == NODES, MEMBERS_WITHIN_S, "the first nodes join")
             await asker.ask(CreateKeyspace(name=KEYSPACE, replication={"dc1": 3}), "the data")
             await clients.fill()
-            admins = Admins(asker, lambda: follower.image, site.add_node, history, self._seed)
+            admins = Admins(asker, lambda: follower.image, site, history, self._seed)
             onlookers = (
                 *(watch(http, url, number, history) for number, url in enumerate(urls)),
                 *(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,7 @@ from stele.sim.live.fabric import Fabric
 from stele.sim.live.faults import Role
 from stele.sim.live.peers import Peers
 from stele.stack.broker import Broker
-from stele.stack.stack import ServiceSpec, Stack
+from stele.stack.stack import ServiceSpec, Stack, node_specs
 from stele.stack.supervisor import State
 
 SERVICES: Final = (
@@ -84,6 +85,18 @@ class Site:
         """Start the next node, which asks to join by itself; its name."""
         self._made += 1
         return await asyncio.to_thread(self.stack.add_node, self._made)
+
+    async def replace_node(self, dead: str, rack: str) -> str:
+        """Start the next node, which asks to take the place of a dead one; its name."""
+        self._made += 1
+        spec = node_specs(self._made)[-1]
+        env = {**spec.env, "STELE_REPLACE_NODE": dead, "STELE_RACK": rack}
+        await asyncio.to_thread(self.stack.start_services, [replace(spec, env=env)])
+        return spec.name
+
+    async def kill_for_good(self, name: str) -> None:
+        """A node's machine is gone: nobody starts it again."""
+        await asyncio.to_thread(self.stack.kill_for_good, name)
 
     async def stop_node(self, name: str) -> None:
         """End the process of a node that has left."""

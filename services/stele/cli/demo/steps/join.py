@@ -26,12 +26,12 @@ async def run(scene: Scene) -> None:
     )
 
 
-async def start_node(scene: Scene, rack: str) -> str:
-    """One more node of the stack, which asks to join by itself; its name."""
-    answer = await asyncio.to_thread(
-        ask_stack, scene.directory, Control(rack=rack), START_DEADLINE_S
-    )
-    scene.timeline.note(f"{answer.name} runs at {answer.url} in rack {rack} and asks to join")
+async def start_node(scene: Scene, rack: str, replace: str = "") -> str:
+    """One more node of the stack, which asks by itself to join, or to take a dead one's place; its name."""
+    control = Control(rack=rack, replace=replace)
+    answer = await asyncio.to_thread(ask_stack, scene.directory, control, START_DEADLINE_S)
+    asks = f"to replace {replace}" if replace else "to join"
+    scene.timeline.note(f"{answer.name} runs at {answer.url} in rack {rack} and asks {asks}")
     return answer.name
 
 

@@ -1,0 +1,94 @@
+"""Planted bugs of operations in which something fails: the ways back, and that later there is none."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from stele.coordinator.work import failure_of
+from stele.domain.image import Image
+from stele.domain.names import RequestKind, TransitionState
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import planned_sets
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.sim.patching import Patch
+
+replace = msgspec.structs.replace
+_STATE = TransitionState
+
+
+def _failing_goes(
+    patch: Patch, kind: RequestKind, state: TransitionState, to: TransitionState | None
+) -> None:
+    table: Any = OPERATIONS[kind].states
+    patch.item(table, state, replace(table[state], on_failure=to))
+
+
+def no_way_back_from_the_first_state(patch: Patch) -> None:
+    """A node that cannot join or replace is kept waiting instead of being turned away."""
+    for kind in (RequestKind.JOIN, RequestKind.REPLACE):
+        _failing_goes(patch, kind, _STATE.JOIN_GROUP0, None)
+
+
+def no_way_back_while_it_streams(patch: Patch) -> None:
+    """Who leaves or is removed stays half way when nobody can take over."""
+    for kind in (RequestKind.LEAVE, RequestKind.REMOVE):
+        _failing_goes(patch, kind, _STATE.WRITE_BOTH_READ_OLD, None)
+
+
+def way_back_from_the_dead(patch: Patch) -> None:
+    """A removal or a replacement may be undone when reads have moved already."""
+    removing, replacing = RequestKind.REMOVE, RequestKind.REPLACE
+    _failing_goes(patch, removing, _STATE.WRITE_BOTH_READ_NEW, _STATE.ROLLBACK_TO_NORMAL)
+    _failing_goes(patch, replacing, _STATE.WRITE_BOTH_READ_NEW, _STATE.LEFT_TOKEN_RING)
+
+
+def way_back_from_the_last_state(patch: Patch) -> None:
+    """An operation may be undone when all that is left is to close the books."""
+    for kind in (RequestKind.JOIN, RequestKind.REPLACE):
+        _failing_goes(patch, kind, _STATE.FINISHING, _STATE.LEFT_TOKEN_RING)
+    for kind in (RequestKind.LEAVE, RequestKind.REMOVE):
+        _failing_goes(patch, kind, _STATE.LEFT_TOKEN_RING, _STATE.ROLLBACK_TO_NORMAL)
+
+
+def drop_can_be_called_off(patch: Patch) -> None:
+    """A drop is taken back, though some route by the version that has no such keyspace."""
+    _failing_goes(patch, RequestKind.DROP_KEYSPACE, _STATE.DROP_KEYSPACE, _STATE.DROP_KEYSPACE)
+
+
+def way_back_waits_for_a_quorum(patch: Patch) -> None:
+    """What is undone since nobody answers waits until somebody does."""
+
+    def counted(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
+        return planned_sets(image, replace(transition, mark=""))
+
+    for kind, operation in OPERATIONS.items():
+        if operation.touched is planned_sets:
+            patch.item(OPERATIONS, kind, replace(operation, touched=counted))
+
+
+def way_back_forgets_the_dead(patch: Patch) -> None:
+    """A removal or a replacement that is undone leaves the rows as they are."""
+    for kind, state in (
+        (RequestKind.REMOVE, _STATE.ROLLBACK_TO_NORMAL),
+        (RequestKind.REPLACE, _STATE.LEFT_TOKEN_RING),
+    ):
+        table: Any = OPERATIONS[kind].states
+        patch.item(table, state, replace(table[state], delta=None))
+
+
+def streams_are_never_given_up(patch: Patch) -> None:
+    """Who makes no progress, or fails again and again, is waited for."""
+    patch.function(failure_of, lambda desk, work: "")
+
+
+FAILURE_MUTANTS: Final = (
+    no_way_back_from_the_first_state,
+    no_way_back_while_it_streams,
+    way_back_from_the_dead,
+    way_back_from_the_last_state,
+    drop_can_be_called_off,
+    way_back_waits_for_a_quorum,
+    way_back_forgets_the_dead,
+    streams_are_never_given_up,
+)

@@ -1,0 +1,126 @@
+"""How each kind of operation is asked for in a small cluster: what every test of all kinds begins with.
+
+A new kind needs its line in ``BEGIN``, and its rows in docs/failures.md.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from stele.coordinator.steps import Limits
+from stele.domain.commands import (
+    AnyCommand,
+    Cancel,
+    Cleanup,
+    DropKeyspace,
+    Exclude,
+    KeyspaceRfChange,
+    Leave,
+    MoveNode,
+    NoopRequest,
+    Quiesce,
+    Rebuild,
+    Remove,
+    Truncate,
+)
+from stele.domain.image import Image
+from stele.domain.names import RequestKind, RequestStatus, TransitionState
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.sim.ranges_in_use import sides
+from tests.coordinator.stories import reach, status_of
+from tests.coordinator.world import World, three_nodes
+
+DOWN_S: Final = Limits().down_after_s + 1
+REQUEST: Final = "the-request"
+
+
+def with_dead(rf: int, *dead: str, nodes: str = "b2 c2") -> World:
+    """a1, b1, c1 and more in three racks; of these some have been down for a while."""
+    world = three_nodes(rf)
+    if nodes:
+        world.add(nodes)
+        world.run()
+    for name in dead:
+        world.nodes[name].alive = False
+    world.pass_s(DOWN_S)
+    return world
+
+
+def _join() -> tuple[World, str]:
+    world = three_nodes()
+    world.add("a2")
+    return world, "join-a2"
+
+
+def _replace() -> tuple[World, str]:
+    world = with_dead(3, "b1")
+    assert world.replace("b9", "b1") is None
+    return world, "replace-b9"
+
+
+def _asks(world: World, command: AnyCommand) -> tuple[World, str]:
+    assert world.apply(command, REQUEST) is None
+    return world, REQUEST
+
+
+BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
+    RequestKind.JOIN: _join,
+    RequestKind.REPLACE: _replace,
+    RequestKind.LEAVE: lambda: _asks(three_nodes(), Leave("c1")),
+    RequestKind.REMOVE: lambda: _asks(with_dead(3, "b1"), Remove(node_id="b1")),
+    RequestKind.EXCLUDE: lambda: _asks(with_dead(2, "b1"), Exclude(("b1",))),
+    RequestKind.DROP_KEYSPACE: lambda: _asks(three_nodes(), DropKeyspace("library")),
+    RequestKind.MOVE: lambda: _asks(three_nodes(), MoveNode(node_id="c1", tokens=(1, 2**60))),
+    RequestKind.REBUILD: lambda: _asks(three_nodes(), Rebuild(node_id="c1")),
+    RequestKind.KEYSPACE_RF_CHANGE: lambda: _asks(
+        three_nodes(), KeyspaceRfChange("library", {"dc1": 3})
+    ),
+    RequestKind.TRUNCATE: lambda: _asks(three_nodes(), Truncate("library")),
+    RequestKind.CLEANUP: lambda: _asks(three_nodes(), Cleanup()),
+    RequestKind.QUIESCE: lambda: _asks(three_nodes(), Quiesce()),
+    RequestKind.NOOP_REQUEST: lambda: _asks(three_nodes(), NoopRequest()),
+}
+"""A cluster in which the operation has just been asked for, and the id of its request."""
+
+
+def begin(kind: RequestKind) -> tuple[World, str]:
+    """Raises AssertionError for a kind of which these tests know nothing."""
+    assert kind in BEGIN, f"say in tests/coordinator/operations.py how '{kind}' is asked for"
+    return BEGIN[kind]()
+
+
+def undoable(kind: RequestKind) -> TransitionState | None:
+    """The last state of an operation from which there is a way back; None when there never is."""
+    states = OPERATIONS[kind].states
+    before = [name for name, state in states.items() if state.on_failure is not None]
+    return before[-1] if before else None
+
+
+def begin_undone(kind: RequestKind) -> tuple[World, str]:
+    """The same, cancelled as late as it can be: its streams never end."""
+    world, request_id = begin(kind)
+    last = undoable(kind)
+    assert last is not None
+    stand_still(world, True)
+    reach(world, request_id, last)
+    stand_still(world, False)
+    assert world.apply(Cancel(request_id), "cancel") is None
+    return world, request_id
+
+
+def stand_still(world: World, mute: bool) -> None:
+    """Nodes are heard but do no work; or work again."""
+    for node in world.nodes.values():
+        node.mute = mute
+
+
+def what_serves(image: Image) -> dict[str, object]:
+    """Ranges with their readers and writers, by placement; and the tokens of the ring."""
+    found: dict[str, object] = {
+        name: [(row.start, row.end, sides(row)) for row in image.ring.placements[name].rows]
+        for name in image.schema.replications()
+    }
+    return {**found, "tokens": image.membership.ring_tokens()}
+
+
+def is_over(world: World, request_id: str) -> bool:
+    return status_of(world, request_id) not in (RequestStatus.PENDING, RequestStatus.RUNNING)

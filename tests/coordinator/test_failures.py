@@ -1,0 +1,255 @@
+"""Each cell of docs/failures.md: an operation comes to a state, something fails there, and what the page says
+comes true.
+
+The page is what is expected; ``OPERATIONS`` is asked only which operations and states there are. The invariants
+hold at every epoch (``World`` checks them).
+"""
+
+import re
+from functools import cache
+
+import msgspec
+import pytest
+
+from stele.coordinator.settings import CoordinatorSettings
+from stele.domain.commands import Cancel, Exclude
+from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.topology.operations.table import OPERATIONS, State
+from stele.sim.mutants import SIMULATED
+from stele.sim.patching import Patch
+from stele.sim.violation import Violation
+from tests.coordinator.failures import FORWARD, NEVER, PAGE, REFUSED, UNDONE, WAITS, Row, rows
+from tests.coordinator.operations import begin, begin_undone, is_over, stand_still, what_serves
+from tests.coordinator.stories import error_of, reach, status_of
+
+replace = msgspec.structs.replace
+ROWS = rows()
+LONG_S = 75.0
+"""Longer than every patience of a coordinator."""
+AWAY_S = 4.0
+"""A node that restarts, shorter than the patience with it."""
+SHOWN_SETTINGS = {
+    *("heartbeat_timeout_s", "barrier_patience_s", "dead_node_patience_s"),
+    *("silence_s", "work_attempts"),
+}
+STORIES = PAGE.parents[1] / "tests" / "sim" / "stories"
+
+
+def state_of(row: Row) -> State:
+    return OPERATIONS[row.kind].states[row.state]
+
+
+class Case:
+    """An operation that has just entered a state, and what served before it was asked for."""
+
+    def __init__(self, row: Row, *, fenced: bool = False) -> None:
+        self.row = row
+        begins = begin_undone if state_of(row).undoing else begin
+        self.world, self.request_id = begins(row.kind)
+        asked = (i for i in self.world.images if i.request(self.request_id) is not None)
+        self.before = what_serves(next(asked))
+        self.gone = {name for name, node in self.world.nodes.items() if not node.alive}
+        stand_still(self.world, state_of(row).streams)
+        reach(self.world, self.request_id, row.state, fenced=fenced)
+        stand_still(self.world, False)
+
+    def receivers(self) -> list[str]:
+        return OPERATIONS[self.row.kind].receivers(self.world.transition(self.request_id))
+
+    def a_replica_set(self) -> set[str]:
+        """All who serve a range that it touches, but its own nodes where there is such a range."""
+        transition = self.world.transition(self.request_id)
+        unmarked = replace(transition, mark="")
+        touched = OPERATIONS[self.row.kind].touched(self.world.image, unmarked)
+        own = {*transition.nodes()}
+        return {*min(touched, key=lambda nodes: (len(nodes & own), sorted(nodes)))}
+
+    def is_acknowledged_by(self, name: str) -> None:
+        """A node has said that it has applied the state's version."""
+        node, version = self.world.nodes[name], self.world.version
+        self.world.until(lambda: node.image.topology.version >= version, f"an ack of {name}")
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.world.nodes[name].alive = False
+
+    def recover(self) -> None:
+        """Everybody is back but who is dead for good, and works."""
+        stand_still(self.world, False)
+        for name, node in self.world.nodes.items():
+            node.alive, node.fails = name not in self.gone, 0
+
+    def end(self) -> None:
+        self.world.until(lambda: is_over(self.world, self.request_id), "the end")
+
+    def becomes(self, expected: str) -> None:
+        """What the page says, while whoever died is dead; afterwards everything comes to rest."""
+        world, row = self.world, self.row
+        if expected == WAITS:
+            world.pass_s(LONG_S)
+            assert world.transition(self.request_id).state is row.state
+            assert {b.node_id for b in world.brain.steps.blockers}, "it says on whom"
+            self.recover()
+        self.end()
+        if expected == UNDONE:
+            assert status_of(world, self.request_id) in (
+                RequestStatus.FAILED,
+                RequestStatus.CANCELLED,
+            )
+            assert error_of(world, self.request_id).startswith("Rolled back: ")
+            assert what_serves(world.image) == self.before
+        else:
+            assert expected in (WAITS, FORWARD)
+            assert status_of(world, self.request_id) is RequestStatus.DONE
+            assert what_serves(world.image) == served_when_done(row.kind)
+        self.recover()
+        world.run()
+
+
+@cache
+def served_when_done(kind: RequestKind) -> dict[str, object]:
+    """What serves after an operation with which nothing failed."""
+    world, request_id = begin(kind)
+    world.run()
+    assert status_of(world, request_id) is RequestStatus.DONE
+    return what_serves(world.image)
+
+
+def undisturbed_end(row: Row) -> str:
+    """How the operation ends when it comes to this state and nothing fails for long."""
+    return UNDONE if state_of(row).undoing else FORWARD
+
+
+def in_column(column: str) -> list[object]:
+    """The rows for which a column says something, as parameters."""
+    return [pytest.param(row, id=row.name) for row in ROWS if getattr(row, column) != NEVER]
+
+
+EVERY_ROW = [pytest.param(row, id=row.name) for row in ROWS]
+
+
+def test_the_page_has_every_state_of_every_operation_in_its_order() -> None:
+    states = [(o.kind, state) for o in OPERATIONS.values() for state in o.states]
+    assert sorted((row.kind, row.state) for row in ROWS) == sorted(states), (
+        "docs/failures.md needs a row for each state of each operation"
+    )
+
+
+def test_the_page_has_the_defaults_of_the_coordinator() -> None:
+    shown = re.findall(r"^\| `STELE_(\w+)` \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    fields = CoordinatorSettings.model_fields
+    assert {(name, float(value)) for name, value in shown} == {
+        (name.upper(), float(field.default))
+        for name, field in fields.items()
+        if name in SHOWN_SETTINGS
+    }
+
+
+@pytest.mark.parametrize("row", EVERY_ROW)
+def test_every_row_has_its_stories_and_its_planted_bugs(row: Row) -> None:
+    """tests/sim plays these stories, and holds each planted bug against what finds it."""
+    for story in row.stories:
+        text = (STORIES / f"{story}.txt").read_text()
+        assert row.state in text, f"{story} never says {row.state}"
+    assert row.mutants and {*row.mutants} <= {*SIMULATED}
+
+
+@pytest.mark.parametrize("row", in_column("no_quorum"))
+def test_no_quorum_answers(row: Row) -> None:
+    case = Case(row)
+    case.kill(*case.a_replica_set())
+    case.becomes(row.no_quorum)
+
+
+@pytest.mark.parametrize("row", in_column("stream_fails"))
+def test_a_stream_fails_as_often_as_it_is_tried(row: Row) -> None:
+    case = Case(row)
+    for node in case.world.nodes.values():
+        node.fails = 99
+    case.becomes(row.stream_fails)
+    assert "disk full" in error_of(case.world, case.request_id)
+
+
+@pytest.mark.parametrize("row", in_column("stream_fails"))
+def test_a_stream_stands_still(row: Row) -> None:
+    case = Case(row)
+    stand_still(case.world, True)
+    case.becomes(row.stream_fails)
+    assert "no progress" in error_of(case.world, case.request_id)
+
+
+@pytest.mark.parametrize("row", in_column("stream_fails"))
+def test_streams_fail_since_a_source_is_dead(row: Row) -> None:
+    case = Case(row)
+    own = {*case.world.transition(case.request_id).nodes()}
+    source = min({n for n in case.world.nodes if n not in case.gone} - own)
+    case.kill(source)
+    for node in case.world.nodes.values():
+        node.fails = 99
+    case.becomes(row.stream_fails)
+    assert source in error_of(case.world, case.request_id)
+
+
+@pytest.mark.parametrize("row", in_column("receiver_dies"))
+def test_a_receiver_dies(row: Row) -> None:
+    case = Case(row)
+    case.kill(case.receivers()[0])
+    case.becomes(row.receiver_dies)
+
+
+@pytest.mark.parametrize("row", in_column("receiver_dies"))
+def test_a_receiver_dies_and_is_declared_dead(row: Row) -> None:
+    case = Case(row)
+    dead = case.receivers()[0]
+    case.kill(dead)
+    refused = case.world.apply(Exclude((dead,)), "exclude")
+    case.gone.add(dead)
+    if refused is not None:
+        assert refused.code == "node_left", refused
+    case.becomes(row.receiver_dies)
+
+
+@pytest.mark.parametrize("fenced", [False, True], ids=["entered", "fenced"])
+@pytest.mark.parametrize("row", EVERY_ROW)
+def test_it_is_cancelled(row: Row, fenced: bool) -> None:
+    case = Case(row, fenced=fenced and state_of(row).streams)
+    refused = case.world.apply(Cancel(case.request_id))
+    if row.cancel == REFUSED:
+        assert refused is not None and refused.code == "past_point_of_no_return"
+        case.becomes(undisturbed_end(row))
+    else:
+        assert refused is None
+        case.becomes(row.cancel)
+        assert status_of(case.world, case.request_id) is RequestStatus.CANCELLED
+
+
+@pytest.mark.parametrize("when", ["before it acknowledges", "after it acknowledged"])
+@pytest.mark.parametrize("row", EVERY_ROW)
+def test_any_node_that_crashes_and_comes_back_changes_nothing(row: Row, when: str) -> None:
+    for name in sorted(begun(row)):
+        case = Case(row)
+        if "after" in when:
+            case.is_acknowledged_by(name)
+        case.world.crash(name)
+        case.world.pass_s(AWAY_S)
+        case.world.nodes[name].alive = True
+        case.becomes(undisturbed_end(row))
+
+
+def begun(row: Row) -> list[str]:
+    """The nodes that are up when the operation comes to its state."""
+    world, _ = begin(row.kind)
+    return [name for name, node in world.nodes.items() if node.alive]
+
+
+@pytest.mark.parametrize("row", EVERY_ROW)
+def test_a_state_with_its_way_back_taken_away_or_added_is_noticed(row: Row) -> None:
+    """The tests above fail without the code: a planted bug for each row."""
+    operation, plain = OPERATIONS[row.kind], state_of(row)
+    ways_back = [name for name, state in operation.states.items() if state.undoing]
+    wrong = None if plain.on_failure else next(iter(ways_back), row.state)
+    states = {**operation.states, row.state: replace(plain, on_failure=wrong)}
+    with Patch() as patch:
+        patch.item(OPERATIONS, row.kind, replace(operation, states=states))
+        with pytest.raises((AssertionError, Violation)):
+            test_it_is_cancelled(row, False)
