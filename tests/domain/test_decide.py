@@ -158,6 +158,17 @@ def test_a_name_stands_for_one_data_directory() -> None:
     assert again is not None and again.code == "already_known"
 
 
+def test_a_name_whose_first_data_directory_is_lost_is_free_of_its_request_by_cancelling_it() -> (
+    None
+):
+    history, _ = three_nodes()
+    history.apply(_join_of(rack="r1", host_id="disk-9"), "join-n9")
+    refused = history.apply(_join_of(rack="r1", host_id="another"))
+    assert refused is not None
+    assert refused.code == "host_id_mismatch"
+    assert "`stele cancel join-n9`" in refused.hint
+
+
 def test_a_data_directory_is_never_another_nodes_also_when_its_node_has_left() -> None:
     history, _ = three_nodes()
     history.apply(_join_of(rack="r1", host_id="disk-9"), "join-n9")

@@ -75,4 +75,7 @@ TAKES_PART: Final = frozenset(
 )
 """States in which a node that is not excluded routes requests, and must acknowledge every step."""
 
+JOINING: Final = frozenset({NodeState.NONE, NodeState.BOOTSTRAPPING, NodeState.REPLACING})
+"""States of a node that asked to become a member and is none yet."""
+
 UNFINISHED: Final = frozenset({RequestStatus.PENDING, RequestStatus.RUNNING})
