@@ -70,6 +70,8 @@ def join(
                     rack=rack or known.rack,
                     ignore_nodes=ignore,
                     force=force,
+                    supported_features=known.supported_features,
+                    release_version=known.release_version,
                     host_id=known.host_id,
                 ),
             )
@@ -80,6 +82,8 @@ def join(
             dc=dc or known.dc,
             rack=rack or known.rack,
             num_tokens=num_tokens or known.num_tokens,
+            supported_features=known.supported_features,
+            release_version=known.release_version,
             host_id=known.host_id,
         )
         return submit_and_follow(client, change, command)
