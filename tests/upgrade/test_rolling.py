@@ -65,6 +65,9 @@ async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
             await roll_in_two_lanes(site, names, new, data, client)
             await site.known(dict.fromkeys(names, (FEATURE,)))
             assert (await site.ask(LOGS[1], ENABLE))[0] == 200
+            await site.processes[LOGS[0]].until(
+                "/v1/state", lambda state: FEATURE in state["features"], "all to acknowledge it"
+            )
             assert (await site.ask(LOGS[0], NOTE))[0] == 200
             await data.go_on(WRITES)
             await client.go_on(COMMANDS)

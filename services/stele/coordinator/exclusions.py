@@ -28,8 +28,10 @@ def exclude(desk: Desk) -> None:
         _listen_anew(desk)
     desk.remember(looked_at_s=desk.seen.now_s)
     for request in desk.seen.image.requests.pending():
-        declared = not_excluded(desk, request)
-        goes_on = bool(OPERATIONS[request.kind].states)
+        operation = OPERATIONS[request.kind]
+        if operation.asks_all:
+            continue
+        declared, goes_on = not_excluded(desk, request), bool(operation.states)
         if declared:
             ready = _are_down(desk, request, declared) and (
                 not goes_on or _can_be_planned(desk, request)

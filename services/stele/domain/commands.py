@@ -11,7 +11,7 @@ import msgspec
 
 from stele.domain.base import Command, Rejection
 from stele.domain.cluster.facts import FoundCluster, Noop
-from stele.domain.features.facts import EnableFeatures, FeaturesCommand, SetSetting
+from stele.domain.features.facts import FeaturesCommand, SetSetting
 from stele.domain.membership.commands import AnnounceNode, MembershipCommand
 from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
 from stele.domain.schema.facts import CreateKeyspace
@@ -22,12 +22,14 @@ from stele.domain.topology.commands import (
     ClaimCoordinator,
     ExcludeDead,
     FinishCleanup,
+    FinishEnabling,
     Move,
     Rollback,
     TopologyCommand,
 )
 from stele.domain.topology.operations.commands import (
     DropKeyspace,
+    EnableFeatures,
     Exclude,
     Join,
     Leave,
@@ -52,6 +54,7 @@ __all__ = [
     "Exclude",
     "ExcludeDead",
     "FinishCleanup",
+    "FinishEnabling",
     "ForgetService",
     "FoundCluster",
     "Join",

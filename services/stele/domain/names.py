@@ -38,6 +38,7 @@ class RequestKind(StrEnum):
     LEAVE = "leave"
     EXCLUDE = "exclude"
     DROP_KEYSPACE = "drop_keyspace"
+    ENABLE_FEATURES = "enable_features"
 
 
 class RequestStatus(StrEnum):

@@ -114,6 +114,7 @@ def what(request: Request, keyspaces: list[Keyspace]) -> str:
     names = (k.name for k in keyspaces if k.keyspace_id == request.keyspace_id)
     dead = ", ".join(request.dead_nodes)
     about = request.node_id or next(names, request.keyspace_id) or dead
+    about = about or ", ".join(request.features)
     return f"{request.kind} {about}".rstrip()
 
 

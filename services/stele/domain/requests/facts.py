@@ -13,7 +13,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     Epochs are 0 until they happen. ``removes_node``: its node counts as gone from now on.
     ``dead_nodes`` are dead for good, says who asks: they must be down for it to start, and are excluded then.
     ``replaced_id`` is the one of them whose place a new node takes. ``force``: the loss of what only excluded
-    nodes have is accepted. The ``*_at_ms``
+    nodes have is accepted. ``features`` are to be enabled. The ``*_at_ms``
     (milliseconds since 1970) are shown to people and never decide anything.
     """
 
@@ -26,6 +26,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     replaced_id: str = ""
     dead_nodes: tuple[str, ...] = ()
     force: bool = False
+    features: tuple[str, ...] = ()
     actor: str = ""
     reason: str = ""
     error: str = ""

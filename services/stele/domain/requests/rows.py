@@ -30,6 +30,7 @@ def new_request(
     replaced_id: str = "",
     dead_nodes: tuple[str, ...] = (),
     force: bool = False,
+    features: tuple[str, ...] = (),
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -42,6 +43,7 @@ def new_request(
             replaced_id=replaced_id,
             dead_nodes=dead_nodes,
             force=force,
+            features=features,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

@@ -67,4 +67,19 @@ class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
     session: str
 
 
-TopologyCommand = ClaimCoordinator | Advance | AdvanceFence | Rollback | ExcludeDead | FinishCleanup
+class FinishEnabling(Command, frozen=True, tag="finish_enabling"):
+    """Every member has acknowledged the epoch of this request to enable features."""
+
+    term: int
+    target: str
+
+
+TopologyCommand = (
+    ClaimCoordinator
+    | Advance
+    | AdvanceFence
+    | Rollback
+    | ExcludeDead
+    | FinishCleanup
+    | FinishEnabling
+)

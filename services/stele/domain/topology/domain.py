@@ -13,6 +13,7 @@ from stele.domain.topology.commands import (
     ClaimCoordinator,
     ExcludeDead,
     FinishCleanup,
+    FinishEnabling,
     Rollback,
 )
 from stele.domain.topology.facts import (
@@ -137,6 +138,7 @@ DOMAIN = Domain(
         Rollback: decide.rollback,
         ExcludeDead: decide.exclude_dead,
         FinishCleanup: decide.finish_cleanup,
+        FinishEnabling: decide.finish_enabling,
         **{operation.command: operation.ask for operation in OPERATIONS.values()},
     },
     apply={

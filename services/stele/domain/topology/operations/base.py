@@ -61,8 +61,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     """Lower is served first (seed 000: replace, join, remove, leave, rebuild)."""
     first: TransitionState | None
-    """None for what needs no transition: its nodes are excluded, and that is all."""
+    """None for what needs no transition: dead nodes are excluded, or all are asked, and that is it."""
     states: Mapping[TransitionState, State]
+    asks_all: bool = False
+    """It needs no transition, but an acknowledgement of its epoch by every member."""
     grouped: bool = False
     """Pending requests may open together, as one transition with one plan."""
     done: NodeState | None = None

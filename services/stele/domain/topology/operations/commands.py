@@ -68,4 +68,10 @@ class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
     name: str
 
 
-OperationCommand = Join | Replace | Leave | Remove | Exclude | DropKeyspace
+class EnableFeatures(Command, frozen=True, tag="enable_features"):
+    """Switch on semantics that every node and service supports, for ever."""
+
+    features: tuple[str, ...]
+
+
+OperationCommand = Join | Replace | Leave | Remove | Exclude | DropKeyspace | EnableFeatures

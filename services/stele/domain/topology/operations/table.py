@@ -7,6 +7,7 @@ from stele.domain.names import RequestKind
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
+from stele.domain.topology.operations.enable_features import ENABLE_FEATURES
 from stele.domain.topology.operations.exclude import EXCLUDE
 from stele.domain.topology.operations.join import JOIN
 from stele.domain.topology.operations.leave import LEAVE
@@ -17,7 +18,7 @@ __all__ = ["OPERATIONS", "Operation", "State", "excluded_receivers"]
 
 OPERATIONS: Final[dict[RequestKind, Operation]] = {
     operation.kind: operation
-    for operation in (REPLACE, JOIN, REMOVE, LEAVE, EXCLUDE, DROP_KEYSPACE)
+    for operation in (REPLACE, JOIN, REMOVE, LEAVE, EXCLUDE, DROP_KEYSPACE, ENABLE_FEATURES)
 }
 
 
