@@ -26,6 +26,7 @@ ON_ONE_STACK = (
     "docs/services/node.md",
     "docs/services/metadata_log_http.md",
     "docs/operations/dead_nodes.md",
+    "docs/operations/join.md",
 )
 """Pages that are read one after another: the first one starts the cluster that they all speak of."""
 ANYWHERE = ("docs/verification.md",)
