@@ -43,6 +43,8 @@ IDENTITY = {
     "rack": "r3",
     "num_tokens": 8,
     "address": "http://n3:1",
+    "supported_features": ["tablets"],
+    "release_version": "2.0",
 }
 
 

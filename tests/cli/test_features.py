@@ -42,8 +42,9 @@ def test_the_list_as_json(server: Server, stele: Stele) -> None:
 def test_enable_and_forget_send_their_commands(server: Server, stele: Stele) -> None:
     outcome = {"request_id": "r", "applied": True, "log_id": "", **at(8), "rejection": None}
     server.answer("POST", "/v1/commands", outcome)
-    enabled = stele("features", "enable", "tablets", "--reason", "all are upgraded")
-    assert "tablets enabled since epoch 8" in enabled.out, enabled.err
+    enabled = stele("features", "enable", "tablets", "--reason", "all are upgraded", "--no-wait")
+    assert "accepted at epoch 8" in enabled.out, enabled.err
+    assert "stele request follow" in enabled.out
     assert "is forgotten" in stele("features", "forget", "coordinator/c-1").out
     sent = [json.loads(asked.body) for asked in server.asked_for("/v1/commands")]
     assert [envelope["command"] for envelope in sent] == [

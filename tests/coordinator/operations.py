@@ -12,6 +12,7 @@ from stele.domain.commands import (
     Cancel,
     Cleanup,
     DropKeyspace,
+    EnableFeatures,
     Exclude,
     KeyspaceRfChange,
     Leave,
@@ -77,6 +78,7 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
     RequestKind.TRUNCATE: lambda: _asks(three_nodes(), Truncate("library")),
     RequestKind.CLEANUP: lambda: _asks(three_nodes(), Cleanup()),
     RequestKind.QUIESCE: lambda: _asks(three_nodes(), Quiesce()),
+    RequestKind.ENABLE_FEATURES: lambda: _asks(three_nodes(), EnableFeatures(())),
     RequestKind.NOOP_REQUEST: lambda: _asks(three_nodes(), NoopRequest()),
 }
 """A cluster in which the operation has just been asked for, and the id of its request."""

@@ -321,7 +321,9 @@ def test_a_feature_is_enabled_without_those_who_are_excluded(
     assert refused is not None and refused.details["nodes"] == "b1"
     assert world.apply(Exclude(("b1",)), "exclude") is None
     assert ended(world, "exclude") is RequestStatus.DONE
-    assert world.apply(EnableFeatures(("tablets",))) is None
+    assert world.apply(EnableFeatures(("tablets",)), "enable") is None
+    assert ended(world, "enable") is RequestStatus.DONE
+    assert world.image.features.enabled == ("tablets",)
 
 
 def test_a_coordinator_that_slept_listens_anew_before_it_believes() -> None:

@@ -29,6 +29,7 @@ ON_ONE_STACK = (
     "docs/operations/replication.md",
     "docs/operations/global_requests.md",
     "docs/operations/dead_nodes.md",
+    "docs/operations/join.md",
     "docs/operations/move.md",
     "docs/operations/rebuild.md",
     "docs/operations/zero_token_nodes.md",

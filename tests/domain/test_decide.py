@@ -14,6 +14,7 @@ from stele.domain.commands import (
     DropKeyspace,
     EnableFeatures,
     FinishCleanup,
+    FinishEnabling,
     ForgetService,
     FoundCluster,
     Join,
@@ -89,6 +90,9 @@ def _join_of(**changes: object) -> Join:
         (RejectRequest(0, THIRD, ""), "stale_term"),
         (RejectRequest(1, THIRD, ""), "not_pending"),
         (Rollback(1, THIRD, ""), "overtaken"),
+        (FinishEnabling(1, "none"), "unknown_request"),
+        (FinishEnabling(0, THIRD), "stale_term"),
+        (FinishEnabling(1, THIRD), "overtaken"),
         (FinishCleanup(1, "n9", "cleanup"), "unknown_node"),
         (FinishCleanup(1, "n1", ""), "overtaken"),
         (FinishCleanup(1, "n1", "cleanup-n1-1"), "overtaken"),
@@ -156,6 +160,17 @@ def test_a_name_stands_for_one_data_directory() -> None:
         assert "Restore its data directory" in rejection.hint
     again = history.apply(_join_of(rack="r1", host_id="disk-9"))
     assert again is not None and again.code == "already_known"
+
+
+def test_a_name_whose_first_data_directory_is_lost_is_free_of_its_request_by_cancelling_it() -> (
+    None
+):
+    history, _ = three_nodes()
+    history.apply(_join_of(rack="r1", host_id="disk-9"), "join-n9")
+    refused = history.apply(_join_of(rack="r1", host_id="another"))
+    assert refused is not None
+    assert refused.code == "host_id_mismatch"
+    assert "`stele cancel join-n9`" in refused.hint
 
 
 def test_a_data_directory_is_never_another_nodes_also_when_its_node_has_left() -> None:

@@ -8,6 +8,7 @@ from stele.domain.commands import (
     AnnounceNode,
     AnnounceService,
     EnableFeatures,
+    FinishEnabling,
     ForgetService,
     Rejection,
 )
@@ -46,7 +47,10 @@ def service(service_id: str, *features: str) -> AnnounceService:
 
 
 def enable(history: History) -> Rejection | None:
-    return history.apply(EnableFeatures((FEATURE,)))
+    """Ask for it, and say that every member has acknowledged that."""
+    asked = f"enable-{history.image.epoch}"
+    refused = history.apply(EnableFeatures((FEATURE,)), asked)
+    return refused or history.apply(FinishEnabling(1, asked))
 
 
 def test_a_feature_is_not_enabled_before_every_service_supports_it(history: History) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,20 +11,37 @@ from msgspec.structs import replace
 
 from stele.domain.commands import (
     AnnounceNode,
+    Cancel,
     Envelope,
     Join,
+    Leave,
     Outcome,
     Rejection,
     Replace,
     Rollback,
 )
+from stele.domain.features.facts import FeaturesImage
+from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
 from stele.domain.requests.ids import parse
 from stele.log.commander import NotTakenError
-from stele.node.admission import Advertised, JoinRejected, admit
-from stele.node.identity import Identity, boot
+from stele.node.admission import (
+    Advertised,
+    JoinRejected,
+    admit,
+    check_place,
+    claims_too_much,
+    keep_noted,
+    wait_for_membership,
+)
+from stele.node.identity import DataDirectory, Identity, boot
+from stele.node.standing import expelled, join_ended
 from stele.runtime.service import Stop
-from tests.node.world import World
+from stele.runtime.settings import ConfigurationError
+from tests.domain.history import join
+from tests.node.world import World, until
+
+Directory = Callable[..., DataDirectory]
 
 ADVERTISED = Advertised(address="http://n9", dc="dc1", rack="r9", num_tokens=8)
 
@@ -33,9 +52,11 @@ class Log:
     def __init__(self, *answers: Rejection | Exception | None) -> None:
         self.answers = list(answers)
         self.asked: list[Envelope] = []
+        self.on_asked: Callable[[], object] = lambda: None
 
     async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome:
         self.asked.append(envelope)
+        self.on_asked()
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -48,17 +69,25 @@ class Log:
         )
 
 
-def identity(node_id: str) -> Identity:
-    return Identity(node_id, "demo", "host-1", 1, "join-1")
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    """``directory(node_id)``: its folder, whose request to join has the id join-1."""
+
+    def of(node_id: str, **changes: object) -> DataDirectory:
+        made = DataDirectory(tmp_path, Identity(node_id, "demo", "host-1", 1, "join-1"))
+        made.save(**changes)
+        return made
+
+    return of
 
 
 async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stele.node.admission.RETRY_S", 0.001)
     not_founded = NotTakenError("join-1", Rejection("not_founded", "There is no cluster."))
     log = Log(TimeoutError(), not_founded, None)
-    await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
+    await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
     assert [envelope.request_id for envelope in log.asked] == ["join-1"] * 3
     command = log.asked[0].command
     assert isinstance(command, Join)
@@ -66,10 +95,12 @@ async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
     assert command.host_id == "host-1"
 
 
-async def test_a_node_that_is_to_replace_another_asks_for_its_place(world: World) -> None:
+async def test_a_node_that_is_to_replace_another_asks_for_its_place(
+    world: World, directory: Directory
+) -> None:
     log = Log(None)
     advertised = replace(ADVERTISED, replaced_id="n2")
-    await admit(identity("n9"), advertised, await world.follower(), log, Stop())
+    await admit(directory("n9"), advertised, await world.follower(), log, Stop())
     command = log.asked[0].command
     assert log.asked[0].request_id == "join-1"
     assert isinstance(command, Replace)
@@ -77,10 +108,12 @@ async def test_a_node_that_is_to_replace_another_asks_for_its_place(world: World
     assert command.host_id == "host-1"
 
 
-async def test_a_request_that_was_not_taken_ends_it_with_the_reason(world: World) -> None:
+async def test_a_request_that_was_not_taken_ends_it_with_the_reason(
+    world: World, directory: Directory
+) -> None:
     log = Log(NotTakenError("join-1", Rejection("request_id_expired", "Too old.", "Ask anew.")))
     with pytest.raises(JoinRejected, match=r"Too old. Ask anew. \(request_id_expired"):
-        await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
+        await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
 def test_a_node_that_was_refused_asks_under_another_id_when_it_starts_again(tmp_path: Path) -> None:
@@ -94,22 +127,22 @@ def test_a_node_that_was_refused_asks_under_another_id_when_it_starts_again(tmp_
     assert parse(again.join_request_id) is not None
 
 
-async def test_a_rejection_ends_it_with_the_reason(world: World) -> None:
+async def test_a_rejection_ends_it_with_the_reason(world: World, directory: Directory) -> None:
     log = Log(Rejection("address_in_use", "Address belongs to 'n1'.", "Give it its own."))
     with pytest.raises(JoinRejected, match=r"belongs to 'n1'. Give it its own. \(address_in_use"):
-        await admit(identity("n9"), ADVERTISED, await world.follower(), log, Stop())
+        await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
 
 
-async def test_a_member_that_moved_announces_itself(world: World) -> None:
+async def test_a_member_that_moved_announces_itself(world: World, directory: Directory) -> None:
     log = Log(None)
-    await admit(identity("n1"), ADVERTISED, await world.follower(), log, Stop())
+    await admit(directory("n1"), ADVERTISED, await world.follower(), log, Stop())
     command = log.asked[0].command
     assert isinstance(command, AnnounceNode)
     assert (command.node_id, command.address) == ("n1", "http://n9")
     assert command.host_id == "host-1"
 
 
-async def test_a_node_that_has_left_says_nothing(world: World) -> None:
+async def test_a_node_that_has_left_says_nothing(world: World, directory: Directory) -> None:
     world.start_join()
     world.fence()
     world.apply(Rollback(1, "join-n4", "why"))
@@ -117,4 +150,148 @@ async def test_a_node_that_has_left_says_nothing(world: World) -> None:
     world.advance()
     node = world.image.node("n4")
     assert node is not None and node.state is NodeState.LEFT
-    await admit(identity("n4"), ADVERTISED, await world.follower(), Log(), Stop())
+    await admit(directory("n4"), ADVERTISED, await world.follower(), Log(), Stop())
+
+
+REUSED = Rejection("request_id_reused", "This request id stands for another command.")
+
+
+async def test_what_an_earlier_start_asked_counts_though_the_address_is_another_now(
+    world: World, directory: Directory
+) -> None:
+    """It crashed before it knew the outcome, and listens elsewhere now: the id stands for the old address."""
+    follower = await world.follower()
+    log = Log(NotTakenError("join-1", REUSED), None)
+    earlier = replace(join(9), host_id="host-1")
+
+    def decide_once() -> None:
+        if world.image.node("n9") is None:
+            world.apply(earlier, "join-1")
+
+    log.on_asked = decide_once
+    await admit(directory("n9"), ADVERTISED, follower, log, Stop())
+    asked, announced = (envelope.command for envelope in log.asked)
+    assert isinstance(asked, Join)
+    assert isinstance(announced, AnnounceNode)
+    assert announced.address == "http://n9"
+
+
+async def test_an_answer_to_what_an_earlier_start_asked_is_none_to_what_is_asked_now(
+    world: World, directory: Directory
+) -> None:
+    """Both have one id, and what was asked first is decided first."""
+    log = Log(None, None)
+
+    def decide_what_came_first() -> None:
+        if world.image.node("n9") is None:
+            earlier = replace(join(9), host_id="host-1", address="http://before")
+            world.apply(earlier, "join-1")
+
+    log.on_asked = decide_what_came_first
+    await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
+    assert [type(envelope.command) for envelope in log.asked] == [Join, AnnounceNode]
+
+
+async def test_an_earlier_start_that_was_refused_leaves_an_id_that_is_not_asked_with_again(
+    world: World, directory: Directory
+) -> None:
+    log = Log(NotTakenError("join-1", REUSED), None)
+    await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())
+    first, second = (envelope.request_id for envelope in log.asked)
+    assert first == "join-1" != second
+    assert all(isinstance(envelope.command, Join) for envelope in log.asked)
+
+
+async def test_a_node_whose_request_was_cancelled_is_told_so(
+    world: World, directory: Directory
+) -> None:
+    world.apply(replace(join(9), host_id="host-1"), "join-n9")
+    mine = directory("n9")
+    waiting = asyncio.create_task(wait_for_membership(mine, await world.follower(), Stop()))
+    world.apply(Cancel("join-n9"))
+    text = r"'n9' did not become a member \(request .*, join.* cancelled .* cancelled by .*new STELE_NODE_ID"
+    with pytest.raises(JoinRejected, match=text):
+        await waiting
+    assert not mine.identity.was_member
+
+
+async def test_a_node_whose_join_was_undone_is_told_why(world: World, directory: Directory) -> None:
+    world.start_join()
+    world.fence()
+    world.apply(Rollback(1, "join-n4", "its disk is full"))
+    world.advance()
+    world.advance()
+    with pytest.raises(
+        JoinRejected, match=r"join.* failed epoch \d+: Rolled back: its disk is full"
+    ):
+        await wait_for_membership(directory("n4"), await world.follower(), Stop())
+
+
+async def test_a_node_that_became_a_member_notes_it_and_is_never_told_to_end(
+    world: World, directory: Directory
+) -> None:
+    mine = directory("n1")
+    await wait_for_membership(mine, await world.follower(), Stop())
+    assert mine.identity.was_member
+    leave(world, "n1")
+    follower = await world.follower()
+    assert not join_ended(follower.image, mine.identity)
+    out = expelled(follower.image, "n1")
+    assert out is not None and out.wanted and "leave" in out.message
+
+
+async def test_a_member_that_left_before_it_noted_that_it_was_one_does_not_end(
+    world: World, directory: Directory
+) -> None:
+    leave(world, "n1")
+    mine = directory("n1")
+    await wait_for_membership(mine, await world.follower(), Stop())
+    assert mine.identity.was_member
+
+
+def leave(world: World, node_id: str) -> None:
+    """The whole way, after a fourth node has joined."""
+    world.start_join()
+    while world.image.topology.transitions:
+        world.advance()
+    world.apply(Leave(node_id), "leave")
+    world.open("leave")
+    while world.image.topology.transitions:
+        world.advance("leave")
+
+
+async def test_what_is_enabled_is_noted_and_a_build_that_lacks_it_does_not_start(
+    world: World, tmp_path: Path
+) -> None:
+    mine = boot(tmp_path, "n1", "demo")
+    follower, stop = await world.follower(), Stop()
+    features = FeaturesImage(enabled=("tablets",))
+    follower.fold.image = replace(follower.image, features=features)
+    noting = asyncio.create_task(keep_noted(mine, follower, stop))
+    await until(lambda: mine.identity.enabled_features == ("tablets",), "the note")
+    stop.request("the test is over")
+    await noting
+    with pytest.raises(ConfigurationError, match="has enabled tablets, which this build lacks"):
+        boot(tmp_path, "n1", "demo")
+
+
+def test_a_build_that_supports_less_than_the_log_says_is_not_heard_before_it_has_said_so() -> None:
+    row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=8)
+    assert not claims_too_much(None, ADVERTISED)
+    assert not claims_too_much(row, replace(ADVERTISED, supported_features=("tablets",)))
+    assert claims_too_much(replace(row, supported_features=("tablets",)), ADVERTISED)
+
+
+@pytest.mark.parametrize("place", [{"dc": "dc2"}, {"rack": "r1"}])
+def test_a_member_does_not_start_for_another_place(place: dict[str, str]) -> None:
+    row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=8)
+    check_place(None, ADVERTISED)
+    check_place(row, ADVERTISED)
+    with pytest.raises(JoinRejected, match=r"stands in dc1/r9.*STELE_DC=dc1 STELE_RACK=r9"):
+        check_place(row, replace(ADVERTISED, **place))
+
+
+def test_another_number_of_tokens_is_ignored(capsys: pytest.CaptureFixture[str]) -> None:
+    row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=4)
+    check_place(row, ADVERTISED)
+    assert "STELE_NUM_TOKENS counts when a node joins" in capsys.readouterr().out

@@ -83,7 +83,8 @@ async def test_it_opens_for_the_host_that_the_log_knows_and_notes_the_cluster(
     assert start.gate.is_open and start.gate.closed() is None
     identity = boot(directory.folder, "n9", "demo").identity
     assert identity.cluster_id == world.image.cluster_id != ""
-    assert identity.admitted_by == identity.join_request_id
+    row = world.image.node("n9")
+    assert row is not None and identity.admitted_by == row.request_id
     assert identity.acknowledged == noted(world.image)
 
 

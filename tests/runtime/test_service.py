@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from stele.log.flows import FlowReader
 from stele.runtime.service import wait_at_most
 from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
+from stele.stack.ports import free_port
 from stele.stack.process import Command, Process, spawn
 from tests.polling import wait_until
 
@@ -44,9 +46,23 @@ from stele.runtime.service import Stop, run_service
 
 async def main(stop: Stop) -> None:
     print("up", flush=True)
+    await stop.wait()
     await asyncio.Event().wait()
 
 raise SystemExit(run_service(main, stop_deadline_s=0.2))
+"""
+
+WITHOUT_BROKERS = """
+from stele.runtime.brokers import wait_for_topics
+from stele.runtime.logs import configure_logs
+from stele.runtime.service import Stop, run_service
+from stele.runtime.settings import ServiceSettings, load_settings
+
+async def main(stop: Stop) -> None:
+    configure_logs(service="trial", instance="t", level="info")
+    await wait_for_topics(load_settings(ServiceSettings))
+
+raise SystemExit(run_service(main))
 """
 
 FAILING = """
@@ -108,6 +124,18 @@ def test_a_service_that_does_not_end_in_time_is_cancelled_with_70(run: Run) -> N
     wait_until(process.stdout_of_this_run, "the first line")
     process.signal(signal.SIGTERM)
     assert process.wait(10) == 70
+
+
+def test_who_waits_for_brokers_says_so_and_ends_at_once_when_it_is_to(run: Run) -> None:
+    """Nothing can interrupt a call to a broker that is not there; the process does not wait for it."""
+    process = run(WITHOUT_BROKERS, STELE_KAFKA_BOOTSTRAP=f"127.0.0.1:{free_port()}")
+    wait_until(lambda: "Kafka has not answered yet" in text_of(process), "the warning", 20)
+    assert "STELE_KAFKA_BOOTSTRAP" in text_of(process)
+    began_s = time.monotonic()
+    process.signal(signal.SIGTERM)
+    assert process.wait(10) == 0
+    assert time.monotonic() - began_s < 3
+    assert "Traceback" not in text_of(process)
 
 
 def test_an_internal_error_ends_with_70_and_a_trace(run: Run) -> None:

@@ -84,6 +84,37 @@ def test_a_service_that_cannot_start_fails_the_stack_with_its_words(
     assert not any(broker.is_running() for broker in stack.kafka.brokers)
 
 
+@pytest.mark.broker
+def test_a_node_of_before_that_does_not_start_any_more_fails_no_stack(
+    tmp_path: Path, fake_module: FakeModule
+) -> None:
+    """Its join was cancelled, say: the others are needed all the same."""
+    modules = fake_module("ended_node", "raise SystemExit(78)")
+    ended = ServiceSpec("n7", "ended_node")
+    with pytest.raises(ChildFailed):
+        stack_of(tmp_path / "new", modules, ended).start()
+    folder = tmp_path / "run" / "services" / "n7"
+    folder.mkdir(parents=True)
+    (folder / "node.json").write_text("{}")
+    with stack_of(tmp_path / "run", modules, ended) as stack:
+        assert stack.supervisor.status_of("n7").state is State.GIVEN_UP
+
+
+def test_what_was_chosen_for_a_node_counts_for_later_stacks_too(tmp_path: Path) -> None:
+    """It does not start for another rack than it joined in."""
+    spec = node_specs(5)[-1]
+    first = Stack(tmp_path, nodes=0, services=())
+    assert first.choose(spec, {"STELE_RACK": "r7"}).env["STELE_RACK"] == "r7"
+    later = Stack(tmp_path, nodes=5, services=())
+    assert {s.name: s.env["STELE_RACK"] for s in later._specs} == {
+        "n1": "r1",
+        "n2": "r2",
+        "n3": "r3",
+        "n4": "r1",
+        "n5": "r7",
+    }
+
+
 def test_nodes_are_spread_over_the_racks() -> None:
     racks = [spec.env["STELE_RACK"] for spec in node_specs(4)]
     assert racks == ["r1", "r2", "r3", "r1"]

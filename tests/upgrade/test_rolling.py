@@ -11,6 +11,7 @@ import pytest
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.log.schemas import HEADER_BYTES, load_schemas
+from stele.runtime.service import EXIT_BAD_CONFIGURATION
 from tests.services.nodes import Load, load
 from tests.upgrade.builds import (
     FEATURE,
@@ -65,6 +66,9 @@ async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
             await roll_in_two_lanes(site, names, new, data, client)
             await site.known(dict.fromkeys(names, (FEATURE,)))
             assert (await site.ask(LOGS[1], ENABLE))[0] == 200
+            await site.processes[LOGS[0]].until(
+                "/v1/state", lambda state: FEATURE in state["features"], "all to acknowledge it"
+            )
             assert (await site.ask(LOGS[0], NOTE))[0] == 200
             await data.go_on(WRITES)
             await client.go_on(COMMANDS)
@@ -126,8 +130,13 @@ async def everything_is_there(site: Site, data: Load, client: Commands) -> None:
 
 
 async def the_old_build_goes_no_further(site: Site, name: str, old: Path) -> None:
-    """It stops where the feature was enabled, names it and says what to do."""
+    """It stops where the feature was enabled, names it and says what to do; a node does not even start."""
     service = site.processes[name]
+    if name in NODES:
+        with pytest.raises(AssertionError, match=f"has enabled {FEATURE}, which this build lacks"):
+            await service.restart(**environment(old))
+        assert service.process.poll() == EXIT_BAD_CONFIGURATION
+        return
     await service.restart(**environment(old))
     health = await service.until(
         "/healthz", lambda h: "cannot be read" in h["reason"], f"{name} to stop reading"

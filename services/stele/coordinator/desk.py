@@ -7,7 +7,7 @@ from immutables import Map
 
 from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, SentCommand, Steps, Wait
 from stele.domain.acks import Blocker
-from stele.domain.commands import AnyCommand, Envelope, command_name
+from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.requests.ids import uuid8
@@ -53,8 +53,12 @@ class Desk:
         sent = self.memory.commands.get(repr(command))
         return 0 if sent is None else sent.refused + (sent.request_id in self.seen.refusals)
 
+    def refusal(self, command: AnyCommand) -> Rejection | None:
+        """The log's newest refusal of this command in this round."""
+        return _refusal(self.memory.commands.get(repr(command)), self.seen)
+
     def why_refused(self, command: AnyCommand) -> str:
-        """The log's refusal of this command in this round, to end a sentence; empty when there is none."""
+        """The same to end a sentence; empty when there is none."""
         return _why(self.memory.commands.get(repr(command)), self.seen)
 
     def submit(self, command: AnyCommand, requests: tuple[str, ...] = ()) -> None:
@@ -140,6 +144,10 @@ class Desk:
             self.remember(waits=self.memory.waits.delete(what))
 
 
+def _refusal(sent: SentCommand | None, seen: Observed) -> Rejection | None:
+    return None if sent is None else seen.refusals.get(sent.request_id)
+
+
 def _why(sent: SentCommand | None, seen: Observed) -> str:
-    refusal = None if sent is None else seen.refusals.get(sent.request_id)
+    refusal = _refusal(sent, seen)
     return "" if refusal is None else f"; refused as {refusal.code}: {refusal.message}"

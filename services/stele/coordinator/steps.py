@@ -7,6 +7,7 @@ stopped: it claims the next term and asks this function. ``Memory`` only spaces 
 from immutables import Map
 
 from stele.coordinator.desk import Desk, replace
+from stele.coordinator.enabling import enable
 from stele.coordinator.exclusions import exclude
 from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, Steps
 from stele.coordinator.openings import openings
@@ -42,6 +43,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
         desk.wait(WaitKind.STANDBY, "another coordinator holds the term")
         return desk.steps()
     exclude(desk)
+    enable(desk)
     settled = settle(desk)
     moves = [
         Move(t.transition_id, t.state, t.session)

@@ -11,7 +11,7 @@ import msgspec
 
 from stele.domain.base import Command, Rejection
 from stele.domain.cluster.facts import FoundCluster, Noop
-from stele.domain.features.facts import EnableFeatures, FeaturesCommand, SetSetting
+from stele.domain.features.facts import FeaturesCommand, SetSetting
 from stele.domain.membership.commands import AnnounceNode, MembershipCommand
 from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
 from stele.domain.schema.facts import CreateKeyspace
@@ -22,6 +22,7 @@ from stele.domain.topology.commands import (
     ClaimCoordinator,
     ExcludeDead,
     FinishCleanup,
+    FinishEnabling,
     Move,
     Rollback,
     ServeRequest,
@@ -30,6 +31,7 @@ from stele.domain.topology.commands import (
 from stele.domain.topology.operations.commands import (
     Cleanup,
     DropKeyspace,
+    EnableFeatures,
     Exclude,
     Join,
     KeyspaceRfChange,
@@ -61,6 +63,7 @@ __all__ = [
     "Exclude",
     "ExcludeDead",
     "FinishCleanup",
+    "FinishEnabling",
     "ForgetService",
     "FoundCluster",
     "Join",

@@ -51,6 +51,7 @@ class RequestKind(StrEnum):
     CLEANUP = "cleanup"
     TRUNCATE = "truncate"
     KEYSPACE_RF_CHANGE = "keyspace_rf_change"
+    ENABLE_FEATURES = "enable_features"
 
 
 class RequestStatus(StrEnum):
@@ -93,5 +94,8 @@ TAKES_PART: Final = STAYS | {
     NodeState.REPLACING,
 }
 """States in which a node that is not excluded routes requests, and must acknowledge every step."""
+
+JOINING: Final = frozenset({NodeState.NONE, NodeState.BOOTSTRAPPING, NodeState.REPLACING})
+"""States of a node that asked to become a member and is none yet."""
 
 UNFINISHED: Final = frozenset({RequestStatus.PENDING, RequestStatus.RUNNING})

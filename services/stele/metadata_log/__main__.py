@@ -13,8 +13,8 @@ from stele.metadata_log.http import Api
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.announce import announced
+from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import Health, build_app, serve
-from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import configure_logs
 from stele.runtime.memory import settle
 from stele.runtime.position import position_route
@@ -27,12 +27,7 @@ NAME = "metadata-log"
 @asynccontextmanager
 async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
     """The writer on its way to the end of the log; then the commands topic is read too."""
-    await asyncio.to_thread(
-        ensure_topics,
-        settings.kafka_bootstrap,
-        settings.cluster,
-        settings.kafka_replication_factor,
-    )
+    await wait_for_topics(settings)
     epochs = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
     writer = Writer(epochs, settings, older_cluster)
     commands = CommandsTopic(settings, writer)

@@ -43,6 +43,7 @@ log: BoundLogger = get_logger(__name__)
 TICK_S: Final = 0.25
 FOUND_TIMEOUT_S: Final = 60.0
 RETRY_START_S: Final = 1.0
+READ_ON_S: Final = 10.0
 _ENTROPY_BITS: Final = 74
 
 
@@ -246,12 +247,19 @@ class Writer:
             older = await self._older_cluster(self._settings)
         except TimeoutError as error:
             older = f"it is not known, because the brokers do not answer ({error})"
+        if older:
+            await self._read_on()
         if older and not self.image.cluster:
             self._refused_founding = f"It is not founded, because of an older cluster: {older}."
             log.error("not founded", why=older)
             reply(refused_for(envelope, older))
         elif self.failure is None:
             self._submit(envelope, reply)
+
+    async def _read_on(self) -> None:
+        """What tells of an older cluster may be of one that another instance founded just now."""
+        with contextlib.suppress(TimeoutError, KafkaException, ReaderStoppedError):
+            await self.barrier(READ_ON_S)
 
     def _fill(self, command: FoundCluster) -> FoundCluster:
         cluster_id = command.cluster_id or f"{self._settings.cluster}/{uuid.uuid4()}"

@@ -12,7 +12,15 @@ from stele.domain.image import Image
 from stele.domain.names import OrderKind
 from stele.log.commander import Commander
 from stele.node import metrics
-from stele.node.admission import Advertised, JoinRejected, admit
+from stele.node.admission import (
+    Advertised,
+    JoinRejected,
+    admit,
+    check_place,
+    claims_too_much,
+    keep_noted,
+    wait_for_membership,
+)
 from stele.node.agent import Agent, kafka_agent
 from stele.node.binding import bind_store
 from stele.node.cleanup import Cleaner
@@ -26,6 +34,7 @@ from stele.node.peers import Peers
 from stele.node.replica import Replica
 from stele.node.routing import Routing
 from stele.node.settings import MAX_BODY_BYTES, NodeSettings
+from stele.node.standing import expelled, join_ended
 from stele.node.store import Store
 from stele.node.streaming import Streamer
 from stele.node.truncation import Truncator
@@ -146,9 +155,9 @@ async def node_app(
 def _health(node_id: str, followed: Followed, gate: Gate, store: Store) -> Health:
     """Well while the log is followed, nothing forbids to serve, and the disk takes writes."""
     closed, reason = gate.closed(), ""
-    row = followed.follower.image.node(node_id)
-    if row is not None and row.excluded:
-        reason = f"Node '{node_id}' was declared dead in epoch {row.excluded_since}. Remove or replace it."
+    out = expelled(followed.follower.image, node_id)
+    if out is not None and not out.wanted:
+        reason = f"{out.message} {out.hint}"
     elif store.failure is not None:
         reason = str(store.failure)
     elif gate.failure is not None or (closed is not None and closed.code == "catching_up"):
@@ -189,23 +198,32 @@ async def _admit(
     followed: Followed,
     stop: Stop,
 ) -> None:
-    """Become known to the cluster; when that fails for good, the process ends with the reason.
+    """Become a member, and note what the cluster decides; when it never will be one, the process ends.
 
-    A member opens its gate before it announces what changed: the metadata-log need not be there for that.
+    A member opens its gate before it announces what changed: the metadata-log need not be there for that. Only
+    who supports less than the log says takes that back first. Who was a member once goes on
+    answering why it serves nothing: a supervisor would start it again for ever.
     """
-    identity, follower = directory.identity, followed.follower
+    follower, node_id = followed.follower, directory.identity.node_id
     try:
         await gate.reach(followed.caught_up, stop)
         gate.check_host(follower.image)
-        if settings.join == "no" or follower.image.node(identity.node_id) is not None:
+        known = follower.image.node(node_id)
+        why = join_ended(follower.image, directory.identity)
+        if why:
+            raise JoinRejected(why)
+        check_place(known, advertised)
+        waits = settings.join == "no" if known is None else not claims_too_much(known, advertised)
+        if waits:
             await gate.recognise(stop)
-        if settings.join == "auto":
-            async with Commander(settings.kafka_bootstrap, settings.cluster) as commander:
-                await admit(identity, advertised, follower, commander, stop)
+        async with Commander(settings.kafka_bootstrap, settings.cluster) as commander:
+            await admit(directory, advertised, follower, commander, stop)
         await gate.recognise(stop)
+        await wait_for_membership(directory, follower, stop)
+        await keep_noted(directory, follower, stop)
     except BaseException as error:
-        if isinstance(error, JoinRejected):
-            directory.join_again()
+        if isinstance(error, Exception):
+            log.error("not admitted", why=str(error))
         stop.request(f"not admitted: {error!r}")
         raise
 

@@ -14,6 +14,7 @@ import msgspec
 
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
+from stele.domain.names import JOINING
 from stele.log.errors import OtherHistoryError
 from stele.log.follower import Floor, LogFollower
 from stele.node.identity import Acknowledged, DataDirectory
@@ -70,6 +71,12 @@ class Gate:
             return Closed(
                 "catching_up", f"The node is reading the log: at epoch {epoch}{least_text}."
             )
+        if not self._follower.image.cluster:
+            return Closed(
+                "not_admitted",
+                f"There is no cluster '{self._directory.identity.cluster}' yet: run `stele found`, or correct"
+                " STELE_CLUSTER.",
+            )
         return Closed("not_admitted", "The cluster has not yet admitted this node.")
 
     async def reach(self, caught_up: asyncio.Event, stop: Stop) -> None:
@@ -117,7 +124,7 @@ class Gate:
                     self._directory.save,
                     cluster_id=image.cluster_id,
                     log_id=image.log_id.hex(),
-                    admitted_by=identity.admitted_by or identity.join_request_id,
+                    admitted_by=identity.admitted_by or row.request_id,
                     acknowledged=identity.acknowledged
                     if identity.acknowledged.epoch
                     else noted(image),
@@ -131,11 +138,15 @@ class Gate:
         identity = self._directory.identity
         row = image.node(identity.node_id)
         if row is not None and row.host_id != identity.host_id:
+            what_to_do = (
+                f"cancel the old one's request (`stele cancel {row.request_id}`)"
+                if row.state in JOINING
+                else "remove or replace the old one"
+            )
             raise NotThisReplica(
                 f"host_id_mismatch: node '{identity.node_id}' is host {row.host_id or '(none)'} in the log,"
                 f" {self._directory.folder} is host {identity.host_id}: this is not the replica that the"
-                " cluster knows: restore its data directory, or give the node a new name and remove or"
-                " replace the old one"
+                f" cluster knows: restore its data directory, or give the node a new name and {what_to_do}"
             )
         if row is None and identity.admitted_by:
             raise NotThisReplica(

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.domain.names import NodeState
 from stele.node import metrics
 from stele.node.admission import Advertised
 from stele.node.agent import Agent
@@ -18,6 +17,7 @@ from stele.node.gate import Gate
 from stele.node.refusals import Refused
 from stele.node.replica import Replica
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
+from stele.node.standing import expelled
 from stele.node.store import Size, Store
 from stele.node.votes import Consistency
 from stele.node.wire import (
@@ -122,6 +122,9 @@ class NodeHttp:
                 num_tokens=row.num_tokens if row else advertised.num_tokens,
                 address=advertised.address,
                 state=row.state if row else "unknown",
+                reason=self._why_not_serving(),
+                release_version=self._advertised.release_version,
+                supported_features=self._advertised.supported_features,
                 epoch=image.epoch,
                 version=image.topology.version,
                 oldest_version_in_use=self._agent.oldest_version_in_use(),
@@ -194,22 +197,15 @@ class NodeHttp:
             raise HttpError(
                 503, closed.code, closed.message, hint="Ask another node; /healthz says why."
             )
-        row = self._agent.image.node(self._agent.node_id)
-        if row is not None and row.state is NodeState.LEFT:
-            raise HttpError(
-                503,
-                "node_left",
-                f"Node '{self._agent.node_id}' has left the cluster and serves no data.",
-                hint="Ask another node.",
-            )
-        if row is not None and row.excluded:
-            raise HttpError(
-                503,
-                "node_excluded",
-                f"Node '{self._agent.node_id}' was declared dead in epoch {row.excluded_since}, and serves no"
-                " data any more.",
-                hint="Ask another node. Remove or replace this one.",
-            )
+        out = expelled(self._agent.image, self._agent.node_id)
+        if out is not None:
+            raise HttpError(503, out.code, out.message, hint=f"Ask another node. {out.hint}")
+
+    def _why_not_serving(self) -> str:
+        closed, out = self._gate.closed(), expelled(self._agent.image, self._agent.node_id)
+        if closed is not None:
+            return closed.message
+        return "" if out is None else f"{out.message} {out.hint}"
 
     async def _current_size(self) -> Size:
         now_s = time.monotonic()

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.registry import KNOWN_FEATURES
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.settings import ConfigurationError
 
@@ -41,6 +42,8 @@ class Identity(msgspec.Struct, frozen=True):
     ``cluster_id``, ``log_id`` and ``admitted_by`` (the request to join) are empty until the cluster has
     admitted the node. ``has_store`` is true once the store exists: from then on it may not be missing.
     ``boots`` counts starts; ``join_request_id`` is the id of the request to join until that is refused.
+    ``was_member`` is true once the node was normal. ``enabled_features`` are those that the log had enabled
+    when it was read last: a build that lacks one does not start.
     """
 
     node_id: str
@@ -52,6 +55,8 @@ class Identity(msgspec.Struct, frozen=True):
     log_id: str = ""
     admitted_by: str = ""
     has_store: bool = False
+    was_member: bool = False
+    enabled_features: tuple[str, ...] = ()
     acknowledged: Acknowledged = Acknowledged()
 
     def boot_id(self) -> str:
@@ -110,9 +115,21 @@ def boot(folder: Path, node_id: str, cluster: str) -> DataDirectory:
             f"STELE_DATA_DIR={folder} holds the data of node '{known.node_id}' of cluster"
             f" '{known.cluster}', not of '{node_id}' of '{cluster}': use another folder"
         )
+    _check_features(folder, known)
     directory = DataDirectory(folder, known)
     directory.save(boots=known.boots + 1)
     return directory
+
+
+def _check_features(folder: Path, known: Identity) -> None:
+    """What the cluster has enabled is needed before its log is read: data may be kept by it (seed 004)."""
+    lacking = sorted({*known.enabled_features} - KNOWN_FEATURES)
+    if lacking:
+        raise ConfigurationError(
+            f"STELE_DATA_DIR={folder}: the cluster has enabled {', '.join(lacking)}, which this build lacks,"
+            " and there is no way back: start node"
+            f" '{known.node_id}' with a newer release (missing_features)"
+        )
 
 
 def _check_no_store(folder: Path) -> None:

@@ -36,7 +36,8 @@ class NodeSettings(ServiceSettings):
         description="A dead node whose place, tokens and data this node takes when it joins.",
     )
     join: Literal["auto", "no"] = Field(
-        default="auto", description="auto: ask to join when the cluster does not know the node."
+        default="auto",
+        description="auto: ask to join when the cluster does not know the node. no: wait for `stele join`.",
     )
     data_dir: Path = Field(
         default=Path(".stele/node"), description="Folder of the node's data and identity."

@@ -15,6 +15,7 @@ from stele.placements.runner import Phase, Runner, SparkGone
 from stele.placements.session import check_java, jar_files, spark_session
 from stele.placements.settings import PlacementsSettings
 from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, Announcer
+from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import build_app, serve
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import configure_logs
@@ -67,7 +68,7 @@ async def main(stop: Stop) -> None:
     check_java()
     jar_files(settings.spark_jars)
     if not settings.clusters_pattern:
-        await asyncio.to_thread(_ensure_topics, settings, settings.cluster)
+        await wait_for_topics(settings)
     loop = asyncio.get_running_loop()
 
     def on_end() -> None:

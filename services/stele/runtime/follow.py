@@ -17,8 +17,8 @@ from stele.log.flows import flow_topic
 from stele.log.follower import Floor, LogFollower
 from stele.log.kafka import KafkaLog
 from stele.runtime.announce import announced
+from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import Health, build_app, serve
-from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import configure_logs, get_logger
 from stele.runtime.memory import settle
 from stele.runtime.position import position_route
@@ -81,12 +81,7 @@ async def following(
 
     ``floor`` is what the process acknowledged in an earlier life: it is not caught up below it.
     """
-    await asyncio.to_thread(
-        ensure_topics,
-        settings.kafka_bootstrap,
-        settings.cluster,
-        settings.kafka_replication_factor,
-    )
+    await wait_for_topics(settings)
     kafka_log = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
     followed = Followed(LogFollower(kafka_log, floor=floor, on_stray=_on_stray))
     followed.follower.start()

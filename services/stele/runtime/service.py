@@ -41,6 +41,8 @@ class Stop:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self.reason = ""
+        self.is_heeded = False
+        """Whether somebody waits for it. Before that the process is still on its way up."""
 
     @property
     def requested(self) -> bool:
@@ -52,10 +54,12 @@ class Stop:
         self._event.set()
 
     async def wait(self) -> None:
+        self.is_heeded = True
         await self._event.wait()
 
     async def sleep(self, delay_s: float) -> bool:
         """Wait for the delay or for the end, whichever is first; True when the end is asked."""
+        self.is_heeded = True
         await wait_at_most(self._event, delay_s)
         return self.requested
 
@@ -76,7 +80,7 @@ def run_service(
     """Run `main` until it returns; the exit code for the process.
 
     The first SIGTERM or SIGINT asks for an orderly end, the second one, or the deadline,
-    cancels `main`.
+    cancels `main`. While `main` is still starting, the first one does.
     """
     collect_seldom()
     if not structlog.is_configured():  # until `main` has read its settings
@@ -85,7 +89,7 @@ def run_service(
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_supervise(main, stop_deadline_s))
     except ConfigurationError as error:
-        sys.stderr.write(f"Bad configuration: {error}\n")
+        sys.stderr.write(f"{error.title}: {error}\n")
         return EXIT_BAD_CONFIGURATION
 
 
@@ -93,14 +97,17 @@ async def _supervise(main: Callable[[Stop], Awaitable[None]], stop_deadline_s: f
     stop = Stop()
     task = asyncio.ensure_future(main(stop))
     loop = asyncio.get_running_loop()
+    unfinished = False
 
     def on_signal(number: signal.Signals) -> None:
+        nonlocal unfinished
         if stop.requested:
             task.cancel()
             return
         log.info("stopping", reason=number.name)
+        unfinished = not stop.is_heeded
         stop.request(number.name)
-        loop.call_later(stop_deadline_s, task.cancel)
+        loop.call_later(0.0 if unfinished else stop_deadline_s, task.cancel)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
@@ -109,6 +116,8 @@ async def _supervise(main: Callable[[Stop], Awaitable[None]], stop_deadline_s: f
     except ConfigurationError:
         raise
     except asyncio.CancelledError:
+        if unfinished:
+            return EXIT_OK
         log.error("stopped by force", reason=stop.reason, deadline_s=stop_deadline_s)
         return EXIT_INTERNAL_ERROR
     except Exception:

@@ -16,6 +16,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 class ConfigurationError(Exception):
     """A setting is missing or wrong; the text names the variable and says what it must be."""
 
+    title = "Bad configuration"
+    """Stands before the text when the process ends by it. Another try would end the same way."""
+
 
 def _split(value: object) -> object:
     if isinstance(value, str):

@@ -8,6 +8,7 @@ import msgspec
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
+from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
@@ -35,7 +36,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
 """Those that runs or stories of the simulator may find."""
 MUTANTS: Final[dict[str, Mutant]] = {
     **SIMULATED,
-    **{mutant.__name__: mutant for mutant in SHELL_MUTANTS},
+    **{mutant.__name__: mutant for mutant in (*SHELL_MUTANTS, *JOINING_MUTANTS)},
 }
 """All; the others are found by tests alone."""
 MOST_SEEDS: Final = 200

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stele.runtime.kafka import ensure_topics
@@ -23,13 +23,15 @@ from stele.stack.broker import BrokerCluster
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command
 from stele.stack.redis import RedisServer
-from stele.stack.supervisor import Supervisor
+from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, Supervisor
 
 STACK_FILE = "stack.json"
 SERVICE_STOP_DEADLINE_S = 15.0  # longer than runtime.service.STOP_DEADLINE_S
 SERVICES_READY_DEADLINE_S = 120.0  # nine Python processes on two cores; Spark needs the most
 # While the stack starts: a service may be there before the one that it asks, three times.
 START_RESTARTS = 3
+NODE_FILE = "node.json"  # by which a node knows its folder
+CHOSEN_FILE = "chosen.json"  # variables that a node was added with
 RACKS = ("r1", "r2", "r3")
 DATACENTER = "dc1"
 
@@ -101,7 +103,7 @@ class Stack:
         self.kafka = BrokerCluster(self.directory / "kafka", count=brokers, front=front)
         self.redis = RedisServer(self.directory / "redis", front=front)
         self.supervisor = Supervisor(on_change=self._write_stack_file)
-        self._specs = (*services, *node_specs(nodes))
+        self._specs = (*services, *map(self._as_chosen, node_specs(nodes)))
         self._env = dict(env or {})
         self._file_lock = threading.Lock()
         self._front = front
@@ -129,16 +131,40 @@ class Stack:
         ensure_topics(self.kafka.bootstrap, self.cluster, self.kafka.replication_factor)
 
     def start_services(self, specs: Iterable[ServiceSpec]) -> None:
-        """Start more services (a node that joins later) and wait for their announcements."""
+        """Start more services (a node that joins later) and wait for their announcements.
+
+        A node of an earlier stack that does not start any more keeps the others from nothing: its log says why.
+        """
         started: list[str] = []
+        earlier = {path.parent.name for path in self._folder().glob(f"*/{NODE_FILE}")}
         for spec in specs:
             self._give_ports(spec)
             for number, name in enumerate(spec.instances(), start=1):
                 self.supervisor.start(self._command(spec, name, number))
                 started.append(name)
         for name in started:
-            self.supervisor.wait_url(name, SERVICES_READY_DEADLINE_S, START_RESTARTS)
+            try:
+                self.supervisor.wait_url(name, SERVICES_READY_DEADLINE_S, START_RESTARTS)
+            except ChildFailed:
+                refused = self.supervisor.status_of(name).exit_code == EXIT_BAD_CONFIGURATION
+                if name not in earlier or not refused:
+                    raise
         self._write_stack_file()
+
+    def choose(self, spec: ServiceSpec, chosen: Mapping[str, str]) -> ServiceSpec:
+        """A node with these variables; every later stack over the directory starts it with them too."""
+        folder = self._folder() / spec.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CHOSEN_FILE).write_text(json.dumps(dict(chosen)))
+        return self._as_chosen(spec)
+
+    def _as_chosen(self, spec: ServiceSpec) -> ServiceSpec:
+        file = self._folder() / spec.name / CHOSEN_FILE
+        chosen = json.loads(file.read_text()) if file.exists() else {}
+        return replace(spec, env={**spec.env, **chosen})
+
+    def _folder(self) -> Path:
+        return self.directory / "services"
 
     def add_node(self, number: int) -> str:
         """Start node n<number>; its name."""
@@ -201,7 +227,7 @@ class Stack:
                 self._public[name] = self._front(name, self._ports[name])
 
     def _command(self, spec: ServiceSpec, name: str, number: int) -> Command:
-        data = self.directory / "services" / name
+        data = self._folder() / name
         data.mkdir(parents=True, exist_ok=True)
         own = {
             k: v.format(number=number, directory=data, url=self.url(name))

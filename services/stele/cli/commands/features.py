@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from cyclopts import App
 
+from stele.cli.commands.topology import submit_and_follow
 from stele.cli.options import Change, Read, Where
 from stele.cli.output import console, print_value_as_json, table
-from stele.domain.commands import AnyCommand, EnableFeatures, ForgetService
+from stele.domain.commands import EnableFeatures, ForgetService
 from stele.domain.names import NodeState
 
 app = App(name="features", help="Features: who supports which, and which are enabled.")
@@ -46,14 +47,16 @@ def enable(
     *names: str,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
-) -> None:
-    """Enable features that every member and service supports. There is no way back to older builds.
+) -> int:
+    """Enable features that every member and service supports, once every member has acknowledged that.
+
+    There is no way back to older builds.
 
     Args:
         names: The features.
     """
-    epoch = _submit(EnableFeatures(names), change, where)
-    console().print(f"{', '.join(names)} enabled since epoch {epoch}", soft_wrap=True)
+    with where.client() as client:
+        return submit_and_follow(client, change, EnableFeatures(names))
 
 
 @app.command
@@ -67,14 +70,9 @@ def forget(
     Args:
         service_ids: As `stele features list` shows them, such as coordinator/c-1.
     """
-    for service_id in service_ids:
-        epoch = _submit(ForgetService(service_id), change, where)
-        console().print(f"{service_id} is forgotten since epoch {epoch}", soft_wrap=True)
-
-
-def _submit(command: AnyCommand, change: Change, where: Where) -> int:
-    """The epoch that it became. Raises CliError."""
-    envelope = change.envelope(command)
     with where.client() as client:
-        console().print(f"request {envelope.request_id}", soft_wrap=True)
-        return client.submit(envelope).epoch
+        for service_id in service_ids:
+            envelope = change.envelope(ForgetService(service_id))
+            console().print(f"request {envelope.request_id}", soft_wrap=True)
+            epoch = client.submit(envelope).epoch
+            console().print(f"{service_id} is forgotten since epoch {epoch}", soft_wrap=True)

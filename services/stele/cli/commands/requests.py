@@ -117,6 +117,7 @@ def what(request: Request, keyspaces: list[Keyspace]) -> str:
     about = request.node_id or next(names, request.keyspace_id) or dead
     if request.replication:
         about = f"{about} to {copies_text(request.replication)}"
+    about = about or ", ".join(request.features)
     return f"{request.kind} {about}".rstrip()
 
 

@@ -84,6 +84,8 @@ def join(
                     ignore_nodes=ignore,
                     force=force,
                     zero_token=not known.num_tokens,
+                    supported_features=known.supported_features,
+                    release_version=known.release_version,
                     host_id=known.host_id,
                 ),
             )
@@ -94,6 +96,8 @@ def join(
             dc=dc or known.dc,
             rack=rack or known.rack,
             num_tokens=known.num_tokens if num_tokens is None else num_tokens,
+            supported_features=known.supported_features,
+            release_version=known.release_version,
             host_id=known.host_id,
         )
         return submit_and_follow(client, change, command)

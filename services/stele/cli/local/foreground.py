@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -188,7 +188,7 @@ def _add_node(stack: Stack, control: Control) -> Answer:
         "STELE_JOIN": "" if control.join else "no",
     }
     chosen = {name: value for name, value in more.items() if value}
-    stack.start_services([replace(spec, env={**spec.env, **chosen})])
+    stack.start_services([stack.choose(spec, chosen)])
     return Answer(name=spec.name, url=stack.url(spec.name))
 
 

@@ -6,49 +6,21 @@ from typing import Final
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.features.facts import (
-    EnableFeatures,
     FeaturesEnabled,
     FeaturesFact,
     FeaturesImage,
     SetSetting,
     SettingChanged,
 )
-from stele.domain.names import NodeState
 from stele.domain.registry_entry import Domain
 from stele.domain.requests.memory import GENERATIONS
 from stele.domain.requests.rows import FINISHED
-from stele.domain.services.facts import MAX_SERVICES
-from stele.domain.tables import Json, compared, sorted_values
+from stele.domain.tables import Json, compared
 from stele.domain.topology.limits import LIMITS
 
 MAX_SETTING_CHARS: Final = 65_536
 COUNTS: Final = {count.name: count for count in (GENERATIONS, FINISHED, *LIMITS)}
 """The settings that mean something, by name; others are kept for whoever reads them."""
-
-
-def enable_features(context: Context, command: EnableFeatures) -> Decision:
-    """Seed 004: a feature is enabled once all members and services support it, and never disabled again."""
-    known = len(context.image.services.services)
-    if known >= MAX_SERVICES:
-        return Rejection(
-            "too_many_services",
-            f"{known} services are known, which is the limit: others that run may not be among them.",
-            "Forget those that never come back first: `stele features forget`.",
-        )
-    for feature in command.features:
-        refused = bad_name("feature", feature)
-        if refused is not None:
-            return refused
-        nodes, services = _nodes_without(context, feature), _services_without(context, feature)
-        if nodes or services:
-            return Rejection(
-                "feature_not_supported",
-                f"Feature '{feature}' is not supported by {', '.join(nodes + services)}.",
-                "Upgrade these first. A service that never comes back: `stele features forget`.",
-                {"feature": feature, "nodes": ",".join(nodes), "services": ",".join(services)},
-            )
-    fresh = tuple(sorted({*command.features} - {*context.image.features.enabled}))
-    return (FeaturesEnabled(fresh),) if fresh else ()
 
 
 def set_setting(context: Context, command: SetSetting) -> Decision:
@@ -113,26 +85,10 @@ def diff(before: FeaturesImage, after: FeaturesImage) -> Json:
     }
 
 
-def _nodes_without(context: Context, feature: str) -> list[str]:
-    """Excluded nodes serve nothing any more, so what they support does not matter."""
-    nodes = context.image.membership.nodes
-    members = (nodes[n] for n in sorted(nodes) if nodes[n].state is not NodeState.LEFT)
-    return [
-        node.node_id
-        for node in members
-        if not node.excluded and feature not in node.supported_features
-    ]
-
-
-def _services_without(context: Context, feature: str) -> list[str]:
-    services = sorted_values(context.image.services.services)
-    return [s.service_id for s in services if feature not in s.supported_features]
-
-
 DOMAIN = Domain(
     name="features",
     empty=FeaturesImage(),
-    decide={EnableFeatures: enable_features, SetSetting: set_setting},
+    decide={SetSetting: set_setting},
     apply={FeaturesEnabled: features_enabled, SettingChanged: setting_changed},
     enables={FeaturesEnabled: lambda fact: fact.features},
     to_facts=to_facts,

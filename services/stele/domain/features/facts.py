@@ -20,10 +20,6 @@ class SettingChanged(Fact, frozen=True):
 FeaturesFact = FeaturesEnabled | SettingChanged
 
 
-class EnableFeatures(Command, frozen=True, tag="enable_features"):
-    features: tuple[str, ...]
-
-
 class SetSetting(Command, frozen=True, tag="set_setting"):
     """A cluster-wide setting, at most 64 KiB; an empty value removes it."""
 
@@ -31,7 +27,7 @@ class SetSetting(Command, frozen=True, tag="set_setting"):
     value: str
 
 
-FeaturesCommand = EnableFeatures | SetSetting
+FeaturesCommand = SetSetting
 
 
 class FeaturesImage(msgspec.Struct, frozen=True):

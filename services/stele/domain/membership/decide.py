@@ -9,7 +9,7 @@ from stele.domain.context import Context, Decision, bad_name, node_has_left, unk
 from stele.domain.image import Image
 from stele.domain.membership.commands import AnnounceNode
 from stele.domain.membership.facts import Node, NodeChanged
-from stele.domain.names import NodeState
+from stele.domain.names import JOINING, NodeState
 
 MAX_FEATURES: Final = 256
 MAX_RELEASE_CHARS: Final = 128
@@ -47,11 +47,19 @@ def check_host(node: Node, host_id: str) -> Rejection | None:
     """A name stands for one data directory; who comes with another one lacks what was acknowledged."""
     if node.host_id == host_id:
         return None
+    hint = (
+        "Restore its data directory, or give the node a new name and remove or replace the old one."
+    )
+    if node.state in JOINING:
+        hint = (
+            "Restore its data directory, or give the node a new name and cancel the old one's request:"
+            f" `stele cancel {node.request_id}`."
+        )
     return Rejection(
         "host_id_mismatch",
         f"Node '{node.node_id}' is host {node.host_id or '(none)'}, not {host_id or '(none)'}:"
         " this is not the replica that the cluster knows.",
-        "Restore its data directory, or give the node a new name and remove or replace the old one.",
+        hint,
         {"host_id": node.host_id, "asked": host_id},
     )
 

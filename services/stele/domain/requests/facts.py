@@ -15,8 +15,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``dead_nodes`` are dead for good, says who asks: they must be down for it to start, and are excluded then.
     ``replaced_id`` is the one of them whose place a new node takes. ``force``: the loss of what only excluded
     nodes have is accepted. ``tokens`` are those that its node asks for, none: they are chosen for it.
-    ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done. The
-    ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything.
+    ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done.
+    ``features`` are to be enabled. The ``*_at_ms`` (milliseconds since 1970) are shown to people and never
+    decide anything.
     """
 
     request_id: str
@@ -32,6 +33,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[int, ...] = ()
     source_dc: str = ""
     awaited_nodes: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     actor: str = ""
     reason: str = ""
     error: str = ""

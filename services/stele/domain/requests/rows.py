@@ -33,6 +33,7 @@ def new_request(
     force: bool = False,
     tokens: tuple[int, ...] = (),
     source_dc: str = "",
+    features: tuple[str, ...] = (),
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -48,6 +49,7 @@ def new_request(
             force=force,
             tokens=tokens,
             source_dc=source_dc,
+            features=features,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

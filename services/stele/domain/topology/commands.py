@@ -75,6 +75,13 @@ class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):
     session: str
 
 
+class FinishEnabling(Command, frozen=True, tag="finish_enabling"):
+    """Every member has acknowledged the epoch of this request to enable features."""
+
+    term: int
+    target: str
+
+
 TopologyCommand = (
     ClaimCoordinator
     | Advance
@@ -83,4 +90,5 @@ TopologyCommand = (
     | ExcludeDead
     | ServeRequest
     | FinishCleanup
+    | FinishEnabling
 )

@@ -2,6 +2,8 @@
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_node, unknown_request
+from stele.domain.features.facts import FeaturesEnabled
+from stele.domain.features.support import check_supported
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import UNFINISHED, NodeState, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
@@ -12,6 +14,7 @@ from stele.domain.topology.commands import (
     ClaimCoordinator,
     ExcludeDead,
     FinishCleanup,
+    FinishEnabling,
     Move,
     Rollback,
     ServeRequest,
@@ -162,6 +165,25 @@ def finish_cleanup(context: Context, command: FinishCleanup) -> Decision:
         )
         for r in awaiting
     )
+
+
+def finish_enabling(context: Context, command: FinishEnabling) -> Decision:
+    """Enable what the request asks for, if all support it still; else it ends with who does not."""
+    image = context.image
+    request = image.request(command.target)
+    if request is None:
+        return unknown_request(command.target)
+    refused = check_term(image, command.term)
+    if refused is not None:
+        return refused
+    if request.status is not RequestStatus.PENDING or not request.features:
+        return overtaken(image, f"Request {request.request_id} has nothing to enable any more.")
+    lacking = check_supported(image, request.features)
+    if lacking is not None:
+        why = f"{lacking.message} {lacking.hint}"
+        return ended(context, image, request, RequestStatus.FAILED, why)
+    enabled = FeaturesEnabled(request.features)
+    return enabled, *ended(context, image, request, RequestStatus.DONE, "")
 
 
 def _next_version(context: Context) -> Versions:

@@ -13,6 +13,7 @@ from stele.domain.topology.commands import (
     ClaimCoordinator,
     ExcludeDead,
     FinishCleanup,
+    FinishEnabling,
     Rollback,
     ServeRequest,
 )
@@ -139,6 +140,7 @@ DOMAIN = Domain(
         ExcludeDead: decide.exclude_dead,
         ServeRequest: decide.serve_request,
         FinishCleanup: decide.finish_cleanup,
+        FinishEnabling: decide.finish_enabling,
         **{operation.command: operation.ask for operation in OPERATIONS.values()},
     },
     apply={

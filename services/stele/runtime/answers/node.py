@@ -4,7 +4,10 @@ import msgspec
 
 
 class NodeView(msgspec.Struct, frozen=True):
-    """``GET /v1/node``. ``state`` is "unknown" while the cluster has no row of the node."""
+    """``GET /v1/node``. ``state`` is "unknown" while the cluster has no row of the node.
+
+    ``reason`` says why the node serves no data; empty while it does.
+    """
 
     node_id: str
     host_id: str
@@ -14,6 +17,9 @@ class NodeView(msgspec.Struct, frozen=True):
     num_tokens: int
     address: str
     state: str = "unknown"
+    reason: str = ""
+    release_version: str = ""
+    supported_features: tuple[str, ...] = ()
     epoch: int = 0
     version: int = 0
     oldest_version_in_use: int = 0

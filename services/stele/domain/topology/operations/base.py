@@ -124,9 +124,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     """Lower is served first (seed 000: replace, join, remove, leave, rebuild; then the global requests)."""
     first: TransitionState | None
-    """None for what needs no transition: it is served, or its nodes are excluded and that is all."""
+    """None for what needs no transition: it is served, all are asked, or its nodes are excluded."""
     states: Mapping[TransitionState, State]
     served: Served | None = None
+    asks_all: bool = False
+    """It needs no transition, but an acknowledgement of its epoch by every member."""
     grouped: bool = False
     """Pending requests may open together, as one transition with one plan."""
     done: NodeState | None = None
@@ -171,7 +173,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def excludes_only(self) -> bool:
         """It is done by the epoch that excludes its nodes."""
-        return not self.states and self.served is None
+        return not (self.states or self.served or self.asks_all)
 
 
 def unchanged(image: Image, ring: Ring, subjects: tuple[Subject, ...]) -> Ring:

@@ -91,6 +91,12 @@ class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
     name: str
 
 
+class EnableFeatures(Command, frozen=True, tag="enable_features"):
+    """Switch on semantics that every node and service supports, for ever."""
+
+    features: tuple[str, ...]
+
+
 class NoopRequest(Command, frozen=True, tag="noop_request"):
     """Nothing but a sign: it is done once the coordinator has met it, and all before it is fenced."""
 
@@ -130,6 +136,7 @@ OperationCommand = (
     | Exclude
     | DropKeyspace
     | KeyspaceRfChange
+    | EnableFeatures
     | NoopRequest
     | Quiesce
     | Cleanup

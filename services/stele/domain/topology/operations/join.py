@@ -33,29 +33,35 @@ from stele.domain.topology.rings import Ring
 def join(context: Context, command: Join) -> Decision:
     """Queue the request of a node that may become a member."""
     image = context.image
-    refused = check_newcomer(image, command) or _check_tokens(image, command)
+    refused = (
+        check_newcomer(image, command)
+        or _check_tokens(image, command)
+        or check_process(image, command)
+    )
     if refused is not None:
         return refused
     node = newcomer(context, command, command.num_tokens, command.initial_tokens)
     return NodeChanged(node), new_request(context, RequestKind.JOIN, node_id=command.node_id)
 
 
-def check_newcomer(
-    image: Image, command: Join | Replace, replaced_id: str = ""
-) -> Rejection | None:
-    """What keeps a node out whatever it is to become, in the order of the reference."""
+def check_newcomer(image: Image, command: Join | Replace) -> Rejection | None:
+    """What keeps a node out whatever it is to become, in the order of the reference.
+
+    What the kind of its request asks for comes next, then ``check_process``.
+    """
     return (
         _check_same_cluster(image, command)
         or _check_names(command)
         or _check_unknown(image, command)
         or _check_host_is_new(image, command)
-        or check_address(image, command.node_id, command.address, replaced_id)
-        or check_build(
-            image,
-            f"node '{command.node_id}'",
-            command.supported_features,
-            command.release_version,
-        )
+    )
+
+
+def check_process(image: Image, command: Join | Replace, replaced_id: str = "") -> Rejection | None:
+    """Whether it can be reached, and can read what the cluster writes: last, as the reference's coordinator."""
+    who = f"node '{command.node_id}'"
+    return check_address(image, command.node_id, command.address, replaced_id) or check_build(
+        image, who, command.supported_features, command.release_version
     )
 
 

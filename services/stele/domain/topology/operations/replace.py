@@ -29,7 +29,7 @@ from stele.domain.topology.operations.base import (
     planned_sets,
 )
 from stele.domain.topology.operations.commands import Replace
-from stele.domain.topology.operations.join import check_newcomer, newcomer, receivers
+from stele.domain.topology.operations.join import check_newcomer, check_process, newcomer, receivers
 from stele.domain.topology.rings import Ring
 
 replace = msgspec.structs.replace
@@ -38,7 +38,12 @@ replace = msgspec.structs.replace
 def replace_node(context: Context, command: Replace) -> Decision:
     """Queue the request of a node that stands where a dead one stood."""
     image = context.image
-    refused = _check_replaced(image, command) or check_newcomer(image, command, command.replaced_id)
+    refused = (
+        check_newcomer(image, command)
+        or _check_replaced(image, command)
+        or check_dead(image, command.ignore_nodes)
+        or check_process(image, command, command.replaced_id)
+    )
     if refused is not None:
         return refused
     dead = image.membership.nodes[command.replaced_id]
@@ -84,7 +89,7 @@ def on_done(image: Image, replaced: Transition, epoch: int) -> Iterable[AnyFact]
 
 def _check_replaced(image: Image, command: Replace) -> Rejection | None:
     """A node can be replaced once, by one that stands where it stood."""
-    refused = check_dead(image, (command.replaced_id, *command.ignore_nodes))
+    refused = check_dead(image, (command.replaced_id,))
     if refused is not None:
         return refused
     dead = image.membership.nodes[command.replaced_id]

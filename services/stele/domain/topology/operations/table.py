@@ -8,6 +8,7 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State
 from stele.domain.topology.operations.cleanup import CLEANUP
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
+from stele.domain.topology.operations.enable_features import ENABLE_FEATURES
 from stele.domain.topology.operations.exclude import EXCLUDE
 from stele.domain.topology.operations.join import JOIN
 from stele.domain.topology.operations.keyspace_rf_change import KEYSPACE_RF_CHANGE
@@ -34,6 +35,7 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         EXCLUDE,
         DROP_KEYSPACE,
         KEYSPACE_RF_CHANGE,
+        ENABLE_FEATURES,
         NOOP_REQUEST,
         QUIESCE,
         CLEANUP,

@@ -1,0 +1,50 @@
+"""Enable features (seed 004): once every member has acknowledged an epoch of the request or later.
+
+What a node supports stands in the log before it acknowledges anything, so nobody is passed over who was started
+with an older build. It changes no placements; the epoch that enables them is the end of it.
+"""
+
+from typing import Final
+
+from stele.domain.context import Context, Decision
+from stele.domain.features.support import check_supported
+from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.requests.rows import ended, new_request
+from stele.domain.topology.operations.base import (
+    Operation,
+    no_receivers,
+    no_sets,
+    no_subjects,
+    nobody,
+    unchanged,
+)
+from stele.domain.topology.operations.commands import EnableFeatures
+
+
+def enable_features(context: Context, command: EnableFeatures) -> Decision:
+    """Queue the request; it is done at once when there is nothing left to enable."""
+    image = context.image
+    refused = check_supported(image, command.features)
+    if refused is not None:
+        return refused
+    fresh = tuple(sorted({*command.features} - {*image.features.enabled}))
+    asked = new_request(context, RequestKind.ENABLE_FEATURES, features=fresh)
+    if fresh:
+        return (asked,)
+    return ended(context, image, asked.request, RequestStatus.DONE, "")
+
+
+ENABLE_FEATURES: Final = Operation(
+    kind=RequestKind.ENABLE_FEATURES,
+    command=EnableFeatures,
+    ask=enable_features,
+    priority=0,
+    first=None,
+    states={},
+    asks_all=True,
+    subjects=no_subjects,
+    ring_after=unchanged,
+    needed=nobody,
+    receivers=no_receivers,
+    touched=no_sets,
+)

@@ -1,0 +1,60 @@
+"""Waiting for the brokers at the start: the log says so, and who is to end does not wait for them."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from stele.runtime.kafka import ensure_topics
+from stele.runtime.logs import get_logger
+from stele.runtime.settings import ServiceSettings
+
+SAY_AFTER_S: Final = 1.0
+"""Brokers that are there answer sooner."""
+SAY_AGAIN_S: Final = 10.0
+
+log = get_logger(__name__)
+
+
+async def wait_for_topics(settings: ServiceSettings) -> None:
+    """Make the cluster's topics, or find them made. Raises TopicsUnavailable after a minute."""
+    making = _beside(
+        lambda: ensure_topics(
+            settings.kafka_bootstrap, settings.cluster, settings.kafka_replication_factor
+        )
+    )
+    patience_s = SAY_AFTER_S
+    while not (await asyncio.wait((making,), timeout=patience_s))[0]:
+        log.warning(
+            "Kafka has not answered yet",
+            bootstrap=settings.kafka_bootstrap,
+            hint="Start it, or correct STELE_KAFKA_BOOTSTRAP.",
+        )
+        patience_s = SAY_AGAIN_S
+    making.result()
+
+
+def _beside(work: Callable[[], None]) -> asyncio.Future[None]:
+    """Run it in a thread that the end of the process does not wait for: such calls cannot be cancelled."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def finish(error: Exception | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        error: Exception | None = None
+        try:
+            work()
+        except Exception as failed:
+            error = failed
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(finish, error)
+
+    threading.Thread(target=run, name="brokers", daemon=True).start()
+    return done

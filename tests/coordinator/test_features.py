@@ -1,0 +1,138 @@
+"""Features are enabled after a barrier: no member may come back, unheard, with a build that lacks them."""
+
+import pytest
+
+from stele.domain import decide
+from stele.domain.commands import (
+    AnnounceNode,
+    AnnounceService,
+    Cancel,
+    EnableFeatures,
+    Exclude,
+    Rejection,
+)
+from stele.domain.names import RequestStatus
+from tests.coordinator.stories import error_of, status_of
+from tests.coordinator.world import World, three_nodes
+
+FEATURE = "tablets"
+ASKED = "enable"
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Three nodes that support the feature, and a deciding build that knows it."""
+    monkeypatch.setattr(decide, "KNOWN_FEATURES", frozenset({FEATURE}))
+    world = three_nodes(2)
+    for name in world.nodes:
+        assert declare(world, name, FEATURE) is None
+    return world
+
+
+def declare(world: World, name: str, *features: str) -> Rejection | None:
+    node = world.image.membership.nodes[name]
+    said = AnnounceNode(
+        node_id=name, address=node.address, supported_features=features, host_id=node.host_id
+    )
+    return world.apply(said)
+
+
+def enable(world: World) -> None:
+    assert world.apply(EnableFeatures((FEATURE,)), ASKED) is None
+    assert status_of(world, ASKED) is RequestStatus.PENDING
+
+
+def over(world: World) -> RequestStatus:
+    world.until(lambda: status_of(world, ASKED) is not RequestStatus.PENDING, "the end")
+    return status_of(world, ASKED)
+
+
+def test_it_is_enabled_once_everybody_has_acknowledged_the_request(world: World) -> None:
+    late = world.nodes["b1"]
+    late.applies = False
+    enable(world)
+    world.pass_s(60)
+    assert status_of(world, ASKED) is RequestStatus.PENDING
+    (blocker,) = world.brain.steps.blockers
+    assert blocker.node_id == "b1"
+    assert "has applied epoch" in blocker.why
+    late.applies = True
+    assert over(world) is RequestStatus.DONE
+    assert world.image.features.enabled == (FEATURE,)
+
+
+def test_a_member_that_is_down_is_waited_for_and_named(world: World) -> None:
+    world.nodes["b1"].alive = False
+    enable(world)
+    assert over(world) is RequestStatus.FAILED
+    assert "b1" in error_of(world, ASKED)
+    assert "`stele exclude b1`" in error_of(world, ASKED)
+    assert world.image.features.enabled == ()
+
+
+def test_a_member_that_comes_back_with_an_older_build_is_not_passed_over(world: World) -> None:
+    """It supports the feature as far as the log knows, until it has said otherwise."""
+    back = world.nodes["b1"]
+    back.alive = False
+    enable(world)
+    world.pass_s(5)
+    assert declare(world, "b1") is None
+    back.alive = True
+    assert over(world) is RequestStatus.FAILED
+    assert "not supported by b1" in error_of(world, ASKED)
+    assert world.image.features.enabled == ()
+
+
+def test_who_is_declared_dead_is_not_asked(world: World) -> None:
+    world.add("b2")
+    world.run()
+    assert declare(world, "b2", FEATURE) is None
+    world.nodes["b1"].alive = False
+    enable(world)
+    assert world.apply(Exclude(("b1",))) is None
+    assert over(world) is RequestStatus.DONE
+
+
+def test_a_service_that_comes_with_an_older_build_meanwhile_counts_too(world: World) -> None:
+    world.nodes["b1"].applies = False
+    enable(world)
+    assert world.apply(AnnounceService(service_id="coordinator/old")) is None
+    world.nodes["b1"].applies = True
+    assert over(world) is RequestStatus.FAILED
+    assert "not supported by coordinator/old" in error_of(world, ASKED)
+
+
+def test_it_can_be_cancelled_while_it_waits(world: World) -> None:
+    world.nodes["b1"].applies = False
+    enable(world)
+    world.pass_s(5)
+    assert world.apply(Cancel(ASKED)) is None
+    world.nodes["b1"].applies = True
+    world.run()
+    assert status_of(world, ASKED) is RequestStatus.CANCELLED
+    assert world.image.features.enabled == ()
+
+
+def test_what_the_deciding_build_does_not_know_ends_the_request_with_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide, "KNOWN_FEATURES", frozenset())
+    enable(world)
+    assert over(world) is RequestStatus.FAILED
+    assert "does not know tablets" in error_of(world, ASKED)
+
+
+def test_a_new_coordinator_goes_on_with_it(world: World) -> None:
+    world.nodes["b1"].applies = False
+    enable(world)
+    world.pass_s(5)
+    world.replace_brain()
+    world.nodes["b1"].applies = True
+    assert over(world) is RequestStatus.DONE
+
+
+def test_what_is_enabled_already_is_done_at_once(world: World) -> None:
+    enable(world)
+    over(world)
+    assert world.apply(EnableFeatures((FEATURE,)), "again") is None
+    assert status_of(world, "again") is RequestStatus.DONE

@@ -1,0 +1,129 @@
+"""The checks of a join and of a replacement come in the order of the reference: what is wrong first is said."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pytest
+
+from stele.domain.commands import AnyCommand, Cancel, Join, Replace
+from stele.domain.features.facts import FeaturesEnabled
+from stele.domain.names import NodeState, RequestStatus
+from tests.domain.history import History, join, three_nodes
+
+change = msgspec.structs.replace
+
+NEWCOMER = (
+    ("wrong_cluster", {"cluster": "demo"}),
+    ("wrong_partitioner", {"partitioner": "Murmur3Partitioner"}),
+    ("bad_name", {"node_id": "n1"}),
+    ("bad_name", {"dc": "dc2"}),
+    ("bad_name", {"rack": "r2"}),
+    ("bad_address", {"address": "http://n2"}),
+    ("host_id_missing", {"host_id": "host-n1"}),
+    ("already_known", {"node_id": "left", "host_id": "new"}),
+    ("node_left", {"node_id": "n9", "host_id": "host-left"}),
+    ("host_id_used", {"host_id": "host-n2"}),
+    ("host_id_used", {"host_id": "host-n9"}),
+)
+"""What is refused, and what then mends it; everything that comes later is wrong all the while."""
+
+
+@pytest.fixture
+def history() -> History:
+    """n1, n2, n3; ``left`` was cancelled; the cluster has enabled a feature."""
+    history, _ = three_nodes()
+    gone = change(join(7, "r7"), node_id="left", address="http://left", host_id="host-left")
+    assert history.apply(gone, "join-left") is None
+    assert history.apply(Cancel("join-left")) is None
+    image = history.images[-1]
+    enabled = change(image.features, enabled=FeaturesEnabled(("tablets",)).features)
+    history.images[-1] = change(image, features=enabled)
+    return history
+
+
+def refusals(
+    history: History, command: AnyCommand, mended: Sequence[tuple[str, Mapping[str, object]]]
+) -> list[str]:
+    """The codes, each time the thing was mended that the one before was about."""
+    codes = list[str]()
+    for code, changes in mended:
+        refused = history.apply(command)
+        assert refused is not None, f"{code} was expected"
+        assert refused.hint
+        codes.append(refused.code)
+        command = change(command, **changes)
+    assert history.apply(command) is None
+    return codes
+
+
+def test_a_join_is_checked_in_the_order_of_the_reference(history: History) -> None:
+    wrong = Join(
+        node_id="",
+        cluster="other",
+        address="",
+        dc="",
+        rack="",
+        num_tokens=0,
+        partitioner="RandomPartitioner",
+    )
+    mended = (
+        *NEWCOMER,
+        ("bad_num_tokens", {"num_tokens": 4}),
+        ("address_in_use", {"address": "http://n9"}),
+        ("missing_features", {"supported_features": ("tablets",)}),
+    )
+    assert refusals(history, wrong, mended) == [code for code, _ in mended]
+
+
+def test_a_replacement_is_checked_in_the_order_of_the_reference(history: History) -> None:
+    assert history.apply(
+        change(join(8, "r8"), supported_features=("tablets",)), "join-n8"
+    ) is None  # fmt: skip
+    wrong = Replace(
+        node_id="",
+        replaced_id="nobody",
+        cluster="other",
+        address="",
+        dc="",
+        rack="",
+        ignore_nodes=("who",),
+        partitioner="RandomPartitioner",
+    )
+    mended = (
+        *NEWCOMER,
+        ("unknown_node", {"replaced_id": "left"}),
+        ("node_left", {"replaced_id": "n8"}),
+        ("wrong_state", {"replaced_id": "n3"}),
+        ("wrong_place", {"dc": "dc1", "rack": "r3"}),
+        ("unknown_node", {"ignore_nodes": ("left",)}),
+        ("node_left", {"ignore_nodes": ()}),
+        ("address_in_use", {"address": "http://n9"}),
+        ("missing_features", {"supported_features": ("tablets",)}),
+    )
+    assert refusals(history, wrong, mended) == [code for code, _ in mended]
+
+
+def test_nothing_of_a_node_that_was_rejected_is_ever_used_again() -> None:
+    """Neither its name, nor its data directory, also not for a replacement."""
+    history, _ = three_nodes()
+    assert history.apply(join(4, "r1"), "join-n4") is None
+    assert history.apply(Cancel("join-n4")) is None
+    assert history.image.requests.requests["join-n4"].status is RequestStatus.CANCELLED
+    node = history.image.node("n4")
+    assert node is not None and node.state is NodeState.LEFT
+    again = history.apply(change(join(4, "r1"), host_id="new"))
+    assert again is not None and again.code == "node_left"
+    other = history.apply(change(join(5, "r1"), host_id="host-n4"))
+    assert other is not None and other.code == "host_id_used"
+    replacing = Replace(
+        node_id="n5",
+        replaced_id="n1",
+        cluster="demo",
+        address="http://n5",
+        dc="dc1",
+        rack="r1",
+        host_id="host-n4",
+    )
+    refused = history.apply(replacing)
+    assert refused is not None and refused.code == "host_id_used"
+    assert history.apply(change(join(5, "r1"), address="http://n4")) is None

@@ -1,0 +1,225 @@
+"""How a join ends, and what its node is told, with real processes that are killed at bad moments."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.domain.names import NodeState, RequestStatus
+from stele.runtime.service import EXIT_BAD_CONFIGURATION
+from tests.services.nodes import (
+    HTTP_OK,
+    Cluster,
+    address_of,
+    cluster_of,
+    cluster_without_nodes,
+    load,
+    state_of,
+)
+from tests.services.processes import Service
+from tests.services.world import until
+
+pytestmark = pytest.mark.broker
+
+NO_REDIS = "redis://127.0.0.1:1/0"
+FOUNDERS = 3
+NODES = ("n1", "n2", "n3", "n4")
+
+
+@pytest.fixture
+async def empty(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Nothing runs yet."""
+    async with cluster_without_nodes(kafka, topics, NO_REDIS, tmp_path) as cluster:
+        yield cluster
+
+
+async def founded(cluster: Cluster) -> Service:
+    """A metadata-log, without a coordinator: requests stay pending."""
+    log = await cluster.start("metadata_log")
+    cluster.log_url = log.url
+    await until(lambda: cluster.image.cluster, "the founding")
+    return log
+
+
+async def start_and_let_end(cluster: Cluster, node_id: str, /, **settings: object) -> str:
+    """What a process says that does not want to start, or that ends soon after."""
+    if node_id in cluster.nodes:
+        service = cluster.nodes[node_id]
+        with contextlib.suppress(AssertionError):  # it may end before it says where it listens
+            await service.restart(**{f"STELE_{k}".upper(): str(v) for k, v in settings.items()})
+    else:
+        service = await cluster.start_node(node_id, **settings)
+    return await end_of(service)
+
+
+async def end_of(service: Service) -> str:
+    await until(lambda: service.process.poll() is not None, "its end")
+    assert service.process.poll() == EXIT_BAD_CONFIGURATION, service.process.tail()
+    return service.process.tail()
+
+
+def request_of(cluster: Cluster, node_id: str) -> str:
+    node = cluster.image.node(node_id)
+    return "" if node is None else node.request_id
+
+
+async def known(cluster: Cluster, node_id: str, state: NodeState = NodeState.NONE) -> None:
+    await until(lambda: state_of(cluster, node_id) == state, f"{node_id} to be {state}", 60)
+
+
+async def test_a_node_whose_join_was_cancelled_ends_with_the_reason_also_when_it_starts_again(
+    empty: Cluster,
+) -> None:
+    await founded(empty)
+    node = await empty.start_node("n1")
+    await known(empty, "n1")
+    await empty.command(type="cancel", target=request_of(empty, "n1"))
+    said = await end_of(node)
+    assert "Not admitted: node 'n1' did not become a member" in said
+    assert "cancelled by" in said and "new STELE_NODE_ID" in said
+    again = await start_and_let_end(empty, "n1")
+    assert "did not become a member" in again and "cancelled by" in again
+    named = await start_and_let_end(empty, "n1", data_dir=empty.folder / "new")
+    assert "host_id_mismatch" in named
+
+
+async def test_a_node_that_crashed_before_it_was_answered_is_known_by_where_it_listens_now(
+    empty: Cluster,
+) -> None:
+    """What it asked first is decided last; the id stands for an address that is no more."""
+    log = await founded(empty)
+    log.kill()
+    node = await empty.start_node("n1")
+    first = node.url
+    await asyncio.sleep(3)  # there is no way to see that a command was sent and not answered
+    node.kill()
+    await node.start()
+    assert node.url != first
+    await log.start()
+    await until(lambda: address_of(empty, "n1") == node.url, "n1 by its address of now", 60)
+    assert node.process.poll() is None
+    assert len(empty.image.requests.requests) == 1
+    found = await node.get("/v1/node")
+    assert found["state"] == NodeState.NONE
+
+
+async def test_a_node_that_waits_to_join_and_lost_its_disk_is_refused_and_told_what_frees_it(
+    empty: Cluster,
+) -> None:
+    await founded(empty)
+    node = await empty.start_node("n1")
+    await known(empty, "n1")
+    node.kill()
+    said = await start_and_let_end(empty, "n1", data_dir=empty.folder / "another")
+    assert "host_id_mismatch" in said
+    assert f"stele cancel {request_of(empty, 'n1')}" in said
+    await empty.command(type="cancel", target=request_of(empty, "n1"))
+    await empty.start_node("n2", data_dir=empty.folder / "a third")
+    await known(empty, "n2")
+
+
+async def test_a_joining_node_that_crashes_while_it_streams_goes_on_where_it_was(
+    kafka: str, topics: str, tmp_path: Path
+) -> None:
+    async with cluster_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
+        async with load(cluster) as clients:
+            await clients.go_on(100)
+            node = await cluster.start_node("n4")
+            await known(cluster, "n4", NodeState.BOOTSTRAPPING)
+            os.kill(cluster.coordinator.process.pid, signal.SIGSTOP)
+            node.kill()
+            await node.start()
+            os.kill(cluster.coordinator.process.pid, signal.SIGCONT)
+            await cluster.normal("n4")
+            await clients.go_on(20)
+        await clients.is_read(["n2", "n3", "n4"])
+        assert json.loads((tmp_path / "n4" / "node.json").read_text())["was_member"]
+
+        for place in ({"rack": "r9"}, {"dc": "dc9"}):
+            said = await start_and_let_end(cluster, "n4", **place)
+            assert "stands in dc1/r4" in said and "STELE_RACK=r4" in said
+        await node.restart(STELE_DC="dc1", STELE_RACK="r4", STELE_NUM_TOKENS="99")
+        await node.until("/healthz", lambda h: h["ok"], "n4 to be well")
+        assert "STELE_NUM_TOKENS counts when a node joins" in node.process.tail()
+        await until(lambda: address_of(cluster, "n4") == node.url, "the new address")
+        row = cluster.image.node("n4")
+        assert row is not None and row.num_tokens == len(row.tokens) == 4
+
+
+async def test_a_member_that_is_removed_goes_on_saying_why_it_serves_nothing(
+    kafka: str, topics: str, tmp_path: Path
+) -> None:
+    """A supervisor would start it again for ever; and its data may be all that is left of something."""
+    names = ("n1", "n2", "n3", "n4")
+    async with cluster_of(kafka, topics, tmp_path, *names, barrier_patience_s=3) as cluster:
+        node = cluster.nodes["n4"]
+        node.kill()
+        asked = await cluster.command(type="remove", node_id="n4", ignore_nodes=[], force=False)
+        await known(cluster, "n4", NodeState.LEFT)
+        await node.start()
+
+        def is_told(health: dict[str, Any]) -> bool:
+            return not health["ok"] and asked["request_id"] in health["reason"]
+
+        await node.until("/healthz", is_told, "n4 to know that it was removed")
+        shown = await node.get("/v1/node")
+        assert shown["state"] == NodeState.LEFT
+        assert f"has left the cluster (request {asked['request_id']}, remove" in shown["reason"]
+        assert "delete it" in shown["reason"]
+        await until(lambda: "serves no data any more" in node.process.tail(), "its log to say so")
+        assert node.process.poll() is None
+        status, body = await cluster.put("n4", "k", b"v")
+        assert (status, body["code"]) == (503, "node_left")
+
+
+async def test_what_starts_at_once_on_an_empty_topic_is_one_cluster(empty: Cluster) -> None:
+    """Several founders and nodes, some killed at once and started again: the first record makes the cluster."""
+    founders = [f"metadata-log-{number}" for number in range(FOUNDERS)]
+    starting = await asyncio.gather(
+        *(empty.start("metadata_log", name) for name in founders),
+        *(empty.start_node(node_id) for node_id in NODES),
+        empty.start("coordinator", resend_s=0.5),
+    )
+    killed = [starting[0], starting[1], starting[FOUNDERS]]
+    for service in killed:
+        service.kill()
+    await asyncio.gather(*(service.start() for service in killed))
+    logs = starting[:FOUNDERS]
+    for log in logs:
+        await log.until("/healthz", lambda h: h["ok"], "a founder to be well", 60)
+    empty.log_url = logs[0].url
+    await empty.serve_keyspace(*NODES)
+    states = [await log.get("/v1/state?level=barrier") for log in logs]
+    assert len({(state["cluster_id"], state["log_id"]) for state in states}) == 1
+    epochs = await logs[0].get("/v1/epochs?from=1&limit=1000&level=barrier")
+    made = [f for row in epochs for f in row["facts"] if f["type"] == "ClusterCreated"]
+    assert len(made) == 1
+    hosts = {json.loads((empty.folder / n / "node.json").read_text())["host_id"] for n in NODES}
+    assert {node.host_id for node in empty.image.membership.nodes.values()} == hosts
+    assert {r.status for r in empty.image.requests.requests.values()} == {RequestStatus.DONE}
+    for node_id in NODES:
+        assert (await empty.put(node_id, f"k-{node_id}", b"v"))[0] == HTTP_OK
+
+
+async def test_a_node_with_another_clusters_name_is_told_so(empty: Cluster) -> None:
+    await founded(empty)
+    node = await empty.start_node("n1")
+    await known(empty, "n1")
+    name = f"{empty.image.cluster}-2"
+    said = await start_and_let_end(empty, "n1", cluster=name)
+    assert f"of cluster '{empty.image.cluster}', not of 'n1' of '{name}'" in said
+    stranger = await empty.start_node("n2", cluster=name)
+    shown = await stranger.until(
+        "/v1/node", lambda n: "STELE_CLUSTER" in n["reason"], "n2 to look for its cluster"
+    )
+    assert f"There is no cluster '{name}' yet" in shown["reason"]
+    assert state_of(empty, "n2") == ""
+    assert node.process.poll() == EXIT_BAD_CONFIGURATION
