@@ -20,6 +20,7 @@ from stele.domain.commands import (
     Envelope,
     Exclude,
     Join,
+    KeyspaceRfChange,
     Leave,
     Move,
     Outcome,
@@ -150,6 +151,7 @@ def samples() -> list[commands.AnyCommand]:
         Remove: Remove(node_id="n", ignore_nodes=("o",), force=True),
         Exclude: Exclude(("n", "m")),
         CreateKeyspace: CreateKeyspace("k", {"dc1": 3, "dc2": 1}),
+        KeyspaceRfChange: KeyspaceRfChange("k", {"dc1": 1}),
         EnableFeatures: EnableFeatures(("a", "b")),
         ClaimCoordinator: ClaimCoordinator("me", 2**40),
         Advance: Advance(
