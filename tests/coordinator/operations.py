@@ -6,8 +6,12 @@ A new kind needs its line in ``BEGIN``, and its rows in docs/failures.md.
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import pytest
+
 from stele.coordinator.steps import Limits
+from stele.domain import decide
 from stele.domain.commands import (
+    AnnounceNode,
     AnyCommand,
     Cancel,
     Cleanup,
@@ -32,6 +36,7 @@ from tests.coordinator.world import World, three_nodes
 
 DOWN_S: Final = Limits().down_after_s + 1
 REQUEST: Final = "the-request"
+FEATURE: Final = "tablets"
 
 
 def with_dead(rf: int, *dead: str, nodes: str = "b2 c2") -> World:
@@ -58,6 +63,25 @@ def _replace() -> tuple[World, str]:
     return world, "replace-b9"
 
 
+def _enable_features() -> tuple[World, str]:
+    """Who decides must know the feature too: see ``knows_features``."""
+    world = three_nodes()
+    for name, node in world.image.membership.nodes.items():
+        said = AnnounceNode(
+            node_id=name,
+            address=node.address,
+            supported_features=(FEATURE,),
+            host_id=node.host_id,
+        )
+        assert world.apply(said) is None
+    return _asks(world, EnableFeatures((FEATURE,)))
+
+
+def knows_features(patch: pytest.MonkeyPatch) -> None:
+    """The deciding build knows ``FEATURE``."""
+    patch.setattr(decide, "KNOWN_FEATURES", frozenset({FEATURE}))
+
+
 def _asks(world: World, command: AnyCommand) -> tuple[World, str]:
     assert world.apply(command, REQUEST) is None
     return world, REQUEST
@@ -78,7 +102,7 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
     RequestKind.TRUNCATE: lambda: _asks(three_nodes(), Truncate("library")),
     RequestKind.CLEANUP: lambda: _asks(three_nodes(), Cleanup()),
     RequestKind.QUIESCE: lambda: _asks(three_nodes(), Quiesce()),
-    RequestKind.ENABLE_FEATURES: lambda: _asks(three_nodes(), EnableFeatures(())),
+    RequestKind.ENABLE_FEATURES: _enable_features,
     RequestKind.NOOP_REQUEST: lambda: _asks(three_nodes(), NoopRequest()),
 }
 """A cluster in which the operation has just been asked for, and the id of its request."""

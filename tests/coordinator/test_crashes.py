@@ -14,13 +14,19 @@ import pytest
 from stele.domain.commands import Cancel
 from stele.domain.names import RequestStatus
 from stele.domain.topology.operations.table import OPERATIONS
-from tests.coordinator.operations import begin, begin_undone, undoable, what_serves
+from tests.coordinator.operations import (
+    begin,
+    begin_undone,
+    knows_features,
+    undoable,
+    what_serves,
+)
 from tests.coordinator.stories import status_of
 from tests.coordinator.world import RESTART_S, Crash, World
 
 MOMENTS = 60
 """More than there are in any of the operations."""
-STEPS = 5
+STEPS = 3
 """Appends by a coordinator, at least, in an operation with a way back."""
 
 COURSES: Final[Mapping[str, Callable[[], tuple[World, str]]]] = {
@@ -29,6 +35,11 @@ COURSES: Final[Mapping[str, Callable[[], tuple[World, str]]]] = {
 }
 """Every operation to its end, and every one that is cancelled as late as it can be."""
 TO_THE_END = [kind for kind in OPERATIONS if undoable(kind)]
+
+
+@pytest.fixture(autouse=True)
+def known_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    knows_features(monkeypatch)
 
 
 @cache

@@ -53,7 +53,7 @@ def test_a_rebuild_changes_no_rows_and_takes_all_of_the_nodes_ranges() -> None:
     assert world.state("b1") is NodeState.REBUILDING
     assert rows(world, "library") == before
     plan = world.transition(REQUEST).plans["dc1:3"]
-    assert [(row.start, row.end, (row.old, row.new)) for row in plan.rows] == before
+    assert [(row.start, row.end, (row.old, row.new, ())) for row in plan.rows] == before
     assert asked_of(world, "b1") == {(("a1", "c1"), 2)}
     assert asked_of(world, "a1") == set()
     world.nodes["b1"].mute = False

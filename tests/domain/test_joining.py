@@ -63,7 +63,7 @@ def test_a_join_is_checked_in_the_order_of_the_reference(history: History) -> No
         address="",
         dc="",
         rack="",
-        num_tokens=0,
+        num_tokens=-1,
         partitioner="RandomPartitioner",
     )
     mended = (

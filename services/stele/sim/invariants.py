@@ -48,10 +48,10 @@ def check_versions(before: Image, after: Image) -> None:
 def check_row_versions(before: Image, after: Image) -> None:
     """I3: a row keeps the version that gave it its replicas, and takes the new one when these change."""
     version = after.topology.version
-    for keyspace_id, (one, two) in in_use.shared(before, after).items():
+    for data_id, (one, two) in in_use.shared(before, after).items():
         if one is two:
             continue
-        keyspace, was = after.schema.by_id[keyspace_id], before.schema.by_id[keyspace_id]
+        keyspace, was = in_use.keyspace_of(after, data_id), in_use.keyspace_of(before, data_id)
         for row in two.rows:
             there = one.overlapping(in_use.range_of(row))
             same = all(in_use.sides(old) == in_use.sides(row) for old in there)
@@ -112,7 +112,7 @@ def check_locks(image: Image) -> None:
     """
     open_ = image.topology.open()
     moving = [t for t in open_ if t.keyspace_id and t.plans]
-    going = [t for t in open_ if any(not s.replaced_id for s in t.subjects)]
+    going = [t for t in open_ if any(s.tokens and not s.replaced_id for s in t.subjects)]
     require(
         not (moving and going),
         "the locks of open transitions never meet",
@@ -282,10 +282,10 @@ def check_undone(opened: Mapping[str, Image], before: Image, after: Image) -> No
         if any(request is None or request.status is RequestStatus.DONE for request in requests):
             continue
         start = opened[transition.transition_id]
-        for keyspace_id, (one, two) in in_use.shared(start, after).items():
-            name = start.schema.by_id[keyspace_id].placement
-            if keyspace_id == transition.keyspace_id:
-                name = transition.transition_id
+        for data_id, (one, two) in in_use.shared(start, after).items():
+            keyspace = in_use.keyspace_of(start, data_id)
+            moved = keyspace.keyspace_id == transition.keyspace_id
+            name = transition.transition_id if moved else keyspace.placement
             plan = transition.plans.get(name)
             if plan is None:
                 continue

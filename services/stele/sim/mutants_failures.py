@@ -49,6 +49,8 @@ def way_back_from_the_last_state(patch: Patch) -> None:
         _failing_goes(patch, kind, _STATE.FINISHING, _STATE.LEFT_TOKEN_RING)
     for kind in (RequestKind.LEAVE, RequestKind.REMOVE):
         _failing_goes(patch, kind, _STATE.LEFT_TOKEN_RING, _STATE.ROLLBACK_TO_NORMAL)
+    for kind in (RequestKind.MOVE, RequestKind.KEYSPACE_RF_CHANGE):
+        _failing_goes(patch, kind, _STATE.FINISHING, _STATE.ROLLBACK_TO_NORMAL)
 
 
 def drop_can_be_called_off(patch: Patch) -> None:

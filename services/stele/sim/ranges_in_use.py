@@ -11,6 +11,7 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.ring import quorum
 from stele.domain.ring.ranges import Placement, Range, RangeReplicas, contains, range_of
+from stele.domain.schema.facts import Keyspace
 from stele.sim.quorum_sets import Sides, as_row, quorums_meet
 
 __all__ = ["Change", "Range", "Sides", "range_of"]
@@ -60,10 +61,11 @@ def placement_of(image: Image, data_id: str) -> Placement | None:
     return image.ring.placements[keyspace.placement]
 
 
-def placement_name_of(image: Image, data_id: str) -> str:
+def keyspace_of(image: Image, data_id: str) -> Keyspace:
+    """The keyspace whose data this is."""
     keyspace = image.schema.of_data(data_id)
     assert keyspace is not None, f"nothing has the data {data_id}"
-    return keyspace.placement
+    return keyspace
 
 
 def row_of(image: Image, data_id: str, token: int) -> Sides | None:
@@ -112,7 +114,7 @@ def will_go_back(image: Image, change: Change) -> bool:
     """A range whose reads have not moved, of a transition that is marked: its old readers have every write."""
     if change.after is None or change.before[0] != change.after[0]:
         return False
-    name = placement_name_of(image, change.data_id)
+    name = keyspace_of(image, change.data_id).placement
     plans = [t.plans[name] for t in image.topology.open() if t.mark and name in t.plans]
     ranges = [Range(row.start, row.end) for plan in plans for row in plan.rows]
     return any(contains(range_, change.token) for range_ in ranges)
