@@ -85,6 +85,7 @@ def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject
     So are those that nodes chose for themselves which are still waiting.
     """
     chosen: list[Subject] = []
+    replications = image.schema.replications().values()
     others = [n for n in image.membership.nodes.values() if n.state is not NodeState.LEFT]
     reserved = {token for other in others for token in other.initial_tokens}
     for request in requests:
@@ -98,6 +99,7 @@ def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject
             node.num_tokens,
             f"{image.cluster_id}/{node.node_id}".encode(),
             reserved,
+            factors={rf[node.dc] for rf in replications if node.dc in rf},
         )
         ring = ring.with_node(node.node_id, location, tokens)
         chosen.append(Subject(request_id=request.request_id, node_id=node.node_id, tokens=tokens))
