@@ -1,7 +1,7 @@
 """How even nodes hold the replicas of a growing cluster: `python -m benchmarks.ownership`.
 
-Pure and the same on each machine, 20 s of processor time. Nodes join one at a time; each figure is the largest share over
-the mean. Beside it, where racks are of unlike size, stands the lowest that any choice of tokens could reach.
+Pure and the same on each machine, 20 s of processor time. Nodes join one at a time; each figure is the largest
+share over the mean. Beside it, where racks are of unlike size, stands the lowest that any tokens could reach.
 """
 
 from __future__ import annotations
@@ -97,9 +97,10 @@ def unevenness(tokens: Tokens, nodes: Nodes, counts: Counts, rf: int) -> tuple[f
     racks = sorted({place.rack for place in nodes.values()})
     places = np.array([racks.index(place.rack) for place in nodes.values()], np.int32)
     fair = fair_shares(weights, places, rf)
-    return tuple(  # type: ignore[return-value]
+    reached, lowest = (
         float((shares / weights).max() * weights.sum() / shares.sum()) for shares in (loads, fair)
     )
+    return reached, lowest
 
 
 if __name__ == "__main__":
