@@ -145,6 +145,54 @@ def test_nodes_shows_what_each_holds_of_each_keyspace(server: Server, stele: Ste
     assert shown["holds"] == {"library": {"n1": 0.5, "n2": 0.5}}
 
 
+def node_view(node_id: str, host_id: str = "", **stored: int) -> dict[str, Any]:
+    """What a node at its address says of itself; ``stored`` are bytes by keyspace id."""
+    sizes = {keyspace_id.replace("_", "-"): size for keyspace_id, size in stored.items()}
+    return {
+        "node_id": node_id,
+        "host_id": host_id,
+        "cluster": "books",
+        "dc": "dc1",
+        "rack": "r1",
+        "num_tokens": 1,
+        "address": "",
+        "keyspaces": {name: {"keys": 1, "bytes": size} for name, size in sizes.items()},
+    }
+
+
+def test_nodes_says_in_bytes_what_each_stores_of_each_keyspace(
+    server: Server, stele: Stele
+) -> None:
+    n1, n2 = ({**node, "address": f"{server.url}/{node['node_id']}"} for node in NODES)
+    empty = {**KEYSPACE, "keyspace_id": "id-2", "name": "films"}
+    cluster(server, nodes=[n1, n2], keyspaces=[KEYSPACE, empty])
+    server.answer("GET", "/n1/v1/node", node_view("n1", id_1=57_300))
+    ran = stele("nodes")
+    assert "holds films" in ran.out and "holds library" in ran.out
+    assert "50.0 %, 57.3 kB" in ran.out, "what n1 stores of library"
+    assert "50.0 %, 0 B" in ran.out, "and of films"
+    assert ran.out.count("50.0 %, unknown") == 2, "n2 does not answer"
+    shown = msgspec.json.decode(stele("nodes", "--json").out)
+    assert shown["holds"]["films"] == shown["holds"]["library"] == {"n1": 0.5, "n2": 0.5}
+    assert shown["stored_bytes"] == {"films": {"n1": 0}, "library": {"n1": 57_300}}
+
+
+@pytest.mark.parametrize("stranger", [node_view("n9", id_1=1), node_view("n1", "other", id_1=1)])
+def test_who_answers_at_a_nodes_address_and_is_not_it_is_not_believed(
+    server: Server, stele: Stele, stranger: dict[str, Any]
+) -> None:
+    cluster(server, nodes=[{**NODES[0], "address": f"{server.url}/n1"}])
+    server.answer("GET", "/n1/v1/node", stranger)
+    assert "50.0 %, unknown" in stele("nodes").out
+
+
+def test_nodes_does_not_wait_for_a_node_that_is_down(server: Server, stele: Stele) -> None:
+    cluster(server, nodes=[{**NODES[1], "address": f"{server.url}/n2"}])
+    server.answer("GET", "/guard/v1/nodes", LIVENESS)
+    assert "50.0 %, unknown" in stele("nodes").out
+    assert not server.asked_for("/n2/v1/node")
+
+
 def test_ring_marks_replicas_that_are_only_written(server: Server, stele: Stele) -> None:
     cluster(server)
     ran = stele("ring", "library")

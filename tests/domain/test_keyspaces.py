@@ -2,13 +2,13 @@
 
 import pytest
 
-from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Leave, RejectRequest
+from stele.domain.commands import Cancel, CreateKeyspace, DropKeyspace, Join, Leave, RejectRequest
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.stories import joining, reach, status_of
-from tests.coordinator.world import World, three_nodes
+from tests.coordinator.world import SimNode, World, three_nodes
 
 STATE = TransitionState
 JOIN_STATES = (
@@ -30,13 +30,28 @@ def rows(image: Image, placement: str) -> list[object]:
     return [(r.start, r.end, sides(r)) for r in image.ring.placements[placement].rows]
 
 
+def join_with_tokens(world: World) -> None:
+    """a2 asks to join with tokens of its own: those that are chosen for it depend on the keyspaces."""
+    world.nodes["a2"] = SimNode("a2")
+    asked = Join(
+        node_id="a2",
+        cluster="demo",
+        address="http://a2",
+        dc="dc1",
+        rack="a",
+        initial_tokens=(-(1 << 61), 1 << 61),
+        host_id="host-a2",
+    )
+    assert world.apply(asked, "join-a2") is None
+
+
 def begun(operation: str, state: TransitionState, *, early: bool, fenced: bool) -> World:
     """A join or leave in a state; with a keyspace of another replication from before it, or without."""
     world = three_nodes()
     if early:
         assert world.apply(CreateKeyspace("narrow", {"dc1": 1}), "narrow") is None
     if operation == "join":
-        world.add("a2")
+        join_with_tokens(world)
     else:
         assert world.apply(Leave("c1"), "join-a2") is None
     undone = state in (STATE.LEFT_TOKEN_RING, STATE.ROLLBACK_TO_NORMAL) and not (

@@ -120,7 +120,9 @@ async def test_deletion_stops_at_its_limit_and_its_range(store: Store) -> None:
     assert await store.delete(Span("ks", 0, 5), 3) == Size(3, 15)
     assert await store.delete(Span("ks", 0, 5), 3) == Size(2, 10)
     assert await store.size() == Size(5, 25)
-    assert await store.keyspaces() == ["ks"]
+    await store.write([Row("other", 1, b"key", 1, False, b"1")])
+    assert await store.sizes() == {"ks": Size(5, 25), "other": Size(1, 4)}
+    assert await store.keyspaces() == ["ks", "other"]
 
 
 async def test_deletions_run_before_writes_that_come_after_them(store: Store) -> None:

@@ -29,7 +29,7 @@ from stele.node.wire import (
     decode_scan,
     encode,
 )
-from stele.runtime.answers.node import NodeView
+from stele.runtime.answers.node import KeyspaceSize, NodeView
 from stele.runtime.http import ErrorCode, HttpError, JsonResponse
 
 T = TypeVar("T")
@@ -58,8 +58,8 @@ class NodeHttp:
         self._coordination = coordination
         self._replica = replica
         self._store = store
-        self._size = Size(0, 0)
-        self._size_at_s = float("-inf")
+        self._sizes: dict[str, Size] = {}
+        self._sizes_at_s = float("-inf")
 
     def routes(self) -> list[Route]:
         data = "/v1/data/{keyspace}/{key:path}"
@@ -111,7 +111,7 @@ class NodeHttp:
     async def node(self, _: Request) -> Response:
         image, advertised = self._agent.image, self._advertised
         row = image.node(self._agent.node_id)
-        size = await self._current_size()
+        sizes = await self._current_sizes()
         return JsonResponse(
             NodeView(
                 node_id=self._agent.node_id,
@@ -129,8 +129,9 @@ class NodeHttp:
                 version=image.topology.version,
                 oldest_version_in_use=self._agent.oldest_version_in_use(),
                 sessions_in_use=list(self._agent.sessions_in_use()),
-                keys=size.keys,
-                bytes=size.size_bytes,
+                keys=sum(size.keys for size in sizes.values()),
+                bytes=sum(size.size_bytes for size in sizes.values()),
+                keyspaces={k: KeyspaceSize(*size) for k, size in sizes.items()},
             )
         )
 
@@ -207,13 +208,13 @@ class NodeHttp:
             return closed.message
         return "" if out is None else f"{out.message} {out.hint}"
 
-    async def _current_size(self) -> Size:
+    async def _current_sizes(self) -> dict[str, Size]:
         now_s = time.monotonic()
-        if now_s - self._size_at_s > SIZE_AGE_S:
-            self._size_at_s = now_s
-            self._size = await self._store.size()
-            metrics.keys.set(self._size.keys)
-        return self._size
+        if now_s - self._sizes_at_s > SIZE_AGE_S:
+            self._sizes_at_s = now_s
+            self._sizes = await self._store.sizes()
+            metrics.keys.set(sum(size.keys for size in self._sizes.values()))
+        return self._sizes
 
 
 async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:

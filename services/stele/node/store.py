@@ -209,10 +209,15 @@ class Store:
 
     async def size(self) -> Size:
         """Of everything: looks at every row, 1 us each."""
+        sizes = (await self.sizes()).values()
+        return Size(sum(size.keys for size in sizes), sum(size.size_bytes for size in sizes))
 
-        def work() -> Size:
-            text = "select count(*), coalesce(sum(size), 0) from cells"
-            return Size(*self._scanner.execute(text).fetchone())
+    async def sizes(self) -> dict[str, Size]:
+        """Of each keyspace that has rows here, by id: looks at every row, 1 us each."""
+
+        def work() -> dict[str, Size]:
+            text = "select keyspace, count(*), sum(size) from cells group by keyspace"
+            return {k: Size(keys, size) for k, keys, size in self._scanner.execute(text)}
 
         return await self._in_scanner(work)
 

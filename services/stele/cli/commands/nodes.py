@@ -1,51 +1,64 @@
-"""``stele nodes``: every node that ever was, and how it stands."""
+"""``stele nodes``: every node that ever was, how it stands, and what it holds of each keyspace."""
 
 from __future__ import annotations
 
+from stele.cli.client import Client
+from stele.cli.errors import CliError
 from stele.cli.optional import ask
 from stele.cli.options import Read, Where
-from stele.cli.output import console, duration, percent, print_value_as_json, styled, table
+from stele.cli.output import console, duration, percent, print_value_as_json, size, styled, table
 from stele.cli.reading import Reading
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.membership.facts import Node
+from stele.domain.names import NodeState
+from stele.domain.ring.ownership import held_tokens
+from stele.domain.ring.tokens import RING_SIZE
 from stele.domain.schema.facts import Keyspace
-from stele.runtime.answers.session_guard import NodeLiveness
-
-RING_SIZE = 1 << 64
+from stele.runtime.answers.node import NodeView
+from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 
 Held = dict[str, dict[str, int]]
-"""Placement -> node -> how many tokens of the ring it is read for."""
+"""Keyspace -> node -> how many tokens of the ring it is read for."""
+
+Stored = dict[str, NodeView]
+"""What each node says that it stores; those that did not answer are missing."""
+
+UNKNOWN = "unknown"
 
 
 def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
-    """All nodes with state, place, liveness and cleanup, and how much of each keyspace they hold."""
+    """All nodes with state, place, liveness and cleanup, and how much of each keyspace they hold.
+
+    The share is that of the ring for which a node serves reads: over all nodes it makes up the replication
+    factor. The bytes are what the node itself says that it stores; unknown if it does not answer.
+    """
     with where.client() as client:
         reading = read.of(client)
         found = reading.nodes()
-        keyspaces = reading.keyspaces()
-        held = held_tokens(reading, keyspaces)
+        keyspaces = sorted(reading.keyspaces(), key=lambda k: k.name)
+        held = _held(reading, keyspaces)
         live = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) or []
+        heard = {row.node_id: row for row in live}
+        stored = _stored(client, found, heard) if keyspaces else {}
     if read.as_json:
-        holds = {k.name: _shares(held[k.placement]) for k in keyspaces}
         print_value_as_json(
             {
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
                 "nodes": found,
-                "holds": holds,
+                "holds": {name: _shares(by_node) for name, by_node in held.items()},
+                "stored_bytes": {k.name: _bytes(k, stored) for k in keyspaces},
                 "liveness": live,
             }
         )
         return
-    heard = {row.node_id: row for row in live}
-    by_placement = {name: ", ".join(_names(keyspaces, name)) for name in held}
     columns = ("node", "state", "dc", "rack", "tokens", "up", "heard", "cleanup")
-    shares = tuple(f"holds {names}" for names in by_placement.values())
+    holds = tuple(f"holds {keyspace.name}" for keyspace in keyspaces)
     shown = table(
         f"nodes at epoch {reading.epoch}",
         *columns,
-        *shares,
+        *holds,
         "address",
-        right=("tokens", *shares),
+        right=("tokens", *holds),
     )
     for node in found:
         row = heard.get(node.node_id)
@@ -58,31 +71,51 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
             styled("" if row is None else row.liveness),
             "" if row is None else f"{duration(row.silent_for_s)} ago",
             f"since epoch {node.cleanup_since}" if node.cleanup_since else "",
-            *(percent(held[name].get(node.node_id, 0), RING_SIZE) for name in by_placement),
+            *(_cell(node, keyspace, held, stored) for keyspace in keyspaces),
             node.address,
         )
     console().print(shown)
 
 
-def held_tokens(reading: Reading, keyspaces: list[Keyspace]) -> Held:
-    """For every placement in use, what each node is read for."""
-    held: Held = {}
-    for name in sorted({keyspace.placement for keyspace in keyspaces}):
-        share = held[name] = dict[str, int]()
-        for page in reading.placement(name, 10_000):
-            for row in page.rows:
-                for node_id in row.reads:
-                    share[node_id] = share.get(node_id, 0) + tokens_in(row)
-    return held
+def _held(reading: Reading, keyspaces: list[Keyspace]) -> Held:
+    """Those of equal replication hold the same; it is asked for once."""
+    by_placement = {
+        name: held_tokens(row for page in reading.placement(name, 10_000) for row in page.rows)
+        for name in sorted({keyspace.placement for keyspace in keyspaces})
+    }
+    return {keyspace.name: by_placement[keyspace.placement] for keyspace in keyspaces}
 
 
-def tokens_in(row: RangeReplicas) -> int:
-    return (row.end - row.start) % RING_SIZE or RING_SIZE
+def _stored(client: Client, found: list[Node], heard: dict[str, NodeLiveness]) -> Stored:
+    """Asks each node that may answer; who answers in its place is not it."""
+    stored: Stored = {}
+    for node in found:
+        row = heard.get(node.node_id)
+        if node.state is NodeState.LEFT or (row is not None and row.liveness is Liveness.DOWN):
+            continue
+        try:
+            view = client.get_one(f"{node.address}/v1/node", NodeView)
+        except CliError:
+            continue
+        if (view.node_id, view.host_id) == (node.node_id, node.host_id):
+            stored[node.node_id] = view
+    return stored
+
+
+def _cell(node: Node, keyspace: Keyspace, held: Held, stored: Stored) -> str:
+    """``50.0 %, 1.2 MB``; nothing of a node that has left."""
+    if node.state is NodeState.LEFT:
+        return ""
+    size_bytes = _bytes(keyspace, stored).get(node.node_id)
+    share = percent(held[keyspace.name].get(node.node_id, 0), RING_SIZE)
+    return f"{share}, {UNKNOWN if size_bytes is None else size(size_bytes)}"
+
+
+def _bytes(keyspace: Keyspace, stored: Stored) -> dict[str, int]:
+    """Of the nodes that answered."""
+    sizes = {node_id: view.keyspaces.get(keyspace.keyspace_id) for node_id, view in stored.items()}
+    return {node_id: found.bytes if found else 0 for node_id, found in sizes.items()}
 
 
 def _shares(held: dict[str, int]) -> dict[str, float]:
     return {node_id: round(size / RING_SIZE, 6) for node_id, size in sorted(held.items())}
-
-
-def _names(keyspaces: list[Keyspace], placement: str) -> list[str]:
-    return [keyspace.name for keyspace in keyspaces if keyspace.placement == placement]

@@ -8,12 +8,13 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.text import Text
 
-from stele.cli.commands.nodes import RING_SIZE, tokens_in
 from stele.cli.errors import UsageError
 from stele.cli.options import Read, Where
 from stele.cli.output import console, joined, percent, print_value_as_json, table
 from stele.cli.reading import Reading
+from stele.domain.ring.ownership import tokens_in
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.tokens import RING_SIZE
 from stele.domain.schema.facts import Keyspace
 
 PAGE = 1000

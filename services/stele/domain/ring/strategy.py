@@ -101,10 +101,10 @@ def _walks(owners: Numbers, places: list[NodeLocation | None], rf: Mapping[str, 
         inside = np.array([place is not None and place.dc == dc for place in places])
         here = np.flatnonzero(inside[owners])
         if len(here):
-            positions = _walks_of_dc(owners[here], _racks(owners[here], places), rf[dc])
+            positions = walks_of_dc(owners[here], _racks(owners[here], places), rf[dc])
             # From the next token of the dc, as places of the whole ring.
-            around = positions[:, _next_of(here, count) % len(here)]
-            turns = (_next_of(here, count) // len(here) + around // len(here)) * count
+            around = positions[:, next_of(here, count) % len(here)]
+            turns = (next_of(here, count) // len(here) + around // len(here)) * count
             met.append(here[around % len(here)] + turns)
     if not met:
         return np.empty((count, 0), np.int32)
@@ -122,8 +122,13 @@ def _racks(owners: Numbers, places: list[NodeLocation | None]) -> Numbers:
     return by_node[owners]
 
 
-def _walks_of_dc(owners: Numbers, racks: Numbers, rf: int) -> Positions:
-    """Where the walk from each token of a dc finds its replicas: shape (replicas, tokens), ascending."""
+def walks_of_dc(owners: Numbers, racks: Numbers, rf: int) -> Positions:
+    """Where the walk from each token of a dc finds its replicas: shape (replicas, tokens), ascending.
+
+    ``owners`` are its tokens' owners in ring order, ``racks`` these owners' racks, numbered without gaps.
+    """
+    if rf == 1:
+        return np.arange(len(owners))[np.newaxis]
     nodes, rack_count = len(np.unique(owners)), int(racks.max()) + 1
     wanted = min(rf, nodes)
     found: Positions | None
@@ -142,11 +147,11 @@ def _walks_of_dc(owners: Numbers, racks: Numbers, rf: int) -> Positions:
 
 def _first_of_each(groups: Numbers, wanted: int) -> Positions:
     """The next token of each group at or after each token, the ``wanted`` nearest of them, ascending."""
-    found = [_next_of(np.flatnonzero(groups == g), len(groups), True) for g in np.unique(groups)]
+    found = [next_of(np.flatnonzero(groups == g), len(groups), True) for g in np.unique(groups)]
     return np.sort(np.array(found), axis=0)[:wanted]
 
 
-def _next_of(here: Positions, count: int, unwrapped: bool = False) -> Positions:
+def next_of(here: Positions, count: int, unwrapped: bool = False) -> Positions:
     """For each place of the ring the next of ``here``, sorted, at or after it.
 
     As an index into ``here``, which is its length where the next one is around the ring; or

@@ -3,6 +3,13 @@
 import msgspec
 
 
+class KeyspaceSize(msgspec.Struct, frozen=True):
+    """What a node stores of a keyspace, tombstones and what cleanup has yet to delete too."""
+
+    keys: int
+    bytes: int
+
+
 class NodeView(msgspec.Struct, frozen=True):
     """``GET /v1/node``. ``state`` is "unknown" while the cluster has no row of the node.
 
@@ -26,3 +33,5 @@ class NodeView(msgspec.Struct, frozen=True):
     sessions_in_use: list[str] = []
     keys: int = 0
     bytes: int = 0
+    keyspaces: dict[str, KeyspaceSize] = {}
+    """By keyspace id; those of which the node stores nothing are left out."""

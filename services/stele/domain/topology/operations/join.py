@@ -15,7 +15,6 @@ from stele.domain.names import PARTITIONER, NodeState, RequestKind, TransitionSt
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
-from stele.domain.ring.allocation import allocate_tokens
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -26,7 +25,7 @@ from stele.domain.topology.operations.base import (
     receiving_nodes,
 )
 from stele.domain.topology.operations.commands import Join, Replace
-from stele.domain.topology.operations.members import asked_tokens, check_num_tokens, check_tokens
+from stele.domain.topology.operations.members import check_num_tokens, check_tokens, choose_tokens
 from stele.domain.topology.rings import Ring
 
 
@@ -89,22 +88,12 @@ def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject
     Taken are also those that nodes chose for themselves which are still waiting.
     """
     chosen: list[Subject] = []
-    reserved = asked_tokens(image)
     for request in requests:
         node = image.membership.nodes[request.node_id]
-        location = location_of(node)
         tokens = node.initial_tokens
         if node.num_tokens and not tokens:
-            tokens = allocate_tokens(
-                ring.tokens,
-                ring.locations,
-                node.node_id,
-                location,
-                node.num_tokens,
-                f"{image.cluster_id}/{node.node_id}".encode(),
-                reserved,
-            )
-        ring = ring.with_node(node.node_id, location, tokens)
+            tokens = choose_tokens(image, ring, node, node.num_tokens)
+        ring = ring.with_node(node.node_id, location_of(node), tokens)
         chosen.append(Subject(request_id=request.request_id, node_id=node.node_id, tokens=tokens))
     return tuple(chosen)
 

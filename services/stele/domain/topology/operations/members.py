@@ -9,7 +9,10 @@ from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
 from stele.domain.requests.rows import check_no_request
+from stele.domain.ring.allocation import allocate_tokens
+from stele.domain.ring.strategy import NodeLocation
 from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.topology.rings import Ring
 
 MAX_NUM_TOKENS: Final = 1024
 
@@ -50,6 +53,21 @@ def asked_tokens(image: Image) -> set[int]:
     found = {token for node in waiting for token in node.initial_tokens}
     found.update(token for request in image.requests.unfinished() for token in request.tokens)
     return found
+
+
+def choose_tokens(image: Image, ring: Ring, node: Node, num_tokens: int) -> tuple[int, ...]:
+    """Tokens for a node that has none in ``ring``, by the replication that its dc has; always the same."""
+    replications = image.schema.replications().values()
+    return allocate_tokens(
+        ring.tokens,
+        ring.locations,
+        node.node_id,
+        NodeLocation(dc=node.dc, rack=node.rack),
+        num_tokens,
+        f"{image.cluster_id}/{node.node_id}".encode(),
+        asked_tokens(image),
+        factors={rf[node.dc] for rf in replications if node.dc in rf},
+    )
 
 
 def check_tokens(

@@ -19,7 +19,6 @@ from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
-from stele.domain.ring.allocation import allocate_tokens
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -30,7 +29,7 @@ from stele.domain.topology.operations.base import (
     receiving_nodes,
 )
 from stele.domain.topology.operations.commands import MoveNode
-from stele.domain.topology.operations.members import asked_tokens, check_tokens, normal_member
+from stele.domain.topology.operations.members import check_tokens, choose_tokens, normal_member
 from stele.domain.topology.rings import Ring, ring_now
 
 
@@ -77,16 +76,8 @@ def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject
 
 
 def _chosen(image: Image, ring: Ring, node_id: str) -> tuple[int, ...]:
-    node, others = image.membership.nodes[node_id], ring.without_node(node_id)
-    return allocate_tokens(
-        others.tokens,
-        others.locations,
-        node_id,
-        location_of(node),
-        len(node.tokens),
-        f"{image.cluster_id}/{node_id}".encode(),
-        asked_tokens(image),
-    )
+    node = image.membership.nodes[node_id]
+    return choose_tokens(image, ring.without_node(node_id), node, len(node.tokens))
 
 
 def ring_after(image: Image, ring: Ring, moving: tuple[Subject, ...]) -> Ring:
