@@ -230,10 +230,13 @@ def test_tokens_of_others_and_the_very_same_are_refused() -> None:
     move(world, "a1", 77)
     asked = world.apply(MoveNode(node_id="b1", tokens=(77,)))
     assert asked is not None and asked.code == "bad_tokens"
-    chosen = world.apply(MoveNode(node_id="c1"))
-    assert chosen is not None and chosen.code == "same_tokens", "it is alone in its rack"
     again = world.apply(MoveNode(node_id="a1", tokens=(78,)))
     assert again is not None and again.code == "request_in_progress"
+    world.run()
+    assert world.apply(MoveNode(node_id="c1"), "chosen") is None
+    world.run()
+    again = world.apply(MoveNode(node_id="c1"))
+    assert again is not None and again.code == "same_tokens", "nothing has changed since"
     world.run()
 
 

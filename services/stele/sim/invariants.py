@@ -11,6 +11,8 @@ from stele.domain.names import NodeState, RequestKind, RequestStatus
 from stele.domain.ring.ranges import Placement
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import unchanged
+from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim import ranges_in_use as in_use
 from stele.sim.violation import require
 
@@ -112,7 +114,12 @@ def check_locks(image: Image) -> None:
     """
     open_ = image.topology.open()
     moving = [t for t in open_ if t.keyspace_id and t.plans]
-    going = [t for t in open_ if any(s.tokens and not s.replaced_id for s in t.subjects)]
+    going = [
+        transition
+        for transition in open_
+        if OPERATIONS[transition.kind].ring_after is not unchanged
+        and any(s.tokens and not s.replaced_id for s in transition.subjects)
+    ]
     require(
         not (moving and going),
         "the locks of open transitions never meet",

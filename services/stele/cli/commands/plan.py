@@ -25,7 +25,6 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "alter-keyspace": keyspace.alter,
     "drop-keyspace": keyspace.drop,
     "truncate": global_requests.truncate,
-    "cleanup": global_requests.cleanup,
 }
 
 app = App(name="plan", help="What a command would do, whether it can, and how long it would take.")
