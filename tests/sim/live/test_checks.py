@@ -11,6 +11,7 @@ import pytest
 from stele.domain.commands import AnyCommand, Envelope, Leave, Outcome, SetSetting
 from stele.domain.decide import decide
 from stele.domain.messages import Ack
+from stele.domain.ring.tokens import token_of
 from stele.domain.schema.facts import CreateKeyspace
 from stele.domain.snapshot import state_hash
 from stele.log.codec import encode_epoch
@@ -19,6 +20,7 @@ from stele.sim.live.checks import LogRead, check_all
 from stele.sim.live.clients import KEYSPACE
 from stele.sim.live.history import AnyRecord, Probe, Question, StateRead, Told
 from stele.sim.live.rest import Rest
+from stele.sim.live.watchers import PROBE_KEY
 from stele.sim.violation import Violation
 from tests.domain.history import History, join, three_nodes
 
@@ -40,7 +42,9 @@ class Run:
         self.ask(Leave(node_id="nobody"))
         self.history.apply(CreateKeyspace(name=KEYSPACE, replication={"dc1": 3}))
         before_join = self.history.image.topology.version
-        self.history.apply(join(4))
+        self.history.apply(
+            msgspec.structs.replace(join(4), initial_tokens=(token_of(PROBE_KEY.encode()),))
+        )
         driver.run()
         self.read()
         self.read("barrier")
