@@ -19,7 +19,7 @@ async def run(scene: Scene) -> None:
     await kill_for_good(scene, DEAD)
     await is_down(scene, DEAD)
     leave = await scene.site.submit(Leave(LEAVING), "a new node takes over")
-    await say_why(scene, leave.request_id, until=f"held up by {DEAD}: is down")
+    await say_why(scene, leave.request_id, until=f"the cause is {DEAD}: is down")
     remove = await scene.site.submit(Remove(node_id=DEAD), "its machine is gone")
     scene.timeline.note(f"remove {DEAD} is asked for; the others stream what it had to each other")
     requests = [remove.request_id, leave.request_id]
