@@ -187,7 +187,7 @@ class RandomRun:
     def calm(self) -> None:
         """The faults end. Everything that was asked for must end too (I10)."""
         self.recover()
-        for dead in sorted({*self.world.image.membership.normal()} & self.dead):
+        for dead in sorted({*self.world.image.membership.taking_part()} & self.dead):
             self.world.apply(Exclude((dead,)))
         self.world.on_event = lambda _what, _when: None
         for node in self.world.nodes.values():

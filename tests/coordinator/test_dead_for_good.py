@@ -9,6 +9,7 @@ from stele.domain import decide
 from stele.domain.commands import (
     AnnounceNode,
     Cancel,
+    CreateKeyspace,
     EnableFeatures,
     Exclude,
     Leave,
@@ -21,7 +22,7 @@ from stele.domain.topology.rings import ring_now
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.operations import DOWN_S, with_dead
 from tests.coordinator.stories import error_of, reach, status_of
-from tests.coordinator.world import World
+from tests.coordinator.world import World, three_nodes
 
 STATE = TransitionState
 BEFORE = (STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD)
@@ -441,3 +442,48 @@ def test_cancelling_one_removal_of_two_ends_that_one() -> None:
     assert ended(world, second) is RequestStatus.FAILED
     assert "`stele remove NODE b1`" in error_of(world, second)
     serve_ring(world)
+
+
+def test_two_requests_together_do_not_declare_everybody_dead() -> None:
+    """Each leaves somebody who has data; both do not. Nodes without tokens have none."""
+    world = three_nodes(2)
+    world.add("z1 z2", num_tokens=0)
+    world.run()
+    for name in ("a1", "b1", "c1"):
+        world.nodes[name].alive = False
+    world.pass_s(DOWN_S)
+    assert world.apply(Exclude(("a1",)), "first") is None
+    assert world.apply(Exclude(("b1", "c1")), "second") is None
+    assert ended(world, "first") is RequestStatus.DONE
+    assert ended(world, "second") is RequestStatus.FAILED
+    assert world.image.membership.excluded() == {"a1"}
+
+
+def test_a_removal_does_not_ignore_everybody_who_has_data() -> None:
+    world = three_nodes(2)
+    world.add("z1 z2", num_tokens=0)
+    world.run()
+    for name in ("a1", "b1", "c1", "z1"):
+        world.nodes[name].alive = False
+    world.pass_s(DOWN_S)
+    assert (
+        ended(world, remove(world, "z1", ignore_nodes=("a1", "b1", "c1"))) is RequestStatus.FAILED
+    )
+    assert "No node with tokens" in error_of(world, "remove-z1")
+    assert not world.image.membership.excluded()
+
+
+def test_no_keyspace_is_made_on_nodes_that_are_declared_dead() -> None:
+    """It would have ranges that nobody could write, and keep the node from being removed."""
+    world = three_nodes(2)
+    world.nodes["c1"].alive = False
+    world.pass_s(DOWN_S)
+    assert world.apply(Exclude(("c1",)), "exclude") is None
+    assert ended(world, "exclude") is RequestStatus.DONE
+    refused = world.apply(CreateKeyspace("fresh", {"dc1": 1}))
+    assert refused is not None and (refused.code, refused.details) == (
+        "dead_replicas",
+        {"dead": "c1"},
+    )
+    assert ended(world, remove(world, "c1")) is RequestStatus.DONE
+    assert world.apply(CreateKeyspace("fresh", {"dc1": 1})) is None

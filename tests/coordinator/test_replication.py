@@ -13,7 +13,9 @@ from stele.domain.commands import (
 )
 from stele.domain.fencing import VersionTracker, check_token
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
+from stele.domain.ring.transition import stream_sources
 from stele.domain.schema.facts import Keyspace, placement_name
+from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.rings import ring_now
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.stories import error_of, reach, status_of
@@ -141,14 +143,20 @@ def test_each_who_is_left_is_ordered_to_stream_when_replicas_go() -> None:
         assert session in {order.session for order in world.orders(name)}
 
 
-def test_of_two_replicas_the_one_that_is_left_has_everything() -> None:
+def test_of_two_replicas_the_one_that_is_left_has_everything_and_must_be_there() -> None:
     world = three_nodes(rf=2)
-    for node in world.nodes.values():
-        node.orders.clear()
     assert alter(world, dc1=1) is None
+    reach(world, "alter-library", STATE.WRITE_BOTH_READ_OLD)
+    transition = world.transition("alter-library")
+    assert [*world.nodes] == OPERATIONS[transition.kind].receivers(transition)
+    assert not any(
+        stream_sources(row, node_id)[1]
+        for plan in transition.plans.values()
+        for row in plan.rows
+        for node_id in row.receiving()
+    )
     world.run()
     assert status_of(world, "alter-library") is RequestStatus.DONE
-    assert not any(world.orders(name) for name in world.nodes)
     assert all(world.orders(name, OrderKind.CLEANUP) for name in world.nodes)
 
 
@@ -299,3 +307,48 @@ def test_one_request_about_a_keyspace_at_a_time() -> None:
     assert world.apply(DropKeyspace("other"), "drop") is None
     refused = world.apply(KeyspaceRfChange("other", {"dc1": 2}))
     assert refused is not None and refused.code == "request_in_progress"
+
+
+def test_an_excluded_node_is_never_left_alone_with_the_data() -> None:
+    world = three_nodes(rf=2)
+    world.nodes["c1"].alive = False
+    world.pass_s(10)
+    assert world.apply(Exclude(("c1",)), "exclude") is None
+    world.run()
+    assert alter(world, dc1=1) is None
+    world.run()
+    assert status_of(world, "alter-library") is RequestStatus.FAILED
+    assert "c1" in error_of(world, "alter-library")
+    is_placed(world, {"dc1": 2})
+
+
+def test_a_node_that_dies_meanwhile_is_not_left_alone_with_the_data() -> None:
+    world = changed(2, 1, STATE.WRITE_BOTH_READ_OLD)
+    world.nodes["c1"].alive = False
+    world.pass_s(10)
+    assert world.apply(Exclude(("c1",)), "exclude") is None
+    for node in world.nodes.values():
+        node.mute = False
+    world.run()
+    assert status_of(world, "alter-library") is RequestStatus.FAILED
+    is_placed(world, {"dc1": 2})
+
+
+def test_changes_that_follow_one_another_do_not_keep_a_node_waiting() -> None:
+    world = three_nodes(rf=1)
+    assert world.apply(CreateKeyspace("twin", {"dc1": 1})) is None
+    for node in world.nodes.values():
+        node.mute = True
+    assert alter(world, dc1=2) is None
+    reach(world, "alter-library", STATE.WRITE_BOTH_READ_OLD)
+    world.add("d1")
+    world.pass_s(2)
+    assert alter(world, "twin", dc1=2) is None
+    for node in world.nodes.values():
+        node.mute = False
+    world.run()
+    started = {
+        name: world.image.requests.requests[name].started_epoch
+        for name in ("join-d1", "alter-twin")
+    }
+    assert started["join-d1"] < started["alter-twin"]

@@ -15,6 +15,7 @@ from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.commands import ExcludeDead
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.exclude import check_somebody_stays
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import plan_group
 from stele.runtime.answers.coordinator import WaitKind
@@ -36,6 +37,12 @@ def exclude(desk: Desk) -> None:
     for request in desk.seen.image.requests.pending():
         declared = not_excluded(desk, request)
         goes_on = not OPERATIONS[request.kind].excludes_only
+        refusal = None
+        if declared and not request.replaced_id:
+            refusal = check_somebody_stays(desk.seen.image, {*declared})
+        if refusal is not None:
+            reject(desk, (request.request_id,), refusal)
+            continue
         if declared:
             ready = _are_down(desk, request, declared) and (
                 not goes_on or _can_be_planned(desk, request)

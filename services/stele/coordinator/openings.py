@@ -3,6 +3,8 @@
 What has no room queues, and what would conflict with it queues behind it, so nobody is overtaken for ever.
 """
 
+import msgspec
+
 from stele.coordinator.desk import Desk
 from stele.coordinator.exclusions import not_excluded, reject_unplanned
 from stele.coordinator.knowledge import Patience
@@ -12,14 +14,26 @@ from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.planning import Locks, locks, locks_meet, plan_group
+from stele.domain.topology.planning import Locks, locks, locks_meet, needs, plan_group
 from stele.runtime.answers.coordinator import WaitKind
+
+
+class _Queued(msgspec.Struct, frozen=True):
+    """A group that comes before others: what it locks, and what must be free for it."""
+
+    request_id: str
+    locks: Locks
+    needs: Locks
+
+    def meets(self, mine: Locks, want: Locks) -> bool:
+        """Whoever has ``mine`` to itself, and needs ``want`` to be free, cannot be open beside it."""
+        return locks_meet(want, self.locks) or locks_meet(mine, self.needs)
 
 
 def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
     """Groups of request ids to open with the next Advance."""
     chosen: list[tuple[str, ...]] = []
-    earlier: list[tuple[str, Locks]] = []
+    earlier: list[_Queued] = []
     groups = _groups(desk)
     for group in groups:
         if _startable(desk, group):
@@ -115,9 +129,7 @@ def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
     return sorted({node_id for nodes in short for node_id in nodes})
 
 
-def _with_room(
-    desk: Desk, group: list[Request], earlier: list[tuple[str, Locks]]
-) -> list[tuple[str, ...]]:
+def _with_room(desk: Desk, group: list[Request], earlier: list[_Queued]) -> list[tuple[str, ...]]:
     """The group's ids when it has room beside what is open and every ``earlier`` group, chosen now or waiting;
     it is the next of these. Requests that cannot be planned together are looked at one by one.
     """
@@ -125,8 +137,9 @@ def _with_room(
     ids = tuple(request.request_id for request in group)
     if planned.transition is not None:
         mine = locks(planned.transition)
-        meets = next((other for other, theirs in earlier if locks_meet(mine, theirs)), "")
-        earlier.append((ids[0], mine))
+        want = needs(desk.seen.image, planned.transition)
+        meets = next((other.request_id for other in earlier if other.meets(mine, want)), "")
+        earlier.append(_Queued(ids[0], mine, want))
         if planned.refusal is None and not meets:
             return [ids]
         _say_why(desk, ids, planned.refusal, meets)

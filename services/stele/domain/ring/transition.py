@@ -63,10 +63,10 @@ class TransitionRow(msgspec.Struct, frozen=True):
         """The nodes that must be given what was acknowledged before reads move.
 
         Those that gain the range; and where fewer replicas are left, all of these, since one that stays may
-        lack what a quorum of the larger set acknowledged. Of two replicas each has all that was.
+        lack what a quorum of the larger set acknowledged. Of two replicas each has all that was, so there is
+        nothing to stream; but the one that stays must say that it is there before the other's copy goes.
         """
-        may_lack = len(self.new) < len(self.old) and blocking(len(self.old)) > 1
-        return [*self.new] if may_lack else self.coming()
+        return [*self.new] if len(self.new) < len(self.old) else self.coming()
 
 
 class TransitionPlan(msgspec.Struct, frozen=True):
@@ -203,8 +203,11 @@ def stream_sources(
         partner = leaving[coming.index(receiving)]
         if partner not in unavailable:
             return (partner,), 1
+    needed = blocking(len(row.old)) - (receiving in row.old)
+    if not needed:
+        return (), 0
     sources = tuple(node for node in row.old if node != receiving and node not in unavailable)
-    return sources, blocking(len(row.old)) - (receiving in row.old)
+    return sources, needed
 
 
 def lacks_sources(row: TransitionRow, dead: Set[str]) -> bool:

@@ -3,6 +3,8 @@
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
+from stele.domain.ring.quorum import blocks
+from stele.domain.ring.ranges import Placement
 from stele.domain.schema.facts import (
     CreateKeyspace,
     Keyspace,
@@ -11,6 +13,7 @@ from stele.domain.schema.facts import (
 )
 from stele.domain.schema.replication import check_replication
 from stele.domain.topology.planning import new_placement
+from stele.domain.topology.rings import ring_now
 
 
 def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
@@ -34,7 +37,13 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
             placement=placement,
         )
     )
-    if placement in image.ring.placements:
+    there = image.ring.placements.get(placement)
+    refused = _check_can_be_written(
+        image, ring_now(image).placement(replication) if there is None else there
+    )
+    if refused is not None:
+        return refused
+    if there is not None:
         return (keyspace,)
     facts = new_placement(image, placement, replication)
     return facts if isinstance(facts, Rejection) else (keyspace, *facts)
@@ -54,4 +63,20 @@ def _check_name_is_free(image: Image, name: str) -> Rejection | None:
         "keyspace_exists",
         f"Keyspace '{name}' exists already.",
         "Use it, drop it first, or choose another name.",
+    )
+
+
+def _check_can_be_written(image: Image, placement: Placement) -> Rejection | None:
+    """Every range has a quorum of nodes that are not declared dead."""
+    excluded = image.membership.excluded()
+    rows = placement.rows if excluded else ()
+    dead = {n for row in rows if blocks(excluded, {*row.reads}) for n in row.reads} & excluded
+    if not dead:
+        return None
+    names = ", ".join(sorted(dead))
+    return Rejection(
+        "dead_replicas",
+        f"Some of its ranges could not be written: {names} would have them, and is declared dead.",
+        f"Remove or replace {names} first.",
+        {"dead": names},
     )

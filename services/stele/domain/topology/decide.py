@@ -28,6 +28,7 @@ from stele.domain.topology.facts import (
     VersionsChanged,
 )
 from stele.domain.topology.guards import check_fenced, check_term, overtaken
+from stele.domain.topology.operations.exclude import check_somebody_stays
 from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers
 from stele.domain.topology.pieces import opening
 from stele.domain.topology.planning import plan_group
@@ -124,6 +125,10 @@ def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
     goes_on = not OPERATIONS[request.kind].excludes_only
     if request.status is not RequestStatus.PENDING or (goes_on and not dead):
         return overtaken(image, f"Request {request.request_id} has nobody to exclude any more.")
+    if dead and not request.replaced_id:
+        refused = check_somebody_stays(image, {node.node_id for node in dead})
+        if refused is not None:
+            return refused
     excluded = tuple(NodeChanged(replace(n, excluded_since=context.epoch)) for n in dead)
     if goes_on:
         return excluded

@@ -3,6 +3,7 @@
 It is done by the epoch that excludes them.
 """
 
+from collections.abc import Set
 from typing import Final
 
 from stele.domain.base import Rejection
@@ -35,13 +36,21 @@ def exclude(context: Context, command: Exclude) -> Decision:
             "All of these nodes are excluded already." if command.node_ids else "No node is named.",
             "`stele nodes` shows who is excluded.",
         )
-    if not _will_be_there(image) - asked:
-        return Rejection(
-            "last_node",
-            "No node with tokens would be left.",
-            "Start one of them: a cluster without a node that has its data is lost.",
-        )
+    refused = check_somebody_stays(image, asked)
+    if refused is not None:
+        return refused
     return (new_request(context, RequestKind.EXCLUDE, dead_nodes=tuple(sorted(asked))),)
+
+
+def check_somebody_stays(image: Image, dead: Set[str]) -> Rejection | None:
+    """Somebody has data who is not among these. Asked again before they are excluded: others may be by then."""
+    if _will_be_there(image) - dead:
+        return None
+    return Rejection(
+        "last_node",
+        "No node with tokens would be left.",
+        "Start one of them: a cluster without a node that has its data is lost.",
+    )
 
 
 def _will_be_there(image: Image) -> set[str]:
