@@ -16,6 +16,7 @@ class Expected:
 
 KILLED = "another container was killed by the test"
 EXPECTED: tuple[Expected, ...] = (
+    Expected(".*node.*", r"this node serves no data any more", "the test had it leave"),
     Expected(".*", r"\|FAIL\|.*(Connect to|Disconnected|Failed to resolve|Connection)", KILLED),
     Expected(
         ".*",

@@ -26,13 +26,13 @@ ON_ONE_STACK = (
     "docs/operations/plan.md",
     "docs/services/node.md",
     "docs/services/metadata_log_http.md",
-    "docs/operations/replication.md",
     "docs/operations/global_requests.md",
     "docs/operations/dead_nodes.md",
-    "docs/operations/join.md",
     "docs/operations/move.md",
     "docs/operations/rebuild.md",
     "docs/operations/zero_token_nodes.md",
+    "docs/operations/replication.md",
+    "docs/operations/join.md",
 )
 """Pages that are read one after another: the first one starts the cluster that they all speak of."""
 ON_ANOTHER = ("docs/operations/decommission.md", "docs/operations/drop_keyspace.md")
@@ -87,7 +87,7 @@ def test_every_command_that_is_not_run_is_on_a_page() -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("on_one_stack", [ON_ONE_STACK, ON_ANOTHER], ids=["cli", "decommission"])
 def test_the_commands_of_the_pages_do_what_they_show(
     on_one_stack: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -105,6 +105,7 @@ async def test_what_a_plan_of_a_join_says_is_what_happens_and_it_writes_nothing(
     after = {name: share.after for name, share in placement.nodes.items()}
     assert after == pytest.approx(held(three.image))
     (stream,) = found.streams
+    await three.nodes["n4"].until("/v1/node", lambda n: n["bytes"], "its bytes to be counted")
     received = (await three.nodes["n4"].get("/v1/node"))["bytes"]
     assert stream.size_bytes == pytest.approx(received, rel=0.4)
 
