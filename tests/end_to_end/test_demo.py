@@ -79,7 +79,7 @@ def test_the_timeline_names_the_steps_and_the_faults(run: tuple[Path, str, Repor
         "kill -9 coordinator",
         "kill -9 metadata-log",
         "kill -9 n3, and nobody starts it again",
-        "held up by n2: is down",
+        "the cause is n2: is down",
         "write_both_read_old",
         "write_both_read_new",
         "checks held",
