@@ -8,7 +8,7 @@ from stele.cli.explain import explain, waiting_line
 from stele.coordinator.knowledge import Observed
 from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.steps import next_steps
-from stele.domain.commands import Cancel, DropKeyspace, Exclude, Leave, Remove
+from stele.domain.commands import Cancel, DropKeyspace, Exclude, Leave, Rebuild, Remove
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.reports import ReportTable
 from stele.runtime.answers.coordinator import Progress, WaitKind
@@ -209,6 +209,19 @@ def test_a_receiver_whose_source_hangs_is_not_the_cause() -> None:
     assert line.endswith("(STELE_SILENCE_S is 60 s), then it is undone")
     assert any("a2 stream running, 40 B of 100 B, no progress for " in text for text in moved)
     assert f"start {source}" in advice and "undo it: `stele cancel join-a2`" in advice
+
+
+def test_a_rebuild_whose_source_hangs_names_it() -> None:
+    world = three_nodes(rf=3)
+    world.nodes["b1"].mute = True
+    assert world.apply(Rebuild(node_id="b1"), "rebuild") is None
+    world.until(lambda: world.orders("b1"), "the order")
+    world.pass_s(2)
+    running(world, "b1", 40)
+    world.nodes["a1"].alive = False
+    world.pass_s(8)
+    line, *_ = told(world, "rebuild")
+    assert "stream by b1; the cause is a1: is down, and gives b1 no data" in line
 
 
 def test_a_stream_that_gets_on_has_no_cause() -> None:

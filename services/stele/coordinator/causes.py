@@ -6,11 +6,12 @@ import msgspec
 
 from stele.coordinator.knowledge import Limits, Observed, Wait
 from stele.domain.acks import Blocker
+from stele.domain.image import Image
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.reports import ReceivedReport
-from stele.domain.ring.transition import stream_sources
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import declared_dead
+from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import WaitKind
 
 ON_NODES = (WaitKind.MEMBERS, WaitKind.LIVES, WaitKind.RECEIVERS, WaitKind.APPLIED, WaitKind.FENCED)
@@ -77,20 +78,23 @@ def _sources(
     down = {node_id: s for node_id, s in silent_s.items() if s > limits.down_after_s}
     waiting = {b.node_id for b in stalled if b.node_id not in down}
     for source in sorted(down, key=lambda node_id: -down[node_id]):
-        served = sorted(_served_by(source, transition, waiting, excluded))
+        served = sorted(_served_by(source, seen.image, transition, waiting, excluded))
         if served:
             yield Blocker(source, f"is down, and gives {', '.join(served)} no data", down[source])
 
 
 def _served_by(
-    source: str, transition: Transition, waiting: set[str], excluded: frozenset[str]
+    source: str, image: Image, transition: Transition, waiting: set[str], excluded: frozenset[str]
 ) -> set[str]:
     """Who of those that wait must get ranges from this source, or may."""
+    sources = OPERATIONS[transition.kind].sources
+    rows = [row for plan in transition.plans.values() for row in plan.rows if source in row.old]
+    asked = {
+        node_id: (sources(image, transition, row, node_id, excluded) for row in rows)
+        for node_id in waiting
+    }
     return {
         node_id
-        for plan in transition.plans.values()
-        for row in plan.rows
-        if source in row.old
-        for node_id in row.coming()
-        if node_id in waiting and source in stream_sources(row, node_id, excluded)[0]
+        for node_id, found in asked.items()
+        if any(each is not None and source in each[0] for each in found)
     }
