@@ -10,7 +10,9 @@ from stele.domain.acks import Blocker
 from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.requests.facts import Request
 from stele.domain.requests.ids import uuid8
+from stele.domain.topology.planning import Planned, plan_group
 from stele.runtime.answers.coordinator import WaitKind
 
 replace = msgspec.structs.replace
@@ -26,6 +28,7 @@ class Desk:
         self.commands: list[Envelope] = []
         self.orders: list[Order] = []
         self.waits: list[Wait] = []
+        self._planned: dict[tuple[str, ...], Planned] = {}
 
     def steps(self) -> Steps:
         """What was said, each wait with since when it has been there."""
@@ -99,6 +102,13 @@ class Desk:
         digest = blake2b(image.state_id + unique, digest_size=16).digest()
         state_ms = int.from_bytes(image.state_id[:6], "big")
         return uuid8(min(state_ms, self.seen.wall_ms), digest)
+
+    def planned(self, requests: list[Request]) -> Planned:
+        """``plan_group`` of these on what is seen: a plan costs much, and is asked for more than once."""
+        ids = tuple(request.request_id for request in requests)
+        if ids not in self._planned:
+            self._planned[ids] = plan_group(self.seen.image, requests)
+        return self._planned[ids]
 
     def is_up(self, node_id: str) -> bool:
         return self.silent_for_s(node_id) <= self.limits.down_after_s

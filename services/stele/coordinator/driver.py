@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
-from immutables import Map
 
 from stele.coordinator import metrics
+from stele.coordinator.desk import Desk
 from stele.coordinator.election import Election
-from stele.coordinator.knowledge import Memory, Observed, Steps, Wait
+from stele.coordinator.knowledge import Memory, Observed, Steps
 from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps
@@ -35,7 +35,7 @@ from stele.log.codec import (
     encode_order,
 )
 from stele.log.flows import FlowReader, FlowWriter, flow_topic
-from stele.runtime.answers.coordinator import Progress
+from stele.runtime.answers.coordinator import Progress, WaitKind
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
@@ -239,11 +239,11 @@ class Driver:
 
     def _idle(self, why: str) -> Steps:
         """Waits of a coordinator that does not act, each since it was first met."""
-        wait = Wait((), why)
-        since_s = self.memory.met.get(wait.key(), time.monotonic())
-        self.memory = msgspec.structs.replace(self.memory, met=Map({wait.key(): since_s}))
-        wait = msgspec.structs.replace(wait, since_s=since_s)
-        return Steps(self.memory, waits=(wait,))
+        desk = Desk(self.memory, self.seen(), self.limits)
+        desk.wait(WaitKind.STANDBY, why)
+        steps = desk.steps()
+        self.memory = steps.memory
+        return steps
 
     def _forget_old_commands(self) -> None:
         """Only the present round's commands are asked about again."""

@@ -15,9 +15,8 @@ from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.commands import ExcludeDead
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.operations.exclude import check_somebody_stays
+from stele.domain.topology.operations.exclude import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.planning import plan_group
 from stele.runtime.answers.coordinator import WaitKind
 
 AWAY_S: Final = 2.0
@@ -35,23 +34,20 @@ def exclude(desk: Desk) -> None:
         _listen_anew(desk)
     desk.remember(looked_at_s=desk.seen.now_s)
     for request in desk.seen.image.requests.pending():
-        declared = not_excluded(desk, request)
-        goes_on = not OPERATIONS[request.kind].excludes_only
-        refusal = None
-        if declared and not request.replaced_id:
-            refusal = check_somebody_stays(desk.seen.image, {*declared})
+        declared, ids = not_excluded(desk, request), (request.request_id,)
+        refusal = check_exclusion(desk.seen.image, request, {*declared})
         if refusal is not None:
-            reject(desk, (request.request_id,), refusal)
-            continue
-        if declared:
-            ready = _are_down(desk, request, declared) and (
-                not goes_on or _can_be_planned(desk, request)
-            )
-        else:
-            ready = not goes_on
-        if ready:
-            ids = (request.request_id,)
+            reject(desk, ids, refusal)
+        elif _is_ready(desk, request, declared):
             desk.submit(ExcludeDead(desk.seen.term, request.request_id), ids)
+
+
+def _is_ready(desk: Desk, request: Request, declared: list[str]) -> bool:
+    """Its nodes are down and it can do what it is for; or that was to exclude them, which is done."""
+    excludes_only = OPERATIONS[request.kind].excludes_only
+    if not declared:
+        return excludes_only
+    return _are_down(desk, request, declared) and (excludes_only or _can_be_planned(desk, request))
 
 
 def _listen_anew(desk: Desk) -> None:
@@ -159,10 +155,10 @@ def _can_be_planned(desk: Desk, request: Request) -> bool:
     """With all that may go together with it; or by itself, when nobody of these is down."""
     image = desk.seen.image
     company = [r for r in image.requests.pending() if r.kind is request.kind]
-    planned = plan_group(image, company[: desk.limits.group])
+    planned = desk.planned(company[: desk.limits.group])
     others = [n for r in company if r is not request for n in r.dead_nodes]
     if planned.transition is None and not desk.down(others):
-        planned = plan_group(image, [request])
+        planned = desk.planned([request])
     if planned.transition is None and planned.refusal is not None:
         reject_unplanned(desk, request, planned.refusal)
     return planned.transition is not None

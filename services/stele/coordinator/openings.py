@@ -14,7 +14,7 @@ from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.planning import Locks, locks, locks_meet, needs, plan_group
+from stele.domain.topology.planning import Locks, locks, locks_meet, needs
 from stele.runtime.answers.coordinator import WaitKind
 
 
@@ -120,7 +120,7 @@ def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
     """Nodes that are down and without which its barrier could not be passed: it would hold up everybody."""
     image = desk.seen.image
     down = {b.node_id for b in desk.down([*image.membership.taking_part()])} - declared_dead(group)
-    planned = plan_group(image, group).transition if down else None
+    planned = desk.planned(group).transition if down else None
     if planned is None:
         return []
     touched = OPERATIONS[planned.kind].touched(image, planned)
@@ -133,7 +133,7 @@ def _with_room(desk: Desk, group: list[Request], earlier: list[_Queued]) -> list
     """The group's ids when it has room beside what is open and every ``earlier`` group, chosen now or waiting;
     it is the next of these. Requests that cannot be planned together are looked at one by one.
     """
-    planned = plan_group(desk.seen.image, group)
+    planned = desk.planned(group)
     ids = tuple(request.request_id for request in group)
     if planned.transition is not None:
         mine = locks(planned.transition)

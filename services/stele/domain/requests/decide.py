@@ -10,7 +10,7 @@ from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.requests.commands import Cancel, RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import ended
-from stele.domain.topology.guards import check_term
+from stele.domain.topology.guards import request_in_term
 from stele.domain.topology.marks import mark
 from stele.domain.topology.operations.table import OPERATIONS
 
@@ -41,10 +41,10 @@ def cancel(context: Context, command: Cancel) -> Decision:
 
 def reject_request(context: Context, command: RejectRequest) -> Decision:
     """A pending request that cannot be carried out ends with the reason; it never waits for ever."""
-    request = context.image.request(command.target)
-    if request is None:
-        return unknown_request(command.target)
-    refused = check_term(context.image, command.term) or _check_pending(request)
+    request = request_in_term(context.image, command.term, command.target)
+    if isinstance(request, Rejection):
+        return request
+    refused = _check_pending(request)
     if refused is not None:
         return refused
     return end_untouched(context, request, RequestStatus.FAILED, command.why)

@@ -1,7 +1,7 @@
 """The coordinator's commands: rounds, fences and marks, each guarded by its term."""
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, unknown_node, unknown_request
+from stele.domain.context import Context, Decision, unknown_node
 from stele.domain.features.facts import FeaturesEnabled
 from stele.domain.features.support import check_supported
 from stele.domain.membership.facts import NodeChanged
@@ -27,8 +27,8 @@ from stele.domain.topology.facts import (
     Versions,
     VersionsChanged,
 )
-from stele.domain.topology.guards import check_fenced, check_term, overtaken
-from stele.domain.topology.operations.exclude import check_somebody_stays
+from stele.domain.topology.guards import check_fenced, check_term, overtaken, request_in_term
+from stele.domain.topology.operations.exclude import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers
 from stele.domain.topology.pieces import opening
 from stele.domain.topology.planning import plan_group
@@ -114,21 +114,17 @@ def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
     waits until its nodes know of it (``acks.barrier``), and so refuse the excluded ones.
     """
     image = context.image
-    request = image.request(command.target)
-    if request is None:
-        return unknown_request(command.target)
-    refused = check_term(image, command.term)
-    if refused is not None:
-        return refused
+    request = request_in_term(image, command.term, command.target)
+    if isinstance(request, Rejection):
+        return request
     nodes = [image.membership.nodes[node_id] for node_id in request.dead_nodes]
     dead = [n for n in nodes if n.state is not NodeState.LEFT and not n.excluded]
     goes_on = not OPERATIONS[request.kind].excludes_only
     if request.status is not RequestStatus.PENDING or (goes_on and not dead):
         return overtaken(image, f"Request {request.request_id} has nobody to exclude any more.")
-    if dead and not request.replaced_id:
-        refused = check_somebody_stays(image, {node.node_id for node in dead})
-        if refused is not None:
-            return refused
+    refused = check_exclusion(image, request, {node.node_id for node in dead})
+    if refused is not None:
+        return refused
     excluded = tuple(NodeChanged(replace(n, excluded_since=context.epoch)) for n in dead)
     if goes_on:
         return excluded
@@ -138,12 +134,9 @@ def exclude_dead(context: Context, command: ExcludeDead) -> Decision:
 def serve_request(context: Context, command: ServeRequest) -> Decision:
     """The next step of a request that needs no transition, when nothing is missing for it."""
     image = context.image
-    request = image.request(command.target)
-    if request is None:
-        return unknown_request(command.target)
-    refused = check_term(image, command.term)
-    if refused is not None:
-        return refused
+    request = request_in_term(image, command.term, command.target)
+    if isinstance(request, Rejection):
+        return request
     served = OPERATIONS[request.kind].served
     if served is None or request.status not in UNFINISHED or request.status != command.status:
         return overtaken(image, f"Request {request.request_id} is {request.status}.")
@@ -175,12 +168,9 @@ def finish_cleanup(context: Context, command: FinishCleanup) -> Decision:
 def finish_enabling(context: Context, command: FinishEnabling) -> Decision:
     """Enable what the request asks for, if all support it still; else it ends with who does not."""
     image = context.image
-    request = image.request(command.target)
-    if request is None:
-        return unknown_request(command.target)
-    refused = check_term(image, command.term)
-    if refused is not None:
-        return refused
+    request = request_in_term(image, command.term, command.target)
+    if isinstance(request, Rejection):
+        return request
     if request.status is not RequestStatus.PENDING or not request.features:
         return overtaken(image, f"Request {request.request_id} has nothing to enable any more.")
     lacking = check_supported(image, request.features)

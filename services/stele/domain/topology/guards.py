@@ -1,7 +1,9 @@
 """Refusals that every command of the coordinator may meet."""
 
 from stele.domain.base import Rejection
+from stele.domain.context import unknown_request
 from stele.domain.image import Image
+from stele.domain.requests.facts import Request
 
 
 def check_term(image: Image, term: int) -> Rejection | None:
@@ -14,6 +16,14 @@ def check_term(image: Image, term: int) -> Rejection | None:
         "A coordinator that reads this has been replaced and must stop.",
         {"term": str(current.term), "holder": current.holder},
     )
+
+
+def request_in_term(image: Image, term: int, target: str) -> Request | Rejection:
+    """The request that the coordinator of a term takes a step of."""
+    request = image.request(target)
+    if request is None:
+        return unknown_request(target)
+    return check_term(image, term) or request
 
 
 def check_fenced(image: Image) -> Rejection | None:

@@ -14,8 +14,9 @@ from stele.domain.context import Context, node_has_left, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
-from stele.domain.names import NodeState, OrderKind, RequestKind, TransitionState
+from stele.domain.names import NodeState, OrderKind, RequestKind, RequestStatus, TransitionState
 from stele.domain.requests.facts import Request
+from stele.domain.requests.rows import ended
 from stele.domain.ring.ranges import Placement
 from stele.domain.ring.strategy import NodeLocation
 from stele.domain.ring.transition import (
@@ -102,6 +103,11 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     step: Callable[[Context, Request], tuple[AnyFact, ...]]
 
 
+def done(context: Context, request: Request) -> tuple[AnyFact, ...]:
+    """The last step of a served request."""
+    return ended(context, context.image, request, RequestStatus.DONE, "")
+
+
 class OwnPlacement(msgspec.Struct, frozen=True):
     """The placement that a keyspace has for itself while its replication changes: its name, as which other
     placement it begins, and the replications before and after.
@@ -111,6 +117,18 @@ class OwnPlacement(msgspec.Struct, frozen=True):
     begins_as: str
     before: dict[str, int]
     after: dict[str, int]
+
+
+def unchanged(image: Image, ring: Ring, subjects: tuple[Subject, ...]) -> Ring:
+    return ring
+
+
+def no_subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
+    return ()
+
+
+def no_receivers(transition: Transition) -> list[str]:
+    return []
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,9 +141,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Decides that command: queues the request, or refuses."""
     priority: int
     """Lower is served first (seed 000: replace, join, remove, leave, rebuild; then the global requests)."""
-    first: TransitionState | None
+    first: TransitionState | None = None
     """None for what needs no transition: it is served, all are asked, or its nodes are excluded."""
-    states: Mapping[TransitionState, State]
+    states: Mapping[TransitionState, State] = msgspec.field(default_factory=dict)
     served: Served | None = None
     asks_all: bool = False
     """It needs no transition, but an acknowledgement of its epoch by every member."""
@@ -137,9 +155,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """State of a blamed node once it has been undone."""
     rejected: NodeState | None = None
     """State of the node of a request that ended while it was pending; None leaves it."""
-    subjects: Callable[[Image, Ring, list[Request]], tuple[Subject, ...]]
+    subjects: Callable[[Image, Ring, list[Request]], tuple[Subject, ...]] = no_subjects
     """The nodes with the tokens that they get or had, given the ring after all that is open."""
-    ring_after: Callable[[Image, Ring, tuple[Subject, ...]], Ring]
+    ring_after: Callable[[Image, Ring, tuple[Subject, ...]], Ring] = unchanged
     """The ring once it is done."""
     plans: Callable[[Image, list[Request]], dict[str, TransitionPlan] | Rejection] | None = None
     """Its plans by placement, where they are not the way to ``ring_after``."""
@@ -147,7 +165,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes without which it does not start, sorted (seed 000: all that are not ignored)."""
     subjects_work: bool = True
     """Whether its nodes are alive: it is undone when they are not, and those that are go together."""
-    receivers: Callable[[Transition], list[str]]
+    receivers: Callable[[Transition], list[str]] = no_receivers
     """Nodes that must stream, sorted."""
     sources: Callable[[Image, Transition, TransitionRow, str, Set[str]], Sources | None] = (
         sources_of_gained
@@ -176,20 +194,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.states or self.served or self.asks_all)
 
 
-def unchanged(image: Image, ring: Ring, subjects: tuple[Subject, ...]) -> Ring:
-    return ring
-
-
 def location_of(node: Node) -> NodeLocation:
     return NodeLocation(dc=node.dc, rack=node.rack)
-
-
-def no_subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
-    return ()
-
-
-def no_receivers(transition: Transition) -> list[str]:
-    return []
 
 
 def replicas_of_keyspace(image: Image, transition: Transition) -> Iterable[frozenset[str]]:

@@ -23,15 +23,12 @@ from stele.domain.topology.operations.base import (
     Missing,
     Operation,
     Served,
+    done,
     fence_missing,
-    no_receivers,
     no_sets,
-    no_subjects,
     nobody,
-    unchanged,
 )
 from stele.domain.topology.operations.commands import Cleanup
-from stele.domain.topology.operations.noop_request import done
 
 replace = msgspec.structs.replace
 
@@ -107,12 +104,7 @@ CLEANUP: Final = Operation(
     command=Cleanup,
     ask=cleanup,
     priority=GLOBAL_PRIORITY,
-    first=None,
-    states={},
     served=Served(missing=missing, step=step),
-    subjects=no_subjects,
-    ring_after=unchanged,
     needed=nobody,
-    receivers=no_receivers,
     touched=no_sets,
 )

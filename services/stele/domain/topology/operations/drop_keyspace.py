@@ -21,11 +21,8 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
     State,
-    no_receivers,
-    no_subjects,
     nobody,
     replicas_of_keyspace,
-    unchanged,
 )
 from stele.domain.topology.operations.commands import DropKeyspace
 from stele.domain.topology.operations.keyspaces import free_keyspace, left_placement
@@ -63,10 +60,7 @@ DROP_KEYSPACE: Final = Operation(
     priority=0,
     first=TransitionState.DROP_KEYSPACE,
     states={TransitionState.DROP_KEYSPACE: State()},
-    subjects=no_subjects,
-    ring_after=unchanged,
     needed=nobody,
-    receivers=no_receivers,
     touched=replicas_of_keyspace,
     on_open=on_open,
     on_done=on_done,

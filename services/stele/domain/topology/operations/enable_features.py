@@ -12,11 +12,8 @@ from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.rows import ended, new_request
 from stele.domain.topology.operations.base import (
     Operation,
-    no_receivers,
     no_sets,
-    no_subjects,
     nobody,
-    unchanged,
 )
 from stele.domain.topology.operations.commands import EnableFeatures
 
@@ -39,12 +36,7 @@ ENABLE_FEATURES: Final = Operation(
     command=EnableFeatures,
     ask=enable_features,
     priority=0,
-    first=None,
-    states={},
     asks_all=True,
-    subjects=no_subjects,
-    ring_after=unchanged,
     needed=nobody,
-    receivers=no_receivers,
     touched=no_sets,
 )

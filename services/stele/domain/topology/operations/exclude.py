@@ -10,15 +10,13 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestKind, TransitionState
+from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     Operation,
     check_dead,
-    no_receivers,
     no_sets,
-    no_subjects,
     nobody,
-    unchanged,
 )
 from stele.domain.topology.operations.commands import Exclude
 
@@ -36,14 +34,22 @@ def exclude(context: Context, command: Exclude) -> Decision:
             "All of these nodes are excluded already." if command.node_ids else "No node is named.",
             "`stele nodes` shows who is excluded.",
         )
-    refused = check_somebody_stays(image, asked)
+    refused = _check_somebody_stays(image, asked)
     if refused is not None:
         return refused
     return (new_request(context, RequestKind.EXCLUDE, dead_nodes=tuple(sorted(asked))),)
 
 
-def check_somebody_stays(image: Image, dead: Set[str]) -> Rejection | None:
-    """Somebody has data who is not among these. Asked again before they are excluded: others may be by then."""
+def check_exclusion(image: Image, request: Request, dead: Set[str]) -> Rejection | None:
+    """Asked again before a request's dead nodes are excluded: others may be by then.
+
+    Who takes the place of a dead node may be the first of those that stay.
+    """
+    return None if request.replaced_id or not dead else _check_somebody_stays(image, dead)
+
+
+def _check_somebody_stays(image: Image, dead: Set[str]) -> Rejection | None:
+    """Somebody has data who is not among these."""
     if _will_be_there(image) - dead:
         return None
     return Rejection(
@@ -71,11 +77,6 @@ EXCLUDE: Final = Operation(
     command=Exclude,
     ask=exclude,
     priority=0,
-    first=None,
-    states={},
-    subjects=no_subjects,
-    ring_after=unchanged,
     needed=nobody,
-    receivers=no_receivers,
     touched=no_sets,
 )

@@ -31,10 +31,8 @@ from stele.domain.topology.operations.base import (
     OwnPlacement,
     State,
     every_member,
-    no_subjects,
     planned_sets,
     receiving_nodes,
-    unchanged,
 )
 from stele.domain.topology.operations.commands import KeyspaceRfChange
 from stele.domain.topology.operations.keyspaces import free_keyspace, left_placement
@@ -138,8 +136,6 @@ KEYSPACE_RF_CHANGE: Final = Operation(
         _STATE.FINISHING: State(delta=transition.finish),
         _STATE.ROLLBACK_TO_NORMAL: State(delta=transition.rollback, undoing=True),
     },
-    subjects=no_subjects,
-    ring_after=unchanged,
     needed=every_member,
     receivers=receiving_nodes,
     touched=planned_sets,

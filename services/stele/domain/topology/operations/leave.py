@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, node_has_left, unknown_node
+from stele.domain.context import Context, Decision
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node, NodeChanged
 from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
-from stele.domain.requests.rows import check_no_request, new_request
+from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.topology.facts import Subject
 from stele.domain.topology.operations.base import (
@@ -25,33 +25,19 @@ from stele.domain.topology.operations.base import (
     receiving_nodes,
 )
 from stele.domain.topology.operations.commands import Leave
+from stele.domain.topology.operations.members import normal_member
 from stele.domain.topology.rings import Ring
 
 
 def leave(context: Context, command: Leave) -> Decision:
     """Queue the request of a normal node that can be missed."""
     image = context.image
-    node = image.node(command.node_id)
-    if node is None:
-        return unknown_node(command.node_id)
-    if node.state is NodeState.LEFT:
-        return node_has_left(command.node_id)
-    refused = check_no_request(image, node) or check_enough_remain(image, node)
+    node = normal_member(image, command.node_id, "leave")
+    if isinstance(node, Rejection):
+        return node
+    refused = check_enough_remain(image, node)
     if refused is not None:
         return refused
-    if node.excluded:
-        return Rejection(
-            "node_excluded",
-            f"Node '{node.node_id}' was declared dead, and gives nobody its data any more.",
-            "Remove or replace it.",
-        )
-    if node.state is not NodeState.NORMAL:
-        return Rejection(
-            "wrong_state",
-            f"Node '{node.node_id}' is {node.state}; only a normal node can leave.",
-            "Wait until it is normal, or cancel its request.",
-            {"state": node.state},
-        )
     changed = msgspec.structs.replace(node, request_id=context.envelope.request_id)
     request = new_request(context, RequestKind.LEAVE, node_id=node.node_id, removes_node=True)
     return NodeChanged(changed), request

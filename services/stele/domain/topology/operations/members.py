@@ -22,14 +22,9 @@ def normal_member(image: Image, node_id: str, what: str) -> Node | Rejection:
 
     ``what`` is what only such a node can do: "move", "be rebuilt".
     """
-    node = image.node(node_id)
-    if node is None:
-        return unknown_node(node_id)
-    if node.state is NodeState.LEFT:
-        return node_has_left(node_id)
-    refused = check_no_request(image, node)
-    if refused is not None:
-        return refused
+    node = free_member(image, node_id)
+    if isinstance(node, Rejection):
+        return node
     if node.excluded:
         return Rejection(
             "node_excluded",
@@ -44,6 +39,16 @@ def normal_member(image: Image, node_id: str, what: str) -> Node | Rejection:
             {"state": node.state},
         )
     return node
+
+
+def free_member(image: Image, node_id: str) -> Node | Rejection:
+    """The node, if it has not left and has no other request."""
+    node = image.node(node_id)
+    if node is None:
+        return unknown_node(node_id)
+    if node.state is NodeState.LEFT:
+        return node_has_left(node_id)
+    return check_no_request(image, node) or node
 
 
 def asked_tokens(image: Image) -> set[int]:

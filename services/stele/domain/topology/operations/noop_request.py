@@ -7,22 +7,19 @@ the coordinator has seen whatever the log said before, and nobody serves what wa
 from typing import Final
 
 from stele.domain.context import Context, Decision
-from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.names import RequestKind
 from stele.domain.requests.facts import Request
-from stele.domain.requests.rows import ended, new_request
+from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     Missing,
     Operation,
     Served,
+    done,
     fence_missing,
-    no_receivers,
     no_sets,
-    no_subjects,
     nobody,
-    unchanged,
 )
 from stele.domain.topology.operations.commands import NoopRequest
 
@@ -35,21 +32,12 @@ def missing(image: Image, request: Request) -> Missing | None:
     return fence_missing(image, request.submitted_epoch)
 
 
-def done(context: Context, request: Request) -> tuple[AnyFact, ...]:
-    return ended(context, context.image, request, RequestStatus.DONE, "")
-
-
 NOOP_REQUEST: Final = Operation(
     kind=RequestKind.NOOP_REQUEST,
     command=NoopRequest,
     ask=noop_request,
     priority=GLOBAL_PRIORITY,
-    first=None,
-    states={},
     served=Served(missing=missing, step=done),
-    subjects=no_subjects,
-    ring_after=unchanged,
     needed=nobody,
-    receivers=no_receivers,
     touched=no_sets,
 )

@@ -18,15 +18,12 @@ from stele.domain.topology.operations.base import (
     Missing,
     Operation,
     Served,
+    done,
     fence_missing,
-    no_receivers,
     no_sets,
-    no_subjects,
     nobody,
-    unchanged,
 )
 from stele.domain.topology.operations.commands import Quiesce
-from stele.domain.topology.operations.noop_request import done
 
 
 def quiesce(context: Context, command: Quiesce) -> Decision:
@@ -70,12 +67,7 @@ QUIESCE: Final = Operation(
     command=Quiesce,
     ask=quiesce,
     priority=GLOBAL_PRIORITY,
-    first=None,
-    states={},
     served=Served(missing=missing, step=done),
-    subjects=no_subjects,
-    ring_after=unchanged,
     needed=nobody,
-    receivers=no_receivers,
     touched=no_sets,
 )

@@ -27,11 +27,11 @@ from stele.domain.ring.locks import disjoint
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
-from stele.domain.topology.facts import Subject, Transition
-from stele.domain.topology.operations.base import Operation, Sources, State, no_sets, unchanged
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
 from stele.domain.topology.operations.commands import Rebuild
+from stele.domain.topology.operations.leave import subjects
 from stele.domain.topology.operations.members import normal_member
-from stele.domain.topology.rings import Ring
 
 
 def rebuild(context: Context, command: Rebuild) -> Decision:
@@ -57,14 +57,6 @@ def rebuild(context: Context, command: Rebuild) -> Decision:
     if refused is not None:
         return refused
     return NodeChanged(msgspec.structs.replace(node, request_id=change.request.request_id)), change
-
-
-def subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
-    nodes = image.membership.nodes
-    return tuple(
-        Subject(request_id=r.request_id, node_id=r.node_id, tokens=nodes[r.node_id].tokens)
-        for r in requests
-    )
 
 
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
@@ -176,7 +168,6 @@ REBUILD: Final = Operation(
     done=NodeState.NORMAL,
     undone=NodeState.NORMAL,
     subjects=subjects,
-    ring_after=unchanged,
     plans=plans,
     needed=needed,
     receivers=receivers,

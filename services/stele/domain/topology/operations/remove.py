@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, node_has_left, unknown_node
+from stele.domain.context import Context, Decision
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import NodeState, RequestKind, TransitionState
-from stele.domain.requests.rows import check_no_request, new_request
+from stele.domain.requests.rows import new_request
 from stele.domain.topology.operations.base import (
     Operation,
     check_dead,
@@ -29,21 +29,16 @@ from stele.domain.topology.operations.leave import (
     states_of_going,
     subjects,
 )
+from stele.domain.topology.operations.members import free_member
 
 
 def remove(context: Context, command: Remove) -> Decision:
     """Queue the request to do without a node. The coordinator starts it only while the node is down."""
     image = context.image
-    node = image.node(command.node_id)
-    if node is None:
-        return unknown_node(command.node_id)
-    if node.state is NodeState.LEFT:
-        return node_has_left(command.node_id)
-    refused = (
-        check_no_request(image, node)
-        or check_dead(image, command.ignore_nodes)
-        or check_enough_remain(image, node)
-    )
+    node = free_member(image, command.node_id)
+    if isinstance(node, Rejection):
+        return node
+    refused = check_dead(image, command.ignore_nodes) or check_enough_remain(image, node)
     if refused is not None:
         return refused
     if node.state is not NodeState.NORMAL:

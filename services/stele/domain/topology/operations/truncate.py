@@ -24,10 +24,7 @@ from stele.domain.topology.operations.base import (
     Operation,
     State,
     every_member,
-    no_receivers,
-    no_subjects,
     replicas_of_keyspace,
-    unchanged,
 )
 from stele.domain.topology.operations.commands import Truncate
 from stele.domain.topology.operations.keyspaces import free_keyspace
@@ -53,10 +50,7 @@ TRUNCATE: Final = Operation(
     priority=GLOBAL_PRIORITY,
     first=TransitionState.TRUNCATE,
     states={TransitionState.TRUNCATE: State(everybody_does=OrderKind.TRUNCATE)},
-    subjects=no_subjects,
-    ring_after=unchanged,
     needed=every_member,
-    receivers=no_receivers,
     touched=replicas_of_keyspace,
     on_open=on_open,
 )
