@@ -78,7 +78,7 @@ def rows() -> Iterator[Figure]:
     found = placement.rows
     yield Figure("load and check all rows (of)", 1e3 * best(lambda: Placement.of(found)), "ms", 300)
     yield Figure("decode all rows", 1e3 * best(lambda: placement.rows), "ms")
-    yield Figure("memory of a row", placement.table.size_bytes() / len(placement), "bytes", 40)
+    yield Figure("memory of a row", placement.table.size_bytes() / len(placement), "bytes", 24)
     rng = random.Random(1)
     tokens = [rng.randrange(MIN_TOKEN, MAX_TOKEN) for _ in range(EPOCHS)]
     seconds = best(lambda: each(placement.row_for, tokens))

@@ -19,7 +19,9 @@ from stele.domain.ring.numbers import padded
 Plain = dict[int, tuple[int, tuple[int, ...]]]
 """Key -> a number and a list: the model of a table of these two columns."""
 
-some_value = st.tuples(st.integers(-(2**63), 2**63 - 1), st.lists(st.integers(0, 9), max_size=3))
+some_number = st.integers(-(2**7), 2**7 - 1) | st.integers(-(2**63), 2**63 - 1)
+some_node = st.integers(0, 9) | st.integers(0, 2**31 - 1)
+some_value = st.tuples(some_number, st.lists(some_node, max_size=3))
 some_plain = st.dictionaries(
     st.integers(-(2**63), 2**63 - 1),
     some_value.map(lambda value: (value[0], tuple(value[1]))),
@@ -181,6 +183,17 @@ def test_arrays_of_a_table_cannot_be_written() -> None:
     table = Columns.of(rows_of({1: (2, (3,))}))
     with pytest.raises(ValueError, match="read-only"):
         table.all().keys[0] = 5
+
+
+def test_values_are_as_narrow_as_those_of_their_chunk() -> None:
+    keys = np.arange(100, dtype=np.int64)
+    table = Columns.of(Rows(keys, (keys, np.zeros((100, 3), np.int32))))
+    assert table.size_bytes() == 100 * (8 + 1 + 3)
+    at, _ = table.find(50)
+    changed = table.splice(50, 51, Rows(keys[50:51], (keys[:1] + 2**40, keys[:3].reshape(1, 3))))
+    assert changed.between(50, 51).values[0].tolist() == [2**40]
+    assert [c.rows.values[0].itemsize for c in changed.chunks].count(8) == 1
+    assert changed.chunks[at].rows.values[0].itemsize == 8
 
 
 def test_keys_must_ascend_within_the_span() -> None:

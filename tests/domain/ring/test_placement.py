@@ -157,14 +157,14 @@ def test_overlapping_rows_join_on_to_each_other(
     assert overlapping[-1].start < end <= upper_bound(overlapping[-1].end)
 
 
-def test_a_row_at_rest_takes_40_bytes_at_rf_3() -> None:
+def test_a_row_at_rest_takes_14_bytes_at_rf_3_of_few_nodes() -> None:
     rows = [RangeReplicas(r.start, r.end, NODES[:3], NODES[:3]) for r in ranges_of(range(5000))]
     placement = Placement.of(rows)
-    assert placement.table.size_bytes() == 40 * len(rows)
+    assert placement.table.size_bytes() == 14 * len(rows)
     spread = [RangeReplicas(r.start, r.end, NODES[:3], NODES[:4], 1) for r in rows]
     moved = apply(placement, [range_of(row) for row in rows], spread)
     back = apply(moved, [range_of(row) for row in rows], rows)
-    assert back.table.size_bytes() == 40 * len(rows), "padding goes with the lists that needed it"
+    assert back.table.size_bytes() == 14 * len(rows), "padding goes with the lists that needed it"
 
 
 def test_numbers_are_given_once_and_in_order() -> None:

@@ -27,6 +27,14 @@ MAX_CHUNK_ROWS: Final = CHUNK_ROWS * 2
 Ints = npt.NDArray[np.signedinteger]
 Keys = npt.NDArray[np.int64]
 
+_WIDTHS: Final = tuple(
+    (kind, int(np.iinfo(kind).min), int(np.iinfo(kind).max))
+    for kind in (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64))
+)
+"""Kinds of numbers, the narrowest first, with the least and the greatest that each holds."""
+_FEW: Final = 32
+"""So many numbers are compared faster one by one than by numpy."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
@@ -70,7 +78,11 @@ class Rows:
 
 
 class Chunk:
-    """Rows that own their arrays, lists padded no wider than needed, with views for single numbers."""
+    """Rows that own their arrays, with views for single numbers.
+
+    Lists are padded no wider than needed, and values are as narrow as those that a chunk holds: numbers of
+    nodes, and versions of a ring at rest, are small.
+    """
 
     __slots__ = ("_hash_sum", "_lists", "keys", "rows", "values")
 
@@ -254,7 +266,7 @@ def _overwritten(rows: Rows, low: int, high: int, new: Rows) -> Rows:
         if old.shape[1:] == column.shape[1:]:
             changed = old
             if column.size:
-                changed = old.copy()
+                changed = old.astype(np.promote_types(old.dtype, _narrowest(column)))
                 changed[low:high] = column
         else:
             changed = _stacked((old[:low], column, old[high:]))
@@ -272,13 +284,20 @@ def _chunked(rows: Rows) -> Iterator[Chunk]:
 
 
 def _owned(rows: Rows) -> Rows:
-    """The rows in arrays of their own, so that no view keeps a larger one alive."""
+    """The rows in narrow arrays of their own, so that no view keeps a larger one alive."""
+    keys = rows.keys.copy() if rows.keys.base is not None else rows.keys
     values = (_trimmed(column) for column in rows.values)
-    return Rows(_own(rows.keys), tuple(map(_own, values)))
+    return Rows(keys, tuple(column.astype(_narrowest(column)) for column in values))
 
 
-def _own(column: Ints) -> Ints:
-    return column.copy() if column.base is not None else column
+def _narrowest(column: Ints) -> np.dtype[np.signedinteger]:
+    """The narrowest kind of number that holds all of these."""
+    if column.size > _FEW:
+        least, greatest = int(column.min()), int(column.max())
+    else:
+        numbers = column.ravel().tolist() or [0]
+        least, greatest = min(numbers), max(numbers)
+    return next(kind for kind, low, high in _WIDTHS if low <= least and greatest <= high)
 
 
 def _trimmed(column: Ints) -> Ints:

@@ -83,10 +83,10 @@ def reads_of(rows: Rows) -> Numbers:
     if inside.all():
         return writes.astype(np.int32, copy=False)
     width = max(writes.shape[1], listed.shape[1])
-    reads = widened(np.where(inside, writes, PAD), width)
+    reads = widened(np.where(inside, writes, PAD).astype(np.int32), width)
     alone = counts == LISTED
     reads[alone] = widened(listed[alone], width)
-    return reads.astype(np.int32, copy=False)
+    return reads
 
 
 def first_unsound(rows: Rows) -> int | None:
