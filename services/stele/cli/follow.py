@@ -18,9 +18,11 @@ from rich.progress import (
 from stele.cli.client import Client
 from stele.cli.errors import CliError
 from stele.cli.explain import after_failure, waiting_line
+from stele.cli.facts import EpochRow
 from stele.cli.optional import ask
 from stele.cli.output import console, duration
-from stele.cli.reading import Reading
+from stele.cli.reading import SERVICE, Reading
+from stele.cli.steps import History
 from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.topology.facts import TransitionSummary
@@ -33,23 +35,43 @@ PATIENT_S = 2.0
 APPEARS_WITHIN_S = 30.0
 """An accepted request is in the state at once; an instance that restarts may lag a little."""
 UNKNOWN = "unknown_request"
+MOST_EPOCHS = 1000
+"""So many epochs are looked through for steps; of an older request only what follows is told."""
 
 
 @dataclass(slots=True)
 class Seen:
     """What a follower has told already."""
 
+    history: History
     step: str = ""
     waiting: str = ""
+    epoch: int = 0
     began: float = field(default_factory=time.monotonic)
 
-    def news(self, answer: RequestAnswer, progress: answers.Progress | None) -> list[str]:
-        """Lines worth printing since the last look."""
+    def begins_at(self, answer: RequestAnswer) -> int:
+        """The first epoch that was not looked through yet."""
+        first = self.epoch + 1 if self.epoch else answer.request.submitted_epoch
+        return first if answer.epoch - first < MOST_EPOCHS else answer.epoch + 1
+
+    def news(
+        self, answer: RequestAnswer, rows: list[EpochRow], progress: answers.Progress | None
+    ) -> list[str]:
+        """Lines worth printing since the last look: the steps by the log's epochs and times, where they are
+        known, and what is waited for now.
+        """
         lines: list[str] = []
+        asked_ms = answer.request.submitted_at_ms
+        for row in rows:
+            step = self.history.step(row)
+            if step and step != self.step:
+                lines.append(_line((row.at_ms - asked_ms) / 1000, row.epoch, step))
+                self.step = step
         step = step_of(answer.request, answer.transition)
         if step != self.step:
-            lines.append(f"{self.passed_s():5.1f} s  epoch {answer.epoch:>4}  {step}")
+            lines.append(_line(self.passed_s(), answer.epoch, step))
             self.step = step
+        self.epoch = max(self.epoch, answer.epoch)
         wait = None if progress is None else progress.wait_of(answer.request.request_id)
         unfinished = answer.request.status in UNFINISHED
         waiting = "" if wait is None else f"{wait.waiting_for} {wait.cause}"
@@ -60,6 +82,10 @@ class Seen:
 
     def passed_s(self) -> float:
         return time.monotonic() - self.began
+
+
+def _line(passed_s: float, epoch: int, step: str) -> str:
+    return f"{passed_s:5.1f} s  epoch {epoch:>4}  {step}"
 
 
 def is_worth_a_line(wait: answers.WaitProgress) -> bool:
@@ -92,7 +118,7 @@ def follow(client: Client, request_id: str) -> bool:
         transient=True,
         disable=not out.is_terminal,
     )
-    seen = Seen()
+    seen = Seen(History(request_id))
     try:
         with bar:
             request = _watch(client, request_id, bar, seen)
@@ -123,7 +149,7 @@ def _watch(client: Client, request_id: str, bar: Progress, seen: Seen) -> Reques
         answer = _look(client, request_id, seen)
         if answer is not None:
             progress = ask(client, "coordinator", "/v1/progress", answers.Progress)
-            for line in seen.news(answer, progress):
+            for line in seen.news(answer, _epochs(client, seen, answer), progress):
                 bar.console.print(line, markup=False, soft_wrap=True)
             _draw(
                 bar, task, seen.step, None if progress is None else progress.of_request(request_id)
@@ -141,6 +167,18 @@ def _look(client: Client, request_id: str, seen: Seen) -> RequestAnswer | None:
         if error.code != UNKNOWN or seen.passed_s() > APPEARS_WITHIN_S:
             raise
         return None
+
+
+def _epochs(client: Client, seen: Seen, answer: RequestAnswer) -> list[EpochRow]:
+    """The epochs up to the answer's that were not looked through yet; none where they cannot be had."""
+    first = seen.begins_at(answer)
+    if first > answer.epoch:
+        return []
+    params = {"from": first, "limit": answer.epoch - first + 1}
+    try:
+        return client.get(SERVICE, "/v1/epochs", list[EpochRow], **params)
+    except CliError:
+        return []
 
 
 def _draw(
