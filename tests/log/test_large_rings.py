@@ -19,7 +19,7 @@ from stele.domain.membership.facts import Node, NodeChanged
 from stele.domain.names import PARTITIONER, NodeState
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.schema.facts import Keyspace, KeyspaceChanged, placement_name
-from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
+from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.domain.staging.facts import Part
 from stele.domain.staging.image import StagingImage
 from stele.domain.topology.rings import ring_now
@@ -77,10 +77,10 @@ def large_ring() -> Image:
     return msgspec.structs.replace(image, epoch=1, state_id=bytes(6) + bytes([1] * 10))
 
 
-def report(what: str, began_s: float, cluster: Driven) -> int:
-    """How many parts there are."""
+def report(what: str, began_s: float, cluster: Driven, since: int = 0) -> int:
+    """How many parts there are among the records from number ``since`` on."""
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    values = [record.value for record in cluster.partition.records]
+    values = [record.value for record in cluster.partition.records[since:]]
     parts = sum(isinstance(f, Part) for v in values for f in decode_epoch(v).facts)
     sys.stderr.write(
         f"\n{what}: {time.process_time() - began_s:.0f} s of processor, the slowest command"
@@ -115,11 +115,12 @@ def test_no_record_of_joins_and_a_leave_on_a_large_ring_is_too_large() -> None:
         )
     cluster.run()
     assert report("joins", report_began_s, cluster) > 0
+    joined = len(cluster.partition.records)
     assert all(cluster.image.membership.nodes[n].state is NodeState.NORMAL for n in JOINING)
     leave_began_s = time.process_time()
     cluster.ask(Leave("n000"))
     cluster.run()
-    assert report("the leave, with all records", leave_began_s, cluster) > 0
+    report("the leave", leave_began_s, cluster, joined)
     assert cluster.image.membership.nodes["n000"].state is NodeState.LEFT
     values = [record.value for record in cluster.partition.records]
     assert max(map(len, values)) <= MAX_RECORD_BYTES
@@ -127,4 +128,4 @@ def test_no_record_of_joins_and_a_leave_on_a_large_ring_is_too_large() -> None:
     again = Fold(facts_to_image(image_to_facts(image), image.epoch, image.state_id))
     for record in cluster.partition.records:
         again.offer(record.offset, record.value)
-    assert state_hash(again.image) == state_hash(cluster.image)
+    assert again.image == cluster.image
