@@ -145,7 +145,7 @@ def test_a_version_that_a_slow_node_has_not_applied_waits_for_a_quorum() -> None
     assert f"version {world.version} everywhere; the cause is b1: has applied epoch" in line
     waited_s, _, left_s = seconds(line)
     assert 3 <= waited_s <= 4.5 and waited_s + left_s == 10
-    assert "STELE_BARRIER_PATIENCE_S is 10 s), then a quorum is enough" in line
+    assert "STELE_BARRIER_PATIENCE_S is 10 s), then EACH_QUORUM is enough" in line
     assert "look at what b1 logs" in advice and "undo it: `stele cancel join-a2`" in advice
     world.pass_s(left_s + 0.5)
     assert world.transition("join-a2").state is not STATE.JOIN_GROUP0 or world.fenced()

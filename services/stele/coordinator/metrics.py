@@ -18,6 +18,12 @@ step_seconds = Histogram(
     buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200),
     registry=REGISTRY,
 )
+relaxed = Counter(
+    "stele_coordinator_barriers_relaxed",
+    "Barriers that were relaxed, by the level that they went down to.",
+    ["level"],
+    registry=REGISTRY,
+)
 term = Gauge("stele_coordinator_term", "The term in the log.", registry=REGISTRY)
 active = Gauge(
     "stele_coordinator_active", "1 when this instance drives the topology.", registry=REGISTRY

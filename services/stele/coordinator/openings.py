@@ -8,10 +8,10 @@ import msgspec
 from stele.coordinator.desk import Desk
 from stele.coordinator.exclusions import not_excluded, reject_unplanned
 from stele.coordinator.knowledge import Patience
-from stele.domain.acks import is_covered
 from stele.domain.commands import Rejection
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
+from stele.domain.topology.barriers import configured_level, missing_replicas
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import Locks, locks, locks_meet, needs, plan_group
@@ -117,16 +117,16 @@ def _startable(desk: Desk, group: list[Request]) -> bool:
 
 
 def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
-    """Nodes that are down and without which its barrier could not be passed: it would hold up everybody."""
-    image = desk.seen.image
-    down = {b.node_id for b in desk.down([*image.membership.taking_part()])} - declared_dead(group)
+    """Nodes that are down and without which its barrier could not be passed: it would hold up everybody. What a
+    barrier may be relaxed to does not count, since it would hold them up until then.
+    """
+    image, given_up = desk.seen.image, declared_dead(group)
+    down = {b.node_id for b in desk.down([*image.membership.taking_part()])} - given_up
     planned = plan_group(image, group).transition if down else None
     if planned is None:
         return []
-    touched = OPERATIONS[planned.kind].touched(image, planned)
-    excluded = image.membership.excluded() | declared_dead(group)
-    short = [r & down for r in touched if not is_covered(r, r - down - excluded, excluded)]
-    return sorted({node_id for nodes in short for node_id in nodes})
+    answer = frozenset(image.membership.nodes) - down - image.membership.excluded() - given_up
+    return sorted(missing_replicas(image, planned, answer, configured_level(image), given_up))
 
 
 def _with_room(desk: Desk, group: list[Request], earlier: list[_Queued]) -> list[tuple[str, ...]]:
