@@ -97,7 +97,7 @@ def test_every_kind_of_fact_comes_back() -> None:
         FeaturesEnabled(("a", "b")),
         ServiceChanged(Service(service_id="c/1", supported_features=("x",), release_version="1")),
         ServiceForgotten("c/1"),
-        RequestForgotten("r"),
+        RequestForgotten("r", 7, 2**40),
         TransitionPlanned("t", "dc1:3", plan),
         TransitionUnplanned("t", "dc1:3"),
         TransitionMarked("t", "why", ("r",)),

@@ -64,7 +64,7 @@ def _at_this_round(memory: Memory, seen: Observed) -> Memory:
     if round_ == memory.round:
         return memory
     sessions = {*topology.sessions(), *_cleanup_sessions(seen)}
-    waits = {*topology.transitions, *seen.image.requests.requests}
+    waits = {*topology.transitions, *seen.image.requests.open}
     return Memory(
         round=round_,
         since_s=seen.now_s,

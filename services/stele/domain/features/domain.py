@@ -15,13 +15,13 @@ from stele.domain.features.facts import (
 )
 from stele.domain.registry_entry import Domain
 from stele.domain.requests.memory import GENERATIONS
-from stele.domain.requests.rows import FINISHED
+from stele.domain.requests.rows import FINISHED, HISTORY_S
 from stele.domain.tables import Json, compared
 from stele.domain.topology.limits import LIMITS
 
 MAX_SETTING_CHARS: Final = 65_536
 KNOWN: Final[dict[str, Setting]] = {
-    setting.name: setting for setting in (GENERATIONS, FINISHED, *LIMITS)
+    setting.name: setting for setting in (GENERATIONS, FINISHED, HISTORY_S, *LIMITS)
 }
 """The settings that mean something, by name; others are kept for whoever reads them."""
 
