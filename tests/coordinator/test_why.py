@@ -8,7 +8,7 @@ from stele.cli.explain import explain, waiting_line
 from stele.coordinator.knowledge import Observed
 from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.steps import next_steps
-from stele.domain.commands import Cancel, DropKeyspace, Exclude, Leave, Remove
+from stele.domain.commands import Cancel, DropKeyspace, Exclude, Leave, Remove, SetSetting
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.reports import ReportTable
 from stele.runtime.answers.coordinator import Progress, WaitKind
@@ -209,6 +209,24 @@ def test_a_receiver_whose_source_hangs_is_not_the_cause() -> None:
     assert line.endswith("(STELE_SILENCE_S is 60 s), then it is undone")
     assert any("a2 stream running, 40 B of 100 B, no progress for " in text for text in moved)
     assert f"start {source}" in advice and "undo it: `stele cancel join-a2`" in advice
+
+
+def test_of_the_limits_of_a_stream_the_sooner_one_is_named() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("a2"), "the order")
+    running(world, "a2", 10)
+    world.apply(SetSetting("step_time_limit_s", "90"))
+    world.pass_s(10)
+    line, *_ = told(world, "join-a2")
+    assert line.endswith("(STELE_SILENCE_S is 60 s), then it is undone")
+    for done in (20, 30, 40):
+        world.pass_s(15)
+        running(world, "a2", done)
+    line, *_ = told(world, "join-a2")
+    assert line.endswith("(step_time_limit_s is 90 s), then it is undone")
+    *_, left_s = seconds(line)
+    world.pass_s(left_s + 1)
+    assert "step_time_limit_s" in world.image.requests.requests["join-a2"].error
 
 
 def test_a_stream_that_gets_on_has_no_cause() -> None:
