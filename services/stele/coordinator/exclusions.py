@@ -1,13 +1,15 @@
 """Nodes that a request declares dead: they are excluded once they have been silent.
 
 This needs no round, since the one that is under way may wait for these very nodes. Who is heard is not
-excluded: then the request is rejected.
+excluded: then the request is rejected. So it is when it could not be carried out, as far as that is known,
+since exclusion is for good, also when nothing comes of the request.
 """
 
 from typing import Final
 
 from stele.coordinator.desk import Desk
 from stele.coordinator.knowledge import Patience
+from stele.coordinator.startable import startable
 from stele.domain.acks import Blocker
 from stele.domain.commands import Rejection
 from stele.domain.names import NodeState
@@ -15,6 +17,7 @@ from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.commands import ExcludeDead
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.exclude import check_somebody_stays
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import plan_group
@@ -45,7 +48,7 @@ def exclude(desk: Desk) -> None:
             continue
         if declared:
             ready = _are_down(desk, request, declared) and (
-                not goes_on or _can_be_planned(desk, request)
+                not goes_on or (_can_be_planned(desk, request) and _can_start(desk, request))
             )
         else:
             ready = not goes_on
@@ -153,6 +156,11 @@ def _wait_for_anybody(desk: Desk, request: Request, others: list[str]) -> None:
         text = f"Nobody is heard: {', '.join(others)} neither."
         hint = "Start a node that is not dead for good."
         reject(desk, ids, Rejection("nobody_is_up", text, hint))
+
+
+def _can_start(desk: Desk, request: Request) -> bool:
+    """Whom else it needs is up. Those whom other requests declare dead are left to these."""
+    return startable(desk, [request], declared_dead(desk.seen.image.requests.pending()))
 
 
 def _can_be_planned(desk: Desk, request: Request) -> bool:

@@ -145,10 +145,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command for an operation, as ``POST /v1/commands`` of metadata-log takes it; nothing of it is done.
 
-    ``bytes_per_s`` is what a node receives, when it is not to be the rate that was measured last.
+    ``together`` are asked for at the same time, and go with it as one operation. ``bytes_per_s`` is what a node
+    receives, when it is not to be the rate that was measured last.
     """
 
     command: OperationCommand
+    together: tuple[OperationCommand, ...] = ()
     request_id: str = ""
     actor: str = ""
     reason: str = ""
