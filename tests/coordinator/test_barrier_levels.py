@@ -110,6 +110,14 @@ def test_each_barrier_is_relaxed_for_itself_and_the_history_says_so() -> None:
     assert [fact.level for fact in relaxations(world)] == [BarrierLevel.QUORUM] * 2
 
 
+def test_what_has_waited_for_long_goes_down_as_soon_as_it_may() -> None:
+    world = leaving(STATE.WRITE_BOTH_READ_NEW)
+    world.pass_s(100)
+    setting(world, min_level="QUORUM", relax_after_s="90")
+    world.pass_s(2)
+    assert len(relaxations(world)) == 1
+
+
 def test_history_in_words_names_the_level_and_who_was_left_out() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     setting(world, min_level="QUORUM", relax_after_s="10")

@@ -136,10 +136,9 @@ def _patience_with_the_rest(desk: Desk, found: Barrier) -> Patience:
 
 def _patience_with_the_level(desk: Desk, found: Barrier) -> Patience | None:
     """How long the level in force is waited for; None where it may not be relaxed."""
-    lower = next_lower(desk.seen.image)
+    since_s, lower = desk.waiting_since(f"barrier {found.level}"), next_lower(desk.seen.image)
     if lower is None:
         return None
-    since_s = desk.waiting_since(f"barrier {found.level}")
     limit_s = RELAX_AFTER_S.of(desk.seen.image.features.settings)
     return Patience(since_s, limit_s, RELAX_AFTER_S.name, f"{lower} will do")
 
