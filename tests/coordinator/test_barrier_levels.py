@@ -1,9 +1,12 @@
 """Levels of barriers, in two datacentres of which one is gone: who is waited for, and what may be permitted."""
 
 import pytest
+from prometheus_client import Counter
 
 from stele.cli.facts import EpochRow, fact_lines
+from stele.coordinator import metrics
 from stele.domain.commands import CreateKeyspace, DropKeyspace, Leave, SetSetting
+from stele.domain.evolve import Delta
 from stele.domain.names import BarrierLevel, RequestStatus, TransitionState
 from stele.domain.topology.facts import BarrierRelaxed, VersionsChanged
 from stele.domain.view import epoch_view
@@ -48,6 +51,11 @@ def let_through(world: World) -> list[tuple[int, str]]:
     facts = (fact for epoch in world.epochs for fact in epoch.facts)
     versions = [fact.versions for fact in facts if isinstance(fact, VersionsChanged)]
     return [(v.version, v.let_through) for v in versions if v.let_through]
+
+
+def sample(counter: Counter) -> float:
+    (family,) = counter.collect()
+    return next(s.value for s in family.samples if s.name.endswith("_total"))
 
 
 def wait_of_all(world: World) -> WaitProgress:
@@ -129,6 +137,17 @@ def test_history_in_words_names_the_level_and_who_was_left_out() -> None:
     assert not any("unsafe" in line for line in lines)
 
 
+def test_each_barrier_that_is_relaxed_is_counted_by_its_level() -> None:
+    world = leaving(STATE.WRITE_BOTH_READ_NEW)
+    setting(world, min_level="QUORUM", relax_after_s="10")
+    world.run(2000)
+    counter = metrics.relaxed.labels("QUORUM")
+    before = sample(counter)
+    for image, epoch in zip(world.images, world.epochs, strict=False):
+        assert len(metrics.relaxations(Delta(image, epoch))) <= 1
+    assert sample(counter) - before == len(relaxations(world)) == 2
+
+
 def test_what_everybody_answered_was_not_let_through_by_a_lower_level() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     setting(world, min_level="QUORUM", relax_after_s="10")
@@ -149,6 +168,11 @@ def test_a_level_that_is_forbidden_again_does_not_count_any_more() -> None:
     world.pass_s(LONG_S)
     assert world.transition("leave-a2").state is STATE.WRITE_BOTH_READ_NEW
     assert shown(world).barrier_level is BarrierLevel.EACH_QUORUM
+    assert not shown(world).barrier_relaxed
+    for name in ("d1", "e1"):
+        world.nodes[name].alive = True
+    world.run()
+    assert not let_through(world)
 
 
 def test_it_goes_down_step_by_step_to_the_lowest_and_no_further() -> None:

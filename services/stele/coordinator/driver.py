@@ -25,7 +25,7 @@ from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.reports import ReportTable
 from stele.domain.requests.not_taken import BUSY
-from stele.domain.topology.facts import BarrierRelaxed, CoordinatorChanged
+from stele.domain.topology.facts import CoordinatorChanged
 from stele.log.codec import (
     DecodeError,
     decode_ack,
@@ -271,7 +271,8 @@ class Driver:
         if image.topology.version != delta.before.topology.version:
             self._measure(image)
         if self._followed.caught_up.is_set():
-            _count_relaxed(delta)
+            for fact in metrics.relaxations(delta):
+                log.warning("a barrier was relaxed", fact=msgspec.to_builtins(fact))
         self.wake()
 
     def _has_a_namesake(self, image: Image, delta: Delta) -> bool:
@@ -298,13 +299,6 @@ class Driver:
             metrics.step_seconds.labels(state).observe(now_s - since_s)
         cleanups = (n.cleanup_session() for n in image.membership.nodes.values())
         self._reports = self._reports.only(topology.sessions() | {*cleanups})
-
-
-def _count_relaxed(delta: Delta) -> None:
-    for fact in delta.facts():
-        if isinstance(fact, BarrierRelaxed):
-            metrics.relaxed.labels(fact.level).inc()
-            log.warning("a barrier was relaxed", fact=msgspec.to_builtins(fact))
 
 
 @asynccontextmanager

@@ -2,6 +2,8 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from stele.domain.evolve import Delta
+from stele.domain.topology.facts import BarrierRelaxed
 from stele.runtime.metrics import REGISTRY
 
 steps = Counter(
@@ -36,3 +38,11 @@ unreadable = Counter(
     "Acks and reports that could not be decoded and were left out.",
     registry=REGISTRY,
 )
+
+
+def relaxations(delta: Delta) -> list[BarrierRelaxed]:
+    """The barriers that an epoch has relaxed, each counted."""
+    found = [fact for fact in delta.facts() if isinstance(fact, BarrierRelaxed)]
+    for fact in found:
+        relaxed.labels(fact.level).inc()
+    return found

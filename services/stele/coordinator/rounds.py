@@ -15,6 +15,7 @@ from stele.domain.acks import Barrier, barrier
 from stele.domain.image import Image
 from stele.domain.topology.barriers import (
     configured_level,
+    lowered_level,
     lowest_level,
     missing_replicas,
     next_lower,
@@ -111,10 +112,10 @@ def _wait(desk: Desk, kind: WaitKind, what: str, found: Barrier) -> None:
 
 def _level_text(desk: Desk, found: Barrier) -> str:
     """The level in force, and since when it is not the one that the settings ask for."""
-    configured = configured_level(desk.seen.image)
-    if found.level == configured:
+    image = desk.seen.image
+    if not lowered_level(image):
         return found.level
-    return f"{found.level}, relaxed from {configured},"
+    return f"{found.level}, relaxed from {configured_level(image)},"
 
 
 def _relax(desk: Desk, found: Barrier) -> None:

@@ -33,6 +33,12 @@ def level_in_force(image: Image) -> BarrierLevel:
     return min(max(level, BarrierLevel(relaxed_to), key=rank), lowest_level(image), key=rank)
 
 
+def lowered_level(image: Image) -> str:
+    """The level in force where the present version's barrier was relaxed to it; empty where it was not."""
+    level = level_in_force(image)
+    return "" if level is configured_level(image) else level
+
+
 def next_lower(image: Image) -> BarrierLevel | None:
     """The level that the present version's barrier may be relaxed to now; None when there is none."""
     level = rank(level_in_force(image))

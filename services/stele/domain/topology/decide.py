@@ -9,7 +9,7 @@ from stele.domain.names import UNFINISHED, NodeState, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import ended
 from stele.domain.ring.barrier_levels import is_unsafe
-from stele.domain.topology.barriers import level_in_force, next_lower
+from stele.domain.topology.barriers import level_in_force, lowered_level, next_lower
 from stele.domain.topology.commands import (
     Advance,
     AdvanceFence,
@@ -89,7 +89,7 @@ def advance_fence(context: Context, command: AdvanceFence) -> Decision:
         since_epoch=topology.since_epoch,
         fence_epoch=context.epoch,
         relaxed_to=topology.relaxed_to,
-        let_through=topology.relaxed_to,
+        let_through=lowered_level(image),
     )
     return (VersionsChanged(fenced),)
 
@@ -223,7 +223,7 @@ def _next_version(context: Context, *, everybody: bool) -> Versions:
         fence_version=topology.version,
         since_epoch=context.epoch,
         fence_epoch=topology.fence_epoch if topology.settled() else context.epoch,
-        let_through="" if everybody else topology.relaxed_to,
+        let_through="" if everybody else lowered_level(context.image),
     )
 
 

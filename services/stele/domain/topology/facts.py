@@ -11,8 +11,8 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
     """``version`` goes up with every change of routing; ``fence_version`` follows once older versions are
     drained or fenced out. ``since_epoch`` is the epoch of the newest version: a barrier waits for it.
     ``fence_epoch`` is the epoch that wrote ``fence_version``. ``relaxed_to`` is the level that the barrier of
-    this version was relaxed to, ``let_through`` that of the barrier which the newest of these epochs passed.
-    Both are empty when it was not, the second also when everybody had answered.
+    this version was relaxed to, ``let_through`` the level of a relaxed barrier that the newest of these epochs
+    passed. Both are empty when it was not relaxed, the second also when everybody had answered.
     """
 
     version: int = 1
