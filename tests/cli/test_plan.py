@@ -13,6 +13,7 @@ from stele.domain.topology.operations.table import OPERATIONS, Operation
 from stele.runtime.answers.coordinator import PlanAnswer
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import IDENTITY
+from tests.coordinator.test_dead_for_good import two_of_a_rack
 from tests.coordinator.test_preflight import envelope
 from tests.coordinator.test_preflight import joining as join_of
 from tests.coordinator.world import SimNode, World, three_nodes
@@ -81,6 +82,19 @@ def test_a_plan_that_fails_says_why_and_what_to_do(server: Server, stele: Stele)
     assert ran.exit_code == 1
     assert "it would fail: " in ran.out and "force" in ran.out
     assert "declares dead for good: a1" in ran.out
+
+
+def test_several_removals_are_planned_as_one(server: Server, stele: Stele) -> None:
+    found = answer_of(two_of_a_rack(excluded=True), Remove(node_id="b1"), {}, None)
+    whole = msgspec.structs.replace(found.plan.request, request_id="other", node_id="b2")
+    plan = msgspec.structs.replace(found.plan, together=(whole,))
+    server.answer("POST", "/v1/plan", msgspec.structs.replace(found, plan=plan))
+    ran = stele("plan", "remove", "b1", "b2", "--force")
+    assert "plan of remove b1 b2 at epoch" in ran.out
+    assert [sent(server)["command"], sent(server)["together"]] == [
+        {"type": "remove", "node_id": "b1", "ignore_nodes": [], "force": True},
+        [{"type": "remove", "node_id": "b2", "ignore_nodes": [], "force": True}],
+    ]
 
 
 def test_a_refused_command_is_refused_with_its_hint(server: Server, stele: Stele) -> None:

@@ -229,9 +229,24 @@ def test_unfinished_requests_as_json_are_what_the_table_shows(server: Server, st
     cluster(server, requests=[request("running")])
     ran = stele("requests", "--unfinished", "--json")
     shown = msgspec.json.decode(ran.out)
-    assert {*shown} == {"epoch", "state_id", "requests"}
+    assert {*shown} == {"epoch", "state_id", "since_epoch", "requests"}
     assert [row["request_id"] for row in shown["requests"]] == [JOIN]
     assert server.asked_for("/v1/requests")[0].query["unfinished"] == ["true"]
+
+
+def test_the_list_of_requests_says_since_when_it_has_them_all(server: Server, stele: Stele) -> None:
+    cluster(server)
+    assert "goes back to the beginning of the log" in stele("requests").out
+
+
+def test_the_list_of_requests_says_what_it_lacks(server: Server, stele: Stele) -> None:
+    cut_off = {**at(7), "requests": [], "since_epoch": 4, "since_ms": 1_000}
+    server.answer("GET", "/v1/requests", cut_off)
+    cut = stele("requests").out
+    assert "goes back to epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
+    missing = stele("request", "show", "01a2")
+    assert "There is no request '01a2'" in missing.err
+    assert "Those that ended up to epoch 4 are in `stele epochs`." in missing.err
 
 
 def test_ids_are_never_broken_over_lines(

@@ -34,8 +34,8 @@ def test_set_and_reset_send_their_commands(server: Server, stele: Stele) -> None
     assert "has its default" in stele("settings", "reset", "stream_mib_per_s").out
     sent = [json.loads(asked.body) for asked in server.asked_for("/v1/commands")]
     assert [envelope["command"] for envelope in sent] == [
-        {"type": "set_setting", "name": "stream_mib_per_s", "value": "20"},
-        {"type": "set_setting", "name": "stream_mib_per_s", "value": ""},
+        {"type": "set_setting", "name": "stream_mib_per_s", "value": "20", "force": False},
+        {"type": "set_setting", "name": "stream_mib_per_s", "value": "", "force": False},
     ]
     assert sent[0]["reason"] == "the disks are slow"
 
@@ -48,3 +48,20 @@ def test_what_nobody_reads_or_makes_no_sense_is_not_sent(server: Server, stele: 
     assert none.exit_code == 2
     assert "from 1 to 64" in none.err
     assert not server.asked_for("/v1/commands")
+
+
+def test_a_level_is_a_word_and_an_unsafe_one_is_shown_as_such(server: Server, stele: Stele) -> None:
+    unsafe = {"progress_barrier_level": "ONE"}
+    server.answer("GET", "/v1/settings", {**at(7), "features": [], "settings": unsafe})
+    settings(server)
+    wrong = stele("settings", "set", "progress_barrier_level", "most")
+    assert wrong.exit_code == 2
+    assert "one of ALL, EACH_QUORUM, QUORUM" in wrong.err
+    assert stele("settings", "set", "progress_barrier_level", "ONE", "--force").exit_code == 0
+    (sent,) = [json.loads(asked.body) for asked in server.asked_for("/v1/commands")]
+    command = {"type": "set_setting", "name": "progress_barrier_level", "value": "ONE"}
+    assert sent["command"] == {**command, "force": True}
+    shown = stele("settings", "list").out
+    assert any(
+        "progress_barrier_level" in line and "ONE (unsafe)" in line for line in shown.splitlines()
+    )

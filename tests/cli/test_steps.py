@@ -79,7 +79,7 @@ def test_a_follower_tells_the_steps_that_it_did_not_see_by_their_own_epochs_and_
 ) -> None:
     server.answer("POST", "/v1/commands", ACCEPTED)
     follows(server, "mine", (12, "done", ""))
-    of_the_log = (
+    of_the_log: tuple[tuple[int, list[dict[str, Any]]], ...] = (
         (8, [changed("mine", "pending")]),
         (9, [changed("mine", "running"), opened("mine", "write_both_read_old", "mine")]),
         (10, []),

@@ -100,3 +100,17 @@ def check_gate(
             excluded = before.membership.excluded()
             word = replicas - excluded <= passed
             assert in_use.holds_back(passed, replicas) or word, (change, passed)
+            check_each_dc(before, replicas - excluded, replicas, passed)
+
+
+def check_each_dc(
+    before: Image, can_answer: set[str], replicas: set[str], passed: set[str]
+) -> None:
+    """EACH_QUORUM, the default: no dc has a quorum of its own that does not know. The log may say otherwise."""
+    chosen = [name for name in before.features.settings if name.startswith("progress_barrier_")]
+    if before.topology.relaxed_to or chosen:
+        return
+    for dc in {before.membership.nodes[n].dc for n in replicas}:
+        there = {n for n in replicas if before.membership.nodes[n].dc == dc}
+        late = len(there - passed)
+        assert late <= len(there) // 2 or there & can_answer <= passed, (dc, there, passed)

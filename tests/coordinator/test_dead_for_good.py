@@ -19,6 +19,7 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from stele.domain.topology.rings import ring_now
+from stele.runtime.answers.coordinator import WaitKind
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.operations import DOWN_S, with_dead
 from tests.coordinator.stories import error_of, reach, status_of
@@ -194,11 +195,43 @@ def test_a_request_names_the_other_dead_nodes_itself(operation: str) -> None:
     request_id = ask(world, operation, "b1")
     assert ended(world, request_id) is RequestStatus.FAILED
     assert "Dead nodes: a1" in error_of(world, request_id)
+    assert not world.image.membership.excluded(), "nothing came of it"
     assert world.apply(Remove(node_id="b1", ignore_nodes=("a1",), force=True), "again") is None
     assert ended(world, "again") is RequestStatus.DONE
     assert world.image.membership.excluded() == {"a1"}
     assert ended(world, remove(world, "a1", force=True)) is RequestStatus.DONE
     assert not world.image.membership.excluded()
+
+
+def test_a_request_waits_for_another_dead_node_before_it_excludes_its_own() -> None:
+    world = with_dead(3, "a1", "b1", nodes="a2 b2 c2 a3 b3 c3")
+    request_id = remove(world, "b1")
+    world.pass_s(20)
+    (wait,) = [w for w in world.brain.steps.waits if request_id in w.request_ids]
+    assert (wait.kind, [b.node_id for b in wait.blockers]) == (WaitKind.MEMBERS, ["a1"])
+    assert not world.image.membership.excluded()
+    world.nodes["a1"].alive = True
+    assert ended(world, request_id) is RequestStatus.DONE
+
+
+def test_a_node_that_never_starts_to_replace_one_leaves_nobody_excluded() -> None:
+    world = with_dead(3, "b1")
+    assert world.replace("b9", "b1") is None
+    world.nodes["b9"].alive = False
+    assert ended(world, "replace-b9") is RequestStatus.FAILED
+    assert "Dead nodes: b9" in error_of(world, "replace-b9")
+    assert not world.image.membership.excluded()
+    world.nodes["b1"].alive = True
+    world.run()
+
+
+def test_two_requests_that_declare_each_others_dead_nodes_do_not_wait_for_one_another() -> None:
+    world = with_dead(3, "a1", "b1", nodes="a2 b2 c2 a3 b3 c3")
+    request_id = remove(world, "b1", force=True)
+    assert world.replace("a9", "a1", force=True) is None
+    assert ended(world, request_id) is RequestStatus.DONE
+    assert ended(world, "replace-a9") is RequestStatus.DONE
+    serve_ring(world)
 
 
 @pytest.mark.parametrize("state", BEFORE)

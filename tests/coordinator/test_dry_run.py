@@ -1,5 +1,6 @@
 """Whether a command would start now, wait or fail; how much it moves; and that the coordinator then does so."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,26 +9,30 @@ from stele.coordinator.dry_run import dry_run, largest_sources, with_sizes
 from stele.coordinator.knowledge import Observed
 from stele.coordinator.progress import Rates
 from stele.domain.base import Rejection
-from stele.domain.commands import AnyCommand, Exclude, Leave, Remove
+from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remove
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.reports import ReportTable
 from stele.runtime.answers.coordinator import PlanAnswer, Verdict, WaitKind
 from tests.coordinator.stories import joining
+from tests.coordinator.test_dead_for_good import two_of_a_rack
 from tests.coordinator.test_preflight import ASK, Choices, bounded, envelope, quiet
 from tests.coordinator.test_preflight import joining as join_of
 from tests.coordinator.world import World, report_of, three_nodes
 
 STATE = TransitionState
+replace = msgspec.structs.replace
 
 
-def asked(world: World, command: AnyCommand) -> PlanAnswer | Rejection:
+def asked(world: World, *commands: AnyCommand) -> PlanAnswer | Rejection:
     brain = world.brain
     seen = Observed(world.image, brain.acks, brain.reports, brain.term, world.now_s)
-    return dry_run(brain.memory, seen, world.limits, envelope(command))
+    first, *rest = map(envelope, commands)
+    others = (replace(each, request_id=f"{ASK}-{n}") for n, each in enumerate(rest))
+    return dry_run(brain.memory, seen, world.limits, first, *others)
 
 
-def planned(world: World, command: AnyCommand) -> PlanAnswer:
-    found = asked(world, command)
+def planned(world: World, *commands: AnyCommand) -> PlanAnswer:
+    found = asked(world, *commands)
     assert isinstance(found, PlanAnswer), found
     return found
 
@@ -72,6 +77,48 @@ def test_a_node_that_is_up_would_have_to_be_down_to_be_excluded() -> None:
     world.pass_s(1)
     found = planned(world, Exclude(("c1",)))
     assert found.wait is not None and (found.wait.kind, found.wait.cause) == (WaitKind.LIVES, "c1")
+
+
+def test_what_goes_together_is_planned_as_one_operation_and_carried_out_so() -> None:
+    world = two_of_a_rack(excluded=False)
+    world.pass_s(6)
+    both = Remove(node_id="b1"), Remove(node_id="b2")
+    assert "b2" in planned(world, both[0]).plan.receivers
+    found = planned(world, *both)
+    assert [r.node_id for r in found.plan.requests()] == ["b1", "b2"]
+    assert found.plan.excludes == ("b1", "b2")
+    assert not {"b1", "b2"} & {*found.plan.receivers}
+    assert {"b1", "b2"} <= {*found.plan.tokens}
+    assert found.verdict is Verdict.WAITS
+    assert found.wait is not None and found.wait.kind is WaitKind.SILENCE
+    for number, command in enumerate(both):
+        assert world.apply(command, f"remove-{number}") is None
+    world.until(lambda: world.image.topology.of_request("remove-0"), "the removal")
+    transition = world.transition("remove-0")
+    for placement in found.plan.placements:
+        assert len(transition.plans[placement.placement].rows) == placement.changing
+
+
+def test_those_who_are_excluded_already_would_start_together() -> None:
+    world = two_of_a_rack(excluded=True)
+    world.pass_s(1)
+    found = planned(world, Remove(node_id="b1"), Remove(node_id="b2"))
+    assert found.verdict is Verdict.STARTS
+    refused = planned(world, Remove(node_id="b1"))
+    assert refused.verdict is Verdict.FAILS
+    assert refused.failure is not None and refused.failure.code == "dead_would_receive"
+
+
+def test_what_does_not_go_together_is_not_planned_so() -> None:
+    world = two_of_a_rack(excluded=True)
+    mixed = asked(world, Remove(node_id="b1"), NoopRequest())
+    assert isinstance(mixed, Rejection) and mixed.code == "not_together"
+    alike = asked(world, NoopRequest(), NoopRequest())
+    assert isinstance(alike, Rejection) and alike.code == "not_together"
+    nine = asked(world, *[Remove(node_id=f"n{n}") for n in range(9)])
+    assert isinstance(nine, Rejection) and nine.code == "too_many_together"
+    second = asked(world, Remove(node_id="b1"), Remove(node_id="b1"))
+    assert isinstance(second, Rejection) and second.code == "request_in_progress"
 
 
 def test_a_refusal_is_that_of_the_log() -> None:

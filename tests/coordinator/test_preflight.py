@@ -40,7 +40,7 @@ def envelope(command: AnyCommand) -> Envelope:
 
 
 def planned(image: Image, command: AnyCommand) -> Preflight:
-    found = asked(image, envelope(command), 0)
+    found = asked(image, [envelope(command)], 0)
     assert isinstance(found, Asked), found
     return preflight(image, found)
 
@@ -158,7 +158,7 @@ def test_what_a_plan_says_is_what_happens(seed: int, choice: int) -> None:
     world = quiet(seed)
     command = Choices(world, choice).command()
     before, began = world.image, len(world.images)
-    found = asked(before, envelope(command), 0)
+    found = asked(before, [envelope(command)], 0)
     if isinstance(found, Rejection):
         assert world.submit(envelope(command)) == found
         return
@@ -286,5 +286,5 @@ def test_what_changes_no_data_has_steps_and_no_gains() -> None:
 
 def test_another_command_has_no_request_to_plan() -> None:
     world = three_nodes()
-    found = asked(world.image, envelope(CreateKeyspace("more", {"dc1": 1})), 0)
+    found = asked(world.image, [envelope(CreateKeyspace("more", {"dc1": 1}))], 0)
     assert isinstance(found, Rejection) and found.code == "nothing_to_plan"

@@ -284,7 +284,9 @@ def test_a_dead_node_that_is_left_over_cannot_be_given_anything() -> None:
         ({"dc2": 1}, "too_few_nodes"),
         ({"dc1": 0}, "bad_replication"),
         ({}, "bad_replication"),
+        ({"dc1": 3, "dc2": -1}, "bad_replication"),
         ({"dc1": 2}, "replication_unchanged"),
+        ({"dc1": 2, "dc2": 0}, "replication_unchanged"),
     ],
 )
 def test_what_cannot_be_or_is_already_is_refused_at_once(
@@ -293,6 +295,15 @@ def test_what_cannot_be_or_is_already_is_refused_at_once(
     world = three_nodes(rf=2)
     refused = world.apply(KeyspaceRfChange("library", replication))
     assert refused is not None and refused.code == code
+
+
+def test_a_dc_with_factor_0_is_left_out_as_if_it_were_not_named() -> None:
+    world = three_nodes(rf=2)
+    assert world.apply(KeyspaceRfChange("library", {"dc1": 3, "dc2": 0}), "alter") is None
+    assert world.image.requests.requests["alter"].replication == {"dc1": 3}
+    world.run()
+    keyspace = world.image.schema.named("library")
+    assert keyspace is not None and keyspace.replication == {"dc1": 3}
 
 
 def test_one_request_about_a_keyspace_at_a_time() -> None:

@@ -8,7 +8,7 @@ from stele.cli.explain import explain, waiting_line
 from stele.coordinator.knowledge import Observed
 from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.steps import next_steps
-from stele.domain.commands import Cancel, DropKeyspace, Exclude, Leave, Rebuild, Remove
+from stele.domain.commands import Cancel, DropKeyspace, Exclude, Leave, Rebuild, Remove, SetSetting
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.reports import ReportTable
 from stele.runtime.answers.coordinator import Progress, WaitKind
@@ -145,7 +145,7 @@ def test_a_version_that_a_slow_node_has_not_applied_waits_for_a_quorum() -> None
     assert f"version {world.version} everywhere; the cause is b1: has applied epoch" in line
     waited_s, _, left_s = seconds(line)
     assert 3 <= waited_s <= 4.5 and waited_s + left_s == 10
-    assert "STELE_BARRIER_PATIENCE_S is 10 s), then a quorum is enough" in line
+    assert "STELE_BARRIER_PATIENCE_S is 10 s), then EACH_QUORUM is enough" in line
     assert "look at what b1 logs" in advice and "undo it: `stele cancel join-a2`" in advice
     world.pass_s(left_s + 0.5)
     assert world.transition("join-a2").state is not STATE.JOIN_GROUP0 or world.fenced()
@@ -222,6 +222,24 @@ def test_a_rebuild_whose_source_hangs_names_it() -> None:
     world.pass_s(8)
     line, *_ = told(world, "rebuild")
     assert "stream by b1; the cause is a1: is down, and gives b1 no data" in line
+
+
+def test_of_the_limits_of_a_stream_the_sooner_one_is_named() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("a2"), "the order")
+    running(world, "a2", 10)
+    world.apply(SetSetting("step_time_limit_s", "90"))
+    world.pass_s(10)
+    line, *_ = told(world, "join-a2")
+    assert line.endswith("(STELE_SILENCE_S is 60 s), then it is undone")
+    for done in (20, 30, 40):
+        world.pass_s(15)
+        running(world, "a2", done)
+    line, *_ = told(world, "join-a2")
+    assert line.endswith("(step_time_limit_s is 90 s), then it is undone")
+    *_, left_s = seconds(line)
+    world.pass_s(left_s + 1)
+    assert "step_time_limit_s" in world.image.requests.requests["join-a2"].error
 
 
 def test_a_stream_that_gets_on_has_no_cause() -> None:

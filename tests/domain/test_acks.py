@@ -21,7 +21,7 @@ def test_acks_of_ones_own_history_count() -> None:
     states = {i.epoch: i.state_id for i in history.images}
     found = barrier(image, acks_of(image), image.epoch, 0, 1.0, states.get)
     assert found.complete
-    assert found.quorum
+    assert found.satisfied
 
 
 def test_acks_of_another_history_count_for_nothing() -> None:

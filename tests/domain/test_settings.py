@@ -3,6 +3,7 @@
 import pytest
 
 from stele.domain.commands import SetSetting
+from stele.domain.features.facts import SettingChanged
 from stele.domain.requests.memory import Young
 from stele.domain.requests.rows import FINISHED
 from tests.domain.history import three_nodes
@@ -31,3 +32,32 @@ def test_an_id_of_another_form_does_not_hide_the_newest_time() -> None:
     young = Young().with_decisions([TIMED], 1)
     assert young.newest_ms > 0
     assert young.with_decisions(["zzz"], 2).newest_ms == young.newest_ms
+
+
+@pytest.mark.parametrize("name", ["progress_barrier_level", "progress_barrier_min_level"])
+@pytest.mark.parametrize("value", ["LOCAL_QUORUM", "ONE", "NODE_LOCAL"])
+def test_an_unsafe_level_is_taken_by_force_only_and_marked_in_the_history(
+    name: str, value: str
+) -> None:
+    history, _ = three_nodes()
+    refused = history.apply(SetSetting(name, value))
+    assert refused is not None and refused.code == "unsafe_setting"
+    assert "may be lost" in refused.message and "force" in refused.hint
+    assert history.apply(SetSetting(name, value, force=True)) is None
+    assert history.epochs[-1].facts == (SettingChanged(name, value, unsafe=True),)
+
+
+@pytest.mark.parametrize("value", ["ALL", "EACH_QUORUM", "QUORUM", ""])
+def test_a_safe_level_needs_no_force_and_has_no_mark(value: str) -> None:
+    history, _ = three_nodes()
+    for force in (False, True):
+        asked = SetSetting("progress_barrier_level", value, force=force)
+        assert history.apply(asked) is None
+        assert history.epochs[-1].facts == (SettingChanged("progress_barrier_level", value),)
+
+
+def test_a_word_that_is_no_level_is_refused_with_those_that_are() -> None:
+    history, _ = three_nodes()
+    refused = history.apply(SetSetting("progress_barrier_level", "quorum"))
+    assert refused is not None and refused.code == "bad_setting"
+    assert "ALL, EACH_QUORUM, QUORUM" in refused.hint

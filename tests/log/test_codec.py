@@ -33,7 +33,7 @@ from stele.domain.commands import (
 from stele.domain.facts import Epoch
 from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.messages import Ack, Order, Report
-from stele.domain.names import OrderKind, ReportStatus, RequestStatus, TransitionState
+from stele.domain.names import BarrierLevel, OrderKind, ReportStatus, RequestStatus, TransitionState
 from stele.domain.requests.decisions import refusal
 from stele.domain.requests.facts import DecidedGeneration, DecidedRequests, RequestForgotten
 from stele.domain.ring.facts import PlacementDropped
@@ -43,7 +43,14 @@ from stele.domain.schema.facts import KeyspaceDropped
 from stele.domain.services.facts import Service, ServiceChanged, ServiceForgotten
 from stele.domain.snapshot import image_to_facts
 from stele.domain.staging.facts import Part, PartsCommitted
-from stele.domain.topology.facts import TransitionMarked, TransitionPlanned, TransitionUnplanned
+from stele.domain.topology.facts import (
+    BarrierRelaxed,
+    TransitionMarked,
+    TransitionPlanned,
+    TransitionUnplanned,
+    Versions,
+    VersionsChanged,
+)
 from stele.log import codec
 from stele.log.chain import MAGIC
 from stele.log.codec import DecodeError
@@ -90,10 +97,13 @@ def test_every_kind_of_fact_comes_back() -> None:
         FeaturesEnabled(("a", "b")),
         ServiceChanged(Service(service_id="c/1", supported_features=("x",), release_version="1")),
         ServiceForgotten("c/1"),
-        RequestForgotten("r"),
+        RequestForgotten("r", 7, 2**40),
         TransitionPlanned("t", "dc1:3", plan),
         TransitionUnplanned("t", "dc1:3"),
         TransitionMarked("t", "why", ("r",)),
+        BarrierRelaxed(7, BarrierLevel.ONE, ("a", "b"), unsafe=True),
+        SettingChanged("key", "x", unsafe=True),
+        VersionsChanged(Versions(version=8, relaxed_to="ONE", let_through="QUORUM")),
         Part("id", 2, (SettingChanged("key", "x"), TransitionPlanned("t", "dc1:3", plan))),
         PartsCommitted("id", 3),
         refusal(
@@ -170,6 +180,7 @@ def samples() -> list[commands.AnyCommand]:
         tuple[str, ...]: ("a", "b"),
         tuple[int, ...]: (-5, 2**60),
         RequestStatus: RequestStatus.PENDING,
+        BarrierLevel: BarrierLevel.QUORUM,
     }
     made = [
         special.get(kind)

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from stele.domain.commands import Advance, Envelope, SetSetting
+from stele.domain.commands import Advance, Cancel, Envelope, NoopRequest, SetSetting
 from stele.domain.image import Image
 from stele.domain.view import diff, view
 from stele.log.codec import encode_epoch
@@ -175,6 +175,24 @@ async def test_requests_are_asked_for_by_status_kind_node_and_prefix(site: Site)
     unknown = await site.http.get("/v1/requests", params={"colour": "red"})
     assert unknown.status_code == 400
     assert "status" in unknown.json()["hint"]
+
+
+async def test_a_page_of_requests_says_since_when_there_are_all(site: Site) -> None:
+    whole = await site.get("/v1/requests", limit=1)
+    assert whole["since_epoch"] == 0, "none was forgotten"
+    asked = new_request_id()
+    for request_id, command in (
+        (new_request_id(), SetSetting("finished_requests", "1")),
+        (asked, NoopRequest()),
+        (new_request_id(), Cancel(asked)),
+    ):
+        envelope = Envelope(request_id=request_id, command=command)
+        assert (await site.writer.commit(envelope, 10)).applied
+    page = msgspec.convert(await site.get("/v1/requests", status="cancelled"), answers.RequestsPage)
+    assert [r.request_id for r in page.requests] == [asked]
+    newest = site.image.requests.forgotten
+    assert newest is not None
+    assert (page.since_epoch, page.since_ms) == (newest.finished_epoch, newest.ended_ms)
 
 
 async def test_one_request_comes_with_its_transition(site: Site) -> None:

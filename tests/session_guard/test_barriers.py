@@ -27,10 +27,10 @@ def test_a_blocker_keeps_its_time_until_it_passes() -> None:
     acks = AckTable().with_ack(ack_of(image, "n1"), 102.0).with_ack(ack_of(image, "n2"), 103.0)
     found, blocking = view(image, acks, blocking, target, 104.0)
     assert [(b.node_id, b.blocking_for_s) for b in found.blockers] == [("n3", 4.0), ("n4", 4.0)]
-    assert not found.quorum
+    assert not found.satisfied
     acks = acks.with_ack(ack_of(image, "n3"), 105.0)
     found, blocking = view(image, acks, blocking, target, 106.0)
-    assert found.quorum and not found.complete
+    assert found.satisfied and not found.complete
 
 
 def test_acks_from_another_data_directory_do_not_count() -> None:

@@ -59,6 +59,8 @@ def waiting_line(wait: WaitProgress, verb: str = "waits") -> str:
     cause = next((b for b in wait.blockers if b.node_id == wait.cause), None)
     if cause is not None:
         parts.append(f"the cause is {blocker_text(cause)}")
+    if wait.detail:
+        parts.append(wait.detail)
     if wait.limit is not None:
         parts.append(limit_text(wait.limit))
     elif wait.blockers:

@@ -79,7 +79,22 @@ def _placement(fact: Fact) -> str:
 
 def _versions(fact: Fact) -> str:
     versions = fact["versions"]
-    return f"version {versions['version']}, fence {versions['fence_version']}"
+    level = versions.get("let_through", "")
+    barrier = f", let through at {level}" if level else ""
+    return f"version {versions['version']}, fence {versions['fence_version']}{barrier}"
+
+
+def _relaxed(fact: Fact) -> str:
+    without = f" without {', '.join(fact['without'])}" if fact["without"] else ""
+    unsafe = " (unsafe)" if fact["unsafe"] else ""
+    return (
+        f"the barrier of version {fact['version']} is relaxed to {fact['level']}{without}{unsafe}"
+    )
+
+
+def _setting(fact: Fact) -> str:
+    unsafe = " (unsafe)" if fact.get("unsafe") else ""
+    return f"{fact['name']} = {fact['value'] or '(default)'}{unsafe}"
 
 
 def _opened(fact: Fact) -> str:
@@ -142,6 +157,7 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "PlacementChanged": _placement,
     "PlacementDropped": lambda fact: f"placement {fact['placement']} is gone",
     "VersionsChanged": _versions,
+    "BarrierRelaxed": _relaxed,
     "TransitionOpened": _opened,
     "TransitionMoved": _moved,
     "TransitionMarked": _marked,
@@ -152,6 +168,6 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "FeaturesEnabled": lambda fact: f"features {', '.join(fact['features'])}",
     "ServiceChanged": _service,
     "ServiceForgotten": lambda fact: f"service {fact['service_id']} is forgotten",
-    "SettingChanged": lambda fact: f"{fact['name']} = {fact['value'] or '(default)'}",
+    "SettingChanged": _setting,
 }
 """By the fact's name."""

@@ -27,9 +27,16 @@ from stele.runtime.answers.coordinator import PlanAnswer, PlannedStream, Verdict
 UNKNOWN = "unknown"
 
 
-def show_plan(client: Client, command: AnyCommand, planning: Planning) -> int:
-    """Print what a command would do. Exit status 1 when it would fail. Raises CliError when it is refused."""
-    body = {"command": command, "actor": planning.actor, "bytes_per_s": planning.bytes_per_s}
+def show_plan(client: Client, planning: Planning, *commands: AnyCommand) -> int:
+    """Print what commands would do as one operation. Exit status 1 when it would fail. Raises CliError when one
+    of them is refused.
+    """
+    body = {
+        "command": commands[0],
+        "together": commands[1:],
+        "actor": planning.actor,
+        "bytes_per_s": planning.bytes_per_s,
+    }
     answer = client.post("coordinator", "/v1/plan", body)
     if not answer.is_success:
         raise refusal_of(answer)
@@ -45,7 +52,8 @@ def show_plan(client: Client, command: AnyCommand, planning: Planning) -> int:
 
 def _parts(found: PlanAnswer) -> Iterator[RenderableType]:
     plan = found.plan
-    what = " ".join((plan.request.kind, plan.request.node_id or joined(plan.request.dead_nodes)))
+    nodes = tuple(r.node_id for r in plan.requests() if r.node_id) or plan.request.dead_nodes
+    what = f"{plan.request.kind} {joined(nodes)}"
     yield Text(f"plan of {what.rstrip()} at epoch {found.epoch}; nothing is done", style="bold")
     yield from _verdict(found)
     if plan.excludes:

@@ -44,6 +44,8 @@ class Reading:
         self._level = level
         self._epoch = epoch
         self.state_id = ""
+        self.since = (0, 0)
+        """The epoch, and its time in milliseconds, after which no request that ended was forgotten."""
 
     @property
     def epoch(self) -> int:
@@ -76,8 +78,10 @@ class Reading:
 
     def requests(self, **filters: str | None) -> list[Request]:
         """Topology requests, first come first."""
-        pages = self.pages("/v1/requests", RequestsPage, **filters)
-        found = [request for page in pages for request in page.requests]
+        found = list[Request]()
+        for page in self.pages("/v1/requests", RequestsPage, **filters):
+            self.since = (page.since_epoch, page.since_ms)
+            found += page.requests
         return sorted(found, key=lambda r: (r.submitted_epoch, r.request_id))
 
     def request(self, request_id: str) -> RequestAnswer:
@@ -95,9 +99,13 @@ class Reading:
         if len(exact or alike) == 1:
             return (exact or alike)[0]
         what = f"{len(alike)} requests begin with" if alike else "There is no request"
-        raise CliError(
-            f"{what} '{begins}' at epoch {self.epoch}.", "`stele requests` shows them all."
-        )
+        raise CliError(f"{what} '{begins}' at epoch {self.epoch}.", self._where_requests_are())
+
+    def _where_requests_are(self) -> str:
+        all_ = "`stele requests` shows them all."
+        if not self.since[0]:
+            return all_
+        return f"{all_} Those that ended up to epoch {self.since[0]} are in `stele epochs`."
 
     def keyspaces(self) -> list[Keyspace]:
         pages = self.pages("/v1/keyspaces", KeyspacesPage)

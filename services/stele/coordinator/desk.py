@@ -48,8 +48,10 @@ class Desk:
         requests: tuple[str, ...] = (),
         patience: Patience | None = None,
         other_request: str = "",
+        detail: str = "",
     ) -> None:
-        self.waits.append(Wait(requests, what, blockers, kind, patience, other_request))
+        wait = Wait(requests, what, blockers, kind, patience, other_request, detail=detail)
+        self.waits.append(wait)
 
     def refused(self, command: AnyCommand) -> int:
         """How often the log refused this command in this round."""

@@ -270,6 +270,9 @@ class Driver:
         metrics.term.set(image.topology.coordinator.term)
         if image.topology.version != delta.before.topology.version:
             self._measure(image)
+        if self._followed.caught_up.is_set():
+            for fact in metrics.relaxations(delta):
+                log.warning("a barrier was relaxed", fact=msgspec.to_builtins(fact))
         self.wake()
 
     def _has_a_namesake(self, image: Image, delta: Delta) -> bool:

@@ -1,6 +1,6 @@
-"""A command that is asked about and not sent: what it would do, and whether it would start now.
+"""Commands that are asked about and not sent: what they would do, and whether that would start now.
 
-The coordinator takes its own next look at an image in which the request is pending, and reads there whether
+The coordinator takes its own next look at an image in which the requests are pending, and reads there whether
 it would open it, wait, or end it; so what a plan says and what is done cannot differ.
 """
 
@@ -30,11 +30,19 @@ ASKED_NODES: Final = 16
 
 
 def dry_run(
-    memory: Memory, seen: Observed, limits: Limits, envelope: Envelope
+    memory: Memory, seen: Observed, limits: Limits, *envelopes: Envelope
 ) -> PlanAnswer | Rejection:
-    """What the command would do, or the refusal of metadata-log. Sizes are left out, see ``with_sizes``."""
+    """What the commands would do, as one operation, or the refusal of metadata-log. Sizes are left out, see
+    ``with_sizes``.
+    """
     image = seen.image
-    pending = asked(image, envelope, seen.wall_ms)
+    if len(envelopes) > limits.group:
+        return Rejection(
+            "too_many_together",
+            f"{len(envelopes)} are more than the {limits.group} that open as one operation.",
+            "Plan fewer at a time.",
+        )
+    pending = asked(image, envelopes, seen.wall_ms)
     if isinstance(pending, Rejection):
         return pending
     plan = preflight(image, pending)
@@ -69,19 +77,22 @@ def _with_newcomers(seen: Observed, image: Image) -> AckTable:
 
 
 def _judged(found: PlanAnswer, steps: Steps, seen: Observed, limits: Limits) -> PlanAnswer:
-    """The answer with what the coordinator's look says of the request."""
-    request_id = found.plan.request.request_id
-    commands = [envelope.command for envelope in steps.commands]
-    for command in commands:
-        if isinstance(command, RejectRequest) and command.target == request_id:
+    """The answer with what the coordinator's look says of the requests."""
+    ids = {request.request_id for request in found.plan.requests()}
+    begins = set[str]()
+    for envelope in steps.commands:
+        command = envelope.command
+        if isinstance(command, RejectRequest) and command.target in ids:
             failure = Rejection(command_name(command), command.why)
             return msgspec.structs.replace(found, verdict=Verdict.FAILS, failure=failure)
-        excludes = isinstance(command, ExcludeDead) and command.target == request_id
-        opens = isinstance(command, Advance) and any(request_id in each for each in command.open)
-        if excludes or opens:
-            return found
+        if isinstance(command, ExcludeDead):
+            begins.add(command.target)
+        if isinstance(command, Advance):
+            begins.update(request_id for group in command.open for request_id in group)
+    if ids <= begins:
+        return found
     waits = [w for w in steps.waits if w.kind not in (WaitKind.LOG, WaitKind.CLEANUP)]
-    own = (wait for wait in waits if request_id in wait.request_ids)
+    own = (wait for wait in waits if ids & {*wait.request_ids})
     common = (wait for wait in waits if not wait.request_ids)
     wait = next(own, None) or next(common, None)
     if wait is None:

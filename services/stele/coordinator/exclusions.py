@@ -1,13 +1,15 @@
 """Nodes that a request declares dead: they are excluded once they have been silent.
 
 This needs no round, since the one that is under way may wait for these very nodes. Who is heard is not
-excluded: then the request is rejected.
+excluded: then the request is rejected. So it is when it could not be carried out, as far as that is known,
+since exclusion is for good, also when nothing comes of the request.
 """
 
 from typing import Final
 
 from stele.coordinator.desk import Desk
 from stele.coordinator.knowledge import Patience
+from stele.coordinator.startable import startable
 from stele.domain.acks import Blocker
 from stele.domain.commands import Rejection
 from stele.domain.names import NodeState
@@ -15,6 +17,7 @@ from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.commands import ExcludeDead
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.exclude import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import WaitKind
@@ -47,7 +50,9 @@ def _is_ready(desk: Desk, request: Request, declared: list[str]) -> bool:
     excludes_only = OPERATIONS[request.kind].excludes_only
     if not declared:
         return excludes_only
-    return _are_down(desk, request, declared) and (excludes_only or _can_be_planned(desk, request))
+    if not _are_down(desk, request, declared):
+        return False
+    return excludes_only or (_can_be_planned(desk, request) and _can_start(desk, request))
 
 
 def _listen_anew(desk: Desk) -> None:
@@ -149,6 +154,11 @@ def _wait_for_anybody(desk: Desk, request: Request, others: list[str]) -> None:
         text = f"Nobody is heard: {', '.join(others)} neither."
         hint = "Start a node that is not dead for good."
         reject(desk, ids, Rejection("nobody_is_up", text, hint))
+
+
+def _can_start(desk: Desk, request: Request) -> bool:
+    """Whom else it needs is up. Those whom other requests declare dead are left to these."""
+    return startable(desk, [request], declared_dead(desk.seen.image.requests.pending()))
 
 
 def _can_be_planned(desk: Desk, request: Request) -> bool:

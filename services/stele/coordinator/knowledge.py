@@ -22,7 +22,7 @@ class Limits(msgspec.Struct, frozen=True):
     resend_s: float = 2.0
     """A command or order that had no visible effect is sent again after this."""
     barrier_patience_s: float = 10.0
-    """A barrier waits this long for everybody before a quorum will do; the rest is fenced out."""
+    """A barrier waits this long for everybody before its level will do; the rest is fenced out."""
     down_after_s: float = 5.0
     """A node that was silent for longer counts as down: several heartbeats."""
     dead_node_patience_s: float = 30.0
@@ -102,6 +102,14 @@ class Patience(msgspec.Struct, frozen=True):
     setting: str
     then: str
 
+    def until_s(self) -> float:
+        return self.since_s + self.limit_s
+
+
+def sooner(*given: Patience | None) -> Patience | None:
+    """The one that is over first; None when there is none."""
+    return min((p for p in given if p is not None), key=Patience.until_s, default=None)
+
 
 class Wait(msgspec.Struct, frozen=True):
     """What one request waits for and on whom; ``request_ids`` is empty for what holds up everybody.
@@ -116,6 +124,8 @@ class Wait(msgspec.Struct, frozen=True):
     patience: Patience | None = None
     other_request: str = ""
     since_s: float | None = None
+    detail: str = ""
+    """What is lacking, in words that may change while it is the same wait."""
 
     def key(self) -> WaitingFor:
         """The same wait at another look has the same: a request's own whatever nodes it waits for."""

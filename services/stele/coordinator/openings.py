@@ -8,11 +8,9 @@ import msgspec
 from stele.coordinator.desk import Desk
 from stele.coordinator.exclusions import not_excluded, reject_unplanned
 from stele.coordinator.knowledge import Patience
-from stele.domain.acks import is_covered
+from stele.coordinator.startable import startable
 from stele.domain.commands import Rejection
-from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
-from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import Locks, locks, locks_meet, needs
 from stele.runtime.answers.coordinator import WaitKind
@@ -36,7 +34,7 @@ def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
     earlier: list[_Queued] = []
     groups = _groups(desk)
     for group in groups:
-        if _startable(desk, group):
+        if startable(desk, group):
             with_room = _with_room(desk, group, earlier)
             if not _waits_for_company(desk, group, groups):
                 chosen += with_room
@@ -89,44 +87,6 @@ def _waits_for_company(desk: Desk, group: list[Request], groups: list[list[Reque
     patience = Patience(since_s, desk.limits.company_s, "", "it starts without them")
     desk.wait(WaitKind.COMPANY, f"others that {kind} too", blockers, ids, patience)
     return True
-
-
-def _startable(desk: Desk, group: list[Request]) -> bool:
-    """Every node that it needs is up (seed 000); a request whose node is dead for good is rejected."""
-    needed = OPERATIONS[group[0].kind].needed(desk.seen.image, group)
-    ids = tuple(request.request_id for request in group)
-    down = desk.down(needed) or desk.down(_quorums_need(desk, group))
-    if not down:
-        for request_id in ids:
-            desk.waits_no_more(request_id)
-        return True
-    since_s = min(desk.waiting_since(i) for i in ids)
-    dead = desk.dead([b.node_id for b in down], since_s)
-    if dead:
-        names = " ".join(dead)
-        why = (
-            f"Canceled. Dead nodes: {', '.join(dead)}. Start them; or if they are dead for good,"
-            f" `stele exclude {names}`, `stele remove` them one by one, or replace them."
-        )
-        for request_id in ids:
-            desk.submit(RejectRequest(desk.seen.term, request_id, why), (request_id,))
-    else:
-        patience = desk.patience_with_dead(since_s)
-        desk.wait(WaitKind.MEMBERS, f"dead nodes, to start {group[0].kind}", down, ids, patience)
-    return False
-
-
-def _quorums_need(desk: Desk, group: list[Request]) -> list[str]:
-    """Nodes that are down and without which its barrier could not be passed: it would hold up everybody."""
-    image = desk.seen.image
-    down = {b.node_id for b in desk.down([*image.membership.taking_part()])} - declared_dead(group)
-    planned = desk.planned(group).transition if down else None
-    if planned is None:
-        return []
-    touched = OPERATIONS[planned.kind].touched(image, planned)
-    excluded = image.membership.excluded() | declared_dead(group)
-    short = [r & down for r in touched if not is_covered(r, r - down - excluded, excluded)]
-    return sorted({node_id for nodes in short for node_id in nodes})
 
 
 def _with_room(desk: Desk, group: list[Request], earlier: list[_Queued]) -> list[tuple[str, ...]]:

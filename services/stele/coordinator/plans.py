@@ -33,17 +33,20 @@ class Plans:
         asked = await read_json(request, PlanRequest)
         image = self._driver.image
         self._check_ready(image, asked)
-        envelope = Envelope(
-            request_id=new_request_id(),
-            command=asked.command,
-            actor=asked.actor,
-            reason=asked.reason,
-            origin=asked.origin or "http",
-        )
+        envelopes = [
+            Envelope(
+                request_id=new_request_id(),
+                command=command,
+                actor=asked.actor,
+                reason=asked.reason,
+                origin=asked.origin or "http",
+            )
+            for command in (asked.command, *asked.together)
+        ]
         self._waiting += 1
         try:
             async with self._planning:
-                found = await self._dry_run(envelope, asked.bytes_per_s)
+                found = await self._dry_run(envelopes, asked.bytes_per_s)
         finally:
             self._waiting -= 1
         if isinstance(found, Rejection):
@@ -51,10 +54,10 @@ class Plans:
         return JsonResponse(found)
 
     async def _dry_run(
-        self, envelope: Envelope, bytes_per_s: float | None
+        self, envelopes: list[Envelope], bytes_per_s: float | None
     ) -> PlanAnswer | Rejection:
         driver, seen = self._driver, self._driver.seen()
-        found = await asyncio.to_thread(dry_run, driver.memory, seen, driver.limits, envelope)
+        found = await asyncio.to_thread(dry_run, driver.memory, seen, driver.limits, *envelopes)
         if isinstance(found, Rejection):
             return found
         nodes = seen.image.membership.nodes

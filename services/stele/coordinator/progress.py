@@ -10,6 +10,7 @@ from stele.coordinator.knowledge import Limits, Observed, Patience, Wait
 from stele.domain.acks import Blocker
 from stele.domain.image import Image
 from stele.domain.reports import ReceivedReport, ReportTable
+from stele.domain.topology.barriers import level_in_force, lowered_level
 from stele.domain.topology.facts import Transition
 from stele.runtime.answers.coordinator import (
     BlockerAnswer,
@@ -93,6 +94,8 @@ def progress_of(
         active=active,
         version=image.topology.version,
         fence_version=image.topology.fence_version,
+        barrier_level=level_in_force(image),
+        barrier_relaxed=bool(lowered_level(image)),
         waits=shown,
         transitions=tuple(
             _transition(transition, seen, rates, shown) for transition in image.topology.open()
@@ -118,6 +121,7 @@ def wait_progress(wait: Wait, seen: Observed, limits: Limits) -> WaitProgress:
         None if patience is None else _limit(patience, seen.now_s),
         why.cause,
         wait.other_request,
+        wait.detail,
     )
 
 

@@ -1,18 +1,28 @@
 """The barriers of a round (design, section 3): who must have answered before anything else moves.
 
-A version waits until every participant has applied it and drained the ones before, or a quorum of every
-touched range has and the patience with the rest is over. In the first case the fence can go with the next
-Advance. In the second it is written for itself, and must be known to a quorum before any work begins or
-anything moves: else who was left out could still be served.
+A version waits until every participant has applied it and drained the ones before, or so many replicas of every
+touched range have as the level in force asks for, and the patience with the rest is over. In the first case the
+fence can go with the next Advance. In the second it is written for itself, and must be known to as many before
+any work begins or anything moves: else who was left out could still be served. Where the settings permit it, a
+barrier that waits for long is relaxed by one level, which is an epoch of its own.
 """
 
 from enum import Enum
 
 from stele.coordinator.desk import Desk
-from stele.coordinator.knowledge import Patience
-from stele.domain.acks import Barrier, barrier, is_covered
-from stele.domain.topology.commands import AdvanceFence, Rollback
+from stele.coordinator.knowledge import Patience, sooner
+from stele.domain.acks import Barrier, barrier
+from stele.domain.image import Image
+from stele.domain.topology.barriers import (
+    configured_level,
+    lowered_level,
+    lowest_level,
+    missing_replicas,
+    next_lower,
+)
+from stele.domain.topology.commands import AdvanceFence, RelaxBarrier, Rollback
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.limits import RELAX_AFTER_S
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import WaitKind
 
@@ -64,12 +74,15 @@ def _barrier(desk: Desk, epoch: int) -> Barrier:
 
 
 def _enough(desk: Desk, found: Barrier) -> bool:
-    """A quorum, once everybody has had time to answer. Who missed a barrier gets none until it acknowledges
-    again.
+    """The level in force is reached, and everybody has had time to answer. Who missed a barrier gets none until
+    it acknowledges again.
     """
-    patient = desk.seen.now_s - desk.memory.since_s < desk.limits.barrier_patience_s
     awaited = [b for b in found.blockers if b.node_id not in desk.memory.left_out]
-    return found.quorum and not (patient and awaited)
+    return found.satisfied and not (_is_patient(desk) and awaited)
+
+
+def _is_patient(desk: Desk) -> bool:
+    return desk.seen.now_s - desk.memory.since_s < desk.limits.barrier_patience_s
 
 
 def _exclude(desk: Desk, found: Barrier) -> None:
@@ -80,46 +93,84 @@ def _exclude(desk: Desk, found: Barrier) -> None:
 
 def _wait(desk: Desk, kind: WaitKind, what: str, found: Barrier) -> None:
     """The barrier waits, with names. What rests on nodes that are dead for good turns round while it can."""
-    blockers = [blocker.node_id for blocker in found.blockers]
-    desk.wait(kind, what, found.blockers, patience=_patience(desk, found))
-    dead = desk.dead(blockers, desk.memory.since_s)
-    if dead and not found.quorum:
-        for transition in _to_undo(desk, {*dead}):
-            why = f"no quorum without the dead nodes {', '.join(sorted(dead))}"
-            blamed = tuple(s.request_id for s in transition.subjects if s.node_id in dead)
-            desk.submit(
-                Rollback(desk.seen.term, transition.transition_id, why, blamed),
-                transition.request_ids(),
-            )
+    if found.satisfied:
+        desk.wait(kind, what, found.blockers, patience=_patience_with_the_rest(desk, found))
+        return
+    blockers = found.blockers if _is_patient(desk) else found.held_up_by() or found.blockers
+    detail = f"{_level_text(desk, found)} lacks {', '.join(sorted(found.missing))}"
+    desk.wait(kind, what, blockers, patience=_patience(desk, found), detail=detail)
+    dead = desk.dead([blocker.node_id for blocker in found.blockers], desk.memory.since_s)
+    for transition in _to_undo(desk, {*dead}):
+        why = f"no quorum without the dead nodes {', '.join(sorted(dead))}"
+        blamed = tuple(s.request_id for s in transition.subjects if s.node_id in dead)
+        desk.submit(
+            Rollback(desk.seen.term, transition.transition_id, why, blamed),
+            transition.request_ids(),
+        )
+    _relax(desk, found)
+
+
+def _level_text(desk: Desk, found: Barrier) -> str:
+    """The level in force, and since when it is not the one that the settings ask for."""
+    image = desk.seen.image
+    if not lowered_level(image):
+        return found.level
+    return f"{found.level}, relaxed from {configured_level(image)},"
+
+
+def _relax(desk: Desk, found: Barrier) -> None:
+    """One level down after each time limit, where the settings permit it."""
+    topology, patience = desk.seen.image.topology, _patience_with_the_level(desk, found)
+    lower = next_lower(desk.seen.image)
+    if lower is None or patience is None or desk.seen.now_s - patience.since_s < patience.limit_s:
+        return
+    without = tuple(sorted(found.missing))
+    desk.submit(RelaxBarrier(desk.seen.term, topology.version, lower, without))
+
+
+def _patience_with_the_rest(desk: Desk, found: Barrier) -> Patience:
+    """How long everybody is waited for, when the level in force is reached."""
+    then = f"{found.level} is enough, and the others are fenced out"
+    limit_s = desk.limits.barrier_patience_s
+    return Patience(desk.memory.since_s, limit_s, "STELE_BARRIER_PATIENCE_S", then)
+
+
+def _patience_with_the_level(desk: Desk, found: Barrier) -> Patience | None:
+    """How long the level in force is waited for; None where it may not be relaxed."""
+    since_s, lower = desk.waiting_since(f"barrier {found.level}"), next_lower(desk.seen.image)
+    if lower is None:
+        return None
+    limit_s = RELAX_AFTER_S.of(desk.seen.image.features.settings)
+    return Patience(since_s, limit_s, RELAX_AFTER_S.name, f"{lower} will do")
 
 
 def _patience(desk: Desk, found: Barrier) -> Patience | None:
-    """How long the barrier waits; none where it needs nodes that nobody can do without."""
-    since_s, limits = desk.memory.since_s, desk.limits
-    if found.quorum:
-        then = "a quorum is enough, and the others are fenced out"
-        return Patience(since_s, limits.barrier_patience_s, "STELE_BARRIER_PATIENCE_S", then)
+    """How long an unsatisfied barrier waits; none where it needs nodes that nobody can do without."""
+    relaxes = _patience_with_the_level(desk, found)
     down = {blocker.node_id for blocker in found.blockers if not desk.is_up(blocker.node_id)}
     if not _to_undo(desk, down):
-        return None
+        return relaxes
     then = "what has no quorum without them is undone"
-    return desk.patience_with_dead(since_s, then)
+    return sooner(desk.patience_with_dead(desk.memory.since_s, then), relaxes)
 
 
 def _to_undo(desk: Desk, dead: set[str]) -> list[Transition]:
-    """Transitions of this version, which can go back, of whom these nodes alone make a quorum impossible."""
+    """Transitions of this version, which can go back, whose barrier these nodes alone keep from being passed,
+    even at the lowest level that the settings permit.
+    """
     if not dead:
         return []
     image = desk.seen.image
-    excluded = image.membership.excluded()
     return [
         transition
         for transition in image.topology.open()
         if not transition.mark
         and transition.entered_version == image.topology.version
         and OPERATIONS[transition.kind].states[transition.state].on_failure is not None
-        and any(
-            not is_covered(replicas, replicas - dead - excluded, excluded)
-            for replicas in OPERATIONS[transition.kind].touched(image, transition)
-        )
+        and missing_replicas(image, transition, _others(image, dead), lowest_level(image))
     ]
+
+
+def _others(image: Image, dead: set[str]) -> frozenset[str]:
+    """All who may still answer."""
+    return frozenset(image.membership.nodes) - dead - image.membership.excluded()

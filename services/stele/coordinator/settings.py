@@ -21,7 +21,7 @@ class CoordinatorSettings(ServiceSettings):
         default=_DEFAULT.barrier_patience_s,
         gt=0,
         le=3600,
-        description="A barrier waits this long for every node before a quorum will do; seconds.",
+        description="A barrier waits this long for every node before its level will do; seconds.",
     )
     dead_node_patience_s: float = Field(
         default=_DEFAULT.dead_node_patience_s,

@@ -9,7 +9,7 @@ from immutables import Map
 from stele.coordinator.desk import Desk, replace
 from stele.coordinator.enabling import enable
 from stele.coordinator.exclusions import exclude
-from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, Steps
+from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, Steps, sooner
 from stele.coordinator.openings import openings
 from stele.coordinator.rounds import Settled, settle
 from stele.coordinator.served import serve
@@ -64,7 +64,7 @@ def _at_this_round(memory: Memory, seen: Observed) -> Memory:
     if round_ == memory.round:
         return memory
     sessions = {*topology.sessions(), *_cleanup_sessions(seen)}
-    waits = {*topology.transitions, *seen.image.requests.requests}
+    waits = {*topology.transitions, *seen.image.requests.open}
     return Memory(
         round=round_,
         since_s=seen.now_s,
@@ -158,6 +158,7 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
         what = f"stream by {', '.join(b.node_id for b in work.unfinished)}"
         dead = desk.down([*transition.nodes()]) if operation.subjects_work else ()
         patience = _patience_with_dead(desk, transition) if dead else work.patience
+        patience = sooner(patience, _patience_with_step(desk, transition))
         desk.wait(WaitKind.STREAM, what, work.unfinished, requests, patience)
         if _is_overdue(desk, transition):
             limit = STEP_TIME_LIMIT_S.name
@@ -192,8 +193,14 @@ def _who_is_down(desk: Desk) -> str:
 
 def _is_overdue(desk: Desk, transition: Transition) -> bool:
     """Its data has been moving for longer than the log allows a step."""
+    return desk.seen.now_s > _patience_with_step(desk, transition).until_s()
+
+
+def _patience_with_step(desk: Desk, transition: Transition) -> Patience:
+    """How long the log allows data to move in a step."""
     since_s = desk.waiting_since(f"{transition.transition_id} {transition.entered_epoch}")
-    return desk.seen.now_s - since_s > STEP_TIME_LIMIT_S.of(desk.seen.image.features.settings)
+    limit_s = STEP_TIME_LIMIT_S.of(desk.seen.image.features.settings)
+    return Patience(since_s, limit_s, STEP_TIME_LIMIT_S.name, "it is undone")
 
 
 def _patience_with_dead(desk: Desk, transition: Transition) -> Patience:

@@ -13,8 +13,8 @@ from immutables import Map
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.messages import Ack
-from stele.domain.ring.quorum import blocks
-from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.names import BarrierLevel
+from stele.domain.topology.barriers import level_in_force, missing_replicas
 
 OTHER_BOOT_AFTER_S: Final = 10.0
 """Twenty heartbeats: two processes of one node do not both live through such a silence."""
@@ -53,11 +53,20 @@ class Blocker(msgspec.Struct, frozen=True):
 
 
 class Barrier(msgspec.Struct, frozen=True):
-    """How a barrier stands: ``complete`` when all answered; ``quorum`` when enough did, see below."""
+    """How a barrier stands: ``complete`` when all answered; ``satisfied`` when enough did, see below.
+
+    ``missing`` are the replicas whose answers ``level`` asks for and lacks.
+    """
 
     complete: bool
-    quorum: bool
+    satisfied: bool
     blockers: tuple[Blocker, ...]
+    level: BarrierLevel = BarrierLevel.EACH_QUORUM
+    missing: frozenset[str] = frozenset()
+
+    def held_up_by(self) -> tuple[Blocker, ...]:
+        """The blockers that are missing."""
+        return tuple(blocker for blocker in self.blockers if blocker.node_id in self.missing)
 
 
 StateIdOf = Callable[[int], bytes | None]
@@ -81,10 +90,11 @@ def barrier(
     Drained means: no request of an older version on a range that changed, no work under a session that is
     not open any more (seed 000, global token metadata barrier). Excluded nodes are not waited for, but until
     all others know that they are: whoever knows it refuses what they may still send by an older version.
-    ``quorum`` is what I5 asks for at least: for every transition that entered its state by this version, in
-    every range that it touches, so many of the replicas before, of those after, and of both together that no
-    quorum can do without them. A dead node that has nothing to do with these ranges holds nobody up. An ack
-    of an epoch that has another state id in the counter's own log counts for nothing.
+    It is satisfied when, for every transition that entered its state by this version, in every range that it
+    touches, so many of the replicas before, of those after, and of both together have answered as the level in
+    force asks for. From QUORUM up that is what I5 asks for: no quorum can do without them. A dead node that has
+    nothing to do with these ranges holds nobody up. An ack of an epoch that has another state id in the
+    counter's own log counts for nothing.
     """
     epoch = max(epoch, image.membership.last_exclusion())
     sessions = image.topology.sessions()
@@ -97,29 +107,21 @@ def barrier(
             blockers.append(Blocker(node_id, why, acks.silent_for_s(node_id, now_s)))
         else:
             passed.add(node_id)
-    return Barrier(not blockers, covers_quorums(image, passed, version), tuple(blockers))
+    level, satisfied = level_in_force(image), is_satisfied(image, passed, version)
+    missing = frozenset[str]() if satisfied else missing_of(image, passed, version)
+    return Barrier(not blockers, satisfied, tuple(blockers), level, missing)
 
 
-def covers_quorums(image: Image, nodes: Set[str], version: int) -> bool:
-    """True when no quorum of any range that changed by ``version`` can be made up of nodes outside
-    ``nodes``.
-    """
+def is_satisfied(image: Image, nodes: Set[str], version: int) -> bool:
+    """True when ``nodes`` are enough, at the level in force, for every range that changed by ``version``."""
+    return not missing_of(image, nodes, version)
+
+
+def missing_of(image: Image, nodes: Set[str], version: int) -> frozenset[str]:
+    """The replicas whose answers are still asked for, when ``nodes`` have answered."""
     entered = (t for t in image.topology.transitions.values() if t.entered_version == version)
-    excluded = image.membership.excluded()
-    return all(
-        is_covered(replicas, nodes, excluded)
-        for transition in entered
-        for replicas in OPERATIONS[transition.kind].touched(image, transition)
-    )
-
-
-def is_covered(replicas: Set[str], nodes: Set[str], excluded: Set[str]) -> bool:
-    """True when nothing can be acknowledged by these replicas without any of ``nodes``.
-
-    Where so many replicas are excluded that the others can never answer for them, the operator's word does:
-    all who are not excluded are in ``nodes``.
-    """
-    return not replicas or blocks(nodes, replicas) or replicas - excluded <= nodes
+    level = level_in_force(image)
+    return frozenset[str]().union(*(missing_replicas(image, t, nodes, level) for t in entered))
 
 
 def _is_not_its_host(acks: AckTable, node: Node) -> str:

@@ -29,6 +29,11 @@ class Context(NamedTuple):
         """The epoch that this command becomes if it is applied."""
         return self.image.epoch + 1
 
+    @property
+    def log_ms(self) -> int:
+        """The time of that epoch, in milliseconds since 1970: its state id's, which never goes back."""
+        return max(self.at_ms, int.from_bytes(self.image.state_id[:6], "big"))
+
     def unique(self, what: str) -> str:
         """An id that no other epoch gives, nor another ``what`` of this epoch."""
         return str(uuid.uuid5(_NAMES, f"{self.image.cluster_id}/{self.epoch}/{what}"))

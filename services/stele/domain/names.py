@@ -80,6 +80,17 @@ class ReportStatus(StrEnum):
     FAILED = "failed"
 
 
+class BarrierLevel(StrEnum):
+    """Whose answers a barrier asks for (seed 001), the highest level first."""
+
+    ALL = "ALL"
+    EACH_QUORUM = "EACH_QUORUM"
+    QUORUM = "QUORUM"
+    LOCAL_QUORUM = "LOCAL_QUORUM"
+    ONE = "ONE"
+    NODE_LOCAL = "NODE_LOCAL"
+
+
 PARTITIONER: Final = "Murmur3Partitioner"
 
 STAYS: Final = frozenset({NodeState.NORMAL, NodeState.MOVING, NodeState.REBUILDING})

@@ -71,7 +71,8 @@ class Pages:
                     return found
                 return [r for r in found if all(known[k](r, v) for k, v in asked.items())]
 
-            return await self._page(request, lambda image: (name, {}, rows(image)))
+            head = _HEADS.get(name, _no_head)
+            return await self._page(request, lambda image: (name, head(image), rows(image)))
 
         get_section.__name__ = f"get_{name}"
         return get_section
@@ -164,6 +165,20 @@ class Pages:
             + b',"next_cursor":"%s"}' % after.encode()
         )
         return await respond(request, body, etag)
+
+
+def _no_head(image: Image) -> dict[str, object]:
+    return {}
+
+
+def _requests_head(image: Image) -> dict[str, object]:
+    """Since when all requests are here."""
+    newest = image.requests.forgotten
+    epoch, ms = (0, 0) if newest is None else (newest.finished_epoch, newest.ended_ms)
+    return {"since_epoch": epoch, "since_ms": ms}
+
+
+_HEADS: Final = {"requests": _requests_head}
 
 
 class PlannedRows(Sequence[PlannedRow]):

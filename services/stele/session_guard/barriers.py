@@ -62,4 +62,13 @@ def view(
         )
         for b in standing.blockers
     )
-    return BarrierView(standing.complete, standing.quorum, blockers, epoch, version), blocking
+    seen = BarrierView(
+        standing.complete,
+        standing.satisfied,
+        blockers,
+        epoch,
+        version,
+        standing.level,
+        tuple(sorted(standing.missing)),
+    )
+    return seen, blocking

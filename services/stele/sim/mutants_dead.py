@@ -6,14 +6,13 @@ from typing import Any, Final
 import msgspec
 
 from stele.coordinator import exclusions, rounds
-from stele.domain.acks import is_covered
 from stele.domain.fencing import takes_part
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node, NodeChanged
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import TAKES_PART, RequestKind, TransitionState
 from stele.domain.ring import transition
-from stele.domain.ring.quorum import blocking
+from stele.domain.ring.quorum import blocking, is_covered
 from stele.domain.topology import planning
 from stele.domain.topology import steps as moves
 from stele.domain.topology.draft import Draft
@@ -114,12 +113,10 @@ def removals_go_one_by_one(patch: Patch) -> None:
 
 def excluded_nodes_count_as_answers(patch: Patch) -> None:
     """What waits for a node that is silent goes on waiting, where one that is excluded could answer as well."""
-    plain = is_covered
-
-    def covered(replicas: Set[str], nodes: Set[str], excluded: Set[str]) -> bool:
-        return plain(replicas, nodes | (replicas & excluded), excluded)
-
-    patch.attribute(rounds, "is_covered", covered)
+    plain = rounds._others  # noqa: SLF001
+    patch.attribute(
+        rounds, "_others", lambda image, dead: plain(image, dead) | image.membership.excluded()
+    )
 
 
 DEAD_NODE_MUTANTS: Final = (

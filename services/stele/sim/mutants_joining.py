@@ -17,7 +17,7 @@ from stele.sim.patching import Patch
 
 def features_wait_for_nobody(patch: Patch) -> None:
     """A feature is enabled while a member is down that may come back with an older build."""
-    answered = Barrier(complete=True, quorum=True, blockers=())
+    answered = Barrier(complete=True, satisfied=True, blockers=())
     patch.attribute(enabling, "_barrier", lambda desk, request: answered)
 
 

@@ -50,12 +50,12 @@ def gate_counts_the_old_replicas_only(patch: Patch) -> None:
         rows = [r for t in open_ for plan in t.plans.values() for r in plan.rows]
         return all(blocks(nodes, {*r.old}) for r in rows if r.old)
 
-    patch.function(acks.covers_quorums, old_only)
+    patch.function(acks.is_satisfied, old_only)
 
 
 def gate_needs_one_answer(patch: Patch) -> None:
     """One node that answered stands for all."""
-    patch.function(acks.covers_quorums, lambda image, nodes, version: bool(nodes))
+    patch.function(acks.is_satisfied, lambda image, nodes, version: bool(nodes))
 
 
 def fence_need_not_be_known(patch: Patch) -> None:
@@ -148,13 +148,13 @@ def fence_is_carried_although_some_were_excluded(patch: Patch) -> None:
 
 def barrier_counts_all_but_the_new_transitions(patch: Patch) -> None:
     """The quorums of those that have just moved are left out."""
-    plain = acks.covers_quorums
+    plain = acks.is_satisfied
 
     def others(image: Image, nodes: Set[str], version: int) -> bool:
         versions = {t.entered_version for t in image.topology.open()} - {version}
         return all(plain(image, nodes, older) for older in versions)
 
-    patch.function(acks.covers_quorums, others)
+    patch.function(acks.is_satisfied, others)
 
 
 def work_is_ordered_before_the_fence(patch: Patch) -> None:

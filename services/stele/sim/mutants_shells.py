@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from stele.domain.commands import Outcome, Rejection
+from stele.domain.context import Context
 from stele.domain.features.counts import Count
 from stele.domain.requests import not_taken
 from stele.domain.requests.ids import TIME_CHARS, is_id
@@ -105,6 +106,11 @@ def time_of_the_newest_state_is_believed(patch: Patch) -> None:
     patch.function(check_id, believe)
 
 
+def requests_end_by_the_clock_of_the_writer(patch: Patch) -> None:
+    """How old a finished request is goes by the clocks of writers, of which one may be slow."""
+    patch.attribute(Context, "log_ms", property(lambda self: self.at_ms))
+
+
 def long_count_of_zero_is_no_end(patch: Patch) -> None:
     """Items end at the byte 0 alone, and where a count of zero is written longer another record is read."""
 
@@ -130,5 +136,6 @@ SHELL_MUTANTS: Final = (
     foreign_id_hides_the_newest_time,
     nested_json_is_our_fault,
     time_of_the_newest_state_is_believed,
+    requests_end_by_the_clock_of_the_writer,
     long_count_of_zero_is_no_end,
 )

@@ -49,7 +49,7 @@ def alter(
     """Change how a keyspace is replicated: --replication dc1=3, once for each datacentre.
 
     The coordinator carries it out while the keyspace is read and written; the command follows the request until
-    it is done. A datacentre that is not named keeps no copies.
+    it is done. A datacentre that is not named, or named with 0, keeps no copies.
 
     Args:
         name: The keyspace's name.

@@ -45,7 +45,12 @@ def requests(
         keyspaces = reading.keyspaces() if any(r.keyspace_id for r in found) else []
     if read.as_json:
         print_value_as_json(
-            {"epoch": reading.epoch, "state_id": reading.state_id, "requests": found}
+            {
+                "epoch": reading.epoch,
+                "state_id": reading.state_id,
+                "since_epoch": reading.since[0],
+                "requests": found,
+            }
         )
         return
     columns = ("request", "what", "status", "epoch", "took", "by", "why")
@@ -62,6 +67,7 @@ def requests(
             "; ".join(text for text in (request.reason, request.error) if text),
         )
     console().print(shown, crop=False)
+    console().print(since_text(*reading.since), soft_wrap=True)
 
 
 @app.command
@@ -106,6 +112,13 @@ def follow_request(request_id: str, where: Where = Where()) -> int:  # noqa: B00
     with where.client() as client:
         request = Reading(client).find(request_id)
         return Exit.OK if follow(client, request.request_id) else Exit.FAILED
+
+
+def since_text(epoch: int, ms: int) -> str:
+    """How far back finished requests are kept."""
+    if not epoch:
+        return "goes back to the beginning of the log"
+    return f"goes back to epoch {epoch}, {clock(ms)}; what ended earlier is in `stele epochs`"
 
 
 def what(request: Request, keyspaces: list[Keyspace]) -> str:

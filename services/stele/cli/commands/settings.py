@@ -8,8 +8,8 @@ from stele.cli.errors import UsageError
 from stele.cli.options import Change, Read, Where
 from stele.cli.output import console, print_value_as_json, table
 from stele.domain.commands import SetSetting
-from stele.domain.features.counts import Count
-from stele.domain.features.domain import COUNTS
+from stele.domain.features.counts import Setting
+from stele.domain.features.domain import KNOWN
 
 app = App(name="settings", help="Settings of the whole cluster: list, set, reset.")
 
@@ -25,9 +25,11 @@ def list_settings(read: Read = Read(), where: Where = Where()) -> None:  # noqa:
         print_value_as_json({**at, "settings": values})
         return
     shown = table(f"settings at epoch {reading.epoch}", "setting", "value", "default", "what it is")
-    for name, count in sorted(COUNTS.items()):
-        shown.add_row(name, values.get(name, ""), str(count.default), count.counts)
-    for name in sorted(values.keys() - COUNTS.keys()):
+    for name, setting in sorted(KNOWN.items()):
+        value = values.get(name, "")
+        unsafe = " (unsafe)" if setting.is_unsafe(value) else ""
+        shown.add_row(name, value + unsafe, str(setting.default), setting.counts)
+    for name in sorted(values.keys() - KNOWN.keys()):
         shown.add_row(name, values[name], "", "nothing that this build knows")
     console().print(shown)
 
@@ -35,9 +37,10 @@ def list_settings(read: Read = Read(), where: Where = Where()) -> None:  # noqa:
 @app.command(name="set")
 def set_(
     name: str,
-    value: int,
+    value: str,
     /,
     *,
+    force: bool = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -45,14 +48,15 @@ def set_(
 
     Args:
         name: As `stele settings list` shows it.
-        value: A whole number.
+        value: A whole number, or one of the words that the setting knows.
+        force: Take a value that gives up a guarantee; the history keeps that it was unsafe.
     """
-    count = _known(name)
-    if not count.accepts(str(value)):
+    setting = _known(name)
+    if not setting.accepts(value):
         raise UsageError(
-            f"{value} is not from 1 to {count.most}.", f"stele settings set {name} {count.default}"
+            f"{value} is not {setting.wanted()}.", f"stele settings set {name} {setting.default}"
         )
-    _submit(SetSetting(name, str(value)), change, where)
+    _submit(SetSetting(name, value, force), change, where)
 
 
 @app.command
@@ -71,11 +75,11 @@ def reset(
     _submit(SetSetting(name, ""), change, where)
 
 
-def _known(name: str) -> Count:
+def _known(name: str) -> Setting:
     """Raises UsageError: what nobody reads would look as if it were in force."""
-    if name not in COUNTS:
-        raise UsageError(f"'{name}' is none of {', '.join(sorted(COUNTS))}.", "stele settings list")
-    return COUNTS[name]
+    if name not in KNOWN:
+        raise UsageError(f"'{name}' is none of {', '.join(sorted(KNOWN))}.", "stele settings list")
+    return KNOWN[name]
 
 
 def _submit(command: SetSetting, change: Change, where: Where) -> None:

@@ -253,7 +253,7 @@ def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> 
     A change that is only planned is shown instead.
     """
     if isinstance(change, Planning):
-        return max(show_plan(client, command, change) for command in commands)
+        return show_plan(client, change, *commands)
     out = console()
     envelopes = [change.envelope(command) for command in commands]
     for envelope in envelopes:

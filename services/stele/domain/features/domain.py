@@ -5,6 +5,7 @@ from typing import Final
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
+from stele.domain.features.counts import Setting
 from stele.domain.features.facts import (
     FeaturesEnabled,
     FeaturesFact,
@@ -14,12 +15,14 @@ from stele.domain.features.facts import (
 )
 from stele.domain.registry_entry import Domain
 from stele.domain.requests.memory import GENERATIONS
-from stele.domain.requests.rows import FINISHED
+from stele.domain.requests.rows import FINISHED, HISTORY_S
 from stele.domain.tables import Json, compared
 from stele.domain.topology.limits import LIMITS
 
 MAX_SETTING_CHARS: Final = 65_536
-COUNTS: Final = {count.name: count for count in (GENERATIONS, FINISHED, *LIMITS)}
+KNOWN: Final[dict[str, Setting]] = {
+    setting.name: setting for setting in (GENERATIONS, FINISHED, HISTORY_S, *LIMITS)
+}
 """The settings that mean something, by name; others are kept for whoever reads them."""
 
 
@@ -33,14 +36,24 @@ def set_setting(context: Context, command: SetSetting) -> Decision:
             f"The value has {len(command.value)} characters; at most {MAX_SETTING_CHARS} fit.",
             "Store it elsewhere and keep a reference here.",
         )
-    count = COUNTS.get(command.name)
-    if count is not None and command.value and not count.accepts(command.value):
+    setting = KNOWN.get(command.name)
+    if setting is None or not command.value:
+        return (SettingChanged(command.name, command.value),)
+    if not setting.accepts(command.value):
         return Rejection(
             "bad_setting",
-            f"'{count.name}' is '{command.value[:40]}'; it counts {count.counts}.",
-            f"Use a whole number from 1 to {count.most}, or '' for the default, {count.default}.",
+            f"'{setting.name}' is '{command.value[:40]}'; it means: {setting.counts}.",
+            f"Use {setting.wanted()}, or '' for the default, {setting.default}.",
         )
-    return (SettingChanged(command.name, command.value),)
+    unsafe = setting.is_unsafe(command.value)
+    if unsafe and not command.force:
+        return Rejection(
+            "unsafe_setting",
+            f"With '{setting.name}' at {command.value} acknowledged writes may be lost.",
+            "Say `force` if you accept that; the history keeps that it was unsafe.",
+            {"setting": setting.name, "value": command.value},
+        )
+    return (SettingChanged(command.name, command.value, unsafe),)
 
 
 def features_enabled(image: FeaturesImage, fact: FeaturesEnabled) -> FeaturesImage:

@@ -6,21 +6,35 @@ from stele.domain.names import UNFINISHED
 from stele.domain.registry_entry import Domain
 from stele.domain.requests.commands import Cancel, RejectRequest
 from stele.domain.requests.decide import cancel, reject_request
-from stele.domain.requests.facts import RequestChanged, RequestForgotten
+from stele.domain.requests.facts import RequestChanged, RequestForgotten, RequestsFact
 from stele.domain.requests.image import RequestsImage
 from stele.domain.tables import Json, changed_rows, sorted_values
 
 
 def request_changed(image: RequestsImage, fact: RequestChanged) -> RequestsImage:
-    return RequestsImage(image.requests.set(fact.request.request_id, fact.request))
+    request, open_ = fact.request, image.open
+    if request.status in UNFINISHED:
+        open_ = open_.set(request.request_id, request)
+    elif request.request_id in open_:
+        open_ = open_.delete(request.request_id)
+    return RequestsImage(image.requests.set(request.request_id, request), open_, image.forgotten)
 
 
 def request_forgotten(image: RequestsImage, fact: RequestForgotten) -> RequestsImage:
-    return RequestsImage(image.requests.delete(fact.request_id))
+    """In a snapshot the request itself is gone already: the fact says since when there are all."""
+    requests, newest = image.requests, image.forgotten
+    if fact.request_id in requests:
+        requests = requests.delete(fact.request_id)
+    if newest is None or fact.finished_epoch >= newest.finished_epoch:
+        newest = fact
+    return RequestsImage(requests, image.open, newest)
 
 
-def to_facts(image: RequestsImage) -> Iterable[RequestChanged]:
-    return (RequestChanged(request) for request in sorted_values(image.requests))
+def to_facts(image: RequestsImage) -> Iterable[RequestsFact]:
+    if image.forgotten is not None:
+        yield image.forgotten
+    for request in sorted_values(image.requests):
+        yield RequestChanged(request)
 
 
 def view(image: RequestsImage) -> Json:

@@ -17,7 +17,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     nodes have is accepted. ``tokens`` are those that its node asks for, none: they are chosen for it.
     ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done.
     ``features`` are to be enabled. The ``*_at_ms`` (milliseconds since 1970) are shown to people and never
-    decide anything.
+    decide anything. ``ended_ms`` is the log's own time of its end, by which it is forgotten.
     """
 
     request_id: str
@@ -44,6 +44,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     submitted_at_ms: int = 0
     started_at_ms: int = 0
     finished_at_ms: int = 0
+    ended_ms: int = 0
 
 
 class RequestChanged(Fact, frozen=True):
@@ -51,9 +52,13 @@ class RequestChanged(Fact, frozen=True):
 
 
 class RequestForgotten(Fact, frozen=True):
-    """A finished request leaves the image; it stays readable in the log."""
+    """A finished request leaves the image; it stays readable in the log. When it had ended says since when the
+    image has them all.
+    """
 
     request_id: str
+    finished_epoch: int
+    ended_ms: int
 
 
 RequestsFact = RequestChanged | RequestForgotten

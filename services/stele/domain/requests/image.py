@@ -1,19 +1,26 @@
 """Topology requests at one epoch."""
 
+from heapq import nsmallest
+
 import msgspec
 from immutables import Map
 
 from stele.domain.names import UNFINISHED, RequestStatus
-from stele.domain.requests.facts import Request
+from stele.domain.requests.facts import Request, RequestForgotten
 
 
 class RequestsImage(msgspec.Struct, frozen=True):
+    """``open`` are those of ``requests`` that are not finished. ``forgotten`` is the one that had ended last of
+    all that have left; all that ended later are here.
+    """
+
     requests: Map[str, Request] = Map()
+    open: Map[str, Request] = Map()
+    forgotten: RequestForgotten | None = None
 
     def unfinished(self) -> list[Request]:
         """Pending and running requests, first come first."""
-        open_ = (r for r in self.requests.values() if r.status in UNFINISHED)
-        return sorted(open_, key=_first_come)
+        return sorted(self.open.values(), key=_first_come)
 
     def pending(self) -> list[Request]:
         """Requests that wait to be started, first come first."""
@@ -21,12 +28,20 @@ class RequestsImage(msgspec.Struct, frozen=True):
 
     def going(self) -> frozenset[str]:
         """Nodes that are about to be gone: room and racks count without them."""
-        return frozenset(r.node_id for r in self.unfinished() if r.removes_node)
+        return frozenset(r.node_id for r in self.open.values() if r.removes_node)
 
     def finished(self) -> list[Request]:
         """Finished requests, the oldest first."""
+        return self.finished_first(len(self.requests))
+
+    def finished_first(self, count: int) -> list[Request]:
+        """So many of them, the oldest first."""
         ended = (r for r in self.requests.values() if r.status not in UNFINISHED)
-        return sorted(ended, key=lambda r: (r.finished_epoch, r.request_id))
+        return nsmallest(count, ended, key=_first_finished) if count else []
+
+
+def _first_finished(request: Request) -> tuple[int, str]:
+    return request.finished_epoch, request.request_id
 
 
 def _first_come(request: Request) -> tuple[int, str]:

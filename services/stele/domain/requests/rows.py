@@ -12,12 +12,20 @@ from stele.domain.membership.facts import Node
 from stele.domain.names import UNFINISHED, RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
 
+HISTORY_S: Final = Count(
+    name="request_history_s",
+    counts="seconds that a finished request is kept in the state",
+    default=2_592_000,
+    most=315_360_000,
+)
+"""A month, as in Scylla."""
 FINISHED: Final = Count(
     name="finished_requests",
-    counts="finished requests that are kept in the state",
-    default=1000,
+    counts="finished requests that are kept at most, the newest, however young the others are",
+    default=10_000,
     most=100_000,
 )
+"""Each takes a kilobyte in every process. The number wins over the time: it is memory that runs out."""
 
 
 def new_request(
@@ -70,11 +78,26 @@ def ended(
         awaited_nodes=(),
         finished_epoch=context.epoch,
         finished_at_ms=context.at_ms,
+        ended_ms=context.log_ms,
     )
-    finished = image.requests.finished()
-    kept = FINISHED.of(image.features.settings)
-    surplus = finished[: max(0, len(finished) + 1 - kept)]
-    return RequestChanged(row), *(RequestForgotten(old.request_id) for old in surplus)
+    forgotten = _surplus(image, context.log_ms)
+    return RequestChanged(row), *(
+        RequestForgotten(old.request_id, old.finished_epoch, old.ended_ms) for old in forgotten
+    )
+
+
+def _surplus(image: Image, now_ms: int) -> list[Request]:
+    """Finished requests that leave the image when one more ends, the oldest first: those that are too old by
+    the times of the log, and those that are too many.
+
+    The log's time never goes back. A writer whose clock is a month ahead makes it forget a month early.
+    """
+    requests, settings = image.requests, image.features.settings
+    since_ms = now_ms - 1000 * HISTORY_S.of(settings)
+    ended = (r.ended_ms for r in requests.requests.values() if r.finished_epoch)
+    old = sum(ended_ms < since_ms for ended_ms in ended)
+    many = len(requests.requests) - len(requests.open) + 1 - FINISHED.of(settings)
+    return requests.finished_first(max(old, many, 0))
 
 
 def check_no_request(image: Image, node: Node) -> Rejection | None:

@@ -26,6 +26,15 @@ def blocks(nodes: Set[str], replicas: Set[str]) -> bool:
     return len(replicas - nodes) < quorum_of(len(replicas))
 
 
+def is_covered(replicas: Set[str], nodes: Set[str], excluded: Set[str]) -> bool:
+    """True when nothing can be acknowledged by these replicas without any of ``nodes``.
+
+    Where so many replicas are excluded that the others can never answer for them, the operator's word does:
+    all who are not excluded are in ``nodes``.
+    """
+    return not replicas or blocks(nodes, replicas) or replicas - excluded <= nodes
+
+
 def blocking(replicas: int) -> int:
     """How many of so many replicas it takes to block every quorum of them; 0 of 0."""
     return replicas - quorum_of(replicas) + 1 if replicas else 0

@@ -11,7 +11,7 @@ from stele.domain.schema.facts import (
     KeyspaceChanged,
     placement_name,
 )
-from stele.domain.schema.replication import check_replication
+from stele.domain.schema.replication import check_replication, with_copies
 from stele.domain.topology.planning import new_placement
 from stele.domain.topology.rings import ring_now
 
@@ -19,8 +19,7 @@ from stele.domain.topology.rings import ring_now
 def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
     """A new id, whatever the name was used for before; no new version, since nobody routes by it yet."""
     image = context.image
-    # A dc with factor 0 has no replicas, as if it were not named.
-    replication = {dc: rf for dc, rf in command.replication.items() if rf}
+    replication = with_copies(command.replication)
     refused = (
         bad_name("keyspace", command.name)
         or check_replication(image, replication)

@@ -4,6 +4,11 @@ from stele.domain.base import Rejection
 from stele.domain.image import Image
 
 
+def with_copies(replication: dict[str, int]) -> dict[str, int]:
+    """Without the dcs of factor 0, which have no replicas: as if they were not named."""
+    return {dc: rf for dc, rf in replication.items() if rf}
+
+
 def check_replication(image: Image, replication: dict[str, int]) -> Rejection | None:
     """Every dc has the nodes for its replication factor, those not counted that have no tokens or are about to
     leave.

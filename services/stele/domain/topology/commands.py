@@ -3,7 +3,7 @@
 import msgspec
 
 from stele.domain.base import Command
-from stele.domain.names import RequestStatus, TransitionState
+from stele.domain.names import BarrierLevel, RequestStatus, TransitionState
 
 
 class ClaimCoordinator(Command, frozen=True, tag="claim_coordinator"):
@@ -41,6 +41,18 @@ class AdvanceFence(Command, frozen=True, tag="advance_fence"):
 
     term: int
     version: int
+
+
+class RelaxBarrier(Command, frozen=True, tag="relax_barrier"):
+    """The barrier of ``version`` has waited for long: the next lower level, this one, will do.
+
+    ``without`` are the replicas that the level before still waited for.
+    """
+
+    term: int
+    version: int
+    level: BarrierLevel
+    without: tuple[str, ...] = ()
 
 
 class Rollback(Command, frozen=True, tag="rollback"):
@@ -86,6 +98,7 @@ TopologyCommand = (
     ClaimCoordinator
     | Advance
     | AdvanceFence
+    | RelaxBarrier
     | Rollback
     | ExcludeDead
     | ServeRequest

@@ -1,6 +1,6 @@
 """What an operator should know before an operation that nothing forbids."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -22,13 +22,14 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def concerns_of(
-    image: Image, transition: Transition, request: Request, dead: frozenset[str]
+    image: Image, transition: Transition, requests: Sequence[Request], dead: frozenset[str]
 ) -> tuple[Concern, ...]:
     """By placement: copies that come to stand on fewer racks, are fewer than asked for, or are lost."""
+    force = all(request.force for request in requests)
     return tuple(
         concern
         for name, plan in sorted(transition.plans.items())
-        for concern in _concerns(image, name, plan.rows, dead, force=request.force)
+        for concern in _concerns(image, name, plan.rows, dead, force=force)
     )
 
 

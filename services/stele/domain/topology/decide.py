@@ -8,6 +8,8 @@ from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import UNFINISHED, NodeState, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import ended
+from stele.domain.ring.barrier_levels import is_unsafe
+from stele.domain.topology.barriers import level_in_force, lowered_level, next_lower
 from stele.domain.topology.commands import (
     Advance,
     AdvanceFence,
@@ -16,11 +18,13 @@ from stele.domain.topology.commands import (
     FinishCleanup,
     FinishEnabling,
     Move,
+    RelaxBarrier,
     Rollback,
     ServeRequest,
 )
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import (
+    BarrierRelaxed,
     Coordinator,
     CoordinatorChanged,
     TransitionMarked,
@@ -64,7 +68,7 @@ def advance(context: Context, command: Advance) -> Decision:
         if refused is not None:
             return refused
     draft = Draft(context)
-    draft.add(VersionsChanged(_next_version(context)))
+    draft.add(VersionsChanged(_next_version(context, everybody=command.fence)))
     moved = [_move(draft, each) for each in command.moves]
     refusals = [_open(draft, group) for group in command.open]
     if any(moved) or None in refusals:
@@ -84,8 +88,29 @@ def advance_fence(context: Context, command: AdvanceFence) -> Decision:
         fence_version=topology.version,
         since_epoch=topology.since_epoch,
         fence_epoch=context.epoch,
+        relaxed_to=topology.relaxed_to,
+        let_through=lowered_level(image),
     )
     return (VersionsChanged(fenced),)
+
+
+def relax_barrier(context: Context, command: RelaxBarrier) -> Decision:
+    """One level down for the barrier of the present version, where the settings permit it."""
+    image, topology = context.image, context.image.topology
+    refused = check_term(image, command.term)
+    if refused is not None:
+        return refused
+    if command.version != topology.version:
+        return overtaken(image)
+    if command.level != next_lower(image):
+        level = level_in_force(image)
+        why = (
+            f"The barrier of version {topology.version} may not go from {level} to {command.level}."
+        )
+        return overtaken(image, why)
+    without = tuple(n for n in sorted({*command.without}) if image.node(n) is not None)
+    unsafe = is_unsafe(command.level)
+    return (BarrierRelaxed(topology.version, command.level, without, unsafe),)
 
 
 def rollback(context: Context, command: Rollback) -> Decision:
@@ -181,13 +206,14 @@ def finish_enabling(context: Context, command: FinishEnabling) -> Decision:
     return enabled, *ended(context, image, request, RequestStatus.DONE, "")
 
 
-def _next_version(context: Context) -> Versions:
+def _next_version(context: Context, *, everybody: bool) -> Versions:
     topology = context.image.topology
     return Versions(
         version=topology.version + 1,
         fence_version=topology.version,
         since_epoch=context.epoch,
         fence_epoch=topology.fence_epoch if topology.settled() else context.epoch,
+        let_through="" if everybody else lowered_level(context.image),
     )
 
 

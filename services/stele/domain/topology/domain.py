@@ -14,10 +14,12 @@ from stele.domain.topology.commands import (
     ExcludeDead,
     FinishCleanup,
     FinishEnabling,
+    RelaxBarrier,
     Rollback,
     ServeRequest,
 )
 from stele.domain.topology.facts import (
+    BarrierRelaxed,
     CoordinatorChanged,
     TopologyFact,
     Transition,
@@ -44,6 +46,11 @@ def versions_changed(image: TopologyImage, fact: VersionsChanged) -> TopologyIma
     assert image.version <= new.version
     assert image.fence_version <= new.fence_version <= new.version
     return replace(image, **msgspec.structs.asdict(new))
+
+
+def barrier_relaxed(image: TopologyImage, fact: BarrierRelaxed) -> TopologyImage:
+    assert fact.version == image.version
+    return replace(image, relaxed_to=fact.level)
 
 
 def coordinator_changed(image: TopologyImage, fact: CoordinatorChanged) -> TopologyImage:
@@ -136,6 +143,7 @@ DOMAIN = Domain(
         ClaimCoordinator: decide.claim_coordinator,
         Advance: decide.advance,
         AdvanceFence: decide.advance_fence,
+        RelaxBarrier: decide.relax_barrier,
         Rollback: decide.rollback,
         ExcludeDead: decide.exclude_dead,
         ServeRequest: decide.serve_request,
@@ -145,6 +153,7 @@ DOMAIN = Domain(
     },
     apply={
         VersionsChanged: versions_changed,
+        BarrierRelaxed: barrier_relaxed,
         CoordinatorChanged: coordinator_changed,
         TransitionOpened: transition_opened,
         TransitionMoved: transition_moved,

@@ -3,20 +3,24 @@
 import msgspec
 
 from stele.domain.base import Fact
-from stele.domain.names import RequestKind, TransitionState
+from stele.domain.names import BarrierLevel, RequestKind, TransitionState
 from stele.domain.ring.transition import TransitionPlan
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
     """``version`` goes up with every change of routing; ``fence_version`` follows once older versions are
     drained or fenced out. ``since_epoch`` is the epoch of the newest version: a barrier waits for it.
-    ``fence_epoch`` is the epoch that wrote ``fence_version``.
+    ``fence_epoch`` is the epoch that wrote ``fence_version``. ``relaxed_to`` is the level that the barrier of
+    this version was relaxed to, ``let_through`` the level of a relaxed barrier that the newest of these epochs
+    passed. Both are empty when it was not relaxed, the second also when everybody had answered.
     """
 
     version: int = 1
     fence_version: int = 1
     since_epoch: int = 0
     fence_epoch: int = 0
+    relaxed_to: str = ""
+    let_through: str = ""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +89,19 @@ class VersionsChanged(Fact, frozen=True):
     versions: Versions
 
 
+class BarrierRelaxed(Fact, frozen=True):
+    """The barrier of the present version is passed at a lower level from now on.
+
+    ``without`` are the replicas whose answers the level before still lacked. ``unsafe``: a quorum that knows
+    nothing of this version may still acknowledge writes.
+    """
+
+    version: int
+    level: BarrierLevel
+    without: tuple[str, ...]
+    unsafe: bool
+
+
 class CoordinatorChanged(Fact, frozen=True):
     coordinator: Coordinator
 
@@ -134,6 +151,7 @@ class TransitionFinished(Fact, frozen=True):
 
 TopologyFact = (
     VersionsChanged
+    | BarrierRelaxed
     | CoordinatorChanged
     | TransitionOpened
     | TransitionMoved

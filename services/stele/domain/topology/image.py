@@ -11,6 +11,8 @@ class TopologyImage(msgspec.Struct, frozen=True):
     fence_version: int = 1
     since_epoch: int = 0
     fence_epoch: int = 0
+    relaxed_to: str = ""
+    let_through: str = ""
     transitions: Map[str, Transition] = Map()
     coordinator: Coordinator = Coordinator()
 

@@ -2,7 +2,9 @@
 
 from typing import Final
 
-from stele.domain.features.counts import Count
+from stele.domain.features.counts import Choice, Count
+from stele.domain.names import BarrierLevel
+from stele.domain.ring.barrier_levels import LEVELS, is_unsafe
 
 STREAM_MIB_PER_S: Final = Count(
     name="stream_mib_per_s",
@@ -22,4 +24,32 @@ STEP_TIME_LIMIT_S: Final = Count(
     default=31_536_000,
     most=31_536_000,
 )
-LIMITS: Final = (STREAM_MIB_PER_S, STREAM_CONCURRENCY, STEP_TIME_LIMIT_S)
+UNSAFE_LEVELS: Final = frozenset(filter(is_unsafe, LEVELS))
+BARRIER_LEVEL: Final = Choice(
+    name="progress_barrier_level",
+    counts="whose answers each step waits for",
+    default=BarrierLevel.EACH_QUORUM,
+    options=LEVELS,
+    unsafe=UNSAFE_LEVELS,
+)
+LOWEST_BARRIER_LEVEL: Final = Choice(
+    name="progress_barrier_min_level",
+    counts="the lowest level that a barrier is relaxed to; ALL: it never is",
+    default=BarrierLevel.ALL,
+    options=LEVELS,
+    unsafe=UNSAFE_LEVELS,
+)
+RELAX_AFTER_S: Final = Count(
+    name="progress_barrier_relax_after_s",
+    counts="seconds that a barrier waits at each level before it is relaxed by one",
+    default=3600,
+    most=31_536_000,
+)
+LIMITS: Final = (
+    STREAM_MIB_PER_S,
+    STREAM_CONCURRENCY,
+    STEP_TIME_LIMIT_S,
+    BARRIER_LEVEL,
+    LOWEST_BARRIER_LEVEL,
+    RELAX_AFTER_S,
+)

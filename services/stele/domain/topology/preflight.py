@@ -5,7 +5,7 @@ image cannot know, who is up and how much data there is, is for others to add.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -67,11 +67,13 @@ class PlannedPlacement(msgspec.Struct, frozen=True, kw_only=True):
 class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     """What a command would do. ``refusal`` says why it has no plan, or no room now.
 
-    ``alone``: nothing else is open or asked for, so this is what happens; else it is planned anew then.
+    ``together`` are the requests that go with the first one, as one operation. ``alone``: nothing else is open
+    or asked for, so this is what happens; else it is planned anew then.
     """
 
     request: Request
     alone: bool
+    together: tuple[Request, ...] = ()
     tokens: dict[str, int] = {}
     """How many tokens the operation's nodes have then, or had."""
     excludes: tuple[str, ...] = ()
@@ -83,16 +85,38 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     has_plan: bool = True
     refusal: Rejection | None = None
 
+    def requests(self) -> tuple[Request, ...]:
+        return self.request, *self.together
+
 
 class Asked(msgspec.Struct, frozen=True):
-    """An image in which the request of a command is pending."""
+    """An image in which the requests of some commands are pending."""
 
     image: Image
-    request: Request
+    requests: tuple[Request, ...]
 
 
-def asked(image: Image, envelope: Envelope, at_ms: int) -> Asked | Rejection:
-    """The image as it would be with this command for an operation, or the refusal that it would get."""
+def asked(image: Image, envelopes: Sequence[Envelope], at_ms: int) -> Asked | Rejection:
+    """The image as it would be with these commands, or the refusal that one would get. Several must be for
+    operations that go together.
+    """
+    found = Asked(image, ())
+    for envelope in envelopes:
+        each = _asked(found.image, envelope, at_ms)
+        if isinstance(each, Rejection):
+            return each
+        found = Asked(each.image, found.requests + each.requests)
+    kinds = {request.kind for request in found.requests}
+    if len(found.requests) > 1 and (len(kinds) > 1 or not OPERATIONS[min(kinds)].grouped):
+        return Rejection(
+            "not_together",
+            f"{' and '.join(sorted(kinds))} of several nodes do not go together as one operation.",
+            "Plan each by itself.",
+        )
+    return found
+
+
+def _asked(image: Image, envelope: Envelope, at_ms: int) -> Asked | Rejection:
     decision = decide(image, envelope, at_ms)
     if isinstance(decision, Rejection):
         return decision
@@ -104,22 +128,23 @@ def asked(image: Image, envelope: Envelope, at_ms: int) -> Asked | Rejection:
             "The command is done by the epoch that decides it, and moves nothing.",
             "Send it: there is nothing to wait for.",
         )
-    return Asked(after, request)
+    return Asked(after, (request,))
 
 
 def preflight(before: Image, pending: Asked) -> Preflight:
-    """What carrying out the request alone would do, beside all that is open in ``before``."""
-    image, request = pending.image, pending.request
+    """What carrying out the requests would do, as one operation, beside all that is open in ``before``."""
+    image, (request, *together) = pending.image, pending.requests
     alone = not before.topology.transitions and not before.requests.unfinished()
-    dead = [image.membership.nodes[node_id] for node_id in request.dead_nodes]
+    dead = [image.membership.nodes[n] for n in sorted(declared_dead(pending.requests))]
     found = Preflight(
         request=request,
+        together=tuple(together),
         alone=alone,
         excludes=tuple(node.node_id for node in dead if not node.excluded),
     )
     if OPERATIONS[request.kind].first is None:
         return found
-    planned = plan_group(image, [request])
+    planned = plan_group(image, [*pending.requests])
     if planned.transition is None:
         return msgspec.structs.replace(found, has_plan=False, refusal=planned.refusal)
     return _described(found, image, planned.transition, planned.refusal)
@@ -128,7 +153,7 @@ def preflight(before: Image, pending: Asked) -> Preflight:
 def _described(
     found: Preflight, image: Image, transition: Transition, refusal: Rejection | None
 ) -> Preflight:
-    dead = image.membership.excluded() | declared_dead([found.request])
+    dead = image.membership.excluded() | declared_dead(found.requests())
     plans = sorted(transition.plans.items())
     return msgspec.structs.replace(
         found,
@@ -139,7 +164,7 @@ def _described(
             gain for name, plan in plans for gain in _gains(image, transition, name, plan, dead)
         ),
         placements=tuple(_placement(image, found.request, name, plan) for name, plan in plans),
-        concerns=concerns_of(image, transition, found.request, dead),
+        concerns=concerns_of(image, transition, found.requests(), dead),
         refusal=refusal,
     )
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 
 from stele.domain.base import Rejection
+from stele.domain.names import BarrierLevel
 from stele.domain.topology.operations.commands import OperationCommand
 from stele.domain.topology.preflight import Preflight
 
@@ -100,7 +101,7 @@ class WaitProgress(msgspec.Struct, frozen=True):
 
     ``cause`` is the node without which nobody would wait, empty when there is none or it is not known; it is
     the first of the blockers. ``other_request`` has what is waited for. ``waited_s`` counts from when the
-    coordinator that answers met the wait. Without a ``limit`` no setting ends it.
+    coordinator that answers met the wait. Without a ``limit`` no setting ends it. ``detail``: what is lacking.
     """
 
     request_ids: tuple[str, ...]
@@ -111,15 +112,20 @@ class WaitProgress(msgspec.Struct, frozen=True):
     limit: WaitLimit | None = None
     cause: str = ""
     other_request: str = ""
+    detail: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """All that the coordinator works on."""
+    """All that the coordinator works on. ``barrier_level`` is what the present version's barrier asks for, and
+    ``barrier_relaxed`` that it had waited in vain for a higher level.
+    """
 
     term: int
     active: bool
     version: int
     fence_version: int
+    barrier_level: BarrierLevel = BarrierLevel.EACH_QUORUM
+    barrier_relaxed: bool = False
     waits: tuple[WaitProgress, ...]
     transitions: tuple[TransitionProgress, ...]
     cleanups: dict[str, NodeProgress]
@@ -139,10 +145,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A command for an operation, as ``POST /v1/commands`` of metadata-log takes it; nothing of it is done.
 
-    ``bytes_per_s`` is what a node receives, when it is not to be the rate that was measured last.
+    ``together`` are asked for at the same time, and go with it as one operation. ``bytes_per_s`` is what a node
+    receives, when it is not to be the rate that was measured last.
     """
 
     command: OperationCommand
+    together: tuple[OperationCommand, ...] = ()
     request_id: str = ""
     actor: str = ""
     reason: str = ""

@@ -40,8 +40,12 @@ class ServicesPage(Page, frozen=True, kw_only=True):
 
 
 class RequestsPage(Page, frozen=True, kw_only=True):
-    """Topology requests by id."""
+    """Topology requests by id. All that ended after ``since_epoch``, at ``since_ms`` (milliseconds since 1970),
+    are here; 0: none was ever forgotten.
+    """
 
+    since_epoch: int = 0
+    since_ms: int = 0
     requests: tuple[Request, ...]
 
 

@@ -4,6 +4,8 @@ from enum import StrEnum
 
 import msgspec
 
+from stele.domain.names import BarrierLevel
+
 
 class BlockerView(msgspec.Struct, frozen=True):
     """A node that something waits for. Seconds; ``silent_for_s`` is None when it was never heard."""
@@ -15,13 +17,17 @@ class BlockerView(msgspec.Struct, frozen=True):
 
 
 class BarrierView(msgspec.Struct, frozen=True):
-    """``GET /v1/barrier`` of the session guard."""
+    """``GET /v1/barrier`` of the session guard: ``satisfied`` when so many have answered as ``level`` asks for;
+    ``missing`` are the replicas whose answers it lacks.
+    """
 
     complete: bool
-    quorum: bool
+    satisfied: bool
     blockers: tuple[BlockerView, ...] = ()
     epoch: int = 0
     version: int = 0
+    level: BarrierLevel = BarrierLevel.EACH_QUORUM
+    missing: tuple[str, ...] = ()
 
 
 class Liveness(StrEnum):

@@ -24,7 +24,7 @@ from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.facts import PlacementDropped
 from stele.domain.schema.facts import KeyspaceChanged, placement_name
-from stele.domain.schema.replication import check_replication
+from stele.domain.schema.replication import check_replication, with_copies
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -43,23 +43,23 @@ replace = msgspec.structs.replace
 def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
     """Queue the change for a keyspace that stands."""
     image = context.image
-    keyspace = free_keyspace(image, command.name)
+    keyspace, replication = free_keyspace(image, command.name), with_copies(command.replication)
     if isinstance(keyspace, Rejection):
         return keyspace
-    refused = check_replication(image, command.replication)
+    refused = check_replication(image, replication)
     if refused is not None:
         return refused
-    if keyspace.replication == command.replication:
+    if keyspace.replication == replication:
         return Rejection(
             "replication_unchanged",
-            f"Keyspace '{command.name}' has replication {placement_name(command.replication)} already.",
+            f"Keyspace '{command.name}' has replication {placement_name(replication)} already.",
             "There is nothing to do.",
         )
     request = new_request(
         context,
         RequestKind.KEYSPACE_RF_CHANGE,
         keyspace_id=keyspace.keyspace_id,
-        replication=command.replication,
+        replication=replication,
     )
     return (request,)
 
