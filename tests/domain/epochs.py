@@ -41,6 +41,8 @@ class History:
         self.epochs: list[Epoch] = []
         self.images: list[Image] = [empty]
         self.on_image: Callable[[Image], None] = lambda _image: None
+        self.at_ms = AT_MS
+        """The writer's clock."""
         self._judge = judge
         self._outcomes: dict[str, Rejection | None] = {}
         self._chance = random.Random(7)
@@ -68,7 +70,7 @@ class History:
         self._add(Envelope(request_id="", command=Noop(), actor="log", reason="why"), (fact,))
 
     def _decide(self, envelope: Envelope) -> Rejection | None:
-        decision = decide(self.image, envelope, AT_MS)
+        decision = decide(self.image, envelope, self.at_ms)
         if isinstance(decision, Rejection):
             return decision
         self._add(envelope, decision)
@@ -79,7 +81,7 @@ class History:
         entropy = self._chance.getrandbits(74)
         epoch = Epoch(
             prev_state_id=image.state_id,
-            state_id=next_state_id(image.state_id, AT_MS, entropy),
+            state_id=next_state_id(image.state_id, self.at_ms, entropy),
             log_id=LOG_ID,
             witness_state_id=image.state_id,
             epoch=image.epoch + 1,

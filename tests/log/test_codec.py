@@ -9,6 +9,7 @@ from fastavro.schema import load_schema
 
 from stele.domain import commands, facts
 from stele.domain.base import Fact
+from stele.domain.cdc.facts import CdcGenerationForgotten
 from stele.domain.commands import (
     Advance,
     AnnounceNode,
@@ -96,6 +97,7 @@ def test_every_kind_of_fact_comes_back() -> None:
         TransitionMarked("t", "why", ("r",)),
         Part("id", 2, (SettingChanged("key", "x"), TransitionPlanned("t", "dc1:3", plan))),
         PartsCommitted("id", 3),
+        CdcGenerationForgotten("g"),
         refusal(
             Envelope(request_id="r", command=Leave("n1"), actor="ada"),
             b"0" * 16,

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from stele.domain.base import Rejection
+from stele.domain.cdc.limits import CDC_MARGIN_S, CDC_RETENTION_S
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.features.facts import (
     FeaturesEnabled,
@@ -19,7 +20,9 @@ from stele.domain.tables import Json, compared
 from stele.domain.topology.limits import LIMITS
 
 MAX_SETTING_CHARS: Final = 65_536
-COUNTS: Final = {count.name: count for count in (GENERATIONS, FINISHED, *LIMITS)}
+COUNTS: Final = {
+    count.name: count for count in (GENERATIONS, FINISHED, *LIMITS, CDC_MARGIN_S, CDC_RETENTION_S)
+}
 """The settings that mean something, by name; others are kept for whoever reads them."""
 
 
