@@ -25,7 +25,7 @@ from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.world import World, three_nodes
 
 STATE = TransitionState
-BEFORE = (STATE.JOIN_GROUP0, STATE.COMMIT_CDC_GENERATION, STATE.WRITE_BOTH_READ_OLD)
+BEFORE = (STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD)
 
 
 def remove(world: World, node_id: str, **more: Any) -> str:
