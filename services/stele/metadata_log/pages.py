@@ -145,7 +145,7 @@ class Pages:
 
         def rows(image: Image) -> tuple[str, dict[str, object], Sequence[CdcStream]]:
             generation = _generation(image, asked.get("generation", ""))
-            found: Sequence[CdcStream] = Streams(generation.streams)
+            found: Sequence[CdcStream] = CdcStreams(generation.streams)
             if "token" in asked:
                 held = place_of(generation.streams, token("token", asked["token"]))
                 found = found[held : held + 1]
@@ -200,7 +200,7 @@ class PlannedRows(Sequence[PlannedRow]):
         return [PlannedRow(n, r.start, r.end, r.old, r.new) for n, r in self._rows[at]]
 
 
-class Streams(Sequence[CdcStream]):
+class CdcStreams(Sequence[CdcStream]):
     """The streams of a generation, made as they are asked for."""
 
     def __init__(self, streams: bytes) -> None:

@@ -42,7 +42,7 @@ def forget_cdc_generation(context: Context, command: ForgetCdcGeneration) -> Dec
 
 def to_publish(image: Image) -> str:
     """The oldest committed generation that is not published, once the version that it came with is fenced:
-    nobody takes writes who does not know of it. Empty: none.
+    who answered that barrier knows of it. Empty: none.
     """
     topology = image.topology
     oldest = next(iter(image.cdc.unpublished()), None)

@@ -1,6 +1,7 @@
 """The domain of CDC generations, entered in the registry."""
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -16,10 +17,12 @@ from stele.domain.cdc.facts import (
 from stele.domain.cdc.generations import STREAMS_PER_FACT
 from stele.domain.cdc.image import CdcImage, Generation, GenerationSummary, summary_of
 from stele.domain.cdc.streams import pieces_of
+from stele.domain.hashing import MODULUS, row_hash
 from stele.domain.registry_entry import Domain
 from stele.domain.tables import Json, changed_rows, sorted_values
 
 replace = msgspec.structs.replace
+_SORTED_JSON: Final = msgspec.json.Encoder(order="deterministic")
 
 
 def generation_written(image: CdcImage, fact: CdcGenerationWritten) -> CdcImage:
@@ -60,6 +63,12 @@ def to_facts(image: CdcImage) -> Iterable[CdcFact]:
             yield CdcGenerationPublished(each.generation_id)
 
 
+def hash_of(image: CdcImage) -> int:
+    """Of each generation's head as canonical JSON, and its streams as they are."""
+    rows = (_SORTED_JSON.encode(summary_of(g)) + g.streams for g in image.generations.values())
+    return sum(map(row_hash, rows)) % MODULUS
+
+
 def view(image: CdcImage) -> Json:
     """Without the streams, which are as many as the ranges of the ring, in every generation."""
     found = sorted(image.generations.values(), key=lambda g: (g.epoch, g.generation_id))
@@ -90,4 +99,5 @@ DOMAIN = Domain(
     to_facts=to_facts,
     view=view,
     diff=diff,
+    hash=hash_of,
 )

@@ -25,7 +25,7 @@ class CdcGenerationCommitted(Fact, frozen=True):
 
 
 class CdcGenerationPublished(Fact, frozen=True):
-    """Nobody writes by an older one after its time any more, so readers may rely on it."""
+    """Whoever answered the barrier of its version knows it: readers may look for its streams."""
 
     generation_id: str
 
