@@ -10,6 +10,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.sim import invariants as shared
 from stele.sim import ranges_in_use as in_use
+from stele.sim.generation_checks import check_generations
 
 Applied = Mapping[str, tuple[Image, int | None]]
 """What each node has applied, and the oldest version that a request of it still holds."""
@@ -24,6 +25,7 @@ class Invariants:
         self._changed: list[in_use.Change] = []
 
     def check_step(self, before: Image, after: Image, epoch: Epoch, applied: Applied) -> None:
+        check_generations(before, after)
         shared.check_versions(before, after)
         shared.check_row_versions(before, after)
         shared.check_quorums_meet(before, after)

@@ -21,6 +21,7 @@ from stele.domain.commands import (
     KeyspaceRfChange,
     Leave,
     MoveNode,
+    NewCdcGeneration,
     NoopRequest,
     Quiesce,
     Rebuild,
@@ -103,6 +104,7 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
     RequestKind.CLEANUP: lambda: _asks(three_nodes(), Cleanup()),
     RequestKind.QUIESCE: lambda: _asks(three_nodes(), Quiesce()),
     RequestKind.ENABLE_FEATURES: _enable_features,
+    RequestKind.NEW_CDC_GENERATION: lambda: _asks(three_nodes(), NewCdcGeneration(force=True)),
     RequestKind.NOOP_REQUEST: lambda: _asks(three_nodes(), NoopRequest()),
 }
 """A cluster in which the operation has just been asked for, and the id of its request."""
@@ -127,7 +129,7 @@ def begin_undone(kind: RequestKind) -> tuple[World, str]:
     last = undoable(kind)
     assert last is not None
     stand_still(world, True)
-    reach(world, request_id, last)
+    reach(world, request_id, last, fenced=OPERATIONS[kind].states[last].opens_session)
     stand_still(world, False)
     assert world.apply(Cancel(request_id), "cancel") is None
     return world, request_id

@@ -11,6 +11,7 @@ from stele.domain.commands import (
     KeyspaceRfChange,
     Leave,
     MoveNode,
+    NewCdcGeneration,
     NoopRequest,
     Quiesce,
     Rebuild,
@@ -144,7 +145,9 @@ class RandomRun:
             self.world.apply(DropKeyspace(self.chance.choice(sorted(names))))
 
     def ask_of_all(self) -> None:
-        self.world.apply(self.chance.choice((NoopRequest(), Quiesce(), Cleanup())))
+        generation = NewCdcGeneration(force=self.chance.random() < 0.5)
+        asked = (NoopRequest(), Quiesce(), Cleanup(), generation)
+        self.world.apply(self.chance.choice(asked))
 
     def truncate(self) -> None:
         names = sorted(self.world.image.schema.ids)

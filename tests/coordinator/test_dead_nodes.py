@@ -13,7 +13,7 @@ from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.world import World, three_nodes
 
 STATE = TransitionState
-BEFORE = (STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD)
+BEFORE = (STATE.JOIN_GROUP0, STATE.COMMIT_CDC_GENERATION, STATE.WRITE_BOTH_READ_OLD)
 AFTER = (STATE.WRITE_BOTH_READ_NEW, STATE.FINISHING)
 LONG_S = 200.0
 

@@ -214,6 +214,7 @@ def test_a_join_is_planned_with_its_states_shares_and_sources() -> None:
     assert len(world.epochs) == epochs
     assert [(s.state, s.streams, s.can_be_undone) for s in plan.steps] == [
         ("join_group0", False, True),
+        ("commit_cdc_generation", False, True),
         ("write_both_read_old", True, True),
         ("write_both_read_new", False, False),
         ("finishing", False, False),

@@ -42,7 +42,8 @@ def test_a_join_goes_through_its_states() -> None:
     world.add("a2")
     world.run()
     assert states(world, "join-a2") == [
-        STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_NEW, STATE.FINISHING,
+        STATE.JOIN_GROUP0, STATE.COMMIT_CDC_GENERATION, STATE.WRITE_BOTH_READ_OLD,
+        STATE.WRITE_BOTH_READ_NEW, STATE.FINISHING,
     ]  # fmt: skip
     assert world.state("a2") is NodeState.NORMAL
 

@@ -36,7 +36,13 @@ def test_a_stale_term_does_nothing() -> None:
 @pytest.mark.parametrize("zombie", [False, True])
 @pytest.mark.parametrize(
     "state",
-    [STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_NEW, STATE.FINISHING],
+    [
+        STATE.JOIN_GROUP0,
+        STATE.COMMIT_CDC_GENERATION,
+        STATE.WRITE_BOTH_READ_OLD,
+        STATE.WRITE_BOTH_READ_NEW,
+        STATE.FINISHING,
+    ],
 )
 def test_a_successor_without_memory_goes_on(
     state: TransitionState, *, zombie: bool, fenced: bool

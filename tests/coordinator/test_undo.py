@@ -61,7 +61,9 @@ def test_a_request_is_rejected_though_too_few_are_left_for_a_quorum() -> None:
     assert status_of(world, "join-a2") is RequestStatus.FAILED
 
 
-@pytest.mark.parametrize("state", [STATE.JOIN_GROUP0, STATE.WRITE_BOTH_READ_OLD])
+@pytest.mark.parametrize(
+    "state", [STATE.JOIN_GROUP0, STATE.COMMIT_CDC_GENERATION, STATE.WRITE_BOTH_READ_OLD]
+)
 def test_a_join_whose_node_dies_is_rolled_back(state: TransitionState) -> None:
     world = joining(state, fenced=False)
     world.nodes["a2"].alive = False

@@ -96,7 +96,13 @@ class Brain:
         if world.image.topology.coordinator.term < self.term:
             self.claim()
         seen = Observed(
-            world.image, self.acks, self.reports, self.term, world.now_s, {**self.refusals}
+            world.image,
+            self.acks,
+            self.reports,
+            self.term,
+            world.now_s,
+            {**self.refusals},
+            wall_ms=world.history.at_ms,
         )
         self.steps = next_steps(self.memory, seen, world.limits)
         self.memory = self.steps.memory
@@ -293,12 +299,13 @@ class World:
         return self.image.topology.settled()
 
     def at_rest(self) -> bool:
-        """Nothing is open, asked for, unfenced or to be cleaned up."""
+        """Nothing is open, asked for, unfenced, to be published or to be cleaned up."""
         image = self.image
         return (
             not image.topology.transitions
             and not image.requests.unfinished()
             and image.topology.settled()
+            and not image.cdc.unpublished()
             and not any(
                 node.cleanup_since and self.nodes[name].alive
                 for name, node in image.membership.normal().items()

@@ -27,6 +27,7 @@ ON_ONE_STACK = (
     "docs/services/node.md",
     "docs/services/metadata_log_http.md",
     "docs/operations/global_requests.md",
+    "docs/operations/cdc.md",
     "docs/operations/dead_nodes.md",
     "docs/operations/move.md",
     "docs/operations/rebuild.md",

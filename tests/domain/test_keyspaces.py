@@ -13,6 +13,7 @@ from tests.coordinator.world import SimNode, World, three_nodes
 STATE = TransitionState
 JOIN_STATES = (
     STATE.JOIN_GROUP0,
+    STATE.COMMIT_CDC_GENERATION,
     STATE.WRITE_BOTH_READ_OLD,
     STATE.WRITE_BOTH_READ_NEW,
     STATE.FINISHING,

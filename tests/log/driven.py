@@ -15,7 +15,7 @@ from stele.domain.reports import ReportTable
 from stele.domain.requests.ids import named
 from stele.log.memory import MemoryPartition
 from tests.domain.ack_of import ack_of
-from tests.log.test_pipeline import Writer
+from tests.log.test_pipeline import NOW_MS, Writer
 
 
 class Driven:
@@ -56,7 +56,7 @@ class Driven:
         for _ in range(limit):
             self._now_s += 0.1
             self._hear_nodes()
-            seen = Observed(self.image, self._acks, self._reports, 1, self._now_s)
+            seen = Observed(self.image, self._acks, self._reports, 1, self._now_s, wall_ms=NOW_MS)
             steps = next_steps(self._memory, seen, Limits())
             self._memory = steps.memory
             for order in steps.orders:

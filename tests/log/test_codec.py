@@ -9,6 +9,7 @@ from fastavro.schema import load_schema
 
 from stele.domain import commands, facts
 from stele.domain.base import Fact
+from stele.domain.cdc.facts import CdcGenerationForgotten
 from stele.domain.commands import (
     Advance,
     AnnounceNode,
@@ -106,6 +107,7 @@ def test_every_kind_of_fact_comes_back() -> None:
         VersionsChanged(Versions(version=8, relaxed_to="ONE", let_through="QUORUM")),
         Part("id", 2, (SettingChanged("key", "x"), TransitionPlanned("t", "dc1:3", plan))),
         PartsCommitted("id", 3),
+        CdcGenerationForgotten("g"),
         refusal(
             Envelope(request_id="r", command=Leave("n1"), actor="ada"),
             b"0" * 16,

@@ -8,6 +8,7 @@ from typing import cast
 import msgspec
 import pytest
 
+from stele.domain.cdc.facts import CdcGenerationWritten
 from stele.domain.commands import (
     AnyCommand,
     CreateKeyspace,
@@ -245,6 +246,18 @@ def test_a_join_and_a_leave_go_in_parts_from_their_beginning_to_their_end() -> N
             for transition in fold.image.topology.open():
                 assert {*transition.plans} == {*before.schema.replications()}
     assert state_hash(fold.image) == state_hash(cluster.image)
+
+
+def test_a_large_cdc_generation_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stele.domain.cdc.generations.STREAMS_PER_FACT", 10)
+    cluster = two_nodes()
+    parts = [f for e in winners(cluster.partition) for f in e.facts if isinstance(f, Part)]
+    staged = [f for part in parts for f in part.facts if isinstance(f, CdcGenerationWritten)]
+    assert len(staged) >= 2
+    newest = cluster.image.cdc.newest()
+    assert newest is not None and {f.epoch for f in staged} == {newest.epoch}
+    assert newest.fits({*cluster.image.membership.ring_tokens()})
+    assert winners(cluster.partition)[newest.epoch - 1].command == "advance", "the commit's epoch"
 
 
 def test_a_decision_that_needs_fewer_parts_when_decided_again_sends_an_empty_one() -> None:

@@ -32,6 +32,8 @@ from stele.log.memory import MemoryPartition
 from stele.log.pipeline import CommitPipeline, Decisions, Ids, Recall
 from stele.log.state_ids import next_state_id
 
+NOW_MS = 1000
+
 
 class Writer:
     """A pipeline whose appends wait in ``sent`` until the test lands, drops or doubles them."""
@@ -44,8 +46,8 @@ class Writer:
         self.answers: dict[str, list[Outcome]] = {}
         self.asked: list[Envelope] = []
         ids = Ids(
-            next_state_id=lambda previous: next_state_id(previous, 1000, chance.getrandbits(74)),
-            now_ms=lambda: 1000,
+            next_state_id=lambda previous: next_state_id(previous, NOW_MS, chance.getrandbits(74)),
+            now_ms=lambda: NOW_MS,
         )
         self.pipeline = CommitPipeline(Fold(), self.sent.append, ids, recall(partition))
 

@@ -154,10 +154,11 @@ def two_joins(world: World) -> tuple[str, str]:
     groups = (("join-n4",), ("join-n5",))
     world.apply(Advance(term=TERM, version=world.version, open=groups))
     world.fence()
-    topology = world.image.topology
-    moves = tuple(Move(t.transition_id, t.state, t.session) for t in topology.open())
-    world.apply(Advance(term=TERM, version=world.version, moves=moves))
-    world.fence()
+    for _ in range(2):  # commit_cdc_generation, write_both_read_old
+        topology = world.image.topology
+        moves = tuple(Move(t.transition_id, t.state, t.session) for t in topology.open())
+        world.apply(Advance(term=TERM, version=world.version, moves=moves))
+        world.fence()
     transitions = world.image.topology.transitions
     return transitions["join-n4"].session, transitions["join-n5"].session
 

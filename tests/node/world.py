@@ -66,9 +66,10 @@ class World:
         self._publish()
 
     def start_join(self) -> None:
-        """n4 asks to join, and its transition opens: join_group0."""
+        """n4 asks to join, and its ranges are about to move: commit_cdc_generation."""
         self.apply(join(4), "join-n4")
         self.open("join-n4")
+        self.advance()
 
     def open(self, request_id: str) -> None:
         """Fence the version in use and open the transition of a request."""

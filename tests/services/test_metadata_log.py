@@ -229,6 +229,8 @@ def test_the_openapi_document_names_every_path(shared: Service) -> None:
         assert "/" not in name
     assert {*document["paths"]} == {
         "/healthz",
+        "/v1/cdc/generations",
+        "/v1/cdc/streams",
         "/v1/changes",
         "/v1/commands",
         "/v1/diff",

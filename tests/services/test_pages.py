@@ -115,15 +115,37 @@ async def test_the_state_in_pieces_is_the_view(site: Site, encoding: str) -> Non
         ("/v1/requests", "requests", {}),
         ("/v1/keyspaces", "keyspaces", {}),
         ("/v1/placements", "rows", {"placement": "dc1:3"}),
+        ("/v1/cdc/generations", "cdc_generations", {}),
     ],
 )
 async def test_pages_joined_are_the_section_of_the_view(
     site: Site, path: str, name: str, params: dict[str, str]
 ) -> None:
-    section = plain(site.image)[path.removeprefix("/v1/")]
+    section = plain(site.image)[path.removeprefix("/v1/").replace("/", "_")]
     expected = section["dc1:3"] if path == "/v1/placements" else section
     for limit in (1, 2, 1000):
         assert await site.all_rows(path, name, limit=limit, **params) == expected
+
+
+async def test_streams_come_by_generation_in_ring_order_or_by_token(site: Site) -> None:
+    newest = site.image.cdc.newest()
+    assert newest is not None
+    rows = [
+        {
+            "end": int.from_bytes(newest.streams[at : at + 8], "big", signed=True),
+            "stream_id": newest.streams[at : at + 16].hex(),
+        }
+        for at in range(0, len(newest.streams), 16)
+    ]
+    assert len(rows) > 2
+    for limit in (1, 1000):
+        assert await site.all_rows("/v1/cdc/streams", "streams", limit=limit) == rows
+    path, name = "/v1/cdc/streams", newest.generation_id
+    assert await site.all_rows(path, "streams", limit=2, generation=name) == rows
+    for token, expected in ((rows[1]["end"], rows[1]), (2**63 - 1, rows[0])):
+        assert await site.all_rows(path, "streams", limit=5, token=token) == [expected]
+    answer = await site.http.get(path, params={"generation": "nobody"})
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_generation")
 
 
 async def test_all_pages_are_of_the_epoch_of_the_first(site: Site) -> None:
@@ -305,6 +327,8 @@ async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:
         "/v1/placements?placement=dc1:3": answers.PlacementsPage,
         "/v1/transitions/join-n4": answers.TransitionPage,
         "/v1/settings": answers.SettingsPage,
+        "/v1/cdc/generations": answers.CdcGenerationsPage,
+        "/v1/cdc/streams": answers.CdcStreamsPage,
         "/v1/epochs/1": answers.EpochAnswer,
         "/v1/diff?from=1&to=2": answers.DiffAnswer,
     }

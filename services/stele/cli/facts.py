@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from stele.cli.output import clock
+from stele.domain.cdc.streams import STREAM_BYTES
 from stele.domain.schema.facts import placement_name
 
 Fact = Mapping[str, Any]
@@ -138,6 +141,15 @@ def _refused(fact: Fact) -> str:
     return f"{fact['command']} by {fact['actor'] or 'somebody'} is refused ({fact['code']}): {fact['message']}"
 
 
+def _generation(fact: Fact) -> str:
+    streams = len(base64.b64decode(fact["streams"])) // STREAM_BYTES
+    return f"CDC generation {fact['generation_id']} is written with {streams} streams"
+
+
+def _generation_committed(fact: Fact) -> str:
+    return f"CDC generation {fact['generation_id']} holds from {clock(fact['since_ms'])}"
+
+
 def _any(fact: Fact) -> str:
     rest = {key: value for key, value in fact.items() if key != "type"}
     return f"{fact.get('type')} {msgspec.json.encode(rest).decode()[:200]}"
@@ -165,6 +177,10 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "TransitionUnplanned": _unplanned,
     "TransitionFinished": lambda fact: f"transition {fact['transition_id']} is over",
     "CoordinatorChanged": _coordinator,
+    "CdcGenerationWritten": _generation,
+    "CdcGenerationCommitted": _generation_committed,
+    "CdcGenerationPublished": lambda fact: f"CDC generation {fact['generation_id']} is published",
+    "CdcGenerationForgotten": lambda fact: f"CDC generation {fact['generation_id']} is forgotten",
     "FeaturesEnabled": lambda fact: f"features {', '.join(fact['features'])}",
     "ServiceChanged": _service,
     "ServiceForgotten": lambda fact: f"service {fact['service_id']} is forgotten",

@@ -38,6 +38,7 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("truncate", "global_requests:truncate", "Delete all data of a keyspace."),
     ("quiesce", "global_requests:quiesce", "Wait until what was asked for has come to rest."),
     ("noop", "global_requests:noop", "Wait until the coordinator has seen all up to here."),
+    ("cdc", "cdc:app", "CDC generations: list, their streams, make a new one."),
     ("keyspace", "keyspace:app", "Keyspaces: create, drop, list."),
     ("features", "features:app", "Features: list, enable, forget a service."),
     ("settings", "settings:app", "Settings of the cluster: list, set, reset."),

@@ -14,6 +14,7 @@ _ENTITIES = (
     ("keyspaces", "keyspace", "keyspace_id"),
     ("transitions", "transition", "transition_id"),
     ("services", "service", "service_id"),
+    ("cdc_generations", "CDC generation", "generation_id"),
 )
 
 

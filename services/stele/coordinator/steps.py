@@ -9,6 +9,7 @@ from immutables import Map
 from stele.coordinator.desk import Desk, replace
 from stele.coordinator.enabling import enable
 from stele.coordinator.exclusions import exclude
+from stele.coordinator.generations import look_after_generations
 from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, Steps, sooner
 from stele.coordinator.openings import openings
 from stele.coordinator.rounds import Settled, settle
@@ -54,6 +55,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
         _advance(desk, tuple(moves), settled)
     _clean_up(desk)
     serve(desk)
+    look_after_generations(desk)
     return desk.steps()
 
 

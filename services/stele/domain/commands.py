@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.base import Command, Rejection
+from stele.domain.cdc.commands import CdcCommand, ForgetCdcGeneration, PublishCdcGeneration
 from stele.domain.cluster.facts import FoundCluster, Noop
 from stele.domain.features.facts import FeaturesCommand, SetSetting
 from stele.domain.membership.commands import AnnounceNode, MembershipCommand
@@ -37,6 +38,7 @@ from stele.domain.topology.operations.commands import (
     KeyspaceRfChange,
     Leave,
     MoveNode,
+    NewCdcGeneration,
     NoopRequest,
     OperationCommand,
     Quiesce,
@@ -64,6 +66,7 @@ __all__ = [
     "ExcludeDead",
     "FinishCleanup",
     "FinishEnabling",
+    "ForgetCdcGeneration",
     "ForgetService",
     "FoundCluster",
     "Join",
@@ -71,9 +74,11 @@ __all__ = [
     "Leave",
     "Move",
     "MoveNode",
+    "NewCdcGeneration",
     "Noop",
     "NoopRequest",
     "Outcome",
+    "PublishCdcGeneration",
     "Quiesce",
     "Rebuild",
     "RejectRequest",
@@ -98,6 +103,7 @@ AnyCommand = (
     | TopologyCommand
     | FeaturesCommand
     | ServicesCommand
+    | CdcCommand
 )
 
 MAX_TEXT_CHARS: Final = 4096

@@ -17,7 +17,10 @@ _NAMES: Final = uuid.UUID("7d1f4f0e-5b1c-4c63-9a3e-6f0a7c2b9e11")
 
 
 class Context(NamedTuple):
-    """The image before, the command's envelope, the writer's clock for people (ms), and how facts fold."""
+    """The image before, the command's envelope, the writer's clock (ms), and how facts fold.
+
+    The clock is for people, and for the times from which CDC generations hold.
+    """
 
     image: Image
     envelope: Envelope

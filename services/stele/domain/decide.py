@@ -1,7 +1,8 @@
 """``decide(image, envelope, at_ms)``: the facts that a command makes true, or why it is refused.
 
 One function for each command, found in the registry; nothing is written here, and the same input gives the same
-answer everywhere. ``at_ms`` is the writer's clock and goes only into fields that are shown to people.
+answer everywhere. ``at_ms`` is the writer's clock: it goes into fields that are shown to people, and CDC
+generations hold, and are forgotten, by it.
 """
 
 from stele.domain.base import Rejection

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.cdc.image import CdcImage
 from stele.domain.cluster.facts import NO_LOG, ClusterImage
 from stele.domain.features.facts import FeaturesImage
 from stele.domain.membership.facts import Node
@@ -37,6 +38,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     ring: RingImage = RingImage()
     schema: SchemaImage = SchemaImage()
     topology: TopologyImage = TopologyImage()
+    cdc: CdcImage = CdcImage()
     requests: RequestsImage = RequestsImage()
     features: FeaturesImage = FeaturesImage()
     services: ServicesImage = ServicesImage()

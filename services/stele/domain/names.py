@@ -23,6 +23,8 @@ class TransitionState(StrEnum):
     """Where one transition stands (seed 000, transition states of the topology)."""
 
     JOIN_GROUP0 = "join_group0"
+    COMMIT_CDC_GENERATION = "commit_cdc_generation"
+    """A new CDC generation was written, and is committed once everybody can see it."""
     WRITE_BOTH_READ_OLD = "write_both_read_old"
     WRITE_BOTH_READ_NEW = "write_both_read_new"
     FINISHING = "finishing"
@@ -52,6 +54,7 @@ class RequestKind(StrEnum):
     TRUNCATE = "truncate"
     KEYSPACE_RF_CHANGE = "keyspace_rf_change"
     ENABLE_FEATURES = "enable_features"
+    NEW_CDC_GENERATION = "new_cdc_generation"
 
 
 class RequestStatus(StrEnum):

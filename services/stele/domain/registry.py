@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from stele.domain import commands
 from stele.domain.base import Fact
+from stele.domain.cdc.domain import DOMAIN as CDC
 from stele.domain.cluster.domain import DOMAIN as FOUNDING
 from stele.domain.features.domain import DOMAIN as FEATURES
 from stele.domain.membership.domain import DOMAIN as MEMBERSHIP
@@ -25,6 +26,7 @@ DOMAINS: Final[tuple[Domain, ...]] = (
     SCHEMA,
     RING,
     TOPOLOGY,
+    CDC,
     FEATURES,
     SERVICES,
     STAGING,

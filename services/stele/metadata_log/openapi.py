@@ -82,6 +82,16 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
         (_path("transition_id"), *_PAGED),
     ),
     "/v1/settings": ("Features, and settings in pages", answers.SettingsPage, _PAGED),
+    "/v1/cdc/generations": ("CDC generations in pages", answers.CdcGenerationsPage, _PAGED),
+    "/v1/cdc/streams": (
+        "Streams of a CDC generation in pages",
+        answers.CdcStreamsPage,
+        (
+            _parameter("generation", "string", "Its id; the newest committed one by default."),
+            _parameter("token", "integer", "Only the stream of the range that holds this token."),
+            *_PAGED,
+        ),
+    ),
     "/v1/state": ("All that is true at an epoch", answers.StateAnswer, _AT),
     "/v1/epochs/{epoch}": ("One epoch", answers.EpochAnswer, (_path("epoch", "integer"),)),
     "/v1/diff": (

@@ -11,6 +11,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stele.domain.cdc.image import Generation
+from stele.domain.cdc.image import summary_of as generation_summary
+from stele.domain.cdc.streams import count_of, end_at, place_of, stream_at
 from stele.domain.image import Image
 from stele.domain.ring.ranges import Placement, Range, RangeReplicas
 from stele.domain.schema.facts import Keyspace
@@ -28,6 +31,7 @@ from stele.metadata_log.questions import (
 from stele.metadata_log.reads import Reads
 from stele.runtime.answers.metadata_log import (
     AtEpoch,
+    CdcStream,
     PlannedRow,
     RequestAnswer,
     TopologyAnswer,
@@ -57,6 +61,8 @@ class Pages:
             "/v1/topology": self.get_topology,
             "/v1/transitions/{transition_id}": self.get_transition,
             "/v1/settings": self.get_settings,
+            "/v1/cdc/generations": self._section("cdc_generations"),
+            "/v1/cdc/streams": self.get_cdc_streams,
         }
 
     def _section(self, name: str) -> Any:
@@ -135,6 +141,19 @@ class Pages:
 
         return await self._page(request, rows)
 
+    async def get_cdc_streams(self, request: Request) -> Response:
+        asked = filters_of(request, ("generation", "token"))
+
+        def rows(image: Image) -> tuple[str, dict[str, object], Sequence[CdcStream]]:
+            generation = _generation(image, asked.get("generation", ""))
+            found: Sequence[CdcStream] = CdcStreams(generation.streams)
+            if "token" in asked:
+                held = place_of(generation.streams, token("token", asked["token"]))
+                found = found[held : held + 1]
+            return "streams", {"generation": generation_summary(generation)}, found
+
+        return await self._page(request, rows)
+
     async def _whole(self, request: Request, image: Image, answer: AtEpoch) -> Response:
         etag = etag_of(image.state_id)
         return not_modified(request, etag) or await respond(request, _JSON.encode(answer), etag)
@@ -194,6 +213,30 @@ class PlannedRows(Sequence[PlannedRow]):
 
     def __getitem__(self, at: Any) -> Any:
         return [PlannedRow(n, r.start, r.end, r.old, r.new) for n, r in self._rows[at]]
+
+
+class CdcStreams(Sequence[CdcStream]):
+    """The streams of a generation, made as they are asked for."""
+
+    def __init__(self, streams: bytes) -> None:
+        self._streams = streams
+
+    def __len__(self) -> int:
+        return count_of(self._streams)
+
+    def __getitem__(self, at: Any) -> Any:
+        streams = self._streams
+        places = range(len(self))[at]
+        return [CdcStream(end_at(streams, p), stream_at(streams, p).hex()) for p in places]
+
+
+def _generation(image: Image, generation_id: str) -> Generation:
+    """The generation that is asked for, or the newest that is committed."""
+    cdc = image.cdc
+    found = cdc.generations.get(generation_id) if generation_id else cdc.newest()
+    if found is None:
+        raise _nothing("CDC generation", generation_id or "newest", image)
+    return found
 
 
 def _cut(rows: Iterable[Any]) -> Iterator[bytes]:

@@ -243,6 +243,10 @@ def _quiesce(world: World, action: Action, index: int) -> None:
     world.request(commands.Quiesce())
 
 
+def _new_cdc_generation(world: World, action: Action, index: int) -> None:
+    world.request(commands.NewCdcGeneration(force=True))
+
+
 def _setting(world: World, action: Action, index: int) -> None:
     world.request(commands.SetSetting(f"setting{action.number}", f"value{index}"))
 
@@ -293,6 +297,7 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "cleanup": _cleanup,
     "noop_request": _noop_request,
     "quiesce": _quiesce,
+    "new_cdc_generation": _new_cdc_generation,
     "setting": _setting,
     "bad": _bad,
     "barrier": _barrier,
@@ -314,6 +319,7 @@ REQUESTS: Final = frozenset(
         "cleanup",
         "noop_request",
         "quiesce",
+        "new_cdc_generation",
         "setting",
         "bad",
         "barrier",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from stele.domain.image import Image
 from stele.sim import invariants
+from stele.sim.generation_checks import check_generations
 
 
 class LogChecks:
@@ -17,6 +18,8 @@ class LogChecks:
         """``by_version`` has the newest image of each version before ``after``. Raises Violation."""
         if after.membership is not before.membership:
             invariants.check_excluded(before, after)
+        if after.topology is not before.topology or after.cdc is not before.cdc:
+            check_generations(before, after)
         if after.topology is not before.topology:
             invariants.check_versions(before, after)
             invariants.check_no_way_back(before, after)

@@ -8,6 +8,7 @@ import msgspec
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
+from stele.sim.mutants_generations import GENERATION_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
@@ -32,6 +33,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *GLOBAL_MUTANTS,
         *KEYSPACE_MUTANTS,
         *FAILURE_MUTANTS,
+        *GENERATION_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""

@@ -116,6 +116,13 @@ MOVE_EVERY_S: Final = 10.0
 """Moves and rebuilds, in the scenarios that have any; in a share of these a node without tokens too."""
 GLOBAL_SHARE: Final = 0.3
 GLOBAL_EVERY_S: Final = 12.0
+GLOBAL_KINDS: Final = (
+    *("truncate",) * 2,
+    "cleanup",
+    "noop_request",
+    "quiesce",
+    "new_cdc_generation",
+)
 ALTERING_SHARE: Final = 0.4
 ALTER_EVERY_S: Final = 12.0
 KEYSPACE: Final = "data"
@@ -125,6 +132,7 @@ BARRIER_EVERY_S: Final = 3.0
 MAX_NODES: Final = 8
 STATES: Final = (
     "join_group0",
+    "commit_cdc_generation",
     *("write_both_read_old",) * 4,
     *("write_both_read_new",) * 2,
     "finishing",
@@ -337,7 +345,7 @@ def _global_requests(random: Random, base: Scenario) -> list[Action]:
         return []
     found = list[Action]()
     for at_s in _times(random, GLOBAL_EVERY_S, base.duration_s):
-        kind = random.choice(("truncate", "truncate", "cleanup", "noop_request", "quiesce"))
+        kind = random.choice(GLOBAL_KINDS)
         keyspace = random.choice(("data", "data", "k1", "k2"))
         node = random.choice(("", "", f"n{random.randrange(base.nodes) + 1}"))
         target = {"truncate": keyspace, "cleanup": node}.get(kind, "")

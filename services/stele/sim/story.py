@@ -6,6 +6,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     join X@150 Y@250                       nodes start and ask to join (node@token,token/rack)
     leave X | cancel X | keyspace k rf 1 | drop k | truncate k   asked for at once
     quiesce | noop_request | cleanup | cleanup X    the same; the request goes by that word, or by X
+    new_cdc_generation                     the same, by force
     leave X | cancel X | keyspace k rf 1 | drop k   asked for at once
     alter k rf 3                           the same; of keyspace k, or ``data``
     remove X | exclude X                   the same; it says that X is dead for good
@@ -54,7 +55,15 @@ from stele.sim.world import DC, World, join_command, replace_command, states_of
 
 LIMIT_S: Final = 200.0
 """Virtual seconds that an ``until`` waits."""
-UNTOLD: Final = frozenset({"noop", "claim_coordinator", "finish_cleanup"})
+UNTOLD: Final = frozenset(
+    {
+        "noop",
+        "claim_coordinator",
+        "finish_cleanup",
+        "publish_cdc_generation",
+        "forget_cdc_generation",
+    }
+)
 """Epochs that stories leave out: they come when they come."""
 
 
@@ -319,12 +328,13 @@ _ASKED: Final[dict[str, Callable[[str], commands.AnyCommand]]] = {
     "cleanup": lambda node_id: commands.Cleanup(node_id=node_id),
     "quiesce": lambda _: commands.Quiesce(),
     "noop_request": lambda _: commands.NoopRequest(),
+    "new_cdc_generation": lambda _: commands.NewCdcGeneration(force=True),
 }
 _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"cluster (.+) rf (\d+)", Story.cluster),
     (r"join (.+)", Story.join),
     (r"(leave|remove|exclude|cancel|drop|truncate|cleanup) (\S+)", Story.ask),
-    (r"(quiesce|noop_request|cleanup)", Story.ask_all),
+    (r"(quiesce|noop_request|cleanup|new_cdc_generation)", Story.ask_all),
     (r"remove (\S+) with force", Story.force),
     (r"move (\S+) to ([-\d,]+)", Story.move),
     (r"rebuild (\S+)( with force)?", Story.rebuild),

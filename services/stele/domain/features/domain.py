@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from stele.domain.base import Rejection
+from stele.domain.cdc.limits import CDC_MARGIN_S, CDC_RETENTION_S
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.features.counts import Setting
 from stele.domain.features.facts import (
@@ -21,7 +22,8 @@ from stele.domain.topology.limits import LIMITS
 
 MAX_SETTING_CHARS: Final = 65_536
 KNOWN: Final[dict[str, Setting]] = {
-    setting.name: setting for setting in (GENERATIONS, FINISHED, HISTORY_S, *LIMITS)
+    setting.name: setting
+    for setting in (GENERATIONS, FINISHED, HISTORY_S, *LIMITS, CDC_MARGIN_S, CDC_RETENTION_S)
 }
 """The settings that mean something, by name; others are kept for whoever reads them."""
 

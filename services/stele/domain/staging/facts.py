@@ -1,6 +1,7 @@
 """Parts of a decision that is too large for one record: inert until the commit that follows them."""
 
 from stele.domain.base import Fact
+from stele.domain.cdc.facts import CdcFact
 from stele.domain.features.facts import FeaturesFact
 from stele.domain.membership.facts import MembershipFact
 from stele.domain.requests.facts import RequestsFact
@@ -8,7 +9,9 @@ from stele.domain.ring.facts import RingFact
 from stele.domain.schema.facts import SchemaFact
 from stele.domain.topology.facts import TopologyFact
 
-StagedFact = MembershipFact | RequestsFact | RingFact | SchemaFact | TopologyFact | FeaturesFact
+StagedFact = (
+    MembershipFact | RequestsFact | RingFact | SchemaFact | TopologyFact | FeaturesFact | CdcFact
+)
 """What may go in parts: all that a command changes in a cluster that is founded."""
 
 

@@ -171,14 +171,14 @@ def _described(
 
 def _steps(transition: Transition) -> Iterator[PlannedStep]:
     """The states of the way forward."""
-    states = OPERATIONS[transition.kind].states
+    operation = OPERATIONS[transition.kind]
     name: TransitionState | None = transition.state
     while name is not None:
-        state = states[name]
+        state = operation.states[name]
         yield PlannedStep(
             state=name, streams=state.streams, can_be_undone=state.on_failure is not None
         )
-        name = state.on_success
+        name = operation.following(name, transition.subjects)
 
 
 def _gains(

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from stele.domain.cdc.generations import abandoned, committed, written
 from stele.domain.facts import AnyFact
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import NodeState, RequestStatus, TransitionState
@@ -11,18 +12,34 @@ from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
 from stele.domain.topology.operations.base import gaining_nodes, losing_nodes
 from stele.domain.topology.operations.table import OPERATIONS, State
+from stele.domain.topology.planning import ring_with_open
 
 replace = msgspec.structs.replace
 
 
 def move(draft: Draft, transition: Transition) -> None:
     """The next step of a transition, or the step back of one that is marked."""
-    state = OPERATIONS[transition.kind].states[transition.state]
-    to = state.on_failure if transition.mark and state.on_failure else state.on_success
+    operation = OPERATIONS[transition.kind]
+    state = operation.states[transition.state]
+    goes_back = bool(transition.mark and state.on_failure)
+    if state.makes_cdc_generation:
+        _close_generation(draft, transition, goes_back=goes_back)
+    to = (
+        state.on_failure
+        if goes_back
+        else operation.following(transition.state, transition.subjects)
+    )
     if to is None:
         _end(draft, transition, undone=state.undoing)
     else:
         enter(draft, transition, to)
+
+
+def _close_generation(draft: Draft, transition: Transition, *, goes_back: bool) -> None:
+    if goes_back:
+        draft.add(*abandoned(draft.image, transition.transition_id))
+    else:
+        draft.add(*committed(draft.context, draft.image, transition.transition_id))
 
 
 def enter(draft: Draft, transition: Transition, to: TransitionState) -> None:
@@ -33,6 +50,9 @@ def enter(draft: Draft, transition: Transition, to: TransitionState) -> None:
     draft.add(TransitionMoved(transition.transition_id, to, session, draft.version, epoch))
     _change_placements(draft, transition, state)
     draft.add(*_nodes(draft, transition, state))
+    if state.makes_cdc_generation:
+        tokens = ring_with_open(draft.image).tokens
+        draft.add(*written(draft.context, transition.transition_id, tokens))
 
 
 def _change_placements(draft: Draft, transition: Transition, state: State) -> None:

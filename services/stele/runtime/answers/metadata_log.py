@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from stele.domain.cdc.image import GenerationSummary
 from stele.domain.facts import AnyFact
 from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
@@ -106,6 +107,26 @@ class SettingsPage(Page, frozen=True, kw_only=True):
     settings: dict[str, str]
 
 
+class CdcGenerationsPage(Page, frozen=True, kw_only=True):
+    """CDC generations in the order in which they were written; those not committed have no time."""
+
+    cdc_generations: tuple[GenerationSummary, ...]
+
+
+class CdcStream(msgspec.Struct, frozen=True):
+    """The stream of the range that ends with ``end``; its id as 32 hex digits."""
+
+    end: int
+    stream_id: str
+
+
+class CdcStreamsPage(Page, frozen=True, kw_only=True):
+    """Streams of one CDC generation, in ring order."""
+
+    generation: GenerationSummary
+    streams: tuple[CdcStream, ...]
+
+
 class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """One epoch of the log; ids of states and logs in hex."""
 
@@ -153,6 +174,7 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     features: tuple[str, ...]
     settings: Mapping[str, str]
     services: tuple[Service, ...]
+    cdc_generations: tuple[GenerationSummary, ...]
 
 
 class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,3 +193,4 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     features: dict[str, Any]
     settings: dict[str, Any]
     services: dict[str, Any]
+    cdc_generations: dict[str, Any]

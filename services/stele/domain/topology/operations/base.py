@@ -75,6 +75,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Opens a session, and is left only when the data has been streamed under it."""
     everybody_does: OrderKind | None = None
     """Opens a session, and is left only when every member that is not excluded has done this under it."""
+    makes_cdc_generation: bool = False
+    """Entering it writes a CDC generation for the ring after all that is open; going on commits that."""
+    needs_new_tokens: bool = False
+    """Passed over by an operation whose nodes have none."""
     needs_subjects_up: bool = False
     """Left only while the operation's nodes are up: reads move to them next."""
     undoing: bool = False
@@ -187,6 +191,16 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """What else finishing writes, in this epoch."""
     on_undone: Callable[[Image, Transition], Iterable[AnyFact]] = lambda image, transition: ()
     """What else ending writes when it has been undone."""
+
+    def following(
+        self, state: TransitionState, subjects: tuple[Subject, ...]
+    ) -> TransitionState | None:
+        """The state after this one on the way forward; None: it ends."""
+        to = self.states[state].on_success
+        has_tokens = any(subject.tokens for subject in subjects)
+        while to is not None and self.states[to].needs_new_tokens and not has_tokens:
+            to = self.states[to].on_success
+        return to
 
     @property
     def excludes_only(self) -> bool:

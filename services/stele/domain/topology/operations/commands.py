@@ -126,6 +126,15 @@ class KeyspaceRfChange(Command, frozen=True, tag="keyspace_rf_change"):
     replication: dict[str, int]
 
 
+class NewCdcGeneration(Command, frozen=True, tag="new_cdc_generation", kw_only=True):
+    """check_and_repair_cdc_streams: make a new CDC generation if the present one does not fit the ring.
+
+    With ``force`` one is made in any case.
+    """
+
+    force: bool = False
+
+
 OperationCommand = (
     Join
     | Replace
@@ -141,4 +150,5 @@ OperationCommand = (
     | Quiesce
     | Cleanup
     | Truncate
+    | NewCdcGeneration
 )

@@ -1,7 +1,8 @@
 """Join (bootstrap): a new node takes tokens, receives the data of their ranges, then serves them.
 
-join_group0 -> write_both_read_old -> write_both_read_new -> finishing -> (normal)
+join_group0 -> commit_cdc_generation -> write_both_read_old -> write_both_read_new -> finishing -> (normal)
 failure before write_both_read_new: left_token_ring -> (left)
+Nodes without tokens pass commit_cdc_generation over.
 """
 
 from typing import Final
@@ -197,6 +198,13 @@ JOIN: Final = Operation(
             node_state=NodeState.BOOTSTRAPPING,
             takes_tokens=True,
             delta=transition.split_delta,
+            on_success=_STATE.COMMIT_CDC_GENERATION,
+            on_failure=_STATE.LEFT_TOKEN_RING,
+        ),
+        _STATE.COMMIT_CDC_GENERATION: State(
+            delta=transition.split_delta,
+            makes_cdc_generation=True,
+            needs_new_tokens=True,
             on_success=_STATE.WRITE_BOTH_READ_OLD,
             on_failure=_STATE.LEFT_TOKEN_RING,
         ),

@@ -14,6 +14,7 @@ from stele.domain.topology.operations.join import JOIN
 from stele.domain.topology.operations.keyspace_rf_change import KEYSPACE_RF_CHANGE
 from stele.domain.topology.operations.leave import LEAVE
 from stele.domain.topology.operations.move import MOVE
+from stele.domain.topology.operations.new_cdc_generation import NEW_CDC_GENERATION
 from stele.domain.topology.operations.noop_request import NOOP_REQUEST
 from stele.domain.topology.operations.quiesce import QUIESCE
 from stele.domain.topology.operations.rebuild import REBUILD
@@ -40,6 +41,7 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         QUIESCE,
         CLEANUP,
         TRUNCATE,
+        NEW_CDC_GENERATION,
     )
 }
 

@@ -1,0 +1,84 @@
+"""New CDC generation (seed 000, check_and_repair_cdc_streams): one that fits the ring as it is now.
+
+commit_cdc_generation -> (done)
+failure or cancel: rollback_to_normal -> (what was written is forgotten).
+It is done at once when the present generation fits the ring of the nodes that stay or come, unless forced.
+After nodes have left or moved it does not; joins make their own.
+"""
+
+from typing import Final
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
+from stele.domain.image import Image
+from stele.domain.names import STAYS, NodeState, RequestKind, RequestStatus, TransitionState
+from stele.domain.requests.rows import ended, new_request
+from stele.domain.topology.operations.base import (
+    GLOBAL_PRIORITY,
+    Operation,
+    State,
+    no_sets,
+    nobody,
+)
+from stele.domain.topology.operations.commands import NewCdcGeneration
+
+_STAY_OR_COME: Final = STAYS | {NodeState.BOOTSTRAPPING}
+
+
+def new_cdc_generation(context: Context, command: NewCdcGeneration) -> Decision:
+    """Queue it, or end it at once when there is nothing to repair."""
+    image = context.image
+    tokens = _tokens(image)
+    refused = _check_tokens(tokens) or _check_alone(image)
+    if refused is not None:
+        return refused
+    asked = new_request(context, RequestKind.NEW_CDC_GENERATION, force=command.force)
+    present = image.cdc.newest()
+    if command.force or present is None or not present.fits(tokens):
+        return (asked,)
+    return ended(context, image, asked.request, RequestStatus.DONE, "")
+
+
+def _tokens(image: Image) -> set[int]:
+    nodes = image.membership.nodes.values()
+    return {token for node in nodes if node.state in _STAY_OR_COME for token in node.tokens}
+
+
+def _check_tokens(tokens: set[int]) -> Rejection | None:
+    if tokens:
+        return None
+    return Rejection(
+        "no_tokens_yet",
+        "No node of the cluster has tokens yet, so there are no ranges to make streams for.",
+        "Let a node with tokens join: that makes the first CDC generation.",
+    )
+
+
+def _check_alone(image: Image) -> Rejection | None:
+    for other in image.requests.unfinished():
+        if other.kind is RequestKind.NEW_CDC_GENERATION:
+            return Rejection(
+                "cdc_generation_in_progress",
+                f"Request {other.request_id} makes a CDC generation already.",
+                f"Wait until it is done: `stele request follow {other.request_id}`; or cancel it.",
+                {"request_id": other.request_id},
+            )
+    return None
+
+
+_STATE = TransitionState
+NEW_CDC_GENERATION: Final = Operation(
+    kind=RequestKind.NEW_CDC_GENERATION,
+    command=NewCdcGeneration,
+    ask=new_cdc_generation,
+    priority=GLOBAL_PRIORITY,
+    first=_STATE.COMMIT_CDC_GENERATION,
+    states={
+        _STATE.COMMIT_CDC_GENERATION: State(
+            makes_cdc_generation=True, on_failure=_STATE.ROLLBACK_TO_NORMAL
+        ),
+        _STATE.ROLLBACK_TO_NORMAL: State(undoing=True),
+    },
+    needed=nobody,
+    touched=no_sets,
+)

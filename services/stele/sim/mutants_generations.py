@@ -1,0 +1,45 @@
+"""Planted bugs of CDC generations: what they count, when they are committed, and what is left behind."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from stele.domain.cdc import generations
+from stele.domain.cdc.facts import CdcFact, CdcGenerationCommitted
+from stele.domain.context import Context
+from stele.domain.image import Image
+from stele.domain.topology import steps
+from stele.domain.topology.rings import ring_now
+from stele.sim.patching import Patch
+
+
+def generation_forgets_who_joins(patch: Patch) -> None:
+    """A CDC generation counts only the tokens of the ring before the join that it is made for."""
+    patch.attribute(steps, "ring_with_open", ring_now)
+
+
+def generation_is_committed_unseen(patch: Patch) -> None:
+    """A CDC generation is committed by the epoch that writes it: no barrier comes between."""
+    plain = generations.written
+
+    def at_once(context: Context, transition_id: str, tokens: Iterable[int]) -> Iterator[CdcFact]:
+        facts = [*plain(context, transition_id, tokens)]
+        yield from facts
+        yield CdcGenerationCommitted(facts[0].generation_id, context.at_ms, context.epoch)
+
+    patch.attribute(steps, "written", at_once)
+
+
+def undone_generation_is_left(patch: Patch) -> None:
+    """What was written for an operation that goes back stays."""
+
+    def nothing(image: Image, transition_id: str) -> tuple[CdcFact, ...]:
+        return ()
+
+    patch.attribute(steps, "abandoned", nothing)
+
+
+GENERATION_MUTANTS: Final = (
+    generation_forgets_who_joins,
+    generation_is_committed_unseen,
+    undone_generation_is_left,
+)

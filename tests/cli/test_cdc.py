@@ -1,0 +1,93 @@
+"""``stele cdc``: generations, their streams, and the request for a new one."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Server, Stele, at
+
+WRITTEN = {
+    "generation_id": "g-2",
+    "transition_id": "join-n5",
+    "epoch": 30,
+    "since_ms": 0,
+    "committed_epoch": 0,
+    "published": False,
+    "streams": 5,
+}
+PUBLISHED = {
+    **WRITTEN,
+    "generation_id": "g-1",
+    "epoch": 19,
+    "since_ms": 1_700_000_000_000,
+    "committed_epoch": 20,
+    "published": True,
+    "streams": 3,
+}
+STREAMS = [{"end": -100 * n, "stream_id": f"{n:032x}"} for n in (3, 2, 1)]
+
+
+def test_generations_show_since_when_they_hold_and_how_far_they_are(
+    server: Server, stele: Stele
+) -> None:
+    page = {**at(31), "cdc_generations": [PUBLISHED, WRITTEN], "next_cursor": ""}
+    server.answer("GET", "/v1/cdc/generations", page)
+    lines = [line.rstrip() for line in stele("cdc", "generations").out.splitlines()]
+    assert lines[0] == "CDC generations at epoch 31"
+    assert lines[2].startswith("g-1") and lines[2].endswith("published")
+    assert "epoch 19" in lines[2] and "epoch 20" in lines[2] and "2023-11-1" in lines[2]
+    assert lines[3].startswith("g-2") and lines[3].endswith("written")
+    assert "1970" not in lines[3]
+    found = json.loads(stele("cdc", "generations", "--json").out)
+    assert found["cdc_generations"] == [PUBLISHED, WRITTEN]
+
+
+def test_streams_are_cut_at_the_limit_and_asked_for_by_token(server: Server, stele: Stele) -> None:
+    page = {**at(31), "generation": PUBLISHED, "streams": STREAMS[:2], "next_cursor": "more"}
+    server.answer("GET", "/v1/cdc/streams", page)
+    ran = stele("cdc", "streams", "g-1", "--limit", "2")
+    assert [line.split() for line in ran.out.splitlines()[2:4]] == [
+        ["-300", f"{3:032x}"],
+        ["-200", f"{2:032x}"],
+    ]
+    assert "1 more streams" in ran.out
+    one = {**at(31), "generation": PUBLISHED, "streams": STREAMS[:1], "next_cursor": ""}
+    server.answer("GET", "/v1/cdc/streams", one)
+    ran = stele("cdc", "streams", "--token", "-301")
+    assert "more streams" not in ran.out, ran.err
+    asked = [question.query for question in server.asked_for("/v1/cdc/streams")]
+    assert asked[0]["generation"] == ["g-1"] and asked[0]["limit"] == ["2"]
+    assert "generation" not in asked[-1] and asked[-1]["token"] == ["-301"]
+
+
+def test_a_new_generation_is_asked_for(server: Server, stele: Stele) -> None:
+    outcome = {"request_id": "r", "applied": True, "log_id": "", **at(8), "rejection": None}
+    server.answer("POST", "/v1/commands", outcome)
+    asked = stele("cdc", "new-generation", "--force", "--reason", "n3 has left", "--no-wait")
+    assert "accepted at epoch 8" in asked.out, asked.err
+    stele("cdc", "new-generation", "--no-wait")
+    sent = [json.loads(each.body) for each in server.asked_for("/v1/commands")]
+    assert [envelope["command"]["type"] for envelope in sent] == ["new_cdc_generation"] * 2
+    assert [envelope["command"].get("force", False) for envelope in sent] == [True, False]
+
+
+def test_epochs_say_what_became_of_generations(server: Server, stele: Stele) -> None:
+    facts = [
+        {
+            "type": "CdcGenerationWritten",
+            "generation_id": "g-1",
+            "transition_id": "t",
+            "epoch": 5,
+            "streams": "A" * 64,
+        },
+        {"type": "CdcGenerationCommitted", "generation_id": "g-1", "since_ms": 0, "epoch": 6},
+        {"type": "CdcGenerationPublished", "generation_id": "g-1"},
+        {"type": "CdcGenerationForgotten", "generation_id": "g-1"},
+    ]
+    epoch = {"epoch": 5, "command": "advance", "facts": facts}
+    server.answer("GET", "/v1/epochs/5", epoch)
+    shown = stele("epoch", "show", "5").out
+    assert "CDC generation g-1 is written with 3 streams" in shown
+    assert "CDC generation g-1 holds from" in shown
+    assert "CDC generation g-1 is published" in shown
+    assert "CDC generation g-1 is forgotten" in shown

@@ -1,0 +1,240 @@
+"""CDC generations on the way of operations: which tokens they count, and what becomes of them."""
+
+import pytest
+
+from stele.coordinator.steps import Limits
+from stele.domain.commands import (
+    Advance,
+    Cancel,
+    Join,
+    Leave,
+    Move,
+    NewCdcGeneration,
+    Rejection,
+)
+from stele.domain.names import RequestStatus, TransitionState
+from stele.domain.topology.planning import plan_group
+from tests.coordinator.stories import joining, reach, spread, status_of
+from tests.coordinator.world import SimNode, World, empty_cluster, three_nodes
+
+STATE = TransitionState
+
+
+def ends(world: World) -> set[int]:
+    """Of the ranges of the newest generation that is committed."""
+    newest = world.image.cdc.newest()
+    if newest is None:
+        return set()
+    streams = newest.streams
+    return {
+        int.from_bytes(streams[at : at + 8], "big", signed=True)
+        for at in range(0, len(streams), 16)
+    }
+
+
+def tokens(world: World) -> set[int]:
+    return {*world.image.membership.ring_tokens()}
+
+
+def generations(world: World) -> list[str]:
+    return sorted(world.image.cdc.generations)
+
+
+def join_at(world: World, name: str, token: int) -> None:
+    world.nodes[name] = SimNode(name)
+    asked = Join(
+        node_id=name,
+        cluster="demo",
+        address=name,
+        dc="dc1",
+        rack="r",
+        initial_tokens=(token,),
+        host_id=f"host-{name}",
+    )
+    assert world.apply(asked, f"join-{name}") is None
+
+
+def repair(world: World, *, force: bool = False) -> RequestStatus:
+    assert world.apply(NewCdcGeneration(force=force), "repair") is None
+    return status_of(world, "repair")
+
+
+def test_the_first_node_makes_the_first_generation() -> None:
+    world = empty_cluster()
+    assert generations(world) == []
+    world.add("a1")
+    world.run()
+    assert ends(world) == tokens(world) and len(generations(world)) == 1
+
+
+def test_a_generation_is_there_for_all_to_see_before_it_is_committed() -> None:
+    world = joining(STATE.COMMIT_CDC_GENERATION, fenced=False)
+    before = ends(world)
+    waiting = world.image.cdc.of_transition("join-a2")
+    assert waiting is not None and not waiting.committed_epoch
+    world.nodes["b1"].applies = False
+    world.pass_s(5)
+    assert world.transition("join-a2").state is STATE.COMMIT_CDC_GENERATION
+    assert ends(world) == before
+    world.nodes["b1"].applies = True
+    reach(world, "join-a2", STATE.WRITE_BOTH_READ_OLD, fenced=None)
+    assert ends(world) == before | {*world.image.membership.nodes["a2"].tokens}
+
+
+def test_one_generation_counts_all_nodes_that_join_together() -> None:
+    world = three_nodes()
+    before = generations(world)
+    world.add("a2 b2 c2")
+    world.run()
+    assert ends(world) == tokens(world) and len(tokens(world)) == 12
+    assert len(generations(world)) == len(before) + 1
+
+
+def test_a_node_without_tokens_makes_none_and_passes_the_state_over() -> None:
+    world = three_nodes()
+    before = generations(world)
+    world.add("z1", rack="a", num_tokens=0)
+    states: list[str] = []
+    world.history.on_image = lambda image: states.extend(t.state for t in image.topology.open())
+    world.run()
+    assert generations(world) == before
+    assert STATE.WRITE_BOTH_READ_OLD in states and STATE.COMMIT_CDC_GENERATION not in states
+
+
+def test_nodes_without_tokens_that_join_with_others_make_no_difference() -> None:
+    world = three_nodes()
+    world.add("z1", rack="a", num_tokens=0)
+    world.add("a2")
+    world.run()
+    assert ends(world) == tokens(world)
+
+
+def test_two_joins_side_by_side_end_with_a_generation_that_counts_both() -> None:
+    world = spread()
+    world.limits = Limits(group=1)
+    join_at(world, "x1", 150)
+    join_at(world, "x2", 650)
+    world.until(lambda: len(world.image.topology.transitions) == 2, "both are open")
+    world.run()
+    assert ends(world) == tokens(world) and {150, 650} <= ends(world)
+
+
+@pytest.mark.parametrize("first", ["x1", "x2"])
+def test_of_two_joins_any_may_be_committed_first(first: str) -> None:
+    """The coordinator moves them together; a round that names only one of them is lawful too."""
+    world = spread()
+    world.limits = Limits(group=1)
+    join_at(world, "x1", 150)
+    join_at(world, "x2", 650)
+    reach(world, "join-x2", STATE.COMMIT_CDC_GENERATION, fenced=False)
+    assert world.transition("join-x1").state is STATE.COMMIT_CDC_GENERATION
+    other = "x2" if first == "x1" else "x1"
+    held = Rejection("held", "This test moves the transitions.")
+    world.refuse = lambda envelope: held if envelope.actor == "coordinator" else None
+    for name in (first, other):
+        world.pass_s(1)
+        topology, move = world.image.topology, Move(f"join-{name}", STATE.COMMIT_CDC_GENERATION)
+        fence = not topology.settled()
+        moving = Advance(term=1, version=topology.version, moves=(move,), fence=fence)
+        assert world.apply(moving) is None
+    world.refuse = lambda _envelope: None
+    world.run()
+    assert ends(world) == tokens(world) and {150, 650} <= ends(world)
+
+
+def test_a_join_that_is_cancelled_before_the_commit_leaves_no_generation() -> None:
+    world = joining(STATE.COMMIT_CDC_GENERATION, fenced=False)
+    before = ends(world)
+    assert world.apply(Cancel("join-a2")) is None
+    world.run()
+    assert status_of(world, "join-a2") is RequestStatus.CANCELLED
+    assert ends(world) == before == tokens(world)
+    assert all(g.committed_epoch for g in world.image.cdc.generations.values())
+
+
+def test_a_committed_generation_stays_when_its_join_is_undone_and_can_be_repaired() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
+    committed = generations(world)
+    assert world.apply(Cancel("join-a2")) is None
+    world.run()
+    assert generations(world) == committed
+    assert tokens(world) < ends(world), "smaller ranges than need be"
+    assert repair(world) is RequestStatus.PENDING
+    world.run()
+    assert ends(world) == tokens(world)
+
+
+def test_a_request_in_between_counts_who_joins() -> None:
+    world = joining(STATE.COMMIT_CDC_GENERATION, fenced=False)
+    assert repair(world, force=True) is RequestStatus.PENDING
+    world.nodes["a2"].mute = False
+    for order in world.nodes["a2"].orders:
+        world.report(order)
+    world.run()
+    assert status_of(world, "repair") is RequestStatus.DONE
+    assert status_of(world, "join-a2") is RequestStatus.DONE
+    assert ends(world) == tokens(world) and len(tokens(world)) == 8
+
+
+def test_a_request_is_done_at_once_while_the_present_generation_fits() -> None:
+    world = three_nodes()
+    before = generations(world)
+    assert repair(world) is RequestStatus.DONE
+    assert generations(world) == before
+    assert world.image.topology.of_request("repair") is None
+
+
+def test_by_force_one_is_made_in_any_case() -> None:
+    world = three_nodes()
+    before = generations(world)
+    assert repair(world, force=True) is RequestStatus.PENDING
+    world.run()
+    assert status_of(world, "repair") is RequestStatus.DONE
+    assert len(generations(world)) == len(before) + 1
+    assert ends(world) == tokens(world)
+
+
+def test_who_leaves_makes_none_so_the_request_has_something_to_repair() -> None:
+    world = three_nodes(rf=1)
+    before = generations(world)
+    assert world.apply(Leave("c1")) is None
+    world.run()
+    assert generations(world) == before
+    assert tokens(world) < ends(world)
+    assert repair(world) is RequestStatus.PENDING
+    world.run()
+    assert ends(world) == tokens(world)
+
+
+def test_a_second_request_is_refused_and_names_the_first() -> None:
+    world = three_nodes()
+    repair(world, force=True)
+    refused = world.apply(NewCdcGeneration())
+    assert refused is not None and refused.code == "cdc_generation_in_progress"
+    assert refused.details == {"request_id": "repair"}
+
+
+def test_there_is_nothing_to_make_streams_for_before_anybody_has_tokens() -> None:
+    refused = empty_cluster().apply(NewCdcGeneration())
+    assert refused is not None and refused.code == "no_tokens_yet"
+
+
+def test_a_request_that_is_cancelled_while_it_waits_for_the_barrier_leaves_nothing() -> None:
+    world = three_nodes()
+    before = generations(world)
+    repair(world, force=True)
+    reach(world, "repair", STATE.COMMIT_CDC_GENERATION, fenced=False)
+    assert len(generations(world)) == len(before) + 1
+    assert world.apply(Cancel("repair")) is None
+    world.run()
+    assert status_of(world, "repair") is RequestStatus.CANCELLED
+    assert generations(world) == before
+
+
+def test_it_opens_beside_anything_since_it_locks_nothing() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
+    repair(world, force=True)
+    request = world.image.requests.requests["repair"]
+    assert plan_group(world.image, [request]).refusal is None
+    world.until(lambda: status_of(world, "repair") is RequestStatus.DONE, "it is done")
+    assert world.transition("join-a2").state is STATE.WRITE_BOTH_READ_OLD

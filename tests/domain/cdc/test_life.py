@@ -1,0 +1,150 @@
+"""The life of a CDC generation in the log: sizes, pieces, times, publishing and forgetting."""
+
+import pytest
+
+from stele.domain.cdc import domain, generations
+from stele.domain.cdc.commands import ForgetCdcGeneration, PublishCdcGeneration
+from stele.domain.cdc.facts import CdcGenerationCommitted, CdcGenerationWritten
+from stele.domain.cdc.generations import STREAMS_PER_FACT, committed, written
+from stele.domain.cdc.image import CdcImage
+from stele.domain.cdc.limits import CDC_MARGIN_S, CDC_RETENTION_S
+from stele.domain.commands import Envelope, FoundCluster, SetSetting
+from stele.domain.context import Context
+from stele.domain.evolve import apply_facts
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.log.codec import fact_size
+from tests.coordinator.world import World, three_nodes
+from tests.domain.epochs import AT_MS, LOG_ID, History
+
+MARGIN_MS = 1000 * CDC_MARGIN_S.default
+RETENTION_MS = 1000 * CDC_RETENTION_S.default
+
+
+def context(image: Image, at_ms: int = AT_MS) -> Context:
+    return Context(image, Envelope(request_id="r", command=FoundCluster()), at_ms, apply_facts)
+
+
+def founded() -> Image:
+    history = History()
+    assert history.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
+    return history.image
+
+
+def publish(world: World) -> str:
+    generation = world.image.cdc.newest()
+    assert generation is not None
+    refused = world.apply(PublishCdcGeneration(1, generation.generation_id))
+    return "" if refused is None else refused.code
+
+
+def forget(world: World, generation_id: str) -> str:
+    refused = world.apply(ForgetCdcGeneration(1, generation_id))
+    return "" if refused is None else refused.code
+
+
+def test_300_nodes_of_256_tokens_cost_16_bytes_a_range() -> None:
+    image = founded()
+    facts = [*written(context(image), "t", range(300 * 256))]
+    assert len(facts) == 2, "two pieces of at most 1 MiB"
+    assert sum(map(fact_size, facts)) < 16 * 300 * 256 + 400
+    after = apply_facts(image, facts)
+    (generation,) = after.cdc.generations.values()
+    assert len(generation.streams) == 16 * 300 * 256
+    assert [*domain.to_facts(after.cdc)] == facts
+
+
+def test_pieces_of_a_generation_fold_to_what_one_piece_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = founded()
+    whole = apply_facts(image, written(context(image), "t", range(100)))
+    monkeypatch.setattr(generations, "STREAMS_PER_FACT", 7)
+    pieces = [*written(context(image), "t", range(100))]
+    assert len(pieces) == 15
+    assert apply_facts(image, pieces) == whole
+    assert STREAMS_PER_FACT * 16 == 2**20
+
+
+def test_its_id_is_the_logs_and_no_two_epochs_give_the_same() -> None:
+    image = founded()
+    later = apply_facts(image, ())
+    assert [*written(context(image), "t", (1,))] == [*written(context(later), "t", (1,))]
+    ids = {next(written(context(i), t, (1,))).generation_id for i in (image,) for t in "tu"}
+    assert len(ids) == 2
+
+
+def test_it_holds_a_margin_after_the_epochs_time_and_after_all_others() -> None:
+    world = three_nodes()
+    before = world.image.cdc.committed()
+    assert before[0].since_ms == AT_MS + MARGIN_MS
+    times = [generation.since_ms for generation in before]
+    assert times == sorted({*times})
+    world.history.at_ms -= RETENTION_MS  # the writer's clock goes back
+    world.add("a2")
+    world.run()
+    newest = world.image.cdc.newest()
+    assert newest is not None and newest.since_ms == times[-1] + 1
+
+
+def test_the_margin_is_a_setting() -> None:
+    world = three_nodes()
+    assert world.apply(SetSetting(CDC_MARGIN_S.name, "1000")) is None
+    world.add("a2")
+    world.run()
+    newest = world.image.cdc.newest()
+    assert newest is not None and newest.since_ms == AT_MS + 1_000_000
+    refused = world.apply(SetSetting(CDC_MARGIN_S.name, "soon"))
+    assert refused is not None and refused.code == "bad_setting"
+
+
+def test_one_that_a_later_written_one_has_overtaken_is_forgotten() -> None:
+    image = founded()
+    facts: list[AnyFact] = [
+        CdcGenerationWritten("first", "one", 5, bytes(16)),
+        CdcGenerationWritten("second", "two", 6, bytes(32)),
+        CdcGenerationCommitted("second", 1000, 7),
+    ]
+    image = apply_facts(image, facts)
+    after = apply_facts(image, committed(context(image), image, "one"))
+    assert {*after.cdc.generations} == {"second"}
+
+
+def test_publishing_waits_for_the_fence_of_the_version_that_committed_it() -> None:
+    world = three_nodes()
+    world.add("a2")
+    world.until(lambda: bool(world.image.cdc.unpublished()), "a generation is committed")
+    assert not world.fenced()
+    assert publish(world) == "overtaken"
+    world.until(lambda: not world.image.cdc.unpublished(), "it is published")
+    assert publish(world) == "overtaken", "once is enough"
+    assert all(generation.published for generation in world.image.cdc.committed())
+
+
+def test_one_is_forgotten_once_the_next_has_held_for_the_retention() -> None:
+    world = three_nodes()
+    world.add("a2")
+    world.run()
+    first, second = world.image.cdc.committed()
+    assert forget(world, first.generation_id) == "cdc_generation_in_use"
+    world.history.at_ms = second.since_ms + RETENTION_MS
+    assert forget(world, first.generation_id) == "cdc_generation_in_use"
+    world.history.at_ms += 1
+    assert forget(world, second.generation_id) == "cdc_generation_in_use", "it is the last"
+    world.until(lambda: len(world.image.cdc.generations) == 1, "the coordinator forgets it")
+    assert world.image.cdc.committed() == [second]
+    assert world.events.count("append forget_cdc_generation") == 1
+
+
+def test_commands_of_an_older_term_are_refused() -> None:
+    world = three_nodes()
+    world.replace_brain()
+    world.tick()
+    assert publish(world) == "stale_term"
+    assert forget(world, "any") == "stale_term"
+
+
+def test_what_differs_shows_counts_and_no_streams() -> None:
+    world = three_nodes()
+    shown = domain.diff(CdcImage(), world.image.cdc)["cdc_generations"]["added"]
+    assert [row["streams"] for row in shown] == [6]

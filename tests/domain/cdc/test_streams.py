@@ -1,0 +1,123 @@
+"""Stream ids: their form, their order, and the stream that a write gets by its token and its time."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.domain.base import Rejection
+from stele.domain.cdc.image import Generation
+from stele.domain.cdc.limits import GENERATION_LEEWAY_MS
+from stele.domain.cdc.streams import (
+    STREAM_BYTES,
+    count_of,
+    end_at,
+    ends_of,
+    pieces_of,
+    place_of,
+    stream_at,
+    stream_ids,
+)
+from stele.domain.cdc.writes import stream_of
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+
+TOKENS = st.integers(MIN_TOKEN + 1, MAX_TOKEN)
+RINGS = st.sets(TOKENS, min_size=1, max_size=40)
+
+
+def generation(name: str, since_ms: int, tokens: set[int]) -> Generation:
+    return Generation(
+        generation_id=name,
+        transition_id="t",
+        epoch=1,
+        since_ms=since_ms,
+        committed_epoch=2,
+        streams=stream_ids(tokens, name),
+    )
+
+
+@given(RINGS)
+def test_an_id_is_the_token_then_chance_then_the_index_then_the_version(tokens: set[int]) -> None:
+    """Read bit by bit from the text of the form."""
+    streams = stream_ids(tokens, "seed")
+    assert count_of(streams) == len(tokens)
+    for place, token in enumerate(sorted(tokens)):
+        bits = "".join(f"{byte:08b}" for byte in stream_at(streams, place))
+        assert len(bits) == 128
+        assert int(bits[:64], 2) == token % 2**64
+        assert int(bits[64 + 38 : 64 + 38 + 22], 2) == place
+        assert int(bits[64 + 38 + 22 :], 2) == 1
+    assert ends_of(streams).tolist() == sorted(tokens)
+
+
+def test_equal_rings_of_two_generations_share_no_stream() -> None:
+    tokens = range(0, 10**6, 10)
+    one, two = stream_ids(tokens, "one"), stream_ids(tokens, "two")
+    assert one == stream_ids(tokens, "one")
+    mine, theirs = ({stream_at(s, at) for at in range(count_of(s))} for s in (one, two))
+    assert len(mine) == len(tokens) and len(mine & theirs) <= 1
+
+
+@given(RINGS, TOKENS)
+def test_a_token_is_in_the_range_that_ends_at_or_after_it(tokens: set[int], token: int) -> None:
+    streams = stream_ids(tokens, "seed")
+    wanted = min((t for t in tokens if t >= token), default=min(tokens))
+    assert end_at(streams, place_of(streams, token)) == wanted
+
+
+@given(RINGS, st.integers(1, 7))
+def test_pieces_joined_are_the_whole(tokens: set[int], most: int) -> None:
+    streams = stream_ids(tokens, "seed")
+    pieces = [*pieces_of(streams, most)]
+    assert b"".join(pieces) == streams
+    assert all(0 < len(piece) <= most * STREAM_BYTES for piece in pieces)
+
+
+def test_a_generation_fits_the_ring_of_its_tokens_and_no_other() -> None:
+    found = generation("g", 0, {1, 2, 3})
+    assert found.fits({3, 2, 1})
+    assert not found.fits({1, 2}) and not found.fits({1, 2, 3, 4})
+
+
+# Time.
+
+OLD, NEW = generation("old", 1_000_000, {10, 20}), generation("new", 2_000_000, {10, 15, 20})
+
+
+def stream(write_ms: int, now_ms: int) -> bytes | str:
+    """The id, or the code of the refusal."""
+    found = stream_of((OLD, NEW), 12, write_ms, now_ms)
+    return found.code if isinstance(found, Rejection) else found
+
+
+@pytest.mark.parametrize(
+    ("write_ms", "now_ms", "expected"),
+    [
+        (1_000_000, 1_000_000, stream_at(OLD.streams, 1)),
+        (1_999_999, 2_000_000, stream_at(OLD.streams, 1)),
+        (2_000_000, 2_000_000, stream_at(NEW.streams, 1)),
+        (2_000_000, 2_000_000 - GENERATION_LEEWAY_MS, stream_at(NEW.streams, 1)),
+        (2_000_001, 2_000_000 - GENERATION_LEEWAY_MS, "cdc_write_from_the_future"),
+        (1_999_999, 1_999_999 + GENERATION_LEEWAY_MS, stream_at(OLD.streams, 1)),
+        (1_999_999, 2_000_000 + GENERATION_LEEWAY_MS, "cdc_write_too_old"),
+        (999_999, 1_000_000, "cdc_no_generation"),
+        (2_500_000, 9_000_000, stream_at(NEW.streams, 1)),
+    ],
+)
+def test_a_write_goes_to_the_generation_of_its_time(
+    write_ms: int, now_ms: int, expected: bytes | str
+) -> None:
+    assert stream(write_ms, now_ms) == expected
+
+
+@given(st.integers(900_000, 3_000_000), st.integers(-6_000, 6_000))
+def test_no_write_goes_to_a_generation_that_is_over(write_ms: int, ahead_ms: int) -> None:
+    """Readers of a closed generation miss nothing: whatever the clocks, what comes later is refused."""
+    now_ms = write_ms - ahead_ms
+    found = stream(write_ms, now_ms)
+    if now_ms >= NEW.since_ms + GENERATION_LEEWAY_MS:
+        assert found not in [stream_at(OLD.streams, at) for at in (0, 1)]
+
+
+def test_without_any_generation_nothing_is_taken() -> None:
+    found = stream_of((), 1, 5, 5)
+    assert isinstance(found, Rejection) and found.code == "cdc_no_generation"
