@@ -132,6 +132,7 @@ def test_every_operation_has_a_command_that_can_be_planned(server: Server, stele
         "replace": ["n1", server.url],
         "drop-keyspace": ["library"],
         "alter-keyspace": ["library", "--replication", "dc1=2"],
+        "new-cdc-generation": ["--force"],
     }
     for name in COMMANDS:
         stele("plan", name, *arguments.get(name, ["n1"]))

@@ -11,7 +11,7 @@ from typing import Any
 
 from cyclopts import App
 
-from stele.cli.commands import global_requests, keyspace, topology
+from stele.cli.commands import cdc, global_requests, keyspace, topology
 from stele.cli.options import Planning, PlanOptions
 
 COMMANDS: dict[str, Callable[..., int]] = {
@@ -25,6 +25,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "alter-keyspace": keyspace.alter,
     "drop-keyspace": keyspace.drop,
     "truncate": global_requests.truncate,
+    "new-cdc-generation": cdc.new_generation,
 }
 
 app = App(name="plan", help="What a command would do, whether it can, and how long it would take.")
