@@ -167,11 +167,10 @@ def _leave(world: World, action: Action, index: int) -> None:
 
 def _move(world: World, action: Action, index: int) -> None:
     """``target`` moves to the tokens ``text``, to such as are chosen, or to those that ``as`` another has."""
-    other = world.witness.image.node(action.text.removeprefix("as "))
-    if other is not None:
-        tokens = other.tokens
-    else:
-        tokens = tuple(int(token) for token in action.text.split(",") if token)
+    _, is_like, other = action.text.partition("as ")
+    like = world.witness.image.node(other) if is_like else None
+    chosen = () if is_like else tuple(int(token) for token in action.text.split(",") if token)
+    tokens = chosen if like is None else like.tokens
     world.request(commands.MoveNode(node_id=action.target, tokens=tokens))
 
 
