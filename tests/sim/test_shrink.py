@@ -9,8 +9,6 @@ from stele.sim.shrink import shrink
 
 MOST_SEEDS = 60
 MOST_RUNS = 100
-SHORT_S = 30.0
-"""Half as long as others: shrinking runs it again and again."""
 
 
 def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
@@ -29,7 +27,7 @@ def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
 
 def _first_failure() -> tuple[Scenario, Failure]:
     for seed in range(MOST_SEEDS):
-        scenario = make_scenario(seed, "rough", SHORT_S)
+        scenario = make_scenario(seed, "rough")
         failure = run_scenario(scenario).failure
         if failure is not None:
             return scenario, failure
