@@ -1,5 +1,6 @@
 """docs/failures.md as data: what becomes of each operation in each of its states when something fails."""
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -10,6 +11,7 @@ HEAD: Final = (
     "operation", "state", "no quorum", "a stream fails", "a receiver dies", "cancel", "story",
     "planted bug",
 )  # fmt: skip
+CELLS_HEAD: Final = ("where", "what fails", "what becomes of it", "story", "found when planted")
 UNDONE: Final = "undone"
 WAITS: Final = "waits"
 FORWARD: Final = "forward"
@@ -34,14 +36,31 @@ class Row(NamedTuple):
         return f"{self.kind}-{self.state}"
 
 
+class Cell(NamedTuple):
+    """A cell of the reference's table, and what shows that it is noticed."""
+
+    where: str
+    fails: str
+    stories: tuple[str, ...]
+    mutants: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.where}: {self.fails}"
+
+
+def cells_of_the_reference() -> list[Cell]:
+    """The rows of the page's other table."""
+    return [
+        Cell(where, fails, _names(stories), _names(mutants))
+        for where, fails, _, stories, mutants in _table(CELLS_HEAD)
+    ]
+
+
 def rows() -> list[Row]:
-    """The rows of the page's table. Raises AssertionError when it has another head."""
-    lines = [_cells(line) for line in PAGE.read_text().splitlines() if line.startswith("|")]
-    begins = lines.index(HEAD)
+    """The rows of the page's first table."""
     found = list[Row]()
-    for cells in lines[begins + 2 :]:
-        if len(cells) != len(HEAD):
-            break
+    for cells in _table(HEAD):
         kind, state, no_quorum, stream_fails, receiver_dies, cancel, stories, mutants = cells
         found.append(
             Row(
@@ -58,9 +77,16 @@ def rows() -> list[Row]:
     return found
 
 
+def _table(head: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """The rows under a head. Raises ValueError when the page has no such table."""
+    lines = [_cells(line) for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    rows = lines[lines.index(head) + 2 :]
+    return [*takewhile(lambda row: len(row) == len(head), rows)]
+
+
 def _cells(line: str) -> tuple[str, ...]:
     return tuple(cell.strip() for cell in line.strip().strip("|").split("|"))
 
 
 def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip().strip("`") for name in text.split(","))
+    return tuple(name.strip().strip("`") for name in text.split(",") if name.strip() != NEVER)

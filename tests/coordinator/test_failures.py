@@ -15,10 +15,21 @@ from stele.coordinator.settings import CoordinatorSettings
 from stele.domain.commands import Cancel, Exclude
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.topology.operations.table import OPERATIONS, State
-from stele.sim.mutants import SIMULATED
+from stele.sim.mutants import MUTANTS, SIMULATED
 from stele.sim.patching import Patch
 from stele.sim.violation import Violation
-from tests.coordinator.failures import FORWARD, NEVER, PAGE, REFUSED, UNDONE, WAITS, Row, rows
+from tests.coordinator.failures import (
+    FORWARD,
+    NEVER,
+    PAGE,
+    REFUSED,
+    UNDONE,
+    WAITS,
+    Cell,
+    Row,
+    cells_of_the_reference,
+    rows,
+)
 from tests.coordinator.operations import begin, begin_undone, is_over, stand_still, what_serves
 from tests.coordinator.stories import error_of, reach, status_of
 
@@ -152,6 +163,14 @@ def test_every_row_has_its_stories_and_its_planted_bugs(row: Row) -> None:
         text = (STORIES / f"{story}.txt").read_text()
         assert row.state in text, f"{story} never says {row.state}"
     assert row.mutants and {*row.mutants} <= {*SIMULATED}
+
+
+@pytest.mark.parametrize("cell", [pytest.param(c, id=c.name) for c in cells_of_the_reference()])
+def test_every_cell_of_the_reference_has_its_planted_bug(cell: Cell) -> None:
+    """What only tests find has no story."""
+    assert cell.mutants and {*cell.mutants} <= {*MUTANTS}
+    assert all((STORIES / f"{story}.txt").exists() for story in cell.stories)
+    assert bool(cell.stories) == bool({*cell.mutants} & {*SIMULATED})
 
 
 @pytest.mark.parametrize("row", in_column("no_quorum"))

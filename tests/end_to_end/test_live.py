@@ -27,7 +27,7 @@ def test_a_history_of_real_processes_under_faults_holds(tmp_path: Path) -> None:
     result = json.loads(done.stdout.splitlines()[-1])
     checked = result["checked"]
     assert result["failure"] is None
-    assert result["faults"] >= 5 and result["joined"] >= 3
+    assert result["faults"] >= 5 and result["requests"]["join"] >= 3
     assert min(result["writes"], result["reads"]) > 300
     assert checked["commands"] > 20 < checked["epochs"]
     assert checked["owed"]["reads"] > checked["owed"]["without_a_broker"] > 5

@@ -1,12 +1,14 @@
 """A failing scenario is made small, and the small one fails by the same invariant."""
 
+from stele.sim.making import make_scenario
 from stele.sim.mutants import MUTANTS
 from stele.sim.patching import Patch
 from stele.sim.run import Failure, run_scenario
-from stele.sim.scenario import Scenario, make_scenario
+from stele.sim.scenario import Scenario
 from stele.sim.shrink import shrink
 
 MOST_SEEDS = 60
+MOST_RUNS = 100
 
 
 def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
@@ -14,7 +16,7 @@ def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
     with Patch() as patch:
         MUTANTS["rollback_after_the_point_of_no_return"](patch)
         scenario, failure = _first_failure()
-        shrunk = shrink(scenario, failure)
+        shrunk = shrink(scenario, failure, most_runs=MOST_RUNS)
         again = run_scenario(shrunk.scenario).failure
     assert again is not None
     assert again.invariant == failure.invariant == "I11"

@@ -6,7 +6,8 @@ from typing import Final
 from stele.domain import commands
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
-from stele.sim.declared import declare, gone, may_be_declared
+from stele.sim.crowd import Crowd
+from stele.sim.declared import dead_to_be, declare, gone, note
 from stele.sim.kernel import us
 from stele.sim.process import Process
 from stele.sim.scenario import Action
@@ -165,8 +166,11 @@ def _leave(world: World, action: Action, index: int) -> None:
 
 
 def _move(world: World, action: Action, index: int) -> None:
-    """``target`` moves to the tokens ``text``, or to such as are chosen."""
-    tokens = tuple(int(token) for token in action.text.split(",") if token)
+    """``target`` moves to the tokens ``text``, to such as are chosen, or to those that ``as`` another has."""
+    _, is_like, other = action.text.partition("as ")
+    like = world.witness.image.node(other) if is_like else None
+    chosen = () if is_like else tuple(int(token) for token in action.text.split(",") if token)
+    tokens = chosen if like is None else like.tokens
     world.request(commands.MoveNode(node_id=action.target, tokens=tokens))
 
 
@@ -176,33 +180,39 @@ def _rebuild(world: World, action: Action, index: int) -> None:
 
 
 def _remove(world: World, action: Action, index: int) -> None:
-    """Ask to do without ``target``, which is declared dead (gone: the node that is)."""
+    """Ask to do without the first of ``target``, which are declared dead; see ``_declared``."""
     dead = _declared(world, action)
     if dead:
-        declare(world, commands.Remove(node_id=dead), dead)
+        declare(world, commands.Remove(node_id=dead[0], ignore_nodes=tuple(dead[1:])), *dead)
 
 
 def _exclude(world: World, action: Action, index: int) -> None:
     dead = _declared(world, action)
     if dead:
-        declare(world, commands.Exclude((dead,)), dead)
+        declare(world, commands.Exclude(tuple(dead)), *dead)
 
 
 def _replace(world: World, action: Action, index: int) -> None:
     """A new node ``text`` starts, and asks to take the place of ``target``."""
-    dead = _declared(world, action)
-    row = world.witness.image.node(dead)
-    if row is not None and action.text not in world.nodes:
-        world.requests += 1
-        world.trace(f"start {action.text}, which asks to replace {dead}")
-        world.declarations[named(f"join {action.text}")] = dead
-        world.add_node(action.text, replace_command(action.text, dead, row.rack))
+    for dead in _declared(world, action)[:1]:
+        row = world.witness.image.node(dead)
+        if row is not None and action.text not in world.nodes:
+            world.requests += 1
+            world.trace(f"start {action.text}, which asks to replace {dead}")
+            note(world, named(f"join {action.text}"), (dead,))
+            world.add_node(action.text, replace_command(action.text, dead, row.rack))
 
 
-def _declared(world: World, action: Action) -> str:
-    """The node to declare dead; empty when it is out already, or another one is."""
-    found = gone(world) if action.target == "gone" else [action.target]
-    return found[0] if found and may_be_declared(world, found[0]) else ""
+def _declared(world: World, action: Action) -> list[str]:
+    """The nodes to declare dead of ``target``, which names some, or the one that is gone, or the ``rest``: all
+    with data that are not excluded. Empty when they are out already, or enough others are dead.
+    """
+    if action.target == "gone":
+        return dead_to_be(world, gone(world)[:1])
+    if action.target == "rest":
+        meant = {n for dead in world.declarations.values() for n in dead}
+        return dead_to_be(world, sorted({*world.witness.image.membership.holding()} - meant))
+    return dead_to_be(world, action.target.split(","))
 
 
 def _cancel(world: World, action: Action, index: int) -> None:
@@ -270,6 +280,13 @@ def _barrier(world: World, action: Action, index: int) -> None:
         world.kernel.at(later, world.admin, world.admin.read_barrier)
 
 
+def _crowd(world: World, action: Action, index: int) -> None:
+    """Requests like ``target`` come one after the other until all who came before them were served, or
+    ``seconds`` are over; node ``text`` asks to join meanwhile.
+    """
+    Crowd(world, action.target, action.seconds, action.text).begin()
+
+
 ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "crash": _crash,
     "pause": _pause,
@@ -301,27 +318,5 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "setting": _setting,
     "bad": _bad,
     "barrier": _barrier,
+    "crowd": _crowd,
 }
-REQUESTS: Final = frozenset(
-    {
-        "join",
-        "leave",
-        "move",
-        "rebuild",
-        "remove",
-        "replace",
-        "exclude",
-        "cancel",
-        "keyspace",
-        "alter",
-        "drop",
-        "truncate",
-        "cleanup",
-        "noop_request",
-        "quiesce",
-        "new_cdc_generation",
-        "setting",
-        "bad",
-        "barrier",
-    }
-)

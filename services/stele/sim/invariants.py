@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import combinations
 
 from stele.domain.image import Image
-from stele.domain.names import NodeState, RequestKind, RequestStatus
+from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.ring.ranges import Placement
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.topology.facts import Transition
@@ -316,26 +316,6 @@ def check_undone(opened: Mapping[str, Image], before: Image, after: Image) -> No
                 f"{node_id} has the tokens of epoch {start.epoch}: {tokens[0]}",
                 f"at epoch {after.epoch} it has {tokens[1]}",
             )
-
-
-def check_excluded(before: Image, after: Image) -> None:
-    """Who is declared dead was so by a request that is not done, and is until it has left."""
-    declared = {n for request in before.requests.unfinished() for n in request.dead_nodes}
-    for node_id, node in after.membership.nodes.items():
-        old = before.node(node_id)
-        since = 0 if old is None else old.excluded_since
-        require(
-            not node.excluded_since or node.excluded_since == since or node_id in declared,
-            "I10",
-            "nodes are excluded whom a request declares dead",
-            f"epoch {after.epoch} excludes {node_id}; declared are {sorted(declared)}",
-        )
-        require(
-            not since or node.excluded_since == since or node.state is NodeState.LEFT,
-            "I6",
-            "who is excluded stays so until it has left",
-            f"epoch {after.epoch} makes {node_id} {node.state}, excluded since {node.excluded_since}",
-        )
 
 
 def _between(placement: Placement, start: int, end: int) -> list[tuple[int, in_use.Sides]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from stele.domain.image import Image
-from stele.sim import invariants
+from stele.sim import invariants, member_checks
 from stele.sim.generation_checks import check_generations
 
 
@@ -17,7 +17,9 @@ class LogChecks:
     def check(self, before: Image, after: Image, by_version: Mapping[int, Image]) -> None:
         """``by_version`` has the newest image of each version before ``after``. Raises Violation."""
         if after.membership is not before.membership:
-            invariants.check_excluded(before, after)
+            member_checks.check_excluded(before, after)
+            member_checks.check_somebody_stays(before, after)
+        member_checks.check_node_states(after)
         if after.topology is not before.topology or after.cdc is not before.cdc:
             check_generations(before, after)
         if after.topology is not before.topology:
@@ -31,6 +33,8 @@ class LogChecks:
         if after.ring is not before.ring:
             invariants.check_row_versions(before, after)
             invariants.check_placements(after)
+        if after.ring is not before.ring or after.schema is not before.schema:
+            member_checks.check_can_be_read(before, after)
         if after.ring is not before.ring or after.topology is not before.topology:
             for version, image in by_version.items():
                 if version >= after.topology.fence_version:

@@ -13,6 +13,7 @@ from stele.domain.membership.image import MembershipImage
 from stele.domain.names import TAKES_PART, RequestKind, TransitionState
 from stele.domain.ring import transition
 from stele.domain.ring.quorum import blocking, is_covered
+from stele.domain.topology import decide as topology_decisions
 from stele.domain.topology import planning
 from stele.domain.topology import steps as moves
 from stele.domain.topology.draft import Draft
@@ -119,7 +120,14 @@ def excluded_nodes_count_as_answers(patch: Patch) -> None:
     )
 
 
+def requests_together_declare_everybody_dead(patch: Patch) -> None:
+    """Whether somebody with data stays is asked when it is requested, and not when it is done."""
+    for module in (exclusions, topology_decisions):
+        patch.attribute(module, "check_exclusion", lambda image, request, dead: None)
+
+
 DEAD_NODE_MUTANTS: Final = (
+    requests_together_declare_everybody_dead,
     excluded_without_listening,
     exclusion_passes_every_barrier,
     exclusion_need_not_be_known,

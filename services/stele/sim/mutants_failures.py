@@ -7,8 +7,9 @@ import msgspec
 
 from stele.coordinator.work import failure_of
 from stele.domain.image import Image
-from stele.domain.names import RequestKind, TransitionState
+from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations import leave, members
 from stele.domain.topology.operations.base import planned_sets
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.patching import Patch
@@ -84,7 +85,55 @@ def streams_are_never_given_up(patch: Patch) -> None:
     patch.function(failure_of, lambda desk, work: "")
 
 
+def who_is_turned_away_may_wait_on(patch: Patch) -> None:
+    """A node whose join was rejected before it began is none of those that have left."""
+    for kind in (RequestKind.JOIN, RequestKind.REPLACE):
+        patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], rejected=None))
+
+
+def undone_join_makes_a_member(patch: Patch) -> None:
+    """A node that could not join, or was called off, counts as one that has."""
+    for kind in (RequestKind.JOIN, RequestKind.REPLACE):
+        patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], undone=NodeState.NORMAL))
+
+
+def undone_leave_stays_half_way(patch: Patch) -> None:
+    """A node that could not leave, or whose move or rebuild failed, is not normal again."""
+    for kind in (RequestKind.LEAVE, RequestKind.MOVE, RequestKind.REBUILD):
+        patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], undone=None))
+
+
+def more_leave_than_the_replication_allows(patch: Patch) -> None:
+    """Nobody counts who stays before a node leaves."""
+    patch.function(leave.check_enough_remain, lambda image, leaving: None)
+
+
+def taken_tokens_are_given_again(patch: Patch) -> None:
+    """A node may ask for tokens that another one has."""
+    patch.function(members.check_tokens, lambda image, tokens, own=(): None)
+
+
+def last_state_needs_no_quorum(patch: Patch) -> None:
+    """Where all that is left is to close the books, nobody's acknowledgement is needed."""
+
+    def counted(plain: Any) -> Any:
+        def touched(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
+            state = OPERATIONS[transition.kind].states[transition.state]
+            return plain(image, transition) if state.on_success is not None else ()
+
+        return touched
+
+    for kind, operation in OPERATIONS.items():
+        patch.item(OPERATIONS, kind, replace(operation, touched=counted(operation.touched)))
+
+
 FAILURE_MUTANTS: Final = (
+    who_is_turned_away_may_wait_on,
+    undone_join_makes_a_member,
+    undone_leave_stays_half_way,
+    more_leave_than_the_replication_allows,
+    taken_tokens_are_given_again,
+    last_state_needs_no_quorum,
     no_way_back_from_the_first_state,
     no_way_back_while_it_streams,
     way_back_from_the_dead,

@@ -5,16 +5,19 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from stele.coordinator import openings
 from stele.domain.image import Image
 from stele.domain.names import RequestKind
 from stele.domain.ring import transition
+from stele.domain.ring.quorum import blocking
 from stele.domain.ring.transition import TransitionRow
+from stele.domain.schema import decide as schema_decisions
 from stele.domain.schema.facts import KeyspaceChanged
 from stele.domain.topology import planning
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.keyspace_rf_change import to_shared_placement
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.planning import locks, moving_placements, needs
+from stele.domain.topology.planning import Locks, locks, locks_meet, moving_placements, needs
 from stele.sim.patching import Patch
 
 
@@ -73,7 +76,34 @@ def ring_moves_while_replication_changes(patch: Patch) -> None:
     patch.attribute(planning, "_check_outcome", lambda image, later, planned: None)
 
 
+def who_stays_of_two_need_not_be_there(patch: Patch) -> None:
+    """The other's copy is given up for that of a node that is dead, since it has everything."""
+
+    def only_when_it_may_lack(row: TransitionRow) -> list[str]:
+        may_lack = len(row.new) < len(row.old) and blocking(len(row.old)) > 1
+        return [*row.new] if may_lack else row.coming()
+
+    patch.attribute(TransitionRow, "receiving", only_when_it_may_lack)
+
+
+def changes_of_replication_overtake_nodes(patch: Patch) -> None:
+    """Who waits keeps only those from opening who would change the same ranges, not those it waits for."""
+
+    def same_ranges(first: Any, mine: Locks, want: Locks) -> bool:
+        return locks_meet(mine, first.locks)
+
+    patch.attribute(openings._Queued, "meets", same_ranges)  # noqa: SLF001
+
+
+def keyspaces_are_made_on_the_dead(patch: Patch) -> None:
+    """A new keyspace has ranges that nobody can write, and that keep the dead node from being removed."""
+    patch.attribute(schema_decisions, "_check_can_be_written", lambda image, placement: None)
+
+
 KEYSPACE_MUTANTS: Final = (
+    who_stays_of_two_need_not_be_there,
+    changes_of_replication_overtake_nodes,
+    keyspaces_are_made_on_the_dead,
     who_stays_is_given_nothing,
     shrinking_needs_no_quorum_of_those_left,
     change_of_placement_is_not_fenced,

@@ -181,13 +181,21 @@ class NodeWitness:
         self.gates.note(after)
 
     def _note_receivers(self, image: Image) -> None:
-        """Who gains data when a session opens. What is created later is written to them from the beginning."""
+        """Who gains data when a session opens, and who stays where fewer will: he may lack what those have who
+        go. What is created later is written to them from the beginning.
+        """
         for transition in image.topology.open():
             if transition.session and transition.session not in self._receivers:
                 rebuilt = transition.nodes() if transition.kind is RequestKind.REBUILD else ()
                 self._receivers[transition.session] = {
                     name: sorted(
-                        {n for r in plan.rows for n in r.new if n not in r.old} | {*rebuilt}
+                        {
+                            n
+                            for r in plan.rows
+                            for n in r.new
+                            if n not in r.old or len(r.new) < len(r.old)
+                        }
+                        | {*rebuilt}
                     )
                     for name, plan in transition.plans.items()
                 }

@@ -9,7 +9,7 @@ from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.log.fold import Fold
 from stele.log.port import Record
 from stele.sim.kernel import Clock, Future, Owner, Task, us
-from stele.sim.scenario import FAIR_CLOCK
+from stele.sim.profiles import FAIR_CLOCK
 
 if TYPE_CHECKING:
     from stele.sim.world import World

@@ -9,7 +9,8 @@ import msgspec
 from stele.sim.actions import schedule
 from stele.sim.clients import KvClient
 from stele.sim.kernel import us
-from stele.sim.scenario import DEFAULT_DURATION_S, Scenario, make_scenario
+from stele.sim.making import make_scenario
+from stele.sim.scenario import DEFAULT_DURATION_S, Scenario
 from stele.sim.violation import Violation, require
 from stele.sim.world import KEPT_LINES, World
 from stele.sim.writer import Writer

@@ -10,7 +10,7 @@ from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
 from stele.sim.clients import KEYSPACE, Admin, AttachedClient, KvClient
-from stele.sim.declared import exclude_the_gone
+from stele.sim.declared import LOOK_AGAIN_S, exclude_the_gone, is_unplugged
 from stele.sim.driver import Driver
 from stele.sim.founding import Founding
 from stele.sim.kernel import Crashed, Kernel, us
@@ -52,8 +52,12 @@ class World:
         self.faults = 0
         self.requests = 0
         self.gone = set[str]()
-        self.declarations: dict[str, str] = {}
-        """Request id -> the node that it declares dead."""
+        self.declarations: dict[str, tuple[str, ...]] = {}
+        """Request id -> the nodes that it declares dead."""
+        self.unplugged: dict[str, str] = {}
+        """Node -> the request that declares it dead: it is down until that is decided."""
+        self.crowds = 0
+        """Those that still ask without a pause."""
         self.traps: list[tuple[str, str, int, float]] = []
         self.writers: list[Writer] = [Writer(f"w{i + 1}", self) for i in range(scenario.writers)]
         self.drivers: list[Driver] = [Driver(f"c{i + 1}", self) for i in range(scenario.drivers)]
@@ -175,7 +179,12 @@ class World:
         self.kernel.at(self.kernel.now_us + us(seconds), None, self.restart, process)
 
     def restart(self, process: Process) -> None:
-        if process.name not in self.gone and not process.alive:
+        if process.name in self.gone or process.alive:
+            return
+        if is_unplugged(self, process.name):
+            later_us = self.kernel.now_us + us(LOOK_AGAIN_S)
+            self.kernel.at(later_us, None, self.restart, process)
+        else:
             self.trace(f"restart {process.name}")
             process.boot()
 
@@ -204,6 +213,7 @@ class World:
         self._ambushes = []
         self.network.mend_all()
         self.network.weather = FINE
+        self.unplugged = {}
         for process in (*self.processes().values(), self.admin):
             self.restart(process)
         exclude_the_gone(self)
@@ -222,6 +232,8 @@ class World:
             for n, node in image.membership.normal().items()
             if node.cleanup_since and n not in self.gone
         ]
+        if self.crowds:
+            found.append("a crowd still asks")
         if self.admin.waiting:
             found.append(f"{self.admin.waiting} commands have no answer")
         found += [f"{p.name} is behind" for p in self.followers() if p.image.epoch != image.epoch]

@@ -193,7 +193,9 @@ def live(
 
 
 def _scenario(seed: int, profile: str, path: Path | None, minutes: float) -> Scenario:
-    from stele.sim.scenario import PROFILES, Scenario, make_scenario  # noqa: PLC0415
+    from stele.sim.making import make_scenario  # noqa: PLC0415
+    from stele.sim.profiles import PROFILES  # noqa: PLC0415
+    from stele.sim.scenario import Scenario  # noqa: PLC0415
 
     if path is not None:
         if not path.exists():

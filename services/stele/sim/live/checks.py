@@ -19,8 +19,19 @@ from stele.sim.gates import Gates
 from stele.sim.linearizability import CommandHistory
 from stele.sim.live.availability import Owed, check_availability
 from stele.sim.live.clients import KEYSPACE
-from stele.sim.live.history import AnyRecord, DataOp, Probe, Question, StateRead, Told
+from stele.sim.live.copies import check_copies
+from stele.sim.live.history import (
+    AnyRecord,
+    Copy,
+    DataOp,
+    Probe,
+    Question,
+    StateRead,
+    Told,
+    Truncation,
+)
 from stele.sim.live.rest import Rest
+from stele.sim.live.truncations import registers
 from stele.sim.live.watchers import PROBE_KEY
 from stele.sim.log_checks import LogChecks
 from stele.sim.ranges_in_use import row_of
@@ -59,6 +70,9 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     rejected: int
     barriers: int
     data_operations: int
+    truncations: int
+    copies: int
+    """Keys whose newest value was counted on its replicas."""
     watched: int
     probes: int
     owed: Owed
@@ -72,7 +86,12 @@ def check_all(
     check_log(log)
     gates = check_gates(log, acks)
     commands = check_commands(records, log)
-    operations = check_registers(r for r in records if isinstance(r, DataOp))
+    parts = registers(
+        [r for r in records if isinstance(r, DataOp)],
+        [r for r in records if isinstance(r, Truncation)],
+    )
+    operations = sum(check_registers(part) for part in parts)
+    copies = check_copies(parts[-1], (r for r in records if isinstance(r, Copy)))
     return Checked(
         epochs=len(log.epochs),
         losers=log.losers,
@@ -81,6 +100,8 @@ def check_all(
         rejected=commands.rejected,
         barriers=commands.barriers,
         data_operations=operations,
+        truncations=len(parts) - 1,
+        copies=copies,
         watched=check_watches(records, log, rest.epoch),
         probes=check_probes(records, log),
         owed=check_availability(records),

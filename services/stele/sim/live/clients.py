@@ -13,7 +13,11 @@ from stele.sim.live.history import DataOp, History
 
 KEYSPACE: Final = "data"
 CLIENTS: Final = 6
+SCRATCH: Final = "scratch"
+"""A keyspace that is truncated, and whose replication changes."""
 KEYS: Final = 24
+SCRATCH_KEYS: Final = 12
+SCRATCH_SHARE: Final = 0.35
 FILLER_KEYS: Final = 300
 FILLER_BYTES: Final = 20_000
 """Data enough that streaming takes a moment."""
@@ -25,9 +29,27 @@ READ_BACK_TRIES: Final = 20
 READ_BACK_PAUSE_S: Final = 0.5
 UNDONE_CODES: Final = (b'"node_left"', b'"not_admitted"', b'"catching_up"', b'"disk_full"')
 """Errors that a node gives only for a write that is nowhere, nor will be."""
+NO_KEYSPACE: Final = b'"unknown_keyspace"'
 
 Members = Callable[[], dict[str, str]]
 """Addresses by node id of those that serve data."""
+
+
+def keyspace_of(key: str) -> str:
+    """Of a key in the history: ``key7`` is one of ``KEYSPACE``, ``scratch/key7`` of another."""
+    keyspace, is_other, _ = key.partition("/")
+    return keyspace if is_other else KEYSPACE
+
+
+def name_of(key: str) -> str:
+    """The key without its keyspace."""
+    return key.rpartition("/")[2]
+
+
+def all_keys() -> list[str]:
+    """Every key that clients may have written."""
+    names = [f"key{n}" for n in range(KEYS)] + [f"filler{n}" for n in range(FILLER_KEYS)]
+    return names + [f"{SCRATCH}/key{n}" for n in range(SCRATCH_KEYS)]
 
 
 class DataClients:
@@ -64,8 +86,7 @@ class DataClients:
 
     async def read_back(self) -> list[str]:
         """Read every key through every member; the keys that gave no answer however often asked."""
-        names = [f"key{n}" for n in range(KEYS)] + [f"filler{n}" for n in range(FILLER_KEYS)]
-        todo = iter([(key, node) for key in names for node in self._members()])
+        todo = iter([(key, node) for key in all_keys() for node in self._members()])
         silent = list[str]()
 
         async def some(client: int) -> None:
@@ -83,6 +104,8 @@ class DataClients:
     async def _work(self, client: int) -> None:
         while not self._stop.is_set():
             key = f"key{self._chance.randrange(KEYS)}"
+            if self._chance.random() < SCRATCH_SHARE:
+                key = f"{SCRATCH}/key{self._chance.randrange(SCRATCH_KEYS)}"
             if self._chance.random() < 0.5:
                 await self._write(client, key)
             else:
@@ -117,10 +140,11 @@ class DataClients:
     async def _ask(self, client: int, key: str, node: str, value: str | None, size: int) -> DataOp:
         began = self._history.now()
         status, body = await self._call(key, node, value, size)
-        done = status == 200 or (value is None and status == 404)
+        missing = status == 404 and NO_KEYSPACE not in body
+        done = status == 200 or (value is None and missing)
         found = value
         if value is None and status == 200:
-            found = _value_in(body)
+            found = value_in(body)
         operation = DataOp(
             began=began,
             ended=self._history.now(),
@@ -145,7 +169,7 @@ class DataClients:
         try:
             async with self._http.request(
                 "GET" if value is None else "PUT",
-                f"{address}/v1/data/{KEYSPACE}/{key}",
+                f"{address}/v1/data/{keyspace_of(key)}/{name_of(key)}",
                 params={"consistency": "quorum"},
                 data=data,
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
@@ -155,7 +179,7 @@ class DataClients:
             return 0, repr(error).encode()
 
 
-def _value_in(body: bytes) -> str:
+def value_in(body: bytes) -> str:
     """The value without its padding; anything else than a value is shown as it is, and was never written."""
     value, _, padding = body.partition(b" ")
     return value.decode(errors="replace") if not padding.strip(b".") else repr(body[:80])

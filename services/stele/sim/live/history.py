@@ -75,6 +75,24 @@ class Probe(Record, frozen=True, kw_only=True, tag="probe"):
     code: str
 
 
+class Truncation(Record, frozen=True, kw_only=True, tag="truncation"):
+    """A keyspace was truncated, from when it was asked for until that was seen to be done.
+
+    ``done`` is False when nobody saw its end.
+    """
+
+    keyspace: str
+    done: bool
+
+
+class Copy(Record, frozen=True, kw_only=True, tag="copy"):
+    """What replica ``node`` has of ``key`` at rest; None: nothing."""
+
+    key: str
+    node: str
+    value: str | None
+
+
 class Hit(Record, frozen=True, kw_only=True, tag="hit"):
     """A fault from its begin to its end; ``name`` is empty when it hit everybody."""
 
@@ -89,7 +107,7 @@ class Event(Record, frozen=True, kw_only=True, tag="event"):
     text: str
 
 
-AnyRecord = DataOp | Question | StateRead | Told | Probe | Hit | Event
+AnyRecord = DataOp | Question | StateRead | Told | Probe | Truncation | Copy | Hit | Event
 R = TypeVar("R", bound=Record)
 
 

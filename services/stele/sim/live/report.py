@@ -9,8 +9,7 @@ def live_lines(result: LiveResult) -> list[str]:
         f"seed {result.seed}, {result.minutes:g} minutes: {'passed' if result.passed else 'FAILED'}",
         f"  faults    {result.faults} on processes and network,"
         f" {result.disturbed} pieces of {result.connections} connections sent again",
-        f"  topology  {result.joined} nodes joined, {result.left} left;"
-        f" of those that died {result.removed} were removed, {result.replaced} replaced",
+        f"  topology  {_requests(result)}",
         f"  commands  {result.commands}, {result.unanswered} without an answer",
         f"  data      {result.writes} writes and {result.reads} reads answered,"
         f" {result.refused} refused, {result.unknown} of unknown outcome",
@@ -25,6 +24,7 @@ def live_lines(result: LiveResult) -> list[str]:
             f" {checked.commands} answers to commands ({checked.rejected} refusals),",
             f"            {checked.barriers} linearizable reads, {checked.data_operations} data"
             f" operations, {checked.watched} epochs at watches, {checked.probes} stale writes,",
+            f"            {checked.truncations} truncations, {checked.copies} keys on their replicas,",
             f"            {checked.owed.reads} reads that had to be answered,"
             f" {checked.owed.without_a_broker} of them while a broker was gone",
         ]
@@ -37,3 +37,8 @@ def live_lines(result: LiveResult) -> list[str]:
             *(f"  {line}" for line in failure.before),
         ]
     return lines
+
+
+def _requests(result: LiveResult) -> str:
+    done = [f"{count} {kind}" for kind, count in result.requests.items() if count]
+    return ", ".join(done) or "nothing was done"

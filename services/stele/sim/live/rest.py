@@ -14,7 +14,8 @@ from stele.domain.image import Image
 from stele.domain.names import OWNS_TOKENS, UNFINISHED
 from stele.log.follower import LogFollower
 from stele.runtime.answers.position import Position
-from stele.sim.live.clients import DataClients
+from stele.sim.live.clients import DataClients, all_keys
+from stele.sim.live.copies import record_copies
 from stele.sim.live.faults import Role
 from stele.sim.live.history import History, Told
 from stele.sim.live.site import Site
@@ -48,7 +49,9 @@ async def come_to_rest(
     with contextlib.suppress(TimeoutError):
         await until(lambda: _is_at_rest(follower.image), REST_LIMIT_S, "rest")
     took_s = history.now() - began
-    history.event(f"at rest after {took_s:.1f} s; every key is read through every member")
+    history.event(f"at rest after {took_s:.1f} s; every key is read from its replicas")
+    await record_copies(http, follower.image, history, all_keys())
+    history.event("every key is read through every member")
     silent = await clients.read_back()
     image = await follower.wait_for_end()
     with contextlib.suppress(TimeoutError):

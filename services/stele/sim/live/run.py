@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from stele.domain.commands import CreateKeyspace
 from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.domain.names import NodeState, RequestKind, RequestStatus
+from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.codec import decode_ack
 from stele.log.commander import Commander
 from stele.log.flows import flow_topic
@@ -23,13 +24,16 @@ from stele.log.follower import LogFollower
 from stele.log.kafka import KafkaLog
 from stele.log.port import Record
 from stele.log.topic import read_topic
-from stele.sim.live.admins import Admins, Asker
+from stele.sim.live.admins import Admins
+from stele.sim.live.asker import Asker
 from stele.sim.live.checks import Checked, LogRead, check_all
-from stele.sim.live.clients import KEYSPACE, DataClients
+from stele.sim.live.clients import KEYSPACE, SCRATCH, DataClients
 from stele.sim.live.faults import Fault, Role, plan
 from stele.sim.live.history import DataOp, Event, History, Question
 from stele.sim.live.rest import Rest, come_to_rest, members_of, until
+from stele.sim.live.scratch import ScratchAdmin
 from stele.sim.live.site import CLUSTER, NODES, Site
+from stele.sim.live.topology import TopologyAdmin
 from stele.sim.live.trouble import Trouble
 from stele.sim.live.watchers import probe, read_states, watch
 from stele.sim.violation import Violation
@@ -71,10 +75,8 @@ class LiveResult(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     longest_gap_s: float
     rest_s: float
-    joined: int
-    left: int
-    removed: int
-    replaced: int
+    requests: dict[str, int]
+    """Topology requests that were done, by kind."""
     history: str
 
     @property
@@ -130,10 +132,7 @@ class Live:
             refused=sum(1 for op in data if op.known and not op.done),
             longest_gap_s=round(clients.longest_gap_s, 2),
             rest_s=round(rest.took_s, 2),
-            joined=_done(log.image, RequestKind.JOIN),
-            left=_done(log.image, RequestKind.LEAVE),
-            removed=_done(log.image, RequestKind.REMOVE),
-            replaced=_done(log.image, RequestKind.REPLACE),
+            requests={str(kind): _done(log.image, kind) for kind in OPERATIONS},
             history=str(history.path),
         )
 
@@ -156,9 +155,15 @@ class Live:
             asker = Asker(http, commander, urls, history, self._seed)
             clients = DataClients(http, history, members, self._seed)
             await until(lambda: len(members()) == NODES, MEMBERS_WITHIN_S, "the first nodes join")
-            await asker.ask(CreateKeyspace(name=KEYSPACE, replication={"dc1": 3}), "the data")
+            for keyspace in (KEYSPACE, SCRATCH):
+                await asker.ask(CreateKeyspace(keyspace, {"dc1": 3}), "the data")
             await clients.fill()
-            admins = Admins(asker, lambda: follower.image, site, history, self._seed)
+            image = lambda: follower.image  # noqa: E731
+            admins: list[Admins | TopologyAdmin | ScratchAdmin] = [
+                *[Admins(asker, image, self._seed)] * ADMINS,
+                TopologyAdmin(asker, image, site, history, self._seed),
+                ScratchAdmin(asker, image, history, self._seed),
+            ]
             onlookers = (
                 *(watch(http, url, number, history) for number, url in enumerate(urls)),
                 *(
@@ -176,7 +181,11 @@ class Live:
             return clients, rest, LogRead(await _everything(log)), acks
 
     async def _disturb(
-        self, history: History, trouble: Trouble, clients: DataClients, admins: Admins
+        self,
+        history: History,
+        trouble: Trouble,
+        clients: DataClients,
+        admins: Sequence[Admins | TopologyAdmin | ScratchAdmin],
     ) -> None:
         """Clients, admins and faults for the run's minutes; then no fault holds any more."""
         start_s, seconds = history.now(), self._minutes * 60
@@ -186,15 +195,15 @@ class Live:
         ]
         async with asyncio.TaskGroup() as group:
             group.create_task(clients.work())
-            group.create_task(admins.change_topology())
-            for _ in range(ADMINS):
-                group.create_task(admins.change_things())
+            for admin in admins:
+                group.create_task(admin.work())
             await trouble.make(faults)
             await asyncio.sleep(max(0.0, start_s + seconds - history.now()))
             await trouble.end()
             history.event("faults end")
             await asyncio.sleep(LAST_WRITES_S)
-            admins.running = False
+            for admin in admins:
+                admin.running = False
             clients.stop()
 
 
