@@ -29,6 +29,8 @@ def even_counts(board: Board, sources: Bools) -> Iterator[None]:
             yield
         else:
             surplus[row, source] = 0
+            if not board.leaves.any() and not (surplus < 0)[:, ~board.closed].any():
+                return  # nobody takes more in this round
 
 
 def _give(board: Board, surplus: Ints, quota: Ints, row: int, source: int) -> bool:
@@ -37,6 +39,8 @@ def _give(board: Board, surplus: Ints, quota: Ints, row: int, source: int) -> bo
     for target in missing:
         if _move(board, surplus, quota, row, source, target):
             return True
+    if not missing and not board.leaves[source]:
+        return False
     if any(map(board.places.waits, board.pile(row, source).replicas)):
         return False  # no rule forbids it, only this round: the next one needs no detour
     for target in missing:

@@ -55,32 +55,45 @@ def _even_out(chosen: Bools, may: Bools, worth: Reals, least: Ints, most: Ints) 
     """Hand extras on along cheapest paths from columns with too many to columns with too few.
 
     One more vertex, the last, is the sink that columns within their bounds give to and take from.
-    ``chosen`` is optimal without bounds; successive shortest paths keep it so.
+    ``chosen`` is optimal without bounds, and stays so: all paths of one tree of shortest paths go along
+    edges that cost nothing by the tree's distances, and so do these edges backwards.
     """
     count = chosen.sum(axis=0)
     given = np.clip(count, least, most)
     excess = np.append(count - given, given.sum() - count.sum())
+    sink = len(count)
     while (excess > 0).any() and (excess < 0).any():
-        path = _path(excess, chosen, may, worth, given, least, most)
-        if path is None:
+        distance, before, by_row = _tree(excess, chosen, may, worth, given, least, most)
+        missing = np.flatnonzero((excess < 0) & np.isfinite(distance))
+        if not len(missing):
             return
-        sink = len(count)
-        excess[path[0][0]] -= 1
-        excess[path[-1][1]] += 1
-        for source, target, row in path:
-            if target == sink:
-                given[source] += 1
-            elif source == sink:
-                given[target] -= 1
-            else:
-                chosen[row, source] = False
-                chosen[row, target] = True
+        for end in missing[np.argsort(distance[missing], kind="stable")].tolist():
+            path = [end]
+            while before[path[-1]] >= 0:
+                path.append(int(before[path[-1]]))
+            steps = [(path[at + 1], path[at], int(by_row[path[at]])) for at in range(len(path) - 1)]
+            if excess[path[-1]] <= 0 or not all(
+                given[source] < most[source] if target == sink
+                else given[target] > least[target] if source == sink
+                else chosen[row, source] and not chosen[row, target]
+                for source, target, row in steps
+            ):  # fmt: skip
+                continue
+            excess[path[-1]] -= 1
+            excess[end] += 1
+            for source, target, row in steps:
+                if target == sink:
+                    given[source] += 1
+                elif source == sink:
+                    given[target] -= 1
+                else:
+                    chosen[row, source], chosen[row, target] = False, True
 
 
-def _path(
+def _tree(
     excess: Ints, chosen: Bools, may: Bools, worth: Reals, given: Ints, least: Ints, most: Ints
-) -> list[tuple[int, int, int]] | None:
-    """The cheapest way from too many to too few, as (from, to, by which row); none: there is no way."""
+) -> tuple[Reals, Ints, Ints]:
+    """Shortest paths from where there are too many: each vertex's distance, the one before, its row."""
     sink = len(given)
     distance = np.where(excess > 0, 0.0, np.inf)
     before = np.full(sink + 1, -1)
@@ -97,19 +110,12 @@ def _path(
         distance[changed] = reach[row[changed], changed]
         before[changed], by_row[changed] = source[row[changed]], row[changed]
         into = np.where(given < most, distance[:-1], np.inf)
-        if into.min() < distance[sink] - EPSILON:
+        to_sink = bool(into.min() < distance[sink] - EPSILON)
+        if to_sink:
             distance[sink], before[sink] = into.min(), into.argmin()
-            nearer[0] |= True
         outof = (given > least) & (distance[sink] < distance[:-1] - EPSILON)
         distance[:-1][outof] = distance[sink]
         before[:-1][outof] = sink
-        if not nearer.any() and not outof.any():
+        if not (nearer.any() or to_sink or outof.any()):
             break
-    at = int(np.where(excess < 0, distance, np.inf).argmin())
-    if not np.isfinite(distance[at]):
-        return None
-    path = list[tuple[int, int, int]]()
-    while before[at] >= 0:
-        path.append((int(before[at]), at, int(by_row[at])))
-        at = int(before[at])
-    return path[::-1]
+    return distance, before, by_row
