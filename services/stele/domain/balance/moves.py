@@ -30,7 +30,7 @@ class Limits(NamedTuple):
     reads: int = 2
     writes: int = 2
     batch: int = 1
-    """New replicas for a node, per shard of it."""
+    """New replicas for a node from others, per shard of it."""
     skipped: int = 2
     """Moves that find no room in the streams, per shard of the target, until it gets no more in this round."""
     nodes_within: int = 256
@@ -87,7 +87,7 @@ class Round:
             if where in self._by_shard:
                 self._by_shard[where][table][on] += sign * state.unit_load[unit]
         state.move(replica, node, target[1])
-        return self.limits is None or self._count(planned, self.limits, fits)
+        return self.limits is None or self._takes_more(planned, self.limits, fits)
 
     def waits(self, replica: int) -> bool:
         """Whether it is for another round: a unit has one transition at a time.
@@ -136,7 +136,10 @@ class Round:
     def _fits(self, move: Move) -> bool:
         if self.limits is None:
             return True
-        state = self.state
+        state, node = self.state, move.target[0]
+        within = move.kind is Kind.INTRANODE_MIGRATION
+        if not within and self._got.get(node, 0) >= self.limits.batch * state.shards[node]:
+            return False
         reads = [state.first_shard[move.source[0]] + move.source[1]]
         if move.kind is Kind.REBUILD:
             rows = zip(state.node[move.unit], state.shard[move.unit], strict=True)
@@ -153,13 +156,15 @@ class Round:
         for shard in reads:
             self._reading[shard] += WEIGHT
         self._writing[write] += WEIGHT
+        if not within:
+            self._got[node] = self._got.get(node, 0) + 1
         return True
 
-    def _count(self, move: Move, limits: Limits, fits: bool) -> bool:
+    def _takes_more(self, move: Move, limits: Limits, fits: bool) -> bool:
         node = move.target[0]
-        counts = self._got if fits else self._refused
-        counts[node] = counts.get(node, 0) + 1
         shards = int(self.state.shards[node])
+        if not fits:
+            self._refused[node] = self._refused.get(node, 0) + 1
         room = self._got.get(node, 0) < limits.batch * shards
         return room and self._refused.get(node, 0) < limits.skipped * shards
 
