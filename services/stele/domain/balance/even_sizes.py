@@ -16,7 +16,7 @@ import numpy as np
 from stele.domain.balance.board import Board
 from stele.domain.balance.shares import Bools, Reals
 
-COLUMN_WEIGHT: Final = 4.0
+COLUMN_WEIGHT: Final = 8.0
 """A full disk is worse than an uneven table."""
 ROW_THRESHOLD: Final = 0.1
 """A row that is nearer to its share than this part of it and its largest unit is even."""

@@ -33,7 +33,7 @@ class Limits(NamedTuple):
     """New replicas for a node from others, per shard of it."""
     skipped: int = 2
     """Moves that find no room in the streams, per shard of the target, until it gets no more in this round."""
-    nodes_within: int = 256
+    nodes_within: int = 128
     """Nodes whose shards are evened out, those that stream least first: a round of 1,000 nodes stays short."""
 
 
