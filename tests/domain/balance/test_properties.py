@@ -212,7 +212,17 @@ def test_changes_one_by_one_equal_building_anew(before: Cluster, data: st.DataOb
             before.options, minimal_tablet_size_bytes=int(state.minimal_size)
         ),
     )
-    for name in ("count", "load", "shard_load", "unknown", "peak", "rack", "first_shard"):
+    for name in (
+        "count",
+        "load",
+        "shard_load",
+        "unknown",
+        "peak",
+        "rack",
+        "rack_room",
+        "units_in",
+        "first_shard",
+    ):
         assert np.allclose(getattr(state, name), getattr(anew, name)), name
     for number in range(len(state.nodes)):
         assert np.array_equal(state.members(number), anew.members(number))

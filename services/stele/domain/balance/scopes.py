@@ -127,8 +127,7 @@ def _of_dc(state: State, dc: int, columns: Ints, now: Standing) -> Iterator[Scop
 
 def _rack_most(state: State, dc: int, racks: Ints, now: Standing) -> Reals:
     """How many replicas of each table fit into each rack, of shape (tables, racks)."""
-    peaks = np.bincount(state.table, state.peak[:, dc], state.tables)
-    most = np.repeat(peaks[:, None], len(racks), axis=1)
+    most = np.repeat(state.rack_room[:, dc, None].astype(np.float64), len(racks), axis=1)
     for number, rack in enumerate(racks):
         frozen = (state.rack == rack) & now.frozen
         most[:, number] -= state.count[:, frozen].sum(axis=1)
@@ -145,7 +144,7 @@ def _wanted(
     racks: Ints,
     now: Standing,
 ) -> Reals:
-    units = np.bincount(state.table, state.peak[:, dc] > 0, state.tables)[table]
+    units = state.units_in[table, dc]
     most = _rack_most(state, dc, racks, now)[table]
     weight = now.weight[columns]
     known = dict[tuple[float, ...], Reals]()

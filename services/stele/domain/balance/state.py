@@ -26,7 +26,9 @@ class State:
     unknown) and ``busy`` (in transition) are (units,). ``count`` and ``load`` are (tables, nodes); ``load``
     is in bytes, or in replicas when ``options.balance_by`` is count. ``shard_load`` is per shard of the
     whole cluster, ``first_shard`` each node's first. ``largest`` is a load that no unit of the table has
-    ever exceeded. ``reading`` and ``writing`` are the weights of streams under way, per shard.
+    ever exceeded. ``reading`` and ``writing`` are the weights of streams under way, per shard. ``peak`` is
+    (units, dcs), the replicas in the unit's fullest rack; ``rack_room``, its sums, and ``units_in``, how many
+    units are there, are (tables, dcs).
     """
 
     def __init__(
@@ -65,6 +67,8 @@ class State:
         self._add(nodes)
         self._fill()
         self.peak = np.zeros((len(table), len(self.dcs)), np.int16)
+        self.rack_room = np.zeros((tables, len(self.dcs)), np.int64)
+        self.units_in = np.zeros((tables, len(self.dcs)), np.int64)
         self._find_peaks()
         self.unsettled = set(range(len(nodes)))
 
@@ -112,7 +116,10 @@ class State:
         self._add([node])
         new = len(self.nodes) - 1
         if len(self.dcs) > self.peak.shape[1]:
-            self.peak = np.pad(self.peak, ((0, 0), (0, 1)))
+            one_more = ((0, 0), (0, 1))
+            self.peak = np.pad(self.peak, one_more)
+            self.rack_room = np.pad(self.rack_room, one_more)
+            self.units_in = np.pad(self.units_in, one_more)
         return new
 
     def set_state(self, node: int, state: NodeState) -> None:
@@ -219,15 +226,20 @@ class State:
             held = (rack == number).sum(axis=1)
             column = self.peak[:, self.dcs[dc]]
             np.maximum(column, held, out=column, casting="unsafe")
+        for at in range(len(self.dcs)):
+            self.rack_room[:, at] = np.bincount(self.table, self.peak[:, at], self.tables)
+            self.units_in[:, at] = np.bincount(self.table, self.peak[:, at] > 0, self.tables)
 
     def _find_peak(self, unit: int) -> None:
-        nodes = self.node[unit]
+        nodes, table = self.node[unit], self.table[unit]
         nodes = nodes[nodes >= 0]
+        self.rack_room[table] -= self.peak[unit]
         racks, counts = np.unique(self.rack[nodes], return_counts=True)
         self.peak[unit] = 0
         for rack, count in zip(racks, counts, strict=True):
             dc = self.dc[nodes[self.rack[nodes] == rack][0]]
             self.peak[unit, dc] = max(self.peak[unit, dc], count)
+        self.rack_room[table] += self.peak[unit]
 
     def _account(self, unit: int, sign: int) -> None:
         load, unknown = sign * self.unit_load[unit], sign * int(np.isnan(self.size[unit]))
