@@ -38,7 +38,7 @@ ON_ONE_STACK = (
 """Pages that are read one after another: the first one starts the cluster that they all speak of."""
 ON_ANOTHER = ("docs/operations/decommission.md", "docs/operations/drop_keyspace.md")
 """The same, with a cluster of their own."""
-ANYWHERE = ("docs/verification.md",)
+ANYWHERE = ("docs/verification.md", "docs/balancer.md")
 """Pages whose commands need no cluster; they run in the repository."""
 PYTHON = ("docs/services/node.md", "docs/services/session_guard.md")
 NOT_RUN: Mapping[str, str] = {

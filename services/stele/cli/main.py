@@ -32,7 +32,11 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("rebuild", "topology:rebuild", "Stream again what a node should have."),
     ("remove", "topology:remove", "Do without a node that is dead for good."),
     ("exclude", "topology:exclude", "Declare nodes dead, so that nothing waits for them."),
-    ("plan", "plan:app", "What a command would do, and how long it would take: nothing is done."),
+    (
+        "plan",
+        "plan:app",
+        "What a command, or the tablet balancer with --file, would do: nothing is done.",
+    ),
     ("cancel", "topology:cancel", "Undo a request before its point of no return."),
     ("cleanup", "global_requests:cleanup", "Have nodes delete data that is not their own."),
     ("truncate", "global_requests:truncate", "Delete all data of a keyspace."),

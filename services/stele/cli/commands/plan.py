@@ -1,17 +1,20 @@
 """``stele plan ...``: the commands for operations, with their own arguments, but nothing is done.
 
-Each subcommand is the command itself with the options of a plan in place of those of a change.
+Each subcommand is the command itself with the options of a plan in place of those of a change, and asks a
+coordinator. ``stele plan --file`` asks nobody: it plans where the tablets of a described cluster should be.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from stele.cli.commands import cdc, global_requests, keyspace, topology
+from stele.cli.errors import UsageError
 from stele.cli.options import Planning, PlanOptions
 
 COMMANDS: dict[str, Callable[..., int]] = {
@@ -28,7 +31,36 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "new-cdc-generation": cdc.new_generation,
 }
 
-app = App(name="plan", help="What a command would do, whether it can, and how long it would take.")
+app = App(
+    name="plan",
+    help="What a command would do, as the coordinator of a cluster plans it. With --file: how the "
+    "balancer would move the tablets of the cluster in a file; that needs no cluster. Nothing is done.",
+)
+
+
+@app.default
+def plan_file(
+    *,
+    file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> int:
+    """Plan the tablets of a described cluster, with no cluster at hand (docs/balancer.md).
+
+    Parameters
+    ----------
+    file
+        A JSON file with nodes, tables and options; - is standard input.
+    as_json
+        All moves, in the order in which they can be made, as JSON.
+    """
+    if file is None:
+        raise UsageError(
+            "Say what to plan: --file FILE, or the command that is to be planned.",
+            "`stele plan --help` lists them.",
+        )
+    from stele.cli.balance_file import show_balance  # noqa: PLC0415 - numpy takes a moment
+
+    return show_balance(file, as_json=as_json)
 
 
 def planned(command: Callable[..., int]) -> Callable[..., int]:

@@ -1,0 +1,106 @@
+"""First places for the tablets of a new table: even from the start, in proportion to capacity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from stele.domain.balance.cluster import NodeState
+from stele.domain.balance.quotas import quotas
+from stele.domain.balance.scopes import standing
+from stele.domain.balance.shares import Ints, Reals, shares
+from stele.domain.balance.state import State
+
+
+class NoRoom(ValueError):
+    """A dc has fewer nodes that take replicas than the replication factor asks for."""
+
+
+def allocate(state: State, units: int, factors: Mapping[str, int]) -> tuple[Ints, Ints]:
+    """Nodes and shards of ``units`` new tablets with so many replicas in each dc, both (units, replicas).
+
+    Each node gets its share of the table, rounded down or up; of what is equal, those get more that hold
+    less. Replicas of a tablet are on distinct nodes, and no rack has more of them than it must. Only nodes
+    in state normal get any. Raises NoRoom.
+    """
+    parts = [_nodes_in(state, dc, units, factor) for dc, factor in factors.items() if factor]
+    node = np.concatenate(parts, axis=1) if parts else np.zeros((units, 0), np.int64)
+    return node, _shards_for(state, node)
+
+
+def _nodes_in(state: State, dc: str, units: int, factor: int) -> Ints:
+    now = standing(state, draining=False)
+    takes = (now.weight > 0) & (state.state == NodeState.NORMAL)
+    nodes = np.flatnonzero((state.dc == state.dcs.get(dc, -1)) & takes)
+    if len(nodes) < factor:
+        raise NoRoom(
+            f"{factor} replicas in dc '{dc}' need as many nodes; {len(nodes)} take replicas"
+        )
+    held, weight = state.load[:, nodes].sum(axis=0), now.weight[nodes]
+    racks, rack = np.unique(state.rack[nodes], return_inverse=True)
+    in_rack = _most_in_a_rack(np.bincount(rack), factor)
+    room = np.full(len(racks), float(units * in_rack))
+    share = shares(float(units * factor), weight, float(units), rack, room)
+    of_rack = _least_held_first(
+        np.bincount(rack, share, len(racks)).astype(np.float64),
+        np.bincount(rack, held) / np.bincount(rack, weight),
+    )
+    left = np.zeros(len(nodes), np.int64)
+    for number, total in enumerate(of_rack.tolist()):
+        here = rack == number
+        within = np.where(here, weight, 0.0)
+        part = shares(float(total), within, float(units), rack, room)[here]
+        left[here] = _least_held_first(part, held[here] / weight[here])
+    rows = [_row(nodes, rack, left, of_rack, factor, in_rack) for _ in range(units)]
+    return np.array(rows, np.int64).reshape(units, factor)
+
+
+def _least_held_first(share: Reals, level: Reals) -> Ints:
+    """Shares as whole numbers; of equal shares those of the lowest levels are rounded up."""
+    order = np.argsort(level, kind="stable")
+    found = np.zeros(len(share), np.int64)
+    found[order] = quotas(share[order][None, :], np.zeros((1, len(share)), np.int64))[0]
+    return found
+
+
+def _most_in_a_rack(sizes: Ints, factor: int) -> int:
+    """The smallest number of a tablet's replicas in one rack with which all find a place."""
+    most = -(-factor // len(sizes))
+    while int(np.minimum(sizes, most).sum()) < factor:
+        most += 1
+    return most
+
+
+def _row(
+    nodes: Ints, rack: Ints, left: Ints, of_rack: Ints, factor: int, in_rack: int
+) -> list[int]:
+    """Nodes of one tablet: where most is left, so that no rack and no node has too much left at the end."""
+    row = list[int]()
+    free = np.ones(len(nodes), np.bool_)
+    used = np.zeros(len(of_rack), np.int64)
+    for _ in range(factor):
+        open_ = free & (used[rack] < in_rack)
+        best = np.lexsort((-left, -of_rack[rack], ~open_))[0]
+        free[best] = False
+        used[rack[best]] += 1
+        left[best] -= 1
+        of_rack[rack[best]] -= 1
+        row.append(int(nodes[best]))
+    return row
+
+
+def _shards_for(state: State, node: Ints) -> Ints:
+    """For each replica the shard with the fewest of the new ones, of these the least loaded."""
+    new = [[0] * shards for shards in state.shards.tolist()]
+    load = [
+        state.shard_load[first : first + shards].tolist()
+        for first, shards in zip(state.first_shard, state.shards, strict=True)
+    ]
+    found = np.zeros(node.shape, np.int64)
+    for place, name in np.ndenumerate(node):
+        counts, loads = new[name], load[name]
+        best = min(range(len(counts)), key=lambda shard: (counts[shard], loads[shard], shard))
+        counts[best] += 1
+        found[place] = best
+    return found

@@ -1,0 +1,47 @@
+"""What any plan must move at least to end as even as a given one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stele.domain.balance.evenness import bytes_of
+from stele.domain.balance.scopes import LEAVING, scopes, standing
+from stele.domain.balance.shares import Reals
+from stele.domain.balance.state import State
+
+
+def least_bytes(state: State, before: Reals) -> int:
+    """Bytes that go from node to node at least; ``before`` is (tables, nodes), ``state`` is as it ends.
+
+    In each dc, what is above the fullest level of the end must leave its node, and what is missing to the
+    emptiest level must come, both for nodes and for each table; the largest of these. Levels are parts of
+    the shares.
+    """
+    after = bytes_of(state)
+    least = 0.0
+    now = standing(state, draining=False)
+    counted = np.zeros(len(state.nodes), np.bool_)
+    for scope in scopes(state, now):
+        columns = scope.columns
+        counted[columns] = True
+        at = np.ix_(scope.table, columns)
+        # Bytes that come from, or stay with, nodes beside the scope are in after and not in before.
+        start, end = (np.where(scope.mask, part[at], 0.0) for part in (before, after))
+        held = np.where(scope.mask, state.count[at], 0)
+        share = scope.wanted * (end.sum(axis=1) / held.sum(axis=1))[:, None]
+        columns_least = _least(start.sum(axis=0), end.sum(axis=0), share.sum(axis=0))
+        rows_least = sum(map(_least, start, end, share))
+        least += max(columns_least, rows_least)
+    left = np.isin(state.state, LEAVING) & ~counted
+    leaving = (before - after)[:, left]
+    return int(max(least, leaving[leaving > 0].sum()))
+
+
+def _least(start: Reals, end: Reals, share: Reals) -> float:
+    real = share > 0
+    if not real.any():
+        return 0.0
+    level = end[real] / share[real]
+    above = np.maximum(0.0, start[real] - share[real] * level.max())
+    below = np.maximum(0.0, share[real] * level.min() - start[real])
+    return float(max(above.sum(), below.sum()))

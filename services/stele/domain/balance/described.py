@@ -1,0 +1,56 @@
+"""From the description of a cluster to columns, and the names that its numbers stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stele.domain.balance.cluster import Cluster, Table, Tablet
+from stele.domain.balance.state import NOBODY, State
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """``units`` are the tablets of each unit with their tables, ``names`` those of the units' tables."""
+
+    state: State
+    units: list[list[tuple[Table, Tablet]]]
+    names: list[str]
+
+
+def described(cluster: Cluster) -> Described:
+    """The columns of a cluster that was checked."""
+    groups = {table.full_name: [table] for table in cluster.tables if not table.colocated_with}
+    for table in cluster.tables:
+        if table.colocated_with:
+            groups[table.colocated_with].append(table)
+    numbers = {node.id: at for at, node in enumerate(cluster.nodes)}
+    units = list[list[tuple[Table, Tablet]]]()
+    of_table = list[int]()
+    for number, tables in enumerate(groups.values()):
+        for tablets in zip(*(table.tablets for table in tables), strict=True):
+            units.append(list(zip(tables, tablets, strict=True)))
+            of_table.append(number)
+    width = max((len(unit[0][1].replicas) for unit in units), default=1)
+    node = np.full((len(units), width), NOBODY)
+    shard = np.zeros((len(units), width), np.int64)
+    size = np.empty(len(units))
+    for at, unit in enumerate(units):
+        replicas = unit[0][1].replicas
+        for place, (name, on) in enumerate(replicas):
+            node[at, place], shard[at, place] = numbers[name], on
+        sizes = [tablet.size_bytes for _, tablet in unit]
+        size[at] = np.nan if None in sizes else sum(filter(None, sizes))
+    busy = np.array([any(one.in_transition for _, one in unit) for unit in units], np.bool_)
+    state = State(
+        list(cluster.nodes),
+        len(groups),
+        np.array(of_table, np.int64),
+        size,
+        node,
+        shard,
+        busy,
+        cluster.options,
+    )
+    return Described(state, units, list(groups))

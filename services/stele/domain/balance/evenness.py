@@ -1,0 +1,78 @@
+"""How even a cluster is, for people."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from stele.domain.balance.scopes import scopes, standing
+from stele.domain.balance.shares import Reals
+from stele.domain.balance.state import State
+
+
+class NodeLoad(msgspec.Struct, frozen=True):
+    """What a node holds; ``of_share`` is 1 when that is its share, none when it takes no part."""
+
+    id: str
+    replicas: int
+    size_bytes: int
+    of_share: float | None
+
+
+class TableSpread(msgspec.Struct, frozen=True):
+    """The fewest and the most replicas of a table on a node that has a share of it, where they differ most."""
+
+    table: str
+    fewest: int
+    most: int
+
+
+class Evenness(msgspec.Struct, frozen=True):
+    """``max_over_mean`` is of what nodes hold in parts of their shares, the largest of all scopes."""
+
+    max_over_mean: float
+    nodes: tuple[NodeLoad, ...]
+    tables: tuple[TableSpread, ...]
+
+
+def bytes_of(state: State) -> Reals:
+    """Bytes of (tables, nodes); unknown sizes are nothing."""
+    flat = state.node.ravel()
+    there = np.flatnonzero(flat >= 0)
+    unit = there // state.width
+    nodes = len(state.nodes)
+    key = state.table[unit].astype(np.int64) * nodes + flat[there]
+    found = np.bincount(key, np.nan_to_num(state.size)[unit], state.tables * nodes)
+    return found.reshape(state.tables, nodes).astype(np.float64)
+
+
+def evenness(state: State, names: list[str]) -> Evenness:
+    """As it is now; ``names`` are of the tables."""
+    of_share = np.full(len(state.nodes), np.nan)
+    spreads = dict[int, tuple[int, int]]()
+    now = standing(state, draining=False)
+    for scope in scopes(state, now):
+        at = np.ix_(scope.table, scope.columns)
+        held = np.where(scope.mask, state.count[at], 0)
+        load = np.where(scope.mask, state.load[at], 0.0)
+        goal = (scope.wanted * (load.sum(axis=1) / held.sum(axis=1))[:, None]).sum(axis=0)
+        has_share = goal > 0
+        of_share[scope.columns[has_share]] = load.sum(axis=0)[has_share] / goal[has_share]
+        for row, table in enumerate(scope.table.tolist()):
+            counts = held[row][scope.wanted[row] > 0]
+            spread = (int(counts.min()), int(counts.max()))
+            spreads[table] = max(spreads.get(table, spread), spread, key=lambda of: of[1] - of[0])
+    size, replicas = bytes_of(state).sum(axis=0), state.count.sum(axis=0)
+    return Evenness(
+        max_over_mean=round(float(np.nanmax(of_share, initial=0.0)), 6),
+        nodes=tuple(
+            NodeLoad(
+                node.id,
+                int(replicas[at]),
+                int(size[at]),
+                None if np.isnan(of_share[at]) else round(float(of_share[at]), 6),
+            )
+            for at, node in enumerate(state.nodes)
+        ),
+        tables=tuple(TableSpread(names[t], *spread) for t, spread in sorted(spreads.items())),
+    )

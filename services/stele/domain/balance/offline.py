@@ -1,0 +1,128 @@
+"""A plan for a described cluster, with how even it was and will be; the answer of ``stele plan --file``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from stele.domain.balance.bound import least_bytes
+from stele.domain.balance.cluster import Cluster
+from stele.domain.balance.described import Described, described
+from stele.domain.balance.evenness import Evenness, bytes_of, evenness
+from stele.domain.balance.moves import Kind, Move
+from stele.domain.balance.plan import plan_to_fixed_point
+from stele.domain.balance.scopes import LEAVING, standing, stopped
+from stele.domain.balance.verdicts import summed_up, verdicts_from
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+Place = tuple[str, int]
+"""A node's id and a shard of it."""
+
+
+class PlannedMove(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
+    """One replica of one tablet goes from a place to another."""
+
+    keyspace: str
+    table: str
+    tablet: int | str
+    source: Place
+    target: Place
+    kind: Kind
+    reason: str
+
+
+class Unmovable(msgspec.Struct, frozen=True):
+    """A tablet with a replica that should leave ``node`` and cannot."""
+
+    keyspace: str
+    table: str
+    tablet: int | str
+    node: str
+    reason: str
+
+
+class OfflinePlan(msgspec.Struct, frozen=True):
+    """``moves`` in the order in which they can be made.
+
+    ``moved_bytes`` go from node to node, ``moved_within_nodes_bytes`` from shard to shard. No plan that
+    ends as even as this one moves fewer bytes between nodes than ``lower_bound_bytes``.
+    """
+
+    moves: tuple[PlannedMove, ...]
+    converged: bool
+    unmovable: tuple[Unmovable, ...]
+    before: Evenness
+    after: Evenness
+    moved_bytes: int
+    moved_within_nodes_bytes: int
+    lower_bound_bytes: int
+
+
+def plan_offline(cluster: Cluster) -> OfflinePlan:
+    """Plan to the fixed point. The cluster has been checked."""
+    what = described(cluster)
+    state = what.state
+    first = bytes_of(state)
+    before = evenness(state, what.names)
+    plan = plan_to_fixed_point(state, what.names)
+    size = np.nan_to_num(state.size)
+    between = sum(size[move.unit] for move in plan.moves if move.source[0] != move.target[0])
+    within = sum(size[move.unit] for move in plan.moves if move.source[0] == move.target[0])
+    return OfflinePlan(
+        moves=tuple(told for move in plan.moves for told in _told(what, move)),
+        converged=plan.converged,
+        unmovable=tuple(_unmovable(what)),
+        before=before,
+        after=evenness(state, what.names),
+        moved_bytes=int(between),
+        moved_within_nodes_bytes=int(within),
+        lower_bound_bytes=least_bytes(state, first),
+    )
+
+
+def _told(what: Described, move: Move) -> list[PlannedMove]:
+    """The move of each tablet of a unit."""
+    nodes = what.state.nodes
+    return [
+        PlannedMove(
+            table.keyspace,
+            table.name,
+            tablet.id,
+            (nodes[move.source[0]].id, move.source[1]),
+            (nodes[move.target[0]].id, move.target[1]),
+            move.kind,
+            move.reason,
+        )
+        for table, tablet in what.units[move.unit]
+    ]
+
+
+def _unmovable(what: Described) -> list[Unmovable]:
+    state = what.state
+    found = list[Unmovable]()
+    now = standing(state, draining=True)
+    for node in np.flatnonzero(np.isin(state.state, LEAVING)).tolist():
+        for replica in state.members(node).tolist():
+            unit = replica // state.width
+            if state.busy[unit]:
+                reason = "the tablet moves already"
+            elif stopped(state, int(state.dc[node]), now):
+                reason = "sizes of tablets in its dc are unknown, so nobody knows who has room"
+            else:
+                reason = summed_up(verdicts_from(state, what.names, unit, node))
+            found.extend(
+                Unmovable(table.keyspace, table.name, tablet.id, state.nodes[node].id, reason)
+                for table, tablet in what.units[unit]
+            )
+    return found
+
+
+def schema() -> bytes:
+    """The JSON schema of the file and of the answer."""
+    (_, plan), parts = msgspec.json.schema_components(
+        (Cluster, OfflinePlan), ref_template="#/$defs/{name}"
+    )
+    found = {"$schema": DIALECT, "$ref": "#/$defs/Cluster", "answer": plan, "$defs": parts}
+    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"

@@ -1,0 +1,149 @@
+"""Boards of nodes and of shards: the two levels on which the same evening out is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from stele.domain.balance.board import Board, Pile
+from stele.domain.balance.cluster import BalanceBy, NodeState
+from stele.domain.balance.moves import Round
+from stele.domain.balance.scopes import Scope
+from stele.domain.balance.shares import Ints
+from stele.domain.balance.state import State
+
+
+class NodePlaces:
+    """Rows are tables, columns are nodes."""
+
+    def __init__(self, plan: Round, columns: Ints, table: Ints) -> None:
+        self._plan = plan
+        self._columns: list[int] = columns.tolist()
+        self._table: list[int] = table.tolist()
+        self._members = dict[int, tuple[Ints, Ints]]()
+
+    def pile(self, row: int, column: int) -> Pile:
+        """By load; of one load those of the fullest shard first, then of each in turn."""
+        state, node = self._plan.state, self._columns[column]
+        if node not in self._members:
+            replicas = state.members(node)
+            self._members[node] = (replicas, state.table[replicas // state.width])
+        replicas, tables = self._members[node]
+        replicas = replicas[tables == self._table[row]]
+        replicas = replicas[state.node.ravel()[replicas] == node]
+        return _pile(state, replicas)
+
+    def fits(self, replica: int, column: int) -> bool:
+        return not self.waits(replica) and self._plan.state.fits(replica, self._columns[column])
+
+    def waits(self, replica: int) -> bool:
+        return self._plan.waits(replica)
+
+    def move(self, replica: int, source: int, target: int, reason: Callable[[], str]) -> bool:
+        state, node = self._plan.state, self._columns[source]
+        leaves = state.state[node]
+        if leaves == NodeState.DRAINING:
+            reason = _Said(f"{state.nodes[node].id} is draining")
+        elif leaves == NodeState.EXCLUDED:
+            reason = _Said(f"{state.nodes[node].id} is dead for good")
+        return self._plan.move(replica, self._columns[target], None, reason)
+
+
+class ShardPlaces:
+    """Rows are the tables of one node, columns its shards."""
+
+    def __init__(self, plan: Round, node: int, table: Ints) -> None:
+        self._plan, self._node = plan, node
+        self._table: list[int] = table.tolist()
+        state = plan.state
+        self._replicas = state.members(node)
+        self._tables = state.table[self._replicas // state.width]
+
+    def pile(self, row: int, column: int) -> Pile:
+        state = self._plan.state
+        replicas = self._replicas[self._tables == self._table[row]]
+        replicas = replicas[state.shard.ravel()[replicas] == column]
+        return _pile(state, replicas)
+
+    def fits(self, replica: int, column: int) -> bool:
+        del column  # the shards of a node are alike to the rules of placement
+        return not self.waits(replica)
+
+    def waits(self, replica: int) -> bool:
+        return self._plan.waits(replica)
+
+    def move(self, replica: int, source: int, target: int, reason: Callable[[], str]) -> bool:
+        del source
+        return self._plan.move(replica, self._node, target, reason)
+
+
+class _Said:
+    """A reason without numbers."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __call__(self) -> str:
+        return self._text
+
+
+def _pile(state: State, replicas: Ints) -> Pile:
+    loads = state.unit_load[replicas // state.width]
+    shard = state.shard.ravel()[replicas].astype(np.int64)
+    order = np.lexsort((replicas, shard))
+    sizes = np.bincount(shard, minlength=1)
+    rank = np.empty(len(replicas), np.int64)
+    starts = np.cumsum(sizes) - sizes
+    rank[order] = sizes[shard[order]] - (np.arange(len(order)) - starts[shard[order]])
+    order = np.lexsort((replicas, -rank, loads))
+    return Pile(loads[order].tolist(), replicas[order].tolist())
+
+
+def node_board(plan: Round, scope: Scope, names: list[str]) -> Board:
+    """The nodes of a scope as they are now; ``names`` are of all tables."""
+    state = plan.state
+    at = np.ix_(scope.table, scope.columns)
+    return Board(
+        places=NodePlaces(plan, scope.columns, scope.table),
+        wanted=scope.wanted,
+        held=np.where(scope.mask, state.count[at], 0),
+        load=np.where(scope.mask, state.load[at], 0.0),
+        largest=state.largest[scope.table],
+        leaves=scope.leaves,
+        threshold=threshold_of(state),
+        row_names=[names[table] for table in scope.table],
+        column_names=[state.nodes[node].id for node in scope.columns],
+    )
+
+
+def shard_board(plan: Round, node: int, names: list[str]) -> Board:
+    """The shards of a node as they are now."""
+    state = plan.state
+    replicas = state.members(node)
+    unit = replicas // state.width
+    table, row = np.unique(state.table[unit], return_inverse=True)
+    shards = int(state.shards[node])
+    key = row * shards + state.shard.ravel()[replicas]
+    shape = (len(table), shards)
+    held = np.bincount(key, minlength=len(table) * shards).reshape(shape).astype(np.int64)
+    load = np.bincount(key, state.unit_load[unit], len(table) * shards).reshape(shape)
+    wanted = np.repeat(held.sum(axis=1)[:, None] / shards, shards, axis=1)
+    name = state.nodes[node].id
+    return Board(
+        places=ShardPlaces(plan, node, table),
+        wanted=wanted,
+        held=held,
+        load=load.astype(np.float64),
+        largest=state.largest[table],
+        leaves=np.zeros(shards, np.bool_),
+        threshold=threshold_of(state),
+        row_names=[names[number] for number in table],
+        column_names=[f"shard {shard} of {name}" for shard in range(shards)],
+    )
+
+
+def threshold_of(state: State) -> float:
+    """What counts as even; counts are even when they cannot be evener."""
+    by_count = state.options.balance_by is BalanceBy.COUNT
+    return 0.0 if by_count else state.options.size_threshold

@@ -1,0 +1,121 @@
+"""A round of moves, and rounds until there is nothing left to move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stele.domain.balance.board import Board
+from stele.domain.balance.even_counts import even_counts
+from stele.domain.balance.even_sizes import drain, even_sizes
+from stele.domain.balance.moves import DEFAULT_LIMITS, Limits, Move, Round
+from stele.domain.balance.places import node_board, shard_board
+from stele.domain.balance.scopes import LEAVING, scopes, standing, stopped
+from stele.domain.balance.state import State
+
+STEPS_PER_REPLICA: Final = 10
+"""Rounds until a plan to the fixed point is given up, per replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Moves in the order in which they can be made. ``converged``: another round would plan nothing."""
+
+    moves: list[Move]
+    rounds: int
+    converged: bool
+
+
+_END: Final = object()
+
+
+def plan_round(
+    state: State, names: list[str], limits: Limits | None = DEFAULT_LIMITS
+) -> list[Move]:
+    """What to begin now, at most one move of a unit; ``names`` are of the tables. The state stays as it is.
+
+    Those who leave come first: as long as something can be moved off them in a dc, nothing else is.
+    """
+    plan = _round(state, names, limits)
+    plan.undo()
+    return plan.moves
+
+
+def plan_to_fixed_point(state: State, names: list[str]) -> Plan:
+    """All moves until another round would plan none, made in ``state``."""
+    moves = list[Move]()
+    most = 1 + STEPS_PER_REPLICA * state.replicas
+    for rounds in range(1, most + 1):
+        found = _round(state, names, None).moves
+        if not found:
+            return Plan(moves, rounds, converged=True)
+        moves.extend(found)
+    return Plan(moves, most, converged=False)
+
+
+def _round(state: State, names: list[str], limits: Limits | None) -> Round:
+    plan = Round(state, limits)
+    drained = _drain(plan, names)
+    work = list[Iterator[None]]()
+    for scope in scopes(state, standing(state, draining=False)):
+        if int(state.dc[scope.columns[0]]) not in drained:
+            board = node_board(plan, scope, names)
+            if board.uneven():
+                work.append(_even(state, board))
+    _in_turn(work)
+    _even_shards(plan, names)
+    return plan
+
+
+def _drain(plan: Round, names: list[str]) -> set[int]:
+    """Move off those who leave; the dcs where something was moved."""
+    state = plan.state
+    leaving = np.isin(state.state, LEAVING)
+    if not (state.count[:, leaving] > 0).any():
+        return set()
+    now = standing(state, draining=True)
+    work = list[Iterator[None]]()
+    for scope in scopes(state, now):
+        board = node_board(plan, scope, names)
+        if board.total[board.leaves].any() and not stopped(
+            state, int(state.dc[scope.columns[0]]), now
+        ):
+            work.append(even_counts(board, board.leaves) if one_size(state) else drain(board))
+    _in_turn(work)
+    return {int(state.dc[move.source[0]]) for move in plan.done}
+
+
+def _even(state: State, board: Board) -> Iterator[None]:
+    return even_counts(board, ~board.leaves) if one_size(state) else even_sizes(board)
+
+
+def _in_turn(work: list[Iterator[None]]) -> None:
+    """One move of each in turn, so that no rack waits for another."""
+    while work:
+        work = [each for each in work if next(each, _END) is not _END]
+
+
+def one_size(state: State) -> bool:
+    """Whether all units count the same, so that numbers of replicas decide."""
+    loads = state.unit_load
+    return not len(loads) or bool((loads[:64] == loads[0]).all() and (loads == loads[0]).all())
+
+
+def _even_shards(plan: Round, names: list[str]) -> None:
+    state = plan.state
+    several = ~standing(state, draining=False).frozen & (state.shards > 1)
+    nodes = [node for node in sorted(state.unsettled) if several[node]]
+    if plan.limits is not None:
+        streams = np.add.reduceat(state.reading + state.writing, state.first_shard)
+        nodes = sorted(nodes, key=lambda node: int(streams[node]))[: plan.limits.nodes_within]
+    for node in nodes:
+        done = len(plan.done)
+        board = shard_board(plan, node, names)
+        uneven = board.uneven()
+        if uneven:
+            _in_turn([_even(state, board)])
+        if len(plan.done) == done and not (uneven and plan.done):
+            state.unsettled.discard(node)

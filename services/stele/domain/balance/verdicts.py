@@ -1,0 +1,141 @@
+"""For one tablet and each node: may a replica of it go there, and by which rule not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from stele.domain.balance.board import Board
+from stele.domain.balance.moves import Round
+from stele.domain.balance.places import node_board
+from stele.domain.balance.plan import one_size
+from stele.domain.balance.quotas import quotas
+from stele.domain.balance.scopes import LEAVING, Standing, scopes, standing
+from stele.domain.balance.state import State
+
+
+class Rule(StrEnum):
+    """Which rule decides."""
+
+    HOLDS_ONE = "holds_one"
+    NODE_STATE = "node_state"
+    OTHER_DC = "other_dc"
+    RACK = "rack"
+    STATISTICS = "statistics"
+    IN_TRANSITION = "in_transition"
+    LEAVES = "leaves"
+    """Accepts: the source must become empty."""
+    NOT_EVENER = "not_evener"
+    EVENER = "evener"
+    """Accepts: the move makes the cluster more even."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether the replica on ``source`` may go to ``target``, by their ids."""
+
+    source: str
+    target: str
+    accepted: bool
+    rule: Rule
+    reason: str
+
+
+def verdicts(state: State, names: list[str], unit: int) -> list[Verdict]:
+    """For each replica of a unit and each node, in their order; ``names`` are of the tables."""
+    found = list[Verdict]()
+    for node in state.node[unit].tolist():
+        if node >= 0:
+            found.extend(verdicts_from(state, names, unit, node))
+    return found
+
+
+def verdicts_from(state: State, names: list[str], unit: int, source: int) -> list[Verdict]:
+    """The same for the replica on ``source`` alone."""
+    leaves = state.state[source] in LEAVING
+    now = standing(state, draining=leaves)
+    judge = _Judge(state, names, unit, source, now)
+    found = list[Verdict]()
+    for target, node in enumerate(state.nodes):
+        rule, reason = judge.forbids(target) or judge.judge(target)
+        accepted = rule in (Rule.LEAVES, Rule.EVENER)
+        found.append(Verdict(state.nodes[source].id, node.id, accepted, rule, reason))
+    return found
+
+
+def summed_up(found: Iterable[Verdict]) -> str:
+    """Why a replica cannot go anywhere, in one sentence."""
+    reasons = Counter(verdict.reason for verdict in found if verdict.rule is not Rule.OTHER_DC)
+    return "; ".join(reasons) or "there is no other node in its dc"
+
+
+class _Judge:
+    def __init__(
+        self, state: State, names: list[str], unit: int, source: int, now: Standing
+    ) -> None:
+        self._state, self._unit, self._source, self._now = state, unit, source, now
+        self._row = state.node[unit].tolist()
+        self._board: Board | None = None
+        self._columns = list[int]()
+        for scope in scopes(state, now):
+            at = np.flatnonzero(scope.table == state.table[unit])
+            if source in scope.columns and len(at):
+                here = int(np.flatnonzero(scope.columns == source)[0])
+                self._at = next(int(row) for row in at if scope.mask[row, here])
+                self._columns = scope.columns.tolist()
+                self._board = node_board(Round(state, None), scope, names)
+
+    def forbids(self, target: int) -> tuple[Rule, str] | None:
+        """The first rule that forbids the move, whatever it is good for."""
+        state, node = self._state, self._state.nodes[target]
+        if target in self._row:
+            return Rule.HOLDS_ONE, f"{node.id} has a replica of this tablet already"
+        if state.dc[target] != state.dc[self._source]:
+            return Rule.OTHER_DC, f"{node.id} is in another dc, {node.dc}"
+        if state.state[target] in LEAVING:
+            return Rule.NODE_STATE, f"{node.id} is {state.state[target]}"
+        if not state.rack_allows(self._unit, self._source, target):
+            return Rule.RACK, f"rack {node.rack} of {node.id} would have too many of its replicas"
+        return self._takes_no_part(target) or self._source_forbids()
+
+    def _takes_no_part(self, node: int) -> tuple[Rule, str] | None:
+        state, name = self._state, self._state.nodes[node].id
+        if self._now.incomplete[node]:
+            what = "sizes of tablets" if state.unknown[node] else "capacity"
+            return Rule.STATISTICS, f"{what} of {name}: unknown"
+        return (Rule.NODE_STATE, f"{name} is down") if self._now.frozen[node] else None
+
+    def _source_forbids(self) -> tuple[Rule, str] | None:
+        state, source = self._state, self._source
+        if state.busy[self._unit]:
+            return Rule.IN_TRANSITION, "the tablet moves already"
+        return None if state.state[source] in LEAVING else self._takes_no_part(source)
+
+    def judge(self, target: int) -> tuple[Rule, str]:
+        """What a move that is allowed is good for."""
+        state, source, board = self._state, self._source, self._board
+        names = (state.nodes[source].id, state.nodes[target].id)
+        if state.state[source] in LEAVING:
+            return Rule.LEAVES, f"{names[0]} is {state.state[source]}"
+        if board is None or target not in self._columns:
+            return Rule.NOT_EVENER, f"{names[0]} and {names[1]} are not balanced with one another"
+        here, there = self._columns.index(source), self._columns.index(target)
+        if one_size(state):
+            quota = quotas(board.wanted, board.held)[self._at, [here, there]]
+            has = board.held[self._at, [here, there]]
+            good = board.uneven() and has[0] > quota[0] and has[1] < quota[1]
+            table = board.row_names[self._at]
+            words = f"{names[0]} has {has[0]} replicas of {table}, its share is {quota[0]}; "
+            words += f"{names[1]} has {has[1]} of {quota[1]}"
+        else:
+            load = state.unit_load[self._unit]
+            before = (board.level[here], board.level[there])
+            after = (before[0] - load / board.goal[here], before[1] + load / board.goal[there])
+            good = board.uneven() and after[0] >= after[1] and before[0] > before[1]
+            words = f"{names[0]} would go from {before[0]:.1%} of its share to {after[0]:.1%}, "
+            words += f"{names[1]} from {before[1]:.1%} to {after[1]:.1%}"
+        return (Rule.EVENER if good else Rule.NOT_EVENER), words

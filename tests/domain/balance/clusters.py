@@ -1,0 +1,149 @@
+"""Clusters to plan for, written short, and a checker that knows the rules and none of the formulas."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from stele.domain.balance.checks import check
+from stele.domain.balance.cluster import (
+    BalanceBy,
+    Cluster,
+    Node,
+    NodeState,
+    Options,
+    Table,
+    Tablet,
+)
+from stele.domain.balance.offline import OfflinePlan, plan_offline
+
+COUNT = Options(balance_by=BalanceBy.COUNT)
+GIB = 1 << 30
+
+
+def node(
+    name: str,
+    shards: int = 2,
+    rack: str = "r1",
+    dc: str = "dc1",
+    state: NodeState = NodeState.NORMAL,
+    capacity_bytes: int | None = None,
+) -> Node:
+    return Node(name, dc, rack, shards, capacity_bytes, state)
+
+
+def table(
+    replicas: Sequence[Sequence[str | tuple[str, int]]],
+    name: str = "t",
+    factor: int | None = None,
+    size_bytes: int | Sequence[int | None] | None = 5 * GIB,
+    colocated_with: str | None = None,
+) -> Table:
+    """A table of tablets with replicas on these nodes, on shard 0 unless said."""
+    sizes = size_bytes if isinstance(size_bytes, Sequence) else [size_bytes] * len(replicas)
+    tablets = [
+        Tablet(at, tuple((one, 0) if isinstance(one, str) else one for one in row), size)
+        for at, (row, size) in enumerate(zip(replicas, sizes, strict=True))
+    ]
+    return Table("ks", name, factor or max(map(len, replicas)), tuple(tablets), colocated_with)
+
+
+def cluster(nodes: Iterable[Node], *tables: Table, options: Options = COUNT) -> Cluster:
+    found = Cluster(tuple(nodes), tables, options)
+    check(found)
+    return found
+
+
+def replayed(before: Cluster, plan: OfflinePlan) -> Cluster:
+    """The cluster after all moves, each checked against the rules of placement as it is made."""
+    nodes = {each.id: each for each in before.nodes}
+    where = {
+        (each.keyspace, each.name, tablet.id): list(tablet.replicas)
+        for each in before.tables
+        for tablet in each.tablets
+    }
+    for move in plan.moves:
+        row = where[move.keyspace, move.table, move.tablet]
+        source, target = nodes[move.source[0]], nodes[move.target[0]]
+        assert move.source in row, f"{move} starts where nothing is"
+        assert move.reason
+        assert target.dc == source.dc, f"{move} leaves its dc"
+        assert target.state not in (NodeState.DRAINING, NodeState.EXCLUDED), f"{move}: no target"
+        assert move.target[1] < target.shards
+        fullest = _fullest_rack(row, nodes, source.dc)
+        row[row.index(move.source)] = move.target
+        names = [name for name, _ in row]
+        assert len(set(names)) == len(names), f"{move} makes two replicas on one node"
+        if source.rack != target.rack:
+            assert _fullest_rack(row, nodes, source.dc) <= fullest, f"{move} fills a rack"
+        within = source.id == target.id
+        assert (move.kind == "intranode_migration") == within
+        assert (move.kind == "rebuild") == (source.state is NodeState.EXCLUDED)
+    tables = [
+        msgspec.structs.replace(
+            each,
+            tablets=tuple(
+                msgspec.structs.replace(
+                    tablet, replicas=tuple(where[each.keyspace, each.name, tablet.id])
+                )
+                for tablet in each.tablets
+            ),
+        )
+        for each in before.tables
+    ]
+    return msgspec.structs.replace(before, tables=tuple(tables))
+
+
+def _fullest_rack(row: Iterable[tuple[str, int]], nodes: dict[str, Node], dc: str) -> int:
+    racks = Counter(nodes[name].rack for name, _ in row if nodes[name].dc == dc)
+    return max(racks.values())
+
+
+def balanced(before: Cluster) -> tuple[OfflinePlan, Cluster]:
+    """The plan and the cluster after it; every prefix obeys the rules, and another pass plans nothing."""
+    plan = plan_offline(before)
+    assert plan.converged
+    after = replayed(before, plan)
+    assert plan_offline(after).moves == ()
+    assert plan.lower_bound_bytes <= plan.moved_bytes
+    return plan, after
+
+
+def replicas_of(which: Cluster, name: str | None = None) -> dict[str, int]:
+    """How many replicas each node has, of one table or of all."""
+    found = dict.fromkeys((each.id for each in which.nodes), 0)
+    for each in which.tables:
+        for tablet in each.tablets if name in (None, each.name) else ():
+            for where, _ in tablet.replicas:
+                found[where] += 1
+    return found
+
+
+def shards_of(which: Cluster, name: str, table_name: str | None = None) -> list[int]:
+    """How many replicas each shard of a node has."""
+    shards = next(each.shards for each in which.nodes if each.id == name)
+    found = Counter(
+        shard
+        for each in which.tables
+        if table_name in (None, each.name)
+        for tablet in each.tablets
+        for where, shard in tablet.replicas
+        if where == name
+    )
+    return [found[shard] for shard in range(shards)]
+
+
+def bytes_of(which: Cluster) -> dict[str, int]:
+    found = defaultdict[str, int](int)
+    for each in which.tables:
+        for tablet in each.tablets:
+            for where, _ in tablet.replicas:
+                found[where] += tablet.size_bytes or 0
+    return {each.id: found[each.id] for each in which.nodes}
+
+
+def spread(values: Iterable[int]) -> int:
+    found = list(values)
+    return max(found) - min(found)

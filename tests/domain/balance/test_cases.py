@@ -1,0 +1,343 @@
+"""Small clusters with known answers: those that other tablet balancers are tried on, and HBase's mocks."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stele.domain.balance.cluster import NodeState, Options
+from tests.domain.balance.clusters import (
+    COUNT,
+    GIB,
+    balanced,
+    bytes_of,
+    cluster,
+    node,
+    replicas_of,
+    shards_of,
+    spread,
+    table,
+)
+
+
+class Mock(msgspec.Struct, frozen=True):
+    """Regions of each server; each server's part, and the fewest moves to it."""
+
+    regions: list[int]
+    floor: int
+    ceil: int
+    min_moves: int
+
+
+class Mocks(msgspec.Struct, frozen=True):
+    cases: list[Mock]
+
+
+MOCKS = msgspec.json.decode(
+    (Path(__file__).parent / "hbase_cluster_state_mocks.json").read_bytes(), type=Mocks
+).cases
+LARGE, SMALL = 1_875_000_000_000, 468_000_000_000
+BOTH = pytest.mark.parametrize("options", [COUNT, Options()], ids=["count", "size"])
+
+
+@BOTH
+@pytest.mark.parametrize("mock", MOCKS, ids=lambda mock: f"{len(mock.regions)}n{sum(mock.regions)}")
+def test_each_server_gets_its_part_with_the_fewest_moves(mock: Mock, options: Options) -> None:
+    regions = mock.regions
+    nodes = [node(f"n{at}", 1) for at in range(len(regions))]
+    rows = [[f"n{at}"] for at, count in enumerate(regions) for _ in range(count)]
+    tables = [table(rows)] if rows else []
+    plan, after = balanced(cluster(nodes, *tables, options=options))
+    counts = replicas_of(after).values()
+    assert min(counts) >= mock.floor
+    assert max(counts) <= mock.ceil
+    assert len(plan.moves) == mock.min_moves
+
+
+@BOTH
+def test_an_empty_node_is_filled(options: Options) -> None:
+    nodes = [node("h1"), node("h2"), node("h3")]
+    _, after = balanced(cluster(nodes, table([["h1", "h2"]] * 4), options=options))
+    for name, count in replicas_of(after).items():
+        assert 2 <= count <= 3
+        assert all(1 <= held <= 2 for held in shards_of(after, name))
+
+
+def test_a_tablet_of_two_dcs_moves_in_each_of_them() -> None:
+    nodes = [
+        *(node(f"h{n}", 1, rack, "dc1") for n, rack in enumerate("aabb", 1)),
+        *(node(f"h{n}", 1, "c", "dc2") for n in (5, 6)),
+    ]
+    _, after = balanced(cluster(nodes, table([["h1", "h3", "h5"]] * 2, factor=2)))
+    assert set(replicas_of(after).values()) == {1}
+
+
+def test_a_node_that_is_down_stays_empty() -> None:
+    nodes = [node("h1"), node("h2"), node("h3", state=NodeState.DOWN)]
+    plan, after = balanced(cluster(nodes, table([["h1", "h2"]] * 4)))
+    assert replicas_of(after)["h3"] == 0
+    assert {move.kind for move in plan.moves} == {"intranode_migration"}
+
+
+def test_down_nodes_get_replicas_while_another_drains() -> None:
+    nodes = [
+        node("h1", state=NodeState.DRAINING),
+        node("h2", state=NodeState.DOWN),
+        node("h3"),
+    ]
+    _, after = balanced(cluster(nodes, table([["h1"]] * 2)))
+    assert replicas_of(after) == {"h1": 0, "h2": 1, "h3": 1}
+
+
+def test_tables_that_go_together_stay_together() -> None:
+    tables = [
+        table([["h1"]], "a"),
+        table([["h1"]], "a2", colocated_with="ks.a"),
+        table([["h1"]], "b"),
+        table([["h1"]], "b2", colocated_with="ks.b"),
+    ]
+    plan, after = balanced(cluster([node("h1"), node("h2")], *tables))
+    assert replicas_of(after) == {"h1": 2, "h2": 2}
+    where = {each.name: each.tablets[0].replicas for each in after.tables}
+    assert where["a"] == where["a2"]
+    assert where["b"] == where["b2"]
+    assert {move.table for move in plan.moves if move.target[0] == "h2"} in (
+        {"a", "a2"},
+        {"b", "b2"},
+    )
+
+
+@BOTH
+def test_a_draining_node_becomes_empty(options: Options) -> None:
+    nodes = [node("h1"), node("h2"), node("h3", state=NodeState.DRAINING)]
+    rows = [["h1", "h2"], ["h1", "h3"], ["h2", "h3"], ["h1", "h3"]]
+    _, after = balanced(cluster(nodes, table(rows), options=options))
+    assert replicas_of(after) == {"h1": 4, "h2": 4, "h3": 0}
+    assert shards_of(after, "h1") == shards_of(after, "h2") == [2, 2]
+
+
+def test_draining_keeps_replicas_in_distinct_racks() -> None:
+    nodes = [
+        node("h1", rack="a"),
+        node("h3", rack="a"),
+        node("h2", rack="b"),
+        node("h4", rack="b", state=NodeState.DRAINING),
+    ]
+    rows = [["h1", "h2"], ["h3", "h4"], ["h1", "h4"], ["h3", "h2"]]
+    _, after = balanced(cluster(nodes, table(rows)))
+    assert replicas_of(after) == {"h1": 2, "h3": 2, "h2": 4, "h4": 0}
+
+
+def test_a_rack_that_cannot_be_drained_says_so() -> None:
+    nodes = [*(node(f"h{n}", rack="a") for n in (1, 2, 3))]
+    nodes.append(node("h4", rack="b", state=NodeState.DRAINING))
+    plan, after = balanced(cluster(nodes, table([["h1", "h4"], ["h2", "h4"]])))
+    assert replicas_of(after)["h4"] == 2
+    assert [one.node for one in plan.unmovable] == ["h4", "h4"]
+    assert "rack a of h2 would have too many of its replicas" in plan.unmovable[0].reason
+
+
+def test_no_room_for_the_replication_factor_is_said() -> None:
+    nodes = [node("h1"), node("h2"), node("h3", state=NodeState.DRAINING)]
+    plan, _ = balanced(cluster(nodes, table([["h1", "h2", "h3"]])))
+    assert plan.moves == ()
+    reason = plan.unmovable[0].reason
+    assert "h1 has a replica of this tablet already" in reason
+
+
+def test_the_last_replica_on_a_dead_node_has_nowhere_to_go() -> None:
+    plan, _ = balanced(cluster([node("h1", state=NodeState.EXCLUDED)], table([["h1"]])))
+    assert plan.moves == ()
+    assert plan.unmovable[0].node == "h1"
+
+
+def test_replicas_of_a_dead_node_are_rebuilt() -> None:
+    nodes = [node("h1"), node("h2"), node("h3", state=NodeState.EXCLUDED), node("h4")]
+    plan, after = balanced(cluster(nodes, table([["h1", "h3"], ["h2", "h3"]])))
+    assert [move.kind for move in plan.moves if move.source[0] == "h3"] == ["rebuild", "rebuild"]
+    assert replicas_of(after)["h3"] == 0
+
+
+def test_replicas_on_dead_nodes_count_in_their_racks() -> None:
+    nodes = [
+        node("a1", rack="a"),
+        node("b1", rack="b", state=NodeState.DOWN),
+        node("b2", rack="b"),
+        node("c1", rack="c"),
+    ]
+    _, after = balanced(cluster(nodes, table([["a1", "b1"]] * 4)))
+    assert replicas_of(after)["b2"] == 0
+    assert replicas_of(after)["c1"] == 2
+
+
+@BOTH
+def test_two_empty_nodes_in_two_racks(options: Options) -> None:
+    nodes = [node("h1", rack="a"), node("h3", rack="a"), node("h2", rack="b"), node("h4", rack="b")]
+    draw = random.Random(3)
+    rows = [[("h1", draw.randrange(2)), ("h2", draw.randrange(2))] for _ in range(16)]
+    _, after = balanced(cluster(nodes, table(rows), options=options))
+    for each in nodes:
+        assert shards_of(after, each.id) == [4, 4]
+
+
+@pytest.mark.parametrize("state", [NodeState.DRAINING, NodeState.EXCLUDED])
+@BOTH
+def test_shards_count_where_nodes_have_different_numbers(
+    state: NodeState, options: Options
+) -> None:
+    nodes = [node("h1", 8, state=state), node("h2", 1), node("h3", 7)]
+    _, after = balanced(cluster(nodes, table([["h1"]] * 16), options=options))
+    assert shards_of(after, "h2") == [2]
+    assert shards_of(after, "h3") == [2] * 7
+
+
+def test_counting_needs_no_sizes() -> None:
+    nodes = [node("h1", 8, state=NodeState.EXCLUDED), node("h2", 1), node("h3", 7)]
+    _, after = balanced(cluster(nodes, table([["h1"]] * 16, size_bytes=None)))
+    assert replicas_of(after) == {"h1": 0, "h2": 2, "h3": 14}
+
+
+def test_the_shards_of_a_draining_node_are_left_alone() -> None:
+    plan, _ = balanced(cluster([node("h1", state=NodeState.DRAINING)], table([["h1"]] * 4)))
+    assert plan.moves == ()
+    assert len(plan.unmovable) == 4
+
+
+@pytest.mark.parametrize("seed", range(13))
+@BOTH
+def test_random_tables_on_six_nodes(seed: int, options: Options) -> None:
+    draw = random.Random(seed)
+    racks = draw.choice([1, 2, 3])
+    nodes = [node(f"h{at}", 2, f"r{at % racks}") for at in range(6)]
+    tables = []
+    for number in range(draw.randint(1, 4)):
+        rows = []
+        for _ in range(draw.choice([1, 2, 8, 32, 128])):
+            row = [
+                (
+                    f"h{draw.choice([at for at in range(1, 6) if at % racks == rack])}",
+                    draw.randrange(2),
+                )
+                for rack in range(racks)
+            ]
+            rows.append(row)
+        tables.append(table(rows, f"t{number}"))
+    _, after = balanced(cluster(nodes, *tables, options=options))
+    for rack in range(racks):
+        names = [f"h{at}" for at in range(6) if at % racks == rack]
+        for each in [*(one.name for one in tables), None]:
+            counts = replicas_of(after, each)
+            assert spread(counts[name] for name in names) <= 1
+    for each_node in nodes:
+        assert spread(shards_of(after, each_node.id)) <= 1
+
+
+def test_only_the_rack_that_gets_a_smaller_node_changes() -> None:
+    nodes = [node(f"h{rack}", 7, rack, capacity_bytes=LARGE) for rack in "abc"]
+    count = int(0.9 * LARGE / (5 * GIB))
+    rows = [[(f"h{rack}", at % 7) for rack in "abc"] for at in range(count)]
+    before = cluster(nodes, table(rows), options=Options())
+    for rack in "abc":
+        nodes.append(node(f"small-{rack}", 2, rack, capacity_bytes=SMALL))
+        plan, after = balanced(cluster(nodes, *before.tables, options=Options()))
+        assert {move.source[0] for move in plan.moves} == {f"h{rack}"}
+        before = after
+    used = [
+        held / (each.capacity_bytes or 1)
+        for each, held in zip(nodes, bytes_of(before).values(), strict=True)
+    ]
+    assert max(used) - min(used) < 0.01
+
+
+def test_each_shard_gets_its_part_of_each_table() -> None:
+    nodes = [
+        node("h1", 10, capacity_bytes=10 * 250 * GIB),
+        node("h2", 8, capacity_bytes=8 * 250 * GIB),
+    ]
+    room = 18 * 250 * GIB
+    draw = random.Random(1)
+    tables = [
+        table(
+            [[("h1", draw.randrange(10))] for _ in range(512)],
+            f"t{number}",
+            size_bytes=int(part * room) // 512,
+        )
+        for number, part in enumerate((1 / 2, 1 / 4, 1 / 8, 1 / 1000))
+    ]
+    for extra in (None, node("h3", 8, capacity_bytes=8 * 250 * GIB)):
+        nodes += [extra] if extra else []
+        _, after = balanced(cluster(nodes, *tables, options=Options()))
+        ideal = 512 / sum(each.shards for each in nodes)
+        for each in tables[:3]:
+            for one in nodes:
+                for held in shards_of(after, one.id, each.name):
+                    assert ideal / 1.5 <= held <= ideal * 1.5, (each.name, one.id)
+        tables = list(after.tables)
+
+
+def test_one_unknown_size_leaves_its_node_out() -> None:
+    sizes: list[int | None] = [5 * GIB] * 16
+    known = cluster(
+        [node("h1"), node("h2")], table([["h2"]] * 16, size_bytes=sizes), options=Options()
+    )
+    plan, _ = balanced(known)
+    assert {move.source[0] for move in plan.moves if move.kind == "migration"} == {"h2"}
+    sizes[3] = None
+    unknown = table([["h2"]] * 16, size_bytes=sizes)
+    plan, _ = balanced(cluster([node("h1"), node("h2")], unknown, options=Options()))
+    assert plan.moves == ()
+
+
+def test_nothing_drains_while_sizes_are_unknown() -> None:
+    nodes = [node("h1"), node("h2", state=NodeState.DRAINING), node("h3")]
+    rows = [["h1"], ["h1"], ["h2"], ["h2"]]
+    unknown = table(rows, size_bytes=[None, 1, None, 1])
+    plan, _ = balanced(cluster(nodes, unknown, options=Options()))
+    assert plan.moves == ()
+    assert "sizes of tablets in its dc are unknown" in plan.unmovable[0].reason
+
+
+def test_a_draining_node_needs_no_capacity() -> None:
+    nodes = [node("h1", capacity_bytes=100 * GIB), node("h2", state=NodeState.DRAINING)]
+    _, after = balanced(cluster(nodes, table([["h2"]] * 4, size_bytes=GIB), options=Options()))
+    assert replicas_of(after) == {"h1": 4, "h2": 0}
+
+
+@pytest.mark.parametrize(("first", "moves"), [(257, False), (307, True)])
+def test_shards_that_differ_by_less_than_the_threshold_are_even(first: int, moves: bool) -> None:
+    rows = [[("h1", 0 if at < first else 1)] for at in range(512)]
+    plan, _ = balanced(cluster([node("h1")], table(rows, size_bytes=100 << 20), options=Options()))
+    assert bool(plan.moves) == moves
+
+
+def test_empty_tablets_are_spread_too() -> None:
+    _, after = balanced(
+        cluster([node("h1"), node("h2")], table([["h1"]] * 8, size_bytes=0), options=Options())
+    )
+    assert replicas_of(after) == {"h1": 4, "h2": 4}
+
+
+def test_racks_that_got_nodes_begin_together() -> None:
+    nodes = [node(f"{rack}{n}", 1, rack) for n in range(4) for rack in "abc"]
+    rows = [["a0", "b0", "c0"]] * 12
+    plan, _ = balanced(cluster(nodes, table(rows)))
+    assert {move.target[0][0] for move in plan.moves[:3]} == {"a", "b", "c"}
+    assert len({move.target[0] for move in plan.moves[:9]}) == 9
+
+
+def test_the_fullest_node_gives_first() -> None:
+    nodes = [node(name, 1) for name in ("h1", "h2", "h3")]
+    rows = [["h1"]] * 4 + [["h2"]] * 11
+    plan, _ = balanced(cluster(nodes, table(rows)))
+    assert plan.moves[0].source[0] == "h2"
+
+
+def test_a_full_rack_takes_what_it_can_and_the_others_the_rest() -> None:
+    nodes = [node(f"a{n}", 1, "a") for n in range(4)] + [node("b", 1, "b"), node("c", 1, "c")]
+    _, after = balanced(cluster(nodes, table([["a0", "b"]] * 12)))
+    counts = replicas_of(after)
+    assert sum(counts[f"a{n}"] for n in range(4)) == 12
+    assert counts["b"] == counts["c"] == 6
