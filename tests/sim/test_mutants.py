@@ -5,12 +5,10 @@ or the story that does not go as it is written, with the invariant that fails in
 that fails, and whether it needs a broker.
 """
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,13 +17,19 @@ from stele.sim.patching import Patch
 from stele.sim.run import run_seed
 from stele.sim.story import StoryError, tell
 from stele.sim.violation import Violation
+from tests.sim.record import PAGE, page_with, read_record
 
 STORIES = Path(__file__).parent / "stories"
-FOUND: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "mutants.json").read_text())
+FOUND = read_record()
 BY_STORIES = sorted(name for name, known in FOUND.items() if "story" in known)
 BY_TESTS = sorted(name for name, known in FOUND.items() if "test" in known)
 BY_RUNS = sorted({*FOUND} - {*BY_STORIES} - {*BY_TESTS})
 TEST_TIMEOUT_S = 110
+
+
+def test_the_page_shows_the_record() -> None:
+    page = PAGE.read_text()
+    assert page == page_with(page, FOUND), "python -m tests.sim.record writes the table anew"
 
 
 @pytest.mark.parametrize("name", BY_RUNS)
