@@ -16,7 +16,7 @@ from stele.cli.local.control import (
     answer_questions,
     ask_stack,
 )
-from stele.cli.local.lifecycle import require_stack, wait_ready
+from stele.cli.local.lifecycle import READY_FILE, forget_dead, require_stack, wait_ready
 from stele.cli.local.lock import hold, is_held
 from stele.cli.local.table import tail_log
 from stele.cli.main import run
@@ -128,6 +128,21 @@ def test_a_stack_that_does_not_start_leaves_its_last_words(tmp_path: Path) -> No
         wait_ready(tmp_path, lambda: 1, lambda _: None)
     assert "exit status 1" in raised.value.line()
     assert "No Java 17 or newer." in raised.value.line()
+
+
+def test_a_stack_that_was_killed_is_not_taken_for_the_one_that_starts(directory: Path) -> None:
+    (directory / READY_FILE).write_text("")
+    forget_dead(directory)
+    told: list[object] = []
+    with pytest.raises(CliError, match="did not start"):
+        wait_ready(directory, lambda: 1, told.append)
+    assert told == [None]
+
+
+def test_a_stack_that_runs_is_not_forgotten(directory: Path) -> None:
+    with hold(directory), pytest.raises(CliError, match="runs over"):
+        forget_dead(directory)
+    assert (directory / STACK_FILE).exists()
 
 
 def test_stack_up_without_java_says_what_to_install(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from stele.cli.demo.timeline import Timeline
 from stele.cli.errors import CliError
 from stele.cli.local.foreground import StackOptions, spawn_detached, starting
-from stele.cli.local.lifecycle import STOP_DEADLINE_S, bring_down, wait_ready
+from stele.cli.local.lifecycle import STOP_DEADLINE_S, bring_down, forget_dead, wait_ready
 from stele.cli.local.lock import is_held
 from stele.cli.places import StackFile
 from stele.stack.process import Command, spawn
@@ -61,6 +61,7 @@ def wait_started(options: StackOptions, exit_code: ExitCode, timeline: Timeline)
 def _start(options: StackOptions, keep: bool) -> ExitCode:
     if keep:
         return spawn_detached(options).poll
+    forget_dead(options.directory)
     log = options.directory / "stack.log"
     log.unlink(missing_ok=True)
     return spawn(Command("stack", options.arguments(), log, log)).poll

@@ -19,8 +19,8 @@ from rich.table import Table
 
 from stele.cli.errors import CliError, Exit
 from stele.cli.local.control import Answer, Control, answer_questions
-from stele.cli.local.lifecycle import READY_FILE, wait_ready
-from stele.cli.local.lock import hold, is_held
+from stele.cli.local.lifecycle import READY_FILE, forget_dead, wait_ready
+from stele.cli.local.lock import hold
 from stele.cli.local.table import stack_table
 from stele.cli.output import console
 from stele.cli.places import StackFile, read_stack_file
@@ -84,10 +84,6 @@ def run_in_foreground(options: StackOptions) -> int:
 
 def start_detached(options: StackOptions) -> int:
     """Start the stack as a process of its own that outlives this one. Raises CliError."""
-    if is_held(options.directory):
-        raise CliError(
-            f"A stack runs over {options.directory} already.", "`stele stack status` shows it."
-        )
     options.directory.mkdir(parents=True, exist_ok=True)
     out = console()
     child = spawn_detached(options)
@@ -103,7 +99,8 @@ def start_detached(options: StackOptions) -> int:
 
 
 def spawn_detached(options: StackOptions) -> subprocess.Popen[bytes]:
-    """The stack's process, in a session of its own; it writes to stack.log."""
+    """The stack's process, in a session of its own; it writes to stack.log. Raises CliError."""
+    forget_dead(options.directory)
     with (options.directory / "stack.log").open("wb") as log:
         return subprocess.Popen(
             options.arguments(),

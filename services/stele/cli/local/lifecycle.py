@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.local.lock import is_held
-from stele.cli.places import StackFile, read_stack_file
+from stele.cli.places import STACK_FILE, StackFile, read_stack_file
 
 READY_FILE = "stack.ready"
 STOP_DEADLINE_S = 90.0
@@ -33,6 +33,17 @@ def require_stack(directory: Path) -> StackFile:
 def is_ready(directory: Path) -> bool:
     """True once every service of the stack has announced itself."""
     return (directory / READY_FILE).exists()
+
+
+def forget_dead(directory: Path) -> None:
+    """Remove what a stack that was killed says of itself: it would be taken for the next one.
+
+    Raises CliError when a stack runs.
+    """
+    if is_held(directory):
+        raise CliError(f"A stack runs over {directory} already.", "`stele stack status` shows it.")
+    for name in (READY_FILE, STACK_FILE):
+        (directory / name).unlink(missing_ok=True)
 
 
 def wait_ready(
