@@ -39,7 +39,7 @@ def three_racks(*names: str) -> list[Node]:
 @pytest.mark.parametrize("options", [COUNT, Options()], ids=["count", "size"])
 def test_many_tables_leave_no_shard_behind(options: Options) -> None:
     found = cluster(three_racks("h"), options=options)
-    for number in range(99):
+    for number in range(40):
         found = with_table(found, f"t{number}", 64, 3)
     for each in found.nodes:
         assert spread(shards_of(found, each.id)) <= 1
