@@ -94,9 +94,7 @@ def test_why_of_a_request_without_room_names_what_it_waits_for(
     server.answer("GET", "/v1/progress", {**PROGRESS, "waits": [wait]})
     ran = stele("why")
     assert "waits for room: join-n3-1 moves" in ran.out
-    assert (
-        "do: wait until it has room, cancel what is in the way: `stele cancel join-n3-1`" in ran.out
-    )
+    assert "do: wait until it has room (`stele why join-n3-1` says what that waits for)" in ran.out
 
 
 def test_why_when_idle_says_so_and_shows_what_ended_last(server: Server, stele: Stele) -> None:

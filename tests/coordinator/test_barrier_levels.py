@@ -9,6 +9,7 @@ from stele.coordinator import metrics
 from stele.domain.commands import CreateKeyspace, DropKeyspace, Leave, SetSetting
 from stele.domain.evolve import Delta
 from stele.domain.names import BarrierLevel, RequestStatus, TransitionState
+from stele.domain.topology.commands import Advance, AdvanceFence
 from stele.domain.topology.facts import BarrierRelaxed, VersionsChanged
 from stele.domain.view import epoch_view
 from stele.runtime.answers.coordinator import WaitProgress
@@ -204,7 +205,7 @@ def test_a_restart_of_the_coordinator_keeps_what_was_relaxed() -> None:
 def test_a_lower_level_is_enough_at_once_where_the_log_asks_for_no_more() -> None:
     world = leaving(STATE.WRITE_BOTH_READ_NEW)
     setting(world, level="QUORUM")
-    world.run(100)
+    world.pass_s(100)
     assert status_of(world, "leave-a2") is RequestStatus.DONE
     assert not relaxations(world)
 
@@ -234,3 +235,24 @@ def test_nothing_opens_that_would_hold_up_everybody_until_it_is_relaxed() -> Non
     assert world.apply(DropKeyspace("library"), "drop") is None
     world.until(lambda: status_of(world, "drop") is RequestStatus.FAILED, "rejected", LONG_S)
     assert "d1, e1, f1" in world.image.requests.requests["drop"].error
+
+
+@pytest.mark.parametrize("relaxed", [True, False])
+def test_what_was_counted_at_a_lower_level_counts_no_more_once_it_is_raised(
+    *, relaxed: bool
+) -> None:
+    """The fence, and the next step, of a coordinator that has not seen the setting yet."""
+    world = leaving(STATE.WRITE_BOTH_READ_NEW, dead="d1 e1 f1 b1 c1")
+    if relaxed:
+        setting(world, min_level="ONE", relax_after_s="5")
+        world.until(lambda: len(relaxations(world)) == 3, "ONE", LONG_S)
+    else:
+        setting(world, level="ONE")
+    version = world.version
+    setting(world, **({"min_level": "QUORUM"} if relaxed else {"level": "EACH_QUORUM"}))
+    for late in (AdvanceFence(1, version, "ONE"), Advance(term=1, version=version, level="ONE")):
+        refused = world.apply(late)
+        assert refused is not None and refused.code == "overtaken"
+        assert "counted at ONE" in refused.message
+    world.pass_s(100)
+    assert world.version == version

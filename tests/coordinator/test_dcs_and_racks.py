@@ -2,9 +2,9 @@
 
 import pytest
 
-from stele.domain.commands import CreateKeyspace, Leave
+from stele.domain.commands import CreateKeyspace, Exclude, KeyspaceRfChange, Leave, Remove
 from stele.domain.names import NodeState, RequestStatus
-from tests.coordinator.stories import status_of
+from tests.coordinator.stories import error_of, status_of
 from tests.coordinator.test_move import rows, serve_ring
 from tests.coordinator.world import World, empty_cluster
 
@@ -101,3 +101,41 @@ def test_racks_of_one_name_in_two_dcs_are_two_racks() -> None:
     assert placement is not None
     for row in placement.rows:
         assert len({*row.reads} & {"a1", "a2"}) == len({*row.reads} & {"a3", "a4"}) == 1
+
+
+def test_a_rack_of_nine_that_is_lost_is_removed_as_one_operation() -> None:
+    """However few may join together: of dead nodes none could take over from another."""
+    dead = [f"a{number}" for number in range(1, 10)]
+    world = cluster(dc1=" ".join([*dead, "b1", "b2", "b3", "c1", "c2", "c3", "d1"]))
+    assert world.apply(CreateKeyspace("library", {"dc1": 3})) is None
+    for name in dead:
+        world.crash(name)
+    world.pass_s(7)
+    for name in dead:
+        assert world.apply(Remove(node_id=name), name) is None
+    world.run()
+    assert {status_of(world, name) for name in dead} == {RequestStatus.DONE}
+    assert all(world.state(name) is NodeState.LEFT for name in dead)
+
+
+def test_a_dc_that_is_lost_with_most_of_the_copies_is_given_up_by_force_alone() -> None:
+    world = cluster(dc1="a1 b1", dc2="d1 e1 f1")
+    lost = ("d1", "e1", "f1")
+    assert world.apply(CreateKeyspace("library", {"dc1": 2, "dc2": 3})) is None
+    for name in lost:
+        world.crash(name)
+    world.pass_s(7)
+    assert world.apply(Exclude(lost), "exclude") is None
+    world.run()
+    assert world.apply(KeyspaceRfChange("library", {"dc1": 2}), "careful") is None
+    world.run()
+    assert status_of(world, "careful") is RequestStatus.FAILED
+    assert "ask again with force" in error_of(world, "careful")
+    assert world.apply(KeyspaceRfChange("library", {"dc1": 2}, force=True), "forced") is None
+    world.run()
+    assert status_of(world, "forced") is RequestStatus.DONE
+    for name in lost:
+        assert world.apply(Remove(node_id=name), name) is None
+    world.run()
+    assert all(world.state(name) is NodeState.LEFT for name in lost)
+    serve_ring(world, "library")

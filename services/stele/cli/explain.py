@@ -175,7 +175,8 @@ def _stop_nodes(case: Case) -> str:
 def _make_room(case: Case) -> str:
     other = "" if case.wait is None else case.wait.other_request
     return (
-        f"wait until it has room, cancel what is in the way: `stele cancel {other}`"
+        f"wait until it has room (`stele why {other}` says what that waits for), or"
+        f" `stele cancel {other}` while that can be undone"
         if other
         else "wait"
     )

@@ -20,6 +20,8 @@ from stele.cli.reading import Level, Reading
 from stele.domain.commands import AnyCommand, Envelope
 from stele.runtime.request_ids import new_request_id
 
+Force = Annotated[bool, Parameter(name="--force", negative="")]
+
 FROM_ONE: Final = validators.Number(gte=1)
 """Epochs and counts."""
 

@@ -28,6 +28,8 @@ class Desk:
         self.commands: list[Envelope] = []
         self.orders: list[Order] = []
         self.waits: list[Wait] = []
+        self.counted_at = ""
+        """The level at which the present version's barrier was passed; empty when everybody had answered."""
         self._planned: dict[tuple[str, ...], Planned] = {}
 
     def steps(self) -> Steps:

@@ -36,15 +36,16 @@ def dry_run(
     ``with_sizes``.
     """
     image = seen.image
-    if len(envelopes) > limits.group:
-        return Rejection(
-            "too_many_together",
-            f"{len(envelopes)} are more than the {limits.group} that open as one operation.",
-            "Plan fewer at a time.",
-        )
     pending = asked(image, envelopes, seen.wall_ms)
     if isinstance(pending, Rejection):
         return pending
+    most = min([limits.together(request.kind) for request in pending.requests], default=1)
+    if len(envelopes) > most:
+        return Rejection(
+            "too_many_together",
+            f"{len(envelopes)} are more than the {most} that open as one operation.",
+            "Plan fewer at a time.",
+        )
     plan = preflight(image, pending)
     found = PlanAnswer(
         epoch=image.epoch, state_id=image.state_id.hex(), plan=plan, verdict=Verdict.STARTS

@@ -165,7 +165,7 @@ def _can_be_planned(desk: Desk, request: Request) -> bool:
     """With all that may go together with it; or by itself, when nobody of these is down."""
     image = desk.seen.image
     company = [r for r in image.requests.pending() if r.kind is request.kind]
-    planned = desk.planned(company[: desk.limits.group])
+    planned = desk.planned(company[: desk.limits.together(request.kind)])
     others = [n for r in company if r is not request for n in r.dead_nodes]
     if planned.transition is None and not desk.down(others):
         planned = desk.planned([request])

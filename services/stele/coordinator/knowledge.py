@@ -1,5 +1,6 @@
 """What the coordinator knows, what it remembers, and what it says: the input and output of its steps."""
 
+import sys
 from collections.abc import Mapping
 
 import msgspec
@@ -9,7 +10,9 @@ from stele.domain.acks import AckTable, Blocker, StateIdOf, unknown
 from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
 from stele.domain.messages import Order, WorkKey
+from stele.domain.names import RequestKind
 from stele.domain.reports import ReportTable
+from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import WaitKind
 
 WaitingFor = tuple[tuple[str, ...], WaitKind, str]
@@ -34,9 +37,18 @@ class Limits(msgspec.Struct, frozen=True):
     attempts: int = 3
     """Work that failed is ordered again until it was tried so often."""
     group: int = 8
-    """So many requests open as one transition at most."""
+    """So many nodes join as one transition at most."""
     company_s: float = 1.0
     """They wait this long for a node that has just asked for the same and was not heard yet."""
+
+    def together(self, kind: RequestKind) -> int:
+        """So many requests of a kind open as one transition at most. Of dead nodes all go together, since none
+        can take over from another.
+        """
+        operation = OPERATIONS[kind]
+        if not operation.grouped:
+            return 1
+        return self.group if operation.subjects_work else sys.maxsize
 
 
 class Observed(msgspec.Struct, frozen=True):

@@ -59,7 +59,7 @@ def _groups(desk: Desk) -> list[list[Request]]:
             operation.grouped
             and bool(last)
             and last[0].kind is request.kind
-            and len(last) < desk.limits.group
+            and len(last) < desk.limits.together(request.kind)
             and all(
                 not operation.subjects_work or desk.is_up(r.node_id) for r in (request, last[0])
             )

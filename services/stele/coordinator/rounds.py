@@ -45,13 +45,14 @@ def settle(desk: Desk) -> Settled:
             return Settled.BY_ALL
         if _enough(desk, applied):
             _exclude(desk, applied)
-            desk.submit(AdvanceFence(desk.seen.term, topology.version))
+            desk.submit(AdvanceFence(desk.seen.term, topology.version, applied.level))
             return Settled.NO
         _wait(desk, WaitKind.APPLIED, f"version {topology.version} everywhere", applied)
         return Settled.NO
     known = _barrier(desk, topology.fence_epoch)
     if known.complete or _enough(desk, known):
         _exclude(desk, known)
+        desk.counted_at = "" if known.complete else known.level
         return Settled.FENCED
     _wait(desk, WaitKind.FENCED, f"the fence of version {topology.version} to be known", known)
     return Settled.NO

@@ -90,7 +90,9 @@ def _advance(desk: Desk, moves: tuple[Move, ...], settled: Settled) -> None:
     fence = settled is Settled.BY_ALL
     open_ = openings(desk)
     if moves or open_:
-        whole = Advance(term=term, version=version, moves=moves, open=open_, fence=fence)
+        whole = Advance(
+            term=term, version=version, moves=moves, open=open_, fence=fence, level=desk.counted_at
+        )
         command = _what_is_taken(desk, whole)
         left_out = tuple(i for group in open_ if group not in command.open for i in group)
         if left_out:

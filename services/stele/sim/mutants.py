@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
-from stele.sim.mutants_dead import DEAD_NODE_MUTANTS
+from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_generations import GENERATION_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
@@ -39,7 +39,10 @@ SIMULATED: Final[dict[str, Mutant]] = {
 """Those that runs or stories of the simulator may find."""
 MUTANTS: Final[dict[str, Mutant]] = {
     **SIMULATED,
-    **{mutant.__name__: mutant for mutant in (*SHELL_MUTANTS, *JOINING_MUTANTS, *BARRIER_MUTANTS)},
+    **{
+        mutant.__name__: mutant
+        for mutant in (*SHELL_MUTANTS, *JOINING_MUTANTS, *BARRIER_MUTANTS, *DEAD_RACK_MUTANTS)
+    },
 }
 """All; the others are found by tests alone."""
 MOST_SEEDS: Final = 200

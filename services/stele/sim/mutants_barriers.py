@@ -13,6 +13,7 @@ from stele.domain.image import Image
 from stele.domain.names import BarrierLevel
 from stele.domain.registry import FACTS
 from stele.domain.ring.barrier_levels import LEVELS, Where, lacking, rank
+from stele.domain.topology import decide
 from stele.domain.topology.barriers import level_in_force, next_lower
 from stele.domain.topology.domain import DOMAIN
 from stele.domain.topology.facts import VersionsChanged
@@ -64,7 +65,13 @@ def unsafe_level_needs_no_force(patch: Patch) -> None:
     patch.attribute(Choice, "is_unsafe", lambda self, text: False)
 
 
+def counted_level_is_believed(patch: Patch) -> None:
+    """A barrier that was counted at a lower level counts although a higher one is in force by now."""
+    patch.attribute(decide, "check_counted_at", lambda image, level: None)
+
+
 BARRIER_MUTANTS: Final = (
+    counted_level_is_believed,
     barrier_is_relaxed_though_that_is_off,
     quorums_of_dcs_are_counted_over_all,
     barrier_stays_relaxed,

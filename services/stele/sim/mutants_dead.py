@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from stele.coordinator import exclusions, rounds
+from stele.coordinator.knowledge import Limits
 from stele.domain.fencing import takes_part
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node, NodeChanged
@@ -126,6 +127,13 @@ def requests_together_declare_everybody_dead(patch: Patch) -> None:
         patch.attribute(module, "check_exclusion", lambda image, request, dead: None)
 
 
+def of_the_dead_only_some_go_together(patch: Patch) -> None:
+    """As many dead nodes are removed as one operation as may join as one, and each takes over from the rest."""
+    patch.attribute(Limits, "together", lambda self, kind: self.group)
+
+
+DEAD_RACK_MUTANTS: Final = (of_the_dead_only_some_go_together,)
+"""More nodes than the simulator has."""
 DEAD_NODE_MUTANTS: Final = (
     requests_together_declare_everybody_dead,
     excluded_without_listening,

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import UsageError
-from stele.cli.options import Change, Read, Where
+from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json, table
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
 from stele.domain.schema.facts import Keyspace, placement_name
@@ -43,6 +43,7 @@ def alter(
     name: str,
     *,
     replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
+    force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
@@ -54,8 +55,9 @@ def alter(
     Args:
         name: The keyspace's name.
         replication: DC=COPIES; may be repeated or separated by commas.
+        force: Give up what only nodes have that are declared dead.
     """
-    command = KeyspaceRfChange(name, parse_replication(replication))
+    command = KeyspaceRfChange(name, parse_replication(replication), force)
     with where.client() as client:
         return submit_and_follow(client, change, command)
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from stele.cli.client import Client
 from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.follow import follow
-from stele.cli.options import Change, Planning, Where
+from stele.cli.options import Change, Force, Planning, Where
 from stele.cli.output import console
 from stele.cli.planning import show_plan
 from stele.cli.reading import Reading
@@ -30,7 +30,6 @@ from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.position import Position
 
 Ignore = Annotated[tuple[str, ...], Parameter(name="--ignore", negative="")]
-Force = Annotated[bool, Parameter(name="--force", negative="")]
 
 
 def join(

@@ -6,10 +6,12 @@ fact. A setting that changes counts at once, in both directions.
 
 from collections.abc import Set
 
+from stele.domain.base import Rejection
 from stele.domain.image import Image
 from stele.domain.names import BarrierLevel
 from stele.domain.ring.barrier_levels import LEVELS, Where, lacking, rank
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.guards import overtaken
 from stele.domain.topology.limits import BARRIER_LEVEL, LOWEST_BARRIER_LEVEL
 from stele.domain.topology.operations.table import OPERATIONS
 
@@ -43,6 +45,19 @@ def next_lower(image: Image) -> BarrierLevel | None:
     """The level that the present version's barrier may be relaxed to now; None when there is none."""
     level = rank(level_in_force(image))
     return LEVELS[level + 1] if level < rank(lowest_level(image)) else None
+
+
+def check_counted_at(image: Image, level: str) -> Rejection | None:
+    """A barrier that was counted at a level counts no more once a higher one is in force."""
+    asked = level_in_force(image)
+    if not level or (level in LEVELS and rank(BarrierLevel(level)) <= rank(asked)):
+        return None
+    return overtaken(image, f"The barrier was counted at {level}, and {asked} is in force now.")
+
+
+def let_through(image: Image, level: str) -> str:
+    """The level at which a barrier was counted, where the settings ask for a higher one; else empty."""
+    return level if level and rank(BarrierLevel(level)) > rank(configured_level(image)) else ""
 
 
 def missing_replicas(

@@ -26,7 +26,7 @@ class Advance(Command, frozen=True, tag="advance", kw_only=True):
 
     ``open`` are groups of pending requests; a group becomes one transition. With ``fence`` the present
     version is fenced by the same epoch: only for a coordinator to whom every participant has acknowledged
-    it.
+    it. ``level`` is the one at which the present version's barrier was counted; empty when everybody answered.
     """
 
     term: int
@@ -34,13 +34,18 @@ class Advance(Command, frozen=True, tag="advance", kw_only=True):
     moves: tuple[Move, ...] = ()
     open: tuple[tuple[str, ...], ...] = ()
     fence: bool = False
+    level: str = ""
 
 
 class AdvanceFence(Command, frozen=True, tag="advance_fence"):
-    """Fence out every version below ``version``, which must be the current one."""
+    """Fence out every version below ``version``, which must be the current one.
+
+    ``level`` is the one at which its barrier was counted; empty when everybody answered.
+    """
 
     term: int
     version: int
+    level: str = ""
 
 
 class RelaxBarrier(Command, frozen=True, tag="relax_barrier"):

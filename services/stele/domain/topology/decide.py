@@ -9,7 +9,7 @@ from stele.domain.names import UNFINISHED, NodeState, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import ended
 from stele.domain.ring.barrier_levels import is_unsafe
-from stele.domain.topology.barriers import level_in_force, lowered_level, next_lower
+from stele.domain.topology.barriers import check_counted_at, let_through, level_in_force, next_lower
 from stele.domain.topology.commands import (
     Advance,
     AdvanceFence,
@@ -58,7 +58,7 @@ def advance(context: Context, command: Advance) -> Decision:
     The version before must be fenced, or is by this epoch, so of each range at most two rows are in use (I3).
     """
     image, topology = context.image, context.image.topology
-    refused = check_term(image, command.term)
+    refused = check_term(image, command.term) or check_counted_at(image, command.level)
     if refused is not None:
         return refused
     if topology.version != command.version:
@@ -68,7 +68,7 @@ def advance(context: Context, command: Advance) -> Decision:
         if refused is not None:
             return refused
     draft = Draft(context)
-    draft.add(VersionsChanged(_next_version(context, everybody=command.fence)))
+    draft.add(VersionsChanged(_next_version(context, command.level)))
     moved = [_move(draft, each) for each in command.moves]
     refusals = [_open(draft, group) for group in command.open]
     if any(moved) or None in refusals:
@@ -78,7 +78,7 @@ def advance(context: Context, command: Advance) -> Decision:
 
 def advance_fence(context: Context, command: AdvanceFence) -> Decision:
     image, topology = context.image, context.image.topology
-    refused = check_term(image, command.term)
+    refused = check_term(image, command.term) or check_counted_at(image, command.level)
     if refused is not None:
         return refused
     if command.version != topology.version or topology.settled():
@@ -89,7 +89,7 @@ def advance_fence(context: Context, command: AdvanceFence) -> Decision:
         since_epoch=topology.since_epoch,
         fence_epoch=context.epoch,
         relaxed_to=topology.relaxed_to,
-        let_through=lowered_level(image),
+        let_through=let_through(image, command.level),
     )
     return (VersionsChanged(fenced),)
 
@@ -206,14 +206,14 @@ def finish_enabling(context: Context, command: FinishEnabling) -> Decision:
     return enabled, *ended(context, image, request, RequestStatus.DONE, "")
 
 
-def _next_version(context: Context, *, everybody: bool) -> Versions:
+def _next_version(context: Context, level: str) -> Versions:
     topology = context.image.topology
     return Versions(
         version=topology.version + 1,
         fence_version=topology.version,
         since_epoch=context.epoch,
         fence_epoch=topology.fence_epoch if topology.settled() else context.epoch,
-        let_through="" if everybody else lowered_level(context.image),
+        let_through=let_through(context.image, level),
     )
 
 

@@ -119,11 +119,12 @@ class Truncate(Command, frozen=True, tag="truncate"):
 
 class KeyspaceRfChange(Command, frozen=True, tag="keyspace_rf_change"):
     """Give a keyspace another replication: for each dc a replication factor; a dc that is not named loses its
-    replicas.
+    replicas. With ``force`` what only excluded nodes have is given up.
     """
 
     name: str
     replication: dict[str, int]
+    force: bool = False
 
 
 class NewCdcGeneration(Command, frozen=True, tag="new_cdc_generation", kw_only=True):

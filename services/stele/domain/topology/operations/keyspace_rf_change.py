@@ -60,6 +60,7 @@ def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
         RequestKind.KEYSPACE_RF_CHANGE,
         keyspace_id=keyspace.keyspace_id,
         replication=replication,
+        force=command.force,
     )
     return (request,)
 
