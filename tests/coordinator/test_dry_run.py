@@ -115,7 +115,7 @@ def test_what_does_not_go_together_is_not_planned_so() -> None:
     assert isinstance(mixed, Rejection) and mixed.code == "not_together"
     alike = asked(world, NoopRequest(), NoopRequest())
     assert isinstance(alike, Rejection) and alike.code == "not_together"
-    nine = asked(world, *[Remove(node_id=f"n{n}") for n in range(9)])
+    nine = asked(world, *[join_of(f"n{n}", "a") for n in range(9)])
     assert isinstance(nine, Rejection) and nine.code == "too_many_together"
     second = asked(world, Remove(node_id="b1"), Remove(node_id="b1"))
     assert isinstance(second, Rejection) and second.code == "request_in_progress"

@@ -5,16 +5,18 @@ import pytest
 from stele.coordinator.steps import Limits
 from stele.domain.commands import (
     Advance,
+    AnyCommand,
     Cancel,
     Join,
     Leave,
     Move,
+    MoveNode,
     NewCdcGeneration,
     Rejection,
 )
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.topology.planning import plan_group
-from tests.coordinator.stories import joining, reach, spread, status_of
+from tests.coordinator.stories import error_of, joining, reach, spread, status_of
 from tests.coordinator.world import SimNode, World, empty_cluster, three_nodes
 
 STATE = TransitionState
@@ -238,3 +240,44 @@ def test_it_opens_beside_anything_since_it_locks_nothing() -> None:
     assert plan_group(world.image, [request]).refusal is None
     world.until(lambda: status_of(world, "repair") is RequestStatus.DONE, "it is done")
     assert world.transition("join-a2").state is STATE.WRITE_BOTH_READ_OLD
+
+
+def test_a_generation_that_a_member_does_not_know_is_neither_committed_nor_published() -> None:
+    """Nobody's ranges change, so no quorum is asked; but who takes writes must know which streams they get."""
+    world = three_nodes()
+    present = world.image.cdc.newest()
+    world.nodes["b1"].applies = False
+    assert world.apply(NewCdcGeneration(force=True), "again") is None
+    world.pass_s(25)
+    assert world.image.cdc.newest() == present
+    world.nodes["b1"].applies = True
+    world.run()
+    newest = world.image.cdc.newest()
+    assert newest != present and newest is not None and newest.published
+
+
+def test_it_is_undone_when_a_member_is_dead() -> None:
+    world = three_nodes()
+    present = world.image.cdc.newest()
+    assert world.apply(NewCdcGeneration(force=True), "again") is None
+    world.nodes["b1"].alive = False
+    world.run(400)
+    assert status_of(world, "again") is RequestStatus.FAILED
+    assert "b1" in error_of(world, "again")
+    assert world.image.cdc.newest() == present
+
+
+@pytest.mark.parametrize("beside", [Leave("c1"), MoveNode(node_id="c1", tokens=(5, 6))])
+def test_it_has_the_tokens_that_may_come_back(beside: AnyCommand) -> None:
+    world = three_nodes(rf=2)
+    world.nodes["a1"].mute = world.nodes["b1"].mute = world.nodes["c1"].mute = True
+    assert world.apply(beside, "beside") is None
+    reach(world, "beside", STATE.WRITE_BOTH_READ_OLD)
+    assert world.apply(NewCdcGeneration(force=True), "again") is None
+    world.pass_s(20)
+    assert status_of(world, "again") is RequestStatus.DONE
+    assert world.apply(Cancel("beside")) is None
+    for name in ("a1", "b1", "c1"):
+        world.nodes[name].mute = False
+    world.run(400)
+    assert tokens(world) <= ends(world)

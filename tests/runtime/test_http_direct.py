@@ -24,6 +24,7 @@ from stele.runtime.http_direct import SHORT_BODY_BYTES
 from tests.services.world import until
 
 LIMIT_BYTES = 2 * SHORT_BODY_BYTES
+KEEP_ALIVE_S = 5.0  # uvicorn's
 
 
 class Echo:
@@ -247,3 +248,35 @@ async def test_metrics_count_direct_requests_by_handler_and_status() -> None:
             size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
             text = (await line._reader.readexactly(size)).decode()
     assert 'stele_http_request_seconds_count{handler="echo",method="POST",status="409"}' in text
+
+
+HANDSHAKE = (
+    b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: eA==\r\n\r\n"
+)
+
+
+async def test_a_handshake_behind_a_request_does_not_repeat_it() -> None:
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(post(b"abc"))
+        assert (await line.answer())[2] == {"size": 3}
+        line.send(HANDSHAKE)
+        await asyncio.sleep(0.2)
+        assert echo.asked == [b"abc"]
+    async with line_to(echo) as line:
+        line.send(post(b"wait"), HANDSHAKE)
+        await asyncio.sleep(0.2)
+        echo.go_on.set()
+    assert echo.asked == [b"abc", b"wait"]
+
+
+async def test_who_waits_behind_a_refused_request_is_not_hung_up_on() -> None:
+    """A connection that nobody uses is closed after a time that begins with each answer."""
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(post(b"refuse"), post(b"wait"))
+        assert (await line.answer())[0] == 409
+        await asyncio.sleep(KEEP_ALIVE_S + 0.5)
+        echo.go_on.set()
+        assert (await line.answer())[2] == {"size": 4}

@@ -65,7 +65,7 @@ async def test_a_barrier_is_complete_once_all_have_applied_and_drained(
         assert not draining["complete"]
         nodes["n1"].old_version = None
         done = await guard.until(path, lambda b: b["complete"], "the barrier")
-        assert done["quorum"] and done["blockers"] == []
+        assert done["satisfied"] and done["blockers"] == []
         assert (await guard.get("/v1/barrier?epoch=999999"))["complete"] is False
         assert (await guard.get("/v1/barrier?epoch=x"))["code"] == "invalid_request"
 

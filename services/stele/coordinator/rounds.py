@@ -8,6 +8,7 @@ barrier that waits for long is relaxed by one level, which is an epoch of its ow
 """
 
 from enum import Enum
+from typing import Final
 
 from stele.coordinator.desk import Desk
 from stele.coordinator.knowledge import Patience, sooner
@@ -25,6 +26,9 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import RELAX_AFTER_S
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import WaitKind
+
+_AT_LEVEL: Final = "barrier "
+"""Before a level: since when the present version's barrier has waited for it."""
 
 
 class Settled(Enum):
@@ -68,6 +72,8 @@ def _barrier(desk: Desk, epoch: int) -> Barrier:
         seen.now_s,
         seen.state_id_of,
     )
+    if found.satisfied:
+        desk.waits_no_more(f"{_AT_LEVEL}{found.level}")
     back = desk.memory.left_out - {blocker.node_id for blocker in found.blockers}
     if back:
         desk.remember(left_out=desk.memory.left_out - back)
@@ -138,7 +144,7 @@ def _patience_with_the_rest(desk: Desk, found: Barrier) -> Patience:
 
 def _patience_with_the_level(desk: Desk, found: Barrier) -> Patience | None:
     """How long the level in force is waited for; None where it may not be relaxed."""
-    since_s, lower = desk.waiting_since(f"barrier {found.level}"), next_lower(desk.seen.image)
+    since_s, lower = desk.waiting_since(f"{_AT_LEVEL}{found.level}"), next_lower(desk.seen.image)
     if lower is None:
         return None
     limit_s = RELAX_AFTER_S.of(desk.seen.image.features.settings)

@@ -29,7 +29,7 @@ def startable(desk: Desk, group: list[Request], given_up: frozenset[str] = froze
         names = " ".join(dead)
         why = (
             f"Canceled. Dead nodes: {', '.join(dead)}. Start them; or if they are dead for good,"
-            f" `stele exclude {names}`, `stele remove` them one by one, or replace them."
+            f" `stele exclude {names}`, `stele remove {names}`, or replace them."
         )
         for request_id in ids:
             desk.submit(RejectRequest(desk.seen.term, request_id, why), (request_id,))

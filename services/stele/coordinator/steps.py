@@ -125,23 +125,46 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
     entered_before = transition.entered_version < desk.seen.image.topology.version
     if settled is Settled.NO and not entered_before:
         return False
+    if not transition.mark and state.everybody_knows:
+        return _is_known_to_all(desk, transition)
     if transition.mark or not state.opens_session:
         return True
     if state.everybody_does is not None:
         return _have_all_done(desk, transition, state.everybody_does)
     if not _has_streamed(desk, transition):
         return False
-    if state.needs_subjects_up:
-        # Reads are about to move to them, after which there is no way back.
-        down = desk.down([*transition.nodes()])
-        if down:
-            names = ", ".join(b.node_id for b in down)
-            what = f"{names} to be up before reads move there"
-            ids = transition.request_ids()
-            desk.wait(WaitKind.RECEIVERS, what, down, ids, _patience_with_dead(desk, transition))
-            return _undo_if_dead(desk, transition)
-    desk.waits_no_more(transition.transition_id)
-    return True
+    return _are_subjects_up(desk, transition) if state.needs_subjects_up else True
+
+
+def _are_subjects_up(desk: Desk, transition: Transition) -> bool:
+    """Reads are about to move to them, after which there is no way back."""
+    down = desk.down([*transition.nodes()])
+    if not down:
+        desk.waits_no_more(transition.transition_id)
+        return True
+    names = ", ".join(b.node_id for b in down)
+    what, ids = f"{names} to be up before reads move there", transition.request_ids()
+    desk.wait(WaitKind.RECEIVERS, what, down, ids, _patience_with_dead(desk, transition))
+    return _undo_if_dead(desk, transition)
+
+
+def _is_known_to_all(desk: Desk, transition: Transition) -> bool:
+    """Every member that is not excluded has acknowledged it; it is undone when one of them does not in time."""
+    members = [*desk.seen.image.membership.taking_part()]
+    behind = desk.behind(members, transition.entered_version)
+    what = f"{transition.transition_id} known"
+    if not behind:
+        desk.waits_no_more(what)
+        return True
+    since_s = desk.waiting_since(what)
+    names, limit_s = ", ".join(blocker.node_id for blocker in behind), desk.limits.silence_s
+    patience = Patience(since_s, limit_s, "STELE_SILENCE_S", "it is undone")
+    text = f"{names} to acknowledge version {transition.entered_version}"
+    desk.wait(WaitKind.MEMBERS, text, behind, transition.request_ids(), patience)
+    if desk.seen.now_s > patience.until_s():
+        why = f"{names} did not acknowledge version {transition.entered_version} for {limit_s:g} s"
+        _undo(desk, transition, why, ())
+    return False
 
 
 def _has_streamed(desk: Desk, transition: Transition) -> bool:

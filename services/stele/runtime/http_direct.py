@@ -80,6 +80,7 @@ class _Exchange:
     """A direct request, in the place of uvicorn's cycle, whose attributes it has."""
 
     __slots__ = (
+        "began",
         "began_s",
         "body",
         "disconnected",
@@ -94,6 +95,7 @@ class _Exchange:
         self.handler = handler
         self.keep_alive = keep_alive
         self.body = bytearray()
+        self.began = False
         self.more_body = True
         self.response_complete = False
         self.disconnected = False
@@ -110,13 +112,14 @@ class _Protocol(HttpToolsProtocol):
         if handler is None or not self._is_usual():
             super().on_headers_complete()
             return
+        self._unset_keepalive_if_required()  # a refused one before it in the same bytes has set it
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         self.cycle = _Exchange(handler, keep_alive)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
         exchange: object = self.cycle
-        if isinstance(exchange, _Exchange):
+        if isinstance(exchange, _Exchange) and not exchange.began:  # else it is of the one before
             self._begin(exchange)
 
     def _is_usual(self) -> bool:
@@ -135,6 +138,7 @@ class _Protocol(HttpToolsProtocol):
         return before is not None and not before.response_complete
 
     def _begin(self, exchange: _Exchange) -> None:
+        exchange.began = True
         try:
             done, answer = exchange.handler(bytes(exchange.body))
         except Exception as error:  # a bug of ours must not look like a request that is not HTTP

@@ -61,7 +61,9 @@ def _check_committed(generation: Generation, before: Image, after: Image) -> Non
         "a generation is committed once the version that wrote it is fenced",
         f"epoch {after.epoch} commits {generation.generation_id} earlier",
     )
-    others = [g.since_ms for g in before.cdc.generations.values() if g.committed_epoch]
+    kept = after.cdc.generations
+    old = (g for g in before.cdc.generations.values() if g.committed_epoch)
+    others = [g.since_ms for g in old if g.generation_id in kept]
     require(
         all(since_ms < generation.since_ms for since_ms in others),
         _RULE,
@@ -85,12 +87,13 @@ def _check_uncommitted(after: Image) -> None:
 
 
 def _check_newest(before: Image, after: Image) -> None:
-    was = _newest(before)
+    was, now = _newest(before), _newest(after)
     if was is not None:
+        committed = now is not None and now.committed_epoch == after.epoch
         require(
-            was.generation_id in after.cdc.generations,
+            was.generation_id in after.cdc.generations or committed,
             _RULE,
-            "the newest generation is kept",
+            "the newest generation is kept until another is committed",
             f"epoch {after.epoch} forgets {was.generation_id}",
         )
 

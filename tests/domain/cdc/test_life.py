@@ -8,7 +8,7 @@ from stele.domain.cdc.facts import CdcGenerationCommitted, CdcGenerationWritten
 from stele.domain.cdc.generations import STREAMS_PER_FACT, committed, written
 from stele.domain.cdc.image import CdcImage
 from stele.domain.cdc.limits import CDC_MARGIN_S, CDC_RETENTION_S
-from stele.domain.commands import Envelope, FoundCluster, SetSetting
+from stele.domain.commands import Envelope, FoundCluster, NewCdcGeneration, SetSetting
 from stele.domain.context import Context
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
@@ -80,11 +80,33 @@ def test_it_holds_a_margin_after_the_epochs_time_and_after_all_others() -> None:
     assert before[0].since_ms == AT_MS + MARGIN_MS
     times = [generation.since_ms for generation in before]
     assert times == sorted({*times})
-    world.history.at_ms -= RETENTION_MS  # the writer's clock goes back
+    world.history.at_ms -= 120_000  # the clock of the writer goes back: that of the log does not
     world.add("a2")
     world.run()
     newest = world.image.cdc.newest()
-    assert newest is not None and newest.since_ms == times[-1] + 1
+    assert newest is not None and newest.since_ms >= max(log_ms(world) + MARGIN_MS, times[-1] + 1)
+
+
+def log_ms(world: World) -> int:
+    """The time of the newest epoch but for the few after the commit."""
+    state_id = world.images[world.image.cdc.committed()[-1].committed_epoch - 2].state_id
+    return int.from_bytes(state_id[:6], "big")
+
+
+def test_one_of_a_clock_that_was_far_ahead_goes_with_the_next() -> None:
+    world = three_nodes()
+    world.history.at_ms += 400 * 86_400_000
+    world.add("a2")
+    world.run()
+    ahead = world.image.cdc.newest()
+    assert ahead is not None and ahead.since_ms > AT_MS + 300 * 86_400_000
+    world.history.at_ms = AT_MS
+    assert world.apply(NewCdcGeneration(), "again") is None
+    world.run()
+    newest = world.image.cdc.newest()
+    assert newest is not None and newest.generation_id != ahead.generation_id
+    assert newest.since_ms <= AT_MS + 2 * MARGIN_MS
+    assert ahead.generation_id not in world.image.cdc.generations
 
 
 def test_the_margin_is_a_setting() -> None:

@@ -15,11 +15,14 @@ from stele.domain.cdc.facts import (
     CdcGenerationForgotten,
     CdcGenerationWritten,
 )
+from stele.domain.cdc.image import Generation
 from stele.domain.cdc.limits import CDC_MARGIN_S
 from stele.domain.cdc.streams import pieces_of, stream_ids
 from stele.domain.context import Context
 from stele.domain.image import Image
 
+_CLOCKS_MS: Final = 3_600_000
+"""Clocks of writers that differ by more are broken: requests of such times are refused, too."""
 STREAMS_PER_FACT: Final = 65_536
 """1 MiB, so that a large generation can go in parts."""
 
@@ -34,7 +37,10 @@ def written(
 
 
 def committed(context: Context, image: Image, transition_id: str) -> Iterator[CdcFact]:
-    """The transition's generation holds from a time on that is ahead of the epoch's, and behind all others."""
+    """The transition's generation holds from a time on that is ahead of the epoch's, and behind all others.
+
+    One that got its time from a clock that was ahead does not hold yet, and goes: this one counts its tokens.
+    """
     mine = image.cdc.of_transition(transition_id)
     if mine is None:
         return
@@ -42,9 +48,25 @@ def committed(context: Context, image: Image, transition_id: str) -> Iterator[Cd
     if any(other.epoch >= mine.epoch for other in others):
         yield CdcGenerationForgotten(mine.generation_id)
         return
-    since_ms = context.at_ms + 1000 * CDC_MARGIN_S.of(image.features.settings)
-    since_ms = max([since_ms, *(other.since_ms + 1 for other in others)])
-    yield CdcGenerationCommitted(mine.generation_id, since_ms, context.epoch)
+    latest_ms = _latest_ms(context, image)
+    ahead = [other for other in others if is_ahead(context, image, other)]
+    yield from (CdcGenerationForgotten(other.generation_id) for other in ahead)
+    before = (other.since_ms + 1 for other in others if other not in ahead)
+    yield CdcGenerationCommitted(mine.generation_id, max([latest_ms, *before]), context.epoch)
+
+
+def is_ahead(context: Context, image: Image, generation: Generation) -> bool:
+    """It got its time from a clock that was ahead by more than clocks may differ: it will not hold for long."""
+    return generation.since_ms > _latest_ms(context, image) + _CLOCKS_MS
+
+
+def _latest_ms(context: Context, image: Image) -> int:
+    """From when one would hold that is committed now: by the log's time, which never goes back; if a clock that
+    was far ahead has taken that along, by the writer's.
+    """
+    is_credible = context.log_ms - context.at_ms <= _CLOCKS_MS
+    now_ms = context.log_ms if is_credible else context.at_ms
+    return now_ms + 1000 * CDC_MARGIN_S.of(image.features.settings)
 
 
 def abandoned(image: Image, transition_id: str) -> Iterator[CdcGenerationForgotten]:

@@ -12,6 +12,7 @@ CDC_MARGIN_S: Final = Count(
     counts="seconds from a CDC generation's commit until it holds",
     default=65,
     most=31_536_000,
+    least=2 * GENERATION_LEEWAY_MS // 1000,
 )
 """Until then everybody must know it. Scylla's: twice its ring_delay of 30 s, and the leeway."""
 
@@ -20,5 +21,6 @@ CDC_RETENTION_S: Final = Count(
     counts="seconds that a CDC generation is kept after the next one has come to hold",
     default=86_400,
     most=31_536_000,
+    least=2 * GENERATION_LEEWAY_MS // 1000,
 )
 """Scylla's: the 24 hours that rows of a CDC log live by default."""

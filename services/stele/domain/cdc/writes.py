@@ -16,8 +16,8 @@ def stream_of(
     ``generations`` are the committed ones in the order of their times; ``write_ms`` is the write's own time
     and ``now_ms`` the clock of whoever takes it. A write goes to the generation that holds at its time. It is
     refused if its time is further ahead than the leeway, since a generation that nobody knows yet may hold
-    then; or if it belongs to a generation whose successor has held for longer than the leeway, since readers
-    may be past its end.
+    then; or if it is further behind than the leeway and of a generation that does not hold any more, since
+    readers may be past its end.
     """
     if write_ms > now_ms + GENERATION_LEEWAY_MS:
         return Rejection(
@@ -30,12 +30,13 @@ def stream_of(
     if not held:
         return Rejection(
             "cdc_no_generation",
-            "No CDC generation that is known holds at the write's time.",
-            "Wait until the first one holds: `stele cdc generations` shows from when.",
+            "No CDC generation that is kept holds at the write's time.",
+            "`stele cdc generations` shows from when the oldest holds: wait for that, or let the store give the"
+            " write its time.",
         )
     used = held[-1]
-    following = next((g for g in generations if g.since_ms > used.since_ms), None)
-    if following is not None and following.since_ms + GENERATION_LEEWAY_MS <= now_ms:
+    following = next((g for g in generations if used.since_ms < g.since_ms <= now_ms), None)
+    if following is not None and write_ms <= now_ms - GENERATION_LEEWAY_MS:
         return Rejection(
             "cdc_write_too_old",
             f"The write is of {write_ms}; since {following.since_ms} another CDC generation holds, and readers"

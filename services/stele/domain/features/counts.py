@@ -6,17 +6,18 @@ import msgspec
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting from 1 to ``most``; ``default`` while it is not set, or set to what is no such number."""
+    """A setting from ``least`` to ``most``; ``default`` while it is not set, or set to no such number."""
 
     name: str
     counts: str
     """What it counts, for people."""
     default: int
     most: int
+    least: int = 1
 
     def accepts(self, text: str) -> bool:
         plain = text.isascii() and text.isdigit() and len(text) <= len(str(self.most))
-        return plain and 1 <= int(text) <= self.most
+        return plain and self.least <= int(text) <= self.most
 
     def of(self, settings: Mapping[str, str]) -> int:
         text = settings.get(self.name)
@@ -24,7 +25,7 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
     def wanted(self) -> str:
         """What it accepts, for people."""
-        return f"a whole number from 1 to {self.most}"
+        return f"a whole number from {self.least} to {self.most}"
 
     def is_unsafe(self, text: str) -> bool:
         return False

@@ -35,3 +35,11 @@ class Ring(msgspec.Struct, frozen=True):
 def ring_now(image: Image) -> Ring:
     """The ring of the nodes that own tokens, as if nothing that is open were done."""
     return Ring(image.membership.ring_tokens(), image.membership.locations())
+
+
+def tokens_of_streams(image: Image) -> set[int]:
+    """The tokens that a CDC generation must have: of the ring as it is, to which what is undone goes back, and
+    those that come with what is open. Streams of smaller ranges than need be do no harm.
+    """
+    subjects = (subject for each in image.topology.open() for subject in each.subjects)
+    return {*ring_now(image).tokens, *(token for each in subjects for token in each.tokens)}

@@ -12,7 +12,7 @@ from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
 from stele.domain.topology.operations.base import gaining_nodes, losing_nodes
 from stele.domain.topology.operations.table import OPERATIONS, State
-from stele.domain.topology.planning import ring_with_open
+from stele.domain.topology.rings import tokens_of_streams
 
 replace = msgspec.structs.replace
 
@@ -51,7 +51,7 @@ def enter(draft: Draft, transition: Transition, to: TransitionState) -> None:
     _change_placements(draft, transition, state)
     draft.add(*_nodes(draft, transition, state))
     if state.makes_cdc_generation:
-        tokens = ring_with_open(draft.image).tokens
+        tokens = tokens_of_streams(draft.image)
         draft.add(*written(draft.context, transition.transition_id, tokens))
 
 

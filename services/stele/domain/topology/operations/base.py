@@ -77,6 +77,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Opens a session, and is left only when every member that is not excluded has done this under it."""
     makes_cdc_generation: bool = False
     """Entering it writes a CDC generation for the ring after all that is open; going on commits that."""
+    everybody_knows: bool = False
+    """Left only when every member that is not excluded has acknowledged it."""
     needs_new_tokens: bool = False
     """Passed over by an operation whose nodes have none."""
     needs_subjects_up: bool = False

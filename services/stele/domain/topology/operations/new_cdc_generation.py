@@ -9,9 +9,10 @@ After nodes have left or moved it does not; joins make their own.
 from typing import Final
 
 from stele.domain.base import Rejection
+from stele.domain.cdc.generations import is_ahead
 from stele.domain.context import Context, Decision
 from stele.domain.image import Image
-from stele.domain.names import STAYS, NodeState, RequestKind, RequestStatus, TransitionState
+from stele.domain.names import RequestKind, RequestStatus, TransitionState
 from stele.domain.requests.rows import ended, new_request
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
@@ -21,27 +22,23 @@ from stele.domain.topology.operations.base import (
     nobody,
 )
 from stele.domain.topology.operations.commands import NewCdcGeneration
-
-_STAY_OR_COME: Final = STAYS | {NodeState.BOOTSTRAPPING}
+from stele.domain.topology.rings import tokens_of_streams
 
 
 def new_cdc_generation(context: Context, command: NewCdcGeneration) -> Decision:
     """Queue it, or end it at once when there is nothing to repair."""
     image = context.image
-    tokens = _tokens(image)
+    tokens = tokens_of_streams(image)
     refused = _check_tokens(tokens) or _check_alone(image)
     if refused is not None:
         return refused
     asked = new_request(context, RequestKind.NEW_CDC_GENERATION, force=command.force)
     present = image.cdc.newest()
-    if command.force or present is None or not present.fits(tokens):
+    if present is None or is_ahead(context, image, present) or not present.fits(tokens):
+        return (asked,)
+    if command.force:
         return (asked,)
     return ended(context, image, asked.request, RequestStatus.DONE, "")
-
-
-def _tokens(image: Image) -> set[int]:
-    nodes = image.membership.nodes.values()
-    return {token for node in nodes if node.state in _STAY_OR_COME for token in node.tokens}
 
 
 def _check_tokens(tokens: set[int]) -> Rejection | None:
@@ -75,7 +72,9 @@ NEW_CDC_GENERATION: Final = Operation(
     first=_STATE.COMMIT_CDC_GENERATION,
     states={
         _STATE.COMMIT_CDC_GENERATION: State(
-            makes_cdc_generation=True, on_failure=_STATE.ROLLBACK_TO_NORMAL
+            makes_cdc_generation=True,
+            everybody_knows=True,
+            on_failure=_STATE.ROLLBACK_TO_NORMAL,
         ),
         _STATE.ROLLBACK_TO_NORMAL: State(undoing=True),
     },
