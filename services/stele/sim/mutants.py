@@ -8,7 +8,7 @@ import msgspec
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
-from stele.sim.mutants_generations import GENERATION_MUTANTS
+from stele.sim.mutants_generations import GENERATION_MUTANTS, GENERATION_TEST_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
@@ -41,7 +41,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
     **SIMULATED,
     **{
         mutant.__name__: mutant
-        for mutant in (*SHELL_MUTANTS, *JOINING_MUTANTS, *BARRIER_MUTANTS, *DEAD_RACK_MUTANTS)
+        for mutant in (
+            *SHELL_MUTANTS,
+            *JOINING_MUTANTS,
+            *BARRIER_MUTANTS,
+            *DEAD_RACK_MUTANTS,
+            *GENERATION_TEST_MUTANTS,
+        )
     },
 }
 """All; the others are found by tests alone."""
