@@ -232,7 +232,12 @@ def test_altering_a_keyspace_follows_the_request(server: Server, stele: Stele) -
     given = ("--replication", "dc1=3,dc2=2", "--request-id", "mine")
     ran = stele("keyspace", "alter", "library", *given)
     assert ran.exit_code == 0, ran.err
-    command = {"type": "keyspace_rf_change", "name": "library", "replication": {"dc1": 3, "dc2": 2}}
+    command = {
+        "type": "keyspace_rf_change",
+        "name": "library",
+        "replication": {"dc1": 3, "dc2": 2},
+        "force": False,
+    }
     assert sent(server)["command"] == command
     assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
 
