@@ -71,6 +71,8 @@ def replayed(before: Cluster, plan: OfflinePlan) -> Cluster:
         assert move.reason
         assert target.dc == source.dc, f"{move} leaves its dc"
         assert target.state not in (NodeState.DRAINING, NodeState.EXCLUDED), f"{move}: no target"
+        if source.state not in (NodeState.DRAINING, NodeState.EXCLUDED):
+            assert NodeState.DOWN not in (source.state, target.state), f"{move} waits for a node"
         assert move.target[1] < target.shards
         fullest = _fullest_rack(row, nodes, source.dc)
         row[row.index(move.source)] = move.target

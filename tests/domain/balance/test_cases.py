@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from stele.domain.balance.cluster import NodeState, Options
+from stele.domain.balance.described import described
+from stele.domain.balance.plan import plan_round
 from tests.domain.balance.clusters import (
     COUNT,
     GIB,
@@ -341,3 +343,23 @@ def test_a_full_rack_takes_what_it_can_and_the_others_the_rest() -> None:
     counts = replicas_of(after)
     assert sum(counts[f"a{n}"] for n in range(4)) == 12
     assert counts["b"] == counts["c"] == 6
+
+
+def test_a_replica_that_can_stay_is_not_handed_on_to_a_node_that_is_down() -> None:
+    """Where a drain makes room by handing on: only those that must go may wait for a dead node."""
+    nodes = [
+        node("n0"),
+        node("n1", state=NodeState.DRAINING),
+        node("n2", capacity_bytes=50 * GIB),
+        node("n3", state=NodeState.DOWN, capacity_bytes=50 * GIB),
+        node("n4"),
+        node("n5"),
+    ]
+    sizes = Options(size_threshold=0.01)
+    tables = [
+        table([["n0", "n1"]], name="t0", size_bytes=5 * GIB),
+        table([["n2"], ["n0", "n3", "n1"]], name="t1", size_bytes=5 * GIB),
+    ]
+    what = described(cluster(nodes, *tables, options=sizes))
+    moves = plan_round(what.state, what.names, None)
+    assert {(move.source[0], move.target[0]) for move in moves} == {(1, 2)}

@@ -9,7 +9,7 @@ import numpy as np
 from stele.domain.balance.board import Board, Pile
 from stele.domain.balance.cluster import BalanceBy, NodeState
 from stele.domain.balance.moves import Round
-from stele.domain.balance.scopes import Scope
+from stele.domain.balance.scopes import LEAVING, Scope
 from stele.domain.balance.shares import Ints
 from stele.domain.balance.state import State
 
@@ -35,7 +35,14 @@ class NodePlaces:
         return _pile(state, replicas)
 
     def fits(self, replica: int, column: int) -> bool:
-        return not self.waits(replica) and self._plan.state.fits(replica, self._columns[column])
+        """A node that is down gives nothing, and gets only what a node that leaves has to give."""
+        if self.waits(replica):
+            return False
+        state, target = self._plan.state, self._columns[column]
+        source = state.state[state.node.ravel()[replica]]
+        if source not in LEAVING and NodeState.DOWN in (source, state.state[target]):
+            return False
+        return state.fits(replica, target)
 
     def waits(self, replica: int) -> bool:
         return self._plan.waits(replica)
