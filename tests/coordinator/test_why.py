@@ -12,7 +12,7 @@ from stele.domain.commands import Cancel, DropKeyspace, Exclude, Leave, Rebuild,
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.reports import ReportTable
 from stele.runtime.answers.coordinator import Progress, WaitKind
-from tests.coordinator.stories import joining, reach, spread, status_of
+from tests.coordinator.stories import joining, reach, spread, status_of, wide
 from tests.coordinator.world import World, empty_cluster, report_of, three_nodes
 
 STATE = TransitionState
@@ -358,3 +358,33 @@ def test_a_wait_goes_on_being_the_same_over_rounds_of_others() -> None:
         world.pass_s(1)
     (wait,) = [w for w in shown(world).waits if w.kind is WaitKind.STREAM]
     assert wait.waited_s is not None and wait.waited_s >= 7
+
+
+def test_a_source_that_hangs_is_named_only_for_those_whom_it_serves() -> None:
+    """Two nodes join as one operation, with replication 1: each source gives its ranges to one of them."""
+    world = wide()
+    world.add("b1 b2")
+    for name in ("b1", "b2"):
+        world.nodes[name].mute = True
+    reach(world, "join-b1", STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("b1") and world.orders("b2"), "the orders")
+    rows = [row for plan in world.transition("join-b1").plans.values() for row in plan.rows]
+    served = {
+        source: {row.coming()[0] for row in rows if source in row.old}
+        for row in rows
+        for source in row.old
+    }
+    assert {"b1"} in served.values()
+    assert {"b2"} in served.values()
+    world.pass_s(2)
+    for name in ("b1", "b2"):
+        running(world, name, 40)
+    for source, receivers in served.items():
+        if len(receivers) == 1:
+            world.nodes[source].alive = False
+    world.pass_s(8)
+    line, *rest = told(world, "join-b1")
+    told_of = " ".join([line, *rest])
+    for source, receivers in served.items():
+        if len(receivers) == 1:
+            assert f"{source}: is down, and gives {min(receivers)} no data" in told_of

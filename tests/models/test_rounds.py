@@ -1,7 +1,7 @@
 """Why rounds have two barriers, why sources know the fence, and why a row keeps two versions.
 
 Searches of all interleavings. The model moves processes and messages; every rule that it asks is the
-production one: ``decide`` and ``evolve`` made the log, ``check_token`` refuses, ``is_satisfied`` counts a
+production one: ``decide`` and ``evolve`` made the log, ``check_token`` refuses, ``missing_of`` counts a
 barrier, ``write_satisfied`` and ``read_satisfied`` acknowledge. Leaving a rule out must lose a write, or the
 search proves nothing.
 
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from stele.domain.acks import AckTable, barrier, is_satisfied
+from stele.domain.acks import AckTable, barrier, missing_of
 from stele.domain.commands import CreateKeyspace, Leave
 from stele.domain.fencing import check_token, newest_fenced
 from stele.domain.image import Image
@@ -128,7 +128,7 @@ def version_at(index: int) -> int:
 def covered(image_index: int, nodes: frozenset[str]) -> bool:
     """The production rule of quorums, over the transition as it was then."""
     image = scene().images[image_index]
-    return is_satisfied(image, nodes, image.topology.version)
+    return not missing_of(image, nodes, image.topology.version)
 
 
 def may_write(state: State, rules: Rules) -> bool:

@@ -9,6 +9,7 @@ from stele.domain.acks import Blocker
 from stele.domain.image import Image
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.reports import ReceivedReport
+from stele.domain.ring.transition import TransitionRow
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
@@ -89,12 +90,9 @@ def _served_by(
     """Who of those that wait must get ranges from this source, or may."""
     sources = OPERATIONS[transition.kind].sources
     rows = [row for plan in transition.plans.values() for row in plan.rows if source in row.old]
-    asked = {
-        node_id: (sources(image, transition, row, node_id, excluded) for row in rows)
-        for node_id in waiting
-    }
-    return {
-        node_id
-        for node_id, found in asked.items()
-        if any(each is not None and source in each[0] for each in found)
-    }
+
+    def gives(row: TransitionRow, node_id: str) -> bool:
+        found = sources(image, transition, row, node_id, excluded)
+        return found is not None and source in found[0]
+
+    return {node_id for node_id in waiting if any(gives(row, node_id) for row in rows)}

@@ -6,7 +6,7 @@ import msgspec
 from immutables import Map
 
 from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, SentCommand, Steps, Wait
-from stele.domain.acks import Blocker
+from stele.domain.acks import Barrier, Blocker, barrier
 from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
 from stele.domain.image import Image
 from stele.domain.messages import Order
@@ -126,12 +126,10 @@ class Desk:
             Blocker(n, "is down", self.silent_for_s(n)) for n in nodes if not self.is_up(n)
         )
 
-    def behind(self, nodes: list[str], version: int) -> tuple[Blocker, ...]:
-        """Those of the nodes that have not acknowledged a version."""
-        known = {n: seen.ack.version for n, seen in self.seen.acks.by_node.items()}
-        late = (n for n in nodes if known.get(n, 0) < version)
-        why = f"has not acknowledged version {version}"
-        return tuple(Blocker(n, why, self.silent_for_s(n)) for n in late)
+    def answered(self, epoch: int) -> Barrier:
+        """Has everybody who takes part applied an epoch? Nothing is asked of the requests that they hold."""
+        seen = self.seen
+        return barrier(seen.image, seen.acks, epoch, 0, seen.now_s, seen.state_id_of)
 
     def dead(self, nodes: list[str], since_s: float) -> list[str]:
         """Nodes that were silent for so long, all of it within a wait that began then, that nobody waits on."""

@@ -2,7 +2,7 @@
 
 from stele.coordinator.desk import Desk
 from stele.coordinator.exclusions import reject
-from stele.domain.acks import Barrier, barrier
+from stele.domain.acks import Barrier
 from stele.domain.commands import Rejection
 from stele.domain.requests.facts import Request
 from stele.domain.topology.commands import FinishEnabling
@@ -14,17 +14,11 @@ def enable(desk: Desk) -> None:
     """Requests that ask all members are done once these have answered. It needs no round."""
     for request in desk.seen.image.requests.pending():
         if OPERATIONS[request.kind].asks_all:
-            answered = _barrier(desk, request)
+            answered = desk.answered(request.submitted_epoch)
             if answered.complete:
                 _finish(desk, request)
             else:
                 _wait(desk, request, answered)
-
-
-def _barrier(desk: Desk, request: Request) -> Barrier:
-    """No version is waited for: what a build supports has nothing to do with what its requests hold."""
-    seen, epoch = desk.seen, request.submitted_epoch
-    return barrier(seen.image, seen.acks, epoch, 0, seen.now_s, seen.state_id_of)
 
 
 def _finish(desk: Desk, request: Request) -> None:

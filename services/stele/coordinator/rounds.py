@@ -127,9 +127,9 @@ def _level_text(desk: Desk, found: Barrier) -> str:
 
 def _relax(desk: Desk, found: Barrier) -> None:
     """One level down after each time limit, where the settings permit it."""
-    topology, patience = desk.seen.image.topology, _patience_with_the_level(desk, found)
-    lower = next_lower(desk.seen.image)
-    if lower is None or patience is None or desk.seen.now_s - patience.since_s < patience.limit_s:
+    topology, lower = desk.seen.image.topology, next_lower(desk.seen.image)
+    patience = _patience_with_the_level(desk, found)
+    if lower is None or patience is None or desk.seen.now_s < patience.until_s():
         return
     without = tuple(sorted(found.missing))
     desk.submit(RelaxBarrier(desk.seen.term, topology.version, lower, without))

@@ -131,16 +131,18 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
         return True
     if state.everybody_does is not None:
         return _have_all_done(desk, transition, state.everybody_does)
-    if not _has_streamed(desk, transition):
-        return False
-    return _are_subjects_up(desk, transition) if state.needs_subjects_up else True
+    ready = _has_streamed(desk, transition) and (
+        not state.needs_subjects_up or _are_subjects_up(desk, transition)
+    )
+    if ready:
+        desk.waits_no_more(transition.transition_id)
+    return ready
 
 
 def _are_subjects_up(desk: Desk, transition: Transition) -> bool:
     """Reads are about to move to them, after which there is no way back."""
     down = desk.down([*transition.nodes()])
     if not down:
-        desk.waits_no_more(transition.transition_id)
         return True
     names = ", ".join(b.node_id for b in down)
     what, ids = f"{names} to be up before reads move there", transition.request_ids()
@@ -150,8 +152,7 @@ def _are_subjects_up(desk: Desk, transition: Transition) -> bool:
 
 def _is_known_to_all(desk: Desk, transition: Transition) -> bool:
     """Every member that is not excluded has acknowledged it; it is undone when one of them does not in time."""
-    members = [*desk.seen.image.membership.taking_part()]
-    behind = desk.behind(members, transition.entered_version)
+    behind = desk.answered(transition.entered_epoch).blockers
     what = f"{transition.transition_id} known"
     if not behind:
         desk.waits_no_more(what)
@@ -202,7 +203,7 @@ def _have_all_done(desk: Desk, transition: Transition, kind: OrderKind) -> bool:
     """
     requests, members = transition.request_ids(), [*desk.seen.image.membership.taking_part()]
     work = order_work(desk, kind, transition.session, requests[0], members, "it is ordered again")
-    unfinished = work.unfinished or desk.behind(members, transition.entered_version)
+    unfinished = work.unfinished or desk.answered(transition.entered_epoch).blockers
     if not unfinished:
         return True
     down = {blocker.node_id: blocker for blocker in desk.down(members)}

@@ -107,14 +107,8 @@ def barrier(
             blockers.append(Blocker(node_id, why, acks.silent_for_s(node_id, now_s)))
         else:
             passed.add(node_id)
-    level, satisfied = level_in_force(image), is_satisfied(image, passed, version)
-    missing = frozenset[str]() if satisfied else missing_of(image, passed, version)
-    return Barrier(not blockers, satisfied, tuple(blockers), level, missing)
-
-
-def is_satisfied(image: Image, nodes: Set[str], version: int) -> bool:
-    """True when ``nodes`` are enough, at the level in force, for every range that changed by ``version``."""
-    return not missing_of(image, nodes, version)
+    missing = missing_of(image, passed, version)
+    return Barrier(not blockers, not missing, tuple(blockers), level_in_force(image), missing)
 
 
 def missing_of(image: Image, nodes: Set[str], version: int) -> frozenset[str]:

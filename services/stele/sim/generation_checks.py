@@ -6,7 +6,14 @@ from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.sim.violation import require
 
 _RULE = "CDC generations"
-_STAYS = (NodeState.NORMAL, NodeState.REBUILDING)
+_IN_THE_RING = (
+    NodeState.NORMAL,
+    NodeState.REBUILDING,
+    NodeState.DECOMMISSIONING,
+    NodeState.REMOVING,
+    NodeState.MOVING,
+)
+"""What an operation of theirs takes out of the ring comes back when it is undone."""
 _COMMITTED = (
     TransitionState.WRITE_BOTH_READ_OLD,
     TransitionState.WRITE_BOTH_READ_NEW,
@@ -33,7 +40,7 @@ def _check_written(generation: Generation, after: Image) -> None:
     wanted = {
         token
         for node in after.membership.nodes.values()
-        if node.state in _STAYS
+        if node.state in _IN_THE_RING
         for token in node.tokens
     }
     transition = after.topology.transitions.get(generation.transition_id)

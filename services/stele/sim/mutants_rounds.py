@@ -45,17 +45,22 @@ def skip_the_gate(patch: Patch) -> None:
 def gate_counts_the_old_replicas_only(patch: Patch) -> None:
     """It is enough that the replicas before are held back, those after are not asked."""
 
-    def old_only(image: Image, nodes: Set[str], version: int) -> bool:
+    def old_only(image: Image, nodes: Set[str], version: int) -> frozenset[str]:
         open_ = image.topology.open()
         rows = [r for t in open_ for plan in t.plans.values() for r in plan.rows]
-        return all(blocks(nodes, {*r.old}) for r in rows if r.old)
+        lacking = (r.old for r in rows if r.old and not blocks(nodes, {*r.old}))
+        return frozenset[str]().union(*lacking) - nodes
 
-    patch.function(acks.is_satisfied, old_only)
+    patch.function(acks.missing_of, old_only)
 
 
 def gate_needs_one_answer(patch: Patch) -> None:
     """One node that answered stands for all."""
-    patch.function(acks.is_satisfied, lambda image, nodes, version: bool(nodes))
+
+    def one(image: Image, nodes: Set[str], version: int) -> frozenset[str]:
+        return frozenset() if nodes else frozenset(image.membership.nodes)
+
+    patch.function(acks.missing_of, one)
 
 
 def fence_need_not_be_known(patch: Patch) -> None:
@@ -148,13 +153,13 @@ def fence_is_carried_although_some_were_excluded(patch: Patch) -> None:
 
 def barrier_counts_all_but_the_new_transitions(patch: Patch) -> None:
     """The quorums of those that have just moved are left out."""
-    plain = acks.is_satisfied
+    plain = acks.missing_of
 
-    def others(image: Image, nodes: Set[str], version: int) -> bool:
+    def others(image: Image, nodes: Set[str], version: int) -> frozenset[str]:
         versions = {t.entered_version for t in image.topology.open()} - {version}
-        return all(plain(image, nodes, older) for older in versions)
+        return frozenset[str]().union(*(plain(image, nodes, older) for older in versions))
 
-    patch.function(acks.is_satisfied, others)
+    patch.function(acks.missing_of, others)
 
 
 def work_is_ordered_before_the_fence(patch: Patch) -> None:

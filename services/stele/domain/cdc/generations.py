@@ -1,9 +1,9 @@
 """The life of a CDC generation as facts: what a topology operation writes on its way (seed 000).
 
-A generation is written with the tokens of the ring after all that is open, and committed when everybody can see
-it. One that was written before another that is committed already is forgotten instead: the other counts its
-tokens too, and must stay the last. One that is committed stays, even if the nodes that it was made for do not
-join after all: it then has streams of smaller ranges than need be.
+A generation is written with the tokens of the ring as it is and those that come with what is open, and
+committed when everybody can see it. One that was written before another that is committed already is forgotten
+instead: the other counts its tokens too, and must stay the last. One that is committed stays, even if the nodes
+that it was made for do not join after all: it then has streams of smaller ranges than need be.
 """
 
 from collections.abc import Iterable, Iterator

@@ -42,4 +42,4 @@ def tokens_of_streams(image: Image) -> set[int]:
     those that come with what is open. Streams of smaller ranges than need be do no harm.
     """
     subjects = (subject for each in image.topology.open() for subject in each.subjects)
-    return {*ring_now(image).tokens, *(token for each in subjects for token in each.tokens)}
+    return {*image.membership.ring_tokens(), *(token for each in subjects for token in each.tokens)}

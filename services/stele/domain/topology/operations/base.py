@@ -76,7 +76,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     everybody_does: OrderKind | None = None
     """Opens a session, and is left only when every member that is not excluded has done this under it."""
     makes_cdc_generation: bool = False
-    """Entering it writes a CDC generation for the ring after all that is open; going on commits that."""
+    """Entering it writes a CDC generation with all tokens that may come back or come; going on commits it."""
     everybody_knows: bool = False
     """Left only when every member that is not excluded has acknowledged it."""
     needs_new_tokens: bool = False

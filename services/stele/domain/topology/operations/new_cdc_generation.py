@@ -2,7 +2,7 @@
 
 commit_cdc_generation -> (done)
 failure or cancel: rollback_to_normal -> (what was written is forgotten).
-It is done at once when the present generation fits the ring of the nodes that stay or come, unless forced.
+It is done at once when the present generation fits the ring as it is with all that comes, unless forced.
 After nodes have left or moved it does not; joins make their own.
 """
 
@@ -34,11 +34,10 @@ def new_cdc_generation(context: Context, command: NewCdcGeneration) -> Decision:
         return refused
     asked = new_request(context, RequestKind.NEW_CDC_GENERATION, force=command.force)
     present = image.cdc.newest()
-    if present is None or is_ahead(context, image, present) or not present.fits(tokens):
-        return (asked,)
-    if command.force:
-        return (asked,)
-    return ended(context, image, asked.request, RequestStatus.DONE, "")
+    is_good = present and not is_ahead(context, image, present) and present.fits(tokens)
+    if is_good and not command.force:
+        return ended(context, image, asked.request, RequestStatus.DONE, "")
+    return (asked,)
 
 
 def _check_tokens(tokens: set[int]) -> Rejection | None:
