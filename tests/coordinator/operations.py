@@ -15,12 +15,16 @@ from stele.domain.commands import (
     AnyCommand,
     Cancel,
     Cleanup,
+    CreateKeyspace,
+    CreateTable,
     DropKeyspace,
+    DropTable,
     EnableFeatures,
     Exclude,
     KeyspaceRfChange,
     Leave,
     MoveNode,
+    MoveTablets,
     NewCdcGeneration,
     NoopRequest,
     Quiesce,
@@ -30,6 +34,7 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
+from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.stories import reach, status_of
@@ -38,6 +43,7 @@ from tests.coordinator.world import World, three_nodes
 DOWN_S: Final = Limits().down_after_s + 1
 REQUEST: Final = "the-request"
 FEATURE: Final = "tablets"
+TABLE: Final = "music.songs"
 
 
 def with_dead(rf: int, *dead: str, nodes: str = "b2 c2") -> World:
@@ -62,6 +68,26 @@ def _replace() -> tuple[World, str]:
     world = with_dead(3, "b1")
     assert world.replace("b9", "b1") is None
     return world, "replace-b9"
+
+
+def _with_table() -> World:
+    """Three nodes, and a table of four tablets with two replicas each."""
+    world = three_nodes()
+    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    return world
+
+
+def _tablet_migration() -> tuple[World, str]:
+    """The first tablet goes from its first replica to the node that has none of it."""
+    world = _with_table()
+    serving = world.image.schema.serving(TABLE)
+    assert serving is not None
+    row = world.image.ring.placements[serving.placement].rows[0]
+    (free,) = {"a1", "b1", "c1"} - {*row.reads}
+    move = TabletMove(table=TABLE, tablet=0, from_node=row.reads[0], to_node=free)
+    return _asks(world, MoveTablets((move,)))
 
 
 def _enable_features() -> tuple[World, str]:
@@ -95,6 +121,8 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
     RequestKind.REMOVE: lambda: _asks(with_dead(3, "b1"), Remove(node_id="b1")),
     RequestKind.EXCLUDE: lambda: _asks(with_dead(2, "b1"), Exclude(("b1",))),
     RequestKind.DROP_KEYSPACE: lambda: _asks(three_nodes(), DropKeyspace("library")),
+    RequestKind.DROP_TABLE: lambda: _asks(_with_table(), DropTable(TABLE)),
+    RequestKind.TABLET_MIGRATION: _tablet_migration,
     RequestKind.MOVE: lambda: _asks(three_nodes(), MoveNode(node_id="c1", tokens=(1, 2**60))),
     RequestKind.REBUILD: lambda: _asks(three_nodes(), Rebuild(node_id="c1")),
     RequestKind.KEYSPACE_RF_CHANGE: lambda: _asks(
@@ -145,7 +173,7 @@ def what_serves(image: Image) -> dict[str, object]:
     """Ranges with their readers and writers, by placement; and the tokens of the ring."""
     found: dict[str, object] = {
         name: [(row.start, row.end, sides(row)) for row in image.ring.placements[name].rows]
-        for name in image.schema.replications()
+        for name in image.ring.placements
     }
     return {**found, "tokens": image.membership.ring_tokens()}
 

@@ -6,11 +6,14 @@ from stele.domain.commands import (
     Cancel,
     Cleanup,
     CreateKeyspace,
+    CreateTable,
     DropKeyspace,
+    DropTable,
     Exclude,
     KeyspaceRfChange,
     Leave,
     MoveNode,
+    MoveTablets,
     NewCdcGeneration,
     NoopRequest,
     Quiesce,
@@ -19,6 +22,7 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.names import RequestStatus
+from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.world import Crash, empty_cluster
 
 DCS = ("dc1", "dc2")
@@ -45,6 +49,7 @@ class RandomRun:
         self._names = iter(range(1000))
         self._keyspaces = iter(range(1000))
         self.world.history.on_image = self._count
+        self.world.balances = self.chance.random() < 0.7
         self._racks = self.chance.sample(RACKS, self.chance.randint(1, 3))
         self._dcs = DCS[: self.chance.randint(1, 2)]
         for _ in range(self.chance.randint(2, nodes)):
@@ -63,7 +68,14 @@ class RandomRun:
         plain = [self.join, self.join, self.leave, self.leave, self.cancel, self.create, self.drop]
         plain += [self.remove, self.remove, self.replace, self.replace, self.exclude]
         plain += [self.move, self.move, self.rebuild, self.truncate, *[self.ask_of_all] * 2]
-        plain += [self.alter, self.alter]
+        plain += [
+            self.alter,
+            self.alter,
+            *[self.create_table] * 2,
+            self.drop_table,
+            self.drop_table,
+        ]
+        plain += [self.alter, self.alter, *[self.migrate] * 4]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         self.chance.choice(plain + (faults if self._faults else []))()
 
@@ -133,8 +145,35 @@ class RandomRun:
         name = f"k{next(self._keyspaces) % 4}"
         self.world.apply(CreateKeyspace(name, self.chance.choice(REPLICATIONS)))
 
+    def create_table(self) -> None:
+        """Its keyspace too, when that is not there."""
+        replication = self.chance.choice(REPLICATIONS)
+        self.world.apply(CreateKeyspace("music", replication, tablets=True, initial_tablets=4))
+        self.world.apply(CreateTable(f"music.t{next(self._keyspaces) % 3}"))
+
+    def drop_table(self) -> None:
+        names = sorted(self.world.image.schema.table_ids)
+        if names:
+            self.world.apply(DropTable(self.chance.choice(names)))
+
+    def migrate(self) -> None:
+        """What the balancer never would: it moves things back."""
+        image = self.world.image
+        members, tables = sorted(image.membership.normal()), image.schema.with_tablets()
+        for _ in range(self.chance.randint(1, 4) if tables and members else 0):
+            table, tablet = self.chance.choice(tables), self.chance.randint(0, 3)
+            row = image.ring.placements[table.placement].rows[tablet]
+            asked = TabletMove(
+                table=image.schema.full_name(table),
+                tablet=tablet,
+                from_node=self.chance.choice(row.reads),
+                to_node=self.chance.choice(members),
+            )
+            self.world.apply(MoveTablets((asked,)))
+
     def alter(self) -> None:
-        names = [*self.world.image.schema.ids]
+        keyspaces = self.world.image.schema.by_id.values()
+        names = [k.name for k in keyspaces if not k.tablets or self.chance.random() < 0.1]
         if names:
             replication = self.chance.choice(REPLICATIONS)
             self.world.apply(KeyspaceRfChange(self.chance.choice(sorted(names)), replication))
@@ -150,7 +189,7 @@ class RandomRun:
         self.world.apply(self.chance.choice(asked))
 
     def truncate(self) -> None:
-        names = sorted(self.world.image.schema.ids)
+        names = sorted([*self.world.image.schema.ids, *self.world.image.schema.table_ids])
         if names:
             self.world.apply(Truncate(self.chance.choice(names)))
 
@@ -193,6 +232,7 @@ class RandomRun:
         for dead in sorted({*self.world.image.membership.taking_part()} & self.dead):
             self.world.apply(Exclude((dead,)))
         self.world.on_event = lambda _what, _when: None
+        self.world.balances = True
         for node in self.world.nodes.values():
             node.fails = 0
         self.world.run(CALM_S)

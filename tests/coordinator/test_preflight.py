@@ -166,6 +166,7 @@ def test_what_a_plan_says_is_what_happens(seed: int, choice: int) -> None:
     assert plan.alone
     assert world.image is before
     assert world.submit(envelope(command)) is None
+    world.balances = plan.refusal is not None
     world.run()
     request = world.image.requests.requests[ASK]
     states, receivers = what_happened(world, began)
@@ -174,6 +175,10 @@ def test_what_a_plan_says_is_what_happens(seed: int, choice: int) -> None:
         assert plan.refusal is not None and plan.refusal.message in request.error
         assert states == []
         return
+    if plan.refusal is not None and plan.refusal.code == "has_tablets":
+        drained = request.status is RequestStatus.DONE
+        assert drained or request.error.startswith("cancelled by tablet-balancer: ")
+        return  # what it comes to once these have migrated is another plan
     assert request.status is RequestStatus.DONE, request.error
     assert plan.refusal is None
     assert [step.state for step in plan.steps] == states

@@ -13,11 +13,13 @@ from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
 from stele.domain.commands import (
     AnyCommand,
+    Cancel,
     ClaimCoordinator,
     CreateKeyspace,
     Envelope,
     FoundCluster,
     Join,
+    MoveTablets,
     Rejection,
     Replace,
     command_name,
@@ -27,12 +29,15 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import NodeState, OrderKind, ReportStatus
 from stele.domain.reports import ReportTable
+from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.tablet_migration import BALANCER
 from tests.coordinator.invariants import Applied, Invariants
 from tests.domain.epochs import LOG_ID, History
 
 TICK_S = 0.25
 HEARTBEAT_S = 0.5
+BALANCE_S = 1.0
 RESTART_S = 3.0
 RF = 2
 
@@ -137,6 +142,8 @@ class World:
         self.refuse: Callable[[Envelope], Rejection | None] = lambda _envelope: None
         self.on_event: Callable[[str, str], None] = lambda _what, _when: None
         self.events: list[str] = []
+        self.balances = False
+        """Whether a balancer asks for moves of tablets."""
         self._waiting_reports: list[Report] = []
         self._ids = count(1)
 
@@ -246,6 +253,8 @@ class World:
         """A quarter of a second: heartbeats, reports, one look of each coordinator."""
         self.now_s += TICK_S
         self._start_nodes()
+        if self.balances and self.now_s % BALANCE_S == 0:
+            self._balance()
         for node in self.nodes.values():
             if node.alive and self.now_s >= node.beat_at_s:
                 node.beat_at_s = self.now_s + HEARTBEAT_S
@@ -261,6 +270,19 @@ class World:
             return self.brain.look()
         except Crash:
             return Steps(self.brain.memory)
+
+    def _balance(self) -> None:
+        """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
+        members = self.image.membership.taking_part()
+        down = {name for name in members if name in self.nodes and not self.nodes[name].alive}
+        found = proposal(self.image, down)
+        asked: list[tuple[AnyCommand, str]] = [(Cancel(s.request_id), s.why) for s in found.stuck]
+        if found.moves:
+            asked.append((MoveTablets(tuple(each.move for each in found.moves)), ""))
+        for command, why in asked:
+            name = f"{command_name(command)}-{next(self._ids)}"
+            envelope = Envelope(request_id=name, command=command, actor=BALANCER, reason=why)
+            self.submit(envelope)
 
     def _start_nodes(self) -> None:
         """Nodes that asked to join without ``add``."""

@@ -16,7 +16,7 @@ STATE = TransitionState
 def library(image: Image) -> str:
     known = image.schema.serving("library")
     assert known is not None
-    return known.keyspace_id
+    return known.data_id
 
 
 def row_of(image: Image, token: int) -> RangeReplicas:

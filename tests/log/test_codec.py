@@ -12,11 +12,13 @@ from stele.domain.base import Fact
 from stele.domain.cdc.facts import CdcGenerationForgotten
 from stele.domain.commands import (
     Advance,
+    AlterTable,
     AnnounceNode,
     AnnounceService,
     ClaimCoordinator,
     Command,
     CreateKeyspace,
+    CreateTable,
     EnableFeatures,
     Envelope,
     Exclude,
@@ -24,6 +26,7 @@ from stele.domain.commands import (
     KeyspaceRfChange,
     Leave,
     Move,
+    MoveTablets,
     Outcome,
     Rejection,
     Remove,
@@ -40,7 +43,13 @@ from stele.domain.requests.facts import DecidedGeneration, DecidedRequests, Requ
 from stele.domain.ring.facts import PlacementDropped
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
-from stele.domain.schema.facts import KeyspaceDropped
+from stele.domain.schema.facts import (
+    KeyspaceDropped,
+    Table,
+    TableChanged,
+    TableDropped,
+    TableOptions,
+)
 from stele.domain.services.facts import Service, ServiceChanged, ServiceForgotten
 from stele.domain.snapshot import image_to_facts
 from stele.domain.staging.facts import Part, PartsCommitted
@@ -52,11 +61,19 @@ from stele.domain.topology.facts import (
     Versions,
     VersionsChanged,
 )
+from stele.domain.topology.operations.commands import TabletMove
 from stele.log import codec
 from stele.log.chain import MAGIC
 from stele.log.codec import DecodeError
 from stele.log.schemas import HEADER_BYTES, header_of, load_schemas, schema_folder
 from tests.domain.history import join, three_nodes
+
+_OPTIONS = TableOptions(
+    min_tablet_count=1,
+    max_tablet_count=8,
+    min_per_shard_tablet_count=2,
+    expected_data_size_in_gb=3,
+)
 
 
 def epoch_of(*found: facts.AnyFact) -> Epoch:
@@ -94,6 +111,8 @@ def test_every_kind_of_fact_comes_back() -> None:
         *(fact for epoch in history.epochs for fact in epoch.facts),
         *(fact for image in history.images for fact in image_to_facts(image)),
         KeyspaceDropped("library"),
+        TableChanged(Table(table_id="t", keyspace_id="k", name="n", options=_OPTIONS)),
+        TableDropped("t"),
         PlacementDropped("dc1:3"),
         FeaturesEnabled(("a", "b")),
         ServiceChanged(Service(service_id="c/1", supported_features=("x",), release_version="1")),
@@ -162,7 +181,10 @@ def samples() -> list[commands.AnyCommand]:
         ),
         Remove: Remove(node_id="n", ignore_nodes=("o",), force=True),
         Exclude: Exclude(("n", "m")),
-        CreateKeyspace: CreateKeyspace("k", {"dc1": 3, "dc2": 1}),
+        CreateKeyspace: CreateKeyspace("k", {"dc1": 3, "dc2": 1}, tablets=True, initial_tablets=8),
+        CreateTable: CreateTable("k.t", _OPTIONS),
+        AlterTable: AlterTable("k.t", _OPTIONS),
+        MoveTablets: MoveTablets((TabletMove(table="k.t", tablet=3, from_node="a", to_node="b"),)),
         KeyspaceRfChange: KeyspaceRfChange("k", {"dc1": 1}),
         EnableFeatures: EnableFeatures(("a", "b")),
         ClaimCoordinator: ClaimCoordinator("me", 2**40),

@@ -64,7 +64,7 @@ def scene() -> Scene:
     (source,) = {*row.old} - {*row.new}
     nodes = tuple(sorted({*row.old, *row.new}))
     first = world.images[began]
-    return Scene((first, *images), row.end, keyspace.keyspace_id, nodes, joiner, source)
+    return Scene((first, *images), row.end, keyspace.data_id, nodes, joiner, source)
 
 
 def _cluster() -> World:

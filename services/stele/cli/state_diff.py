@@ -12,6 +12,7 @@ _ENTITIES = (
     ("nodes", "node", "node_id"),
     ("requests", "request", "request_id"),
     ("keyspaces", "keyspace", "keyspace_id"),
+    ("tables", "table", "table_id"),
     ("transitions", "transition", "transition_id"),
     ("services", "service", "service_id"),
     ("cdc_generations", "CDC generation", "generation_id"),

@@ -95,7 +95,9 @@ def _with_room(desk: Desk, group: list[Request], earlier: list[_Queued]) -> list
     """
     planned = desk.planned(group)
     ids = tuple(request.request_id for request in group)
-    if planned.transition is not None:
+    if planned.drains:
+        _say_why(desk, ids, planned.refusal, "")
+    elif planned.transition is not None:
         mine = locks(planned.transition)
         want = needs(desk.seen.image, planned.transition)
         meets = next((other.request_id for other in earlier if other.meets(mine, want)), "")

@@ -27,7 +27,7 @@ from stele.domain.topology.commands import (
 )
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import STEP_TIME_LIMIT_S
-from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers
+from stele.domain.topology.operations.table import OPERATIONS, State, excluded_receivers
 from stele.runtime.answers.coordinator import WaitKind
 
 __all__ = ["Limits", "Memory", "Observed", "Steps", "next_steps"]
@@ -47,7 +47,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     enable(desk)
     settled = settle(desk)
     moves = [
-        Move(t.transition_id, t.state, t.session)
+        Move(t.transition_id, t.state, t.session, _uncleaned(desk, t))
         for t in seen.image.topology.open()
         if _is_ready(desk, t, settled)
     ]
@@ -127,10 +127,10 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
         return False
     if not transition.mark and state.everybody_knows:
         return _is_known_to_all(desk, transition)
-    if transition.mark or not state.opens_session:
+    if (transition.mark and state.on_failure) or not state.opens_session:
         return True
-    if state.everybody_does is not None:
-        return _have_all_done(desk, transition, state.everybody_does)
+    if state.everybody_does is not None or state.cleaned_by is not None:
+        return _have_all_done(desk, transition, state)
     ready = _has_streamed(desk, transition) and (
         not state.needs_subjects_up or _are_subjects_up(desk, transition)
     )
@@ -196,14 +196,24 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
     return True
 
 
-def _have_all_done(desk: Desk, transition: Transition, kind: OrderKind) -> bool:
+def _have_all_done(desk: Desk, transition: Transition, state: State) -> bool:
     """Every member that is not excluded has reported. Who failed is ordered again, as often as it takes.
+
+    Those who are to clean up are not waited for when they are down or have failed for good: they are marked,
+    and will be ordered to clean up without a transition.
 
     Who reports may not have the version on its disk yet; who has acknowledged it serves nothing older, ever.
     """
     requests, members = transition.request_ids(), [*desk.seen.image.membership.taking_part()]
+    kind = state.everybody_does or OrderKind.CLEANUP
+    if state.cleaned_by is not None:
+        members = [n for n in state.cleaned_by(transition) if n in members and desk.is_up(n)]
     work = order_work(desk, kind, transition.session, requests[0], members, "it is ordered again")
-    unfinished = work.unfinished or desk.answered(transition.entered_epoch).blockers
+    unfinished = work.unfinished
+    if state.cleaned_by is not None:
+        unfinished = tuple(b for b in unfinished if b.node_id not in work.failed_nodes)
+    elif not unfinished:
+        unfinished = desk.answered(transition.entered_epoch).blockers
     if not unfinished:
         return True
     down = {blocker.node_id: blocker for blocker in desk.down(members)}
@@ -211,6 +221,18 @@ def _have_all_done(desk: Desk, transition: Transition, kind: OrderKind) -> bool:
     what = f"{kind} by {', '.join(b.node_id for b in blockers)}"
     desk.wait(WaitKind.WORK, what, blockers, requests)
     return False
+
+
+def _uncleaned(desk: Desk, transition: Transition) -> tuple[str, ...]:
+    """Who is to clean up in this state and has not reported."""
+    cleaned_by = OPERATIONS[transition.kind].states[transition.state].cleaned_by
+    taking_part = desk.seen.image.membership.taking_part()
+    return tuple(
+        node_id
+        for node_id in (() if cleaned_by is None else cleaned_by(transition))
+        if node_id in taking_part
+        and not is_done(desk, (node_id, OrderKind.CLEANUP, transition.session))
+    )
 
 
 def _who_is_down(desk: Desk) -> str:

@@ -15,7 +15,7 @@ from stele.domain.cluster.facts import FoundCluster, Noop
 from stele.domain.features.facts import FeaturesCommand, SetSetting
 from stele.domain.membership.commands import AnnounceNode, MembershipCommand
 from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
-from stele.domain.schema.facts import CreateKeyspace
+from stele.domain.schema.facts import AlterTable, CreateKeyspace, CreateTable, SchemaCommand
 from stele.domain.services.facts import AnnounceService, ForgetService, ServicesCommand
 from stele.domain.topology.commands import (
     Advance,
@@ -32,12 +32,14 @@ from stele.domain.topology.commands import (
 from stele.domain.topology.operations.commands import (
     Cleanup,
     DropKeyspace,
+    DropTable,
     EnableFeatures,
     Exclude,
     Join,
     KeyspaceRfChange,
     Leave,
     MoveNode,
+    MoveTablets,
     NewCdcGeneration,
     NoopRequest,
     OperationCommand,
@@ -51,6 +53,7 @@ from stele.domain.topology.operations.commands import (
 __all__ = [
     "Advance",
     "AdvanceFence",
+    "AlterTable",
     "AnnounceNode",
     "AnnounceService",
     "AnyCommand",
@@ -59,7 +62,9 @@ __all__ = [
     "Cleanup",
     "Command",
     "CreateKeyspace",
+    "CreateTable",
     "DropKeyspace",
+    "DropTable",
     "EnableFeatures",
     "Envelope",
     "Exclude",
@@ -74,6 +79,7 @@ __all__ = [
     "Leave",
     "Move",
     "MoveNode",
+    "MoveTablets",
     "NewCdcGeneration",
     "Noop",
     "NoopRequest",
@@ -99,7 +105,7 @@ AnyCommand = (
     | MembershipCommand
     | OperationCommand
     | RequestsCommand
-    | CreateKeyspace
+    | SchemaCommand
     | TopologyCommand
     | FeaturesCommand
     | ServicesCommand

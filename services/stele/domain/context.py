@@ -42,8 +42,19 @@ class Context(NamedTuple):
         return str(uuid.uuid5(_NAMES, f"{self.image.cluster_id}/{self.epoch}/{what}"))
 
 
+def bad_schema_name(what: str, name: str) -> Rejection | None:
+    """None when ``name`` may name a keyspace or table: a dot stands between the two."""
+    if NAME.fullmatch(name) and "." not in name:
+        return None
+    return Rejection(
+        "bad_name",
+        f"'{name[:80]}' is no name for a {what}.",
+        "Use 1 to 64 letters, digits, '_' or '-', the first a letter or digit.",
+    )
+
+
 def bad_name(what: str, name: str) -> Rejection | None:
-    """None when ``name`` may name a node, dc, rack, keyspace, feature or setting."""
+    """None when ``name`` may name a node, dc, rack, feature or setting."""
     if NAME.fullmatch(name):
         return None
     return Rejection(
@@ -72,6 +83,12 @@ def unknown_keyspace(name: str) -> Rejection:
         "unknown_keyspace",
         f"There is no keyspace '{name[:80]}'.",
         "`stele keyspace list` shows them.",
+    )
+
+
+def unknown_table(name: str) -> Rejection:
+    return Rejection(
+        "unknown_table", f"There is no table '{name[:130]}'.", "`stele table list` shows them."
     )
 
 

@@ -34,7 +34,19 @@ class TransitionState(StrEnum):
     REBUILDING = "rebuilding"
     """A node streams again what it has; nobody's routing changes."""
     DROP_KEYSPACE = "drop_keyspace"
+    DROP_TABLE = "drop_table"
     TRUNCATE = "truncate"
+    ALLOW_WRITE_BOTH_READ_OLD = "allow_write_both_read_old"
+    """First stage of a tablet's migration: replicas learn that it comes."""
+    STREAMING = "streaming"
+    USE_NEW = "use_new"
+    CLEANUP = "cleanup"
+    """The replica that was left deletes its data."""
+    END_MIGRATION = "end_migration"
+    """Late orders to clean up are cut off before the tablet can move again."""
+    CLEANUP_TARGET = "cleanup_target"
+    """On the way back: the replica that was to come deletes what it has got."""
+    REVERT_MIGRATION = "revert_migration"
 
 
 class RequestKind(StrEnum):
@@ -48,6 +60,8 @@ class RequestKind(StrEnum):
     REBUILD = "rebuild"
     EXCLUDE = "exclude"
     DROP_KEYSPACE = "drop_keyspace"
+    DROP_TABLE = "drop_table"
+    TABLET_MIGRATION = "tablet_migration"
     NOOP_REQUEST = "noop_request"
     QUIESCE = "quiesce"
     CLEANUP = "cleanup"

@@ -65,11 +65,16 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
         (_path("request_id"), *_AT),
     ),
     "/v1/keyspaces": ("Keyspaces in pages", answers.KeyspacesPage, _PAGED),
+    "/v1/tables": ("Tables in pages", answers.TablesPage, _PAGED),
     "/v1/placements": (
         "Rows of a placement in pages",
         answers.PlacementsPage,
         (
-            _parameter("keyspace", "string", "The placement of this keyspace."),
+            _parameter(
+                "keyspace",
+                "string",
+                "The placement of this keyspace, or of a table, as keyspace.table.",
+            ),
             _parameter("placement", "string", "A placement by its own name."),
             _parameter("range", "string", "start:end, only rows that share a token with it."),
             _parameter("token", "integer", "Only the row that holds this token."),

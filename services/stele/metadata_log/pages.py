@@ -16,7 +16,6 @@ from stele.domain.cdc.image import summary_of as generation_summary
 from stele.domain.cdc.streams import count_of, end_at, place_of, stream_at
 from stele.domain.image import Image
 from stele.domain.ring.ranges import Placement, Range, RangeReplicas
-from stele.domain.schema.facts import Keyspace
 from stele.domain.topology.domain import summary_of, versions_of
 from stele.domain.topology.facts import Transition
 from stele.domain.view import filters, section
@@ -41,7 +40,7 @@ from stele.runtime.http_encoding import etag_of, not_modified, respond
 
 PAGE_BYTES: Final = 512 * 1024
 """A page ends after so much: 3 ms to encode."""
-SECTIONS: Final = ("nodes", "services", "requests", "keyspaces")
+SECTIONS: Final = ("nodes", "services", "requests", "keyspaces", "tables")
 
 _JSON: Final = msgspec.json.Encoder(order="deterministic")
 
@@ -257,16 +256,25 @@ def _placement(image: Image, asked: dict[str, str]) -> tuple[str, Placement]:
     """The placement that is asked for, by its own name or by a keyspace's."""
     name = asked.get("placement", "")
     if "keyspace" in asked:
-        keyspace: Keyspace | None = image.schema.named(asked["keyspace"])
-        if keyspace is None:
-            raise _nothing("keyspace", asked["keyspace"], image)
-        name = keyspace.placement
+        name = _placement_name(image, asked["keyspace"])
     if not name:
         raise invalid("which placement", "Send keyspace=<name> or placement=<name>.")
     placement = image.ring.placements.get(name)
     if placement is None:
         raise _nothing("placement", name, image)
     return name, placement
+
+
+def _placement_name(image: Image, name: str) -> str:
+    """Of a keyspace without tablets or of a table, also while it is being dropped."""
+    table, keyspace = image.schema.table_named(name), image.schema.named(name)
+    if table is not None:
+        return image.schema.data_of(table).placement
+    if keyspace is None:
+        raise _nothing("table" if "." in name else "keyspace", name, image)
+    if keyspace.tablets:
+        raise invalid(f"keyspace={name}", f"It has tablets: send keyspace={name}.<table>.")
+    return keyspace.placement
 
 
 def _rows(placement: Placement, asked: dict[str, str]) -> Sequence[RangeReplicas]:

@@ -1,6 +1,7 @@
 """CLEANUP orders: delete the data of ranges that are not this node's any more.
 
-Nothing is deleted of a range that the node reads, writes, or is about to gain. Rounds of other transitions
+Of a transition they are for the ranges of its plans alone: of tablets that this node has no more, or not after
+all. Nothing is deleted of a range that the node reads, writes, or is about to gain. Rounds of other transitions
 go on meanwhile, so that is looked at anew for each batch, in the very turn in which the batch takes its
 place in the store's order: a write or a streamed row that comes with a later epoch is behind it.
 """
@@ -13,7 +14,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.topology.wanted import is_foreign, is_wanted
+from stele.domain.topology.wanted import is_foreign, is_wanted, left_behind
 from stele.log.follower import LogFollower
 from stele.node.orders import OrderProgress
 from stele.node.store import Size, Span, Store
@@ -58,20 +59,32 @@ class Cleaner:
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises CleanupStopped; what was deleted until then stays deleted."""
+        stored = await self._store.keyspaces()
         image = self._follower.image
-        spans = [
-            Span(data_id, range_.start, range_.end)
-            for data_id in await self._store.keyspaces()
-            for range_ in foreign_ranges(image, self._node_id, data_id)
-        ]
+        transition = image.topology.of_session(order.session)
+        if transition is None:
+            spans = [
+                Span(data_id, range_.start, range_.end)
+                for data_id in stored
+                for range_ in foreign_ranges(image, self._node_id, data_id)
+            ]
+        else:
+            spans = [
+                Span(data.data_id, row.start, row.end)
+                for name, plan in transition.plans.items()
+                for data in image.schema.using(name)
+                for row in plan.rows
+            ]
         await delete_all(self._store, spans, partial(self._may_delete, order), progress)
         self._check(order)
 
     def _may_delete(self, order: Order, span: Span) -> bool:
         """False when the range has become the node's, or is about to."""
         self._check(order)
-        range_ = Range(span.start, span.end)
-        return is_foreign(self._follower.image, self._node_id, span.keyspace, range_)
+        image, range_ = self._follower.image, Range(span.start, span.end)
+        if image.topology.of_session(order.session) is not None:
+            return left_behind(image, order, span.keyspace, range_)
+        return is_foreign(image, self._node_id, span.keyspace, range_)
 
     def _check(self, order: Order) -> None:
         if not is_wanted(self._follower.image, order):

@@ -7,7 +7,7 @@ order. So what is deleted after that is all that there ever will be.
 
 from stele.domain.messages import Order
 from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.schema.facts import keyspace_of
+from stele.domain.schema.facts import owner_of
 from stele.log.follower import LogFollower
 from stele.node.cleanup import delete_all
 from stele.node.orders import OrderProgress
@@ -25,10 +25,11 @@ class Truncator:
         """Raises StoreError; a second run goes on where it stopped."""
         transition = self._follower.image.topology.of_session(order.session)
         assert transition is not None  # the session is open
+        truncated = transition.table_id or transition.keyspace_id
         spans = [
             Span(data_id, MIN_TOKEN, MIN_TOKEN)
             for data_id in await self._store.keyspaces()
-            if self._is_gone(data_id) and keyspace_of(data_id) == transition.keyspace_id
+            if self._is_gone(data_id) and owner_of(data_id) == truncated
         ]
         await delete_all(self._store, spans, lambda span: self._is_gone(span.keyspace), progress)
 

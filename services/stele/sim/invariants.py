@@ -3,6 +3,7 @@ called where the rule itself is what is being checked: replicas, locks and winne
 naively. What the nodes did is judged by ``node_witness``.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import combinations
 
@@ -10,6 +11,7 @@ from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.ring.ranges import Placement
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.schema.facts import owner_of
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import unchanged
 from stele.domain.topology.operations.table import OPERATIONS
@@ -221,13 +223,16 @@ def check_at_rest(image: Image) -> None:
     """
     if image.topology.transitions:
         return
+    on_the_ring = [k for k in image.schema.by_id.values() if not k.tablets]
     names = {
         k.keyspace_id: ",".join(f"{dc}:{rf}" for dc, rf in sorted(k.replication.items()))
-        for k in image.schema.by_id.values()
+        for k in on_the_ring
     }
+    _check_tablets_at_rest(image)
+    maps = {table.placement for table in image.schema.tables.values()} - {""}
     require(
-        {*image.ring.placements} == {*names.values()}
-        and all(k.placement == names[k.keyspace_id] for k in image.schema.by_id.values()),
+        {*image.ring.placements} == {*names.values()} | maps
+        and all(k.placement == names[k.keyspace_id] for k in on_the_ring),
         "I7",
         f"keyspaces have the placements of their replications: {sorted({*names.values()})}",
         f"epoch {image.epoch} has {sorted(image.ring.placements)}",
@@ -241,6 +246,21 @@ def check_at_rest(image: Image) -> None:
                 set(row.reads) == set(row.writes) == wanted,
                 "I7",
                 f"({row.start}, {row.end}] of {name} belongs to {sorted(wanted)}",
+                f"epoch {image.epoch} has reads {row.reads} and writes {row.writes}",
+            )
+
+
+def _check_tablets_at_rest(image: Image) -> None:
+    """Each tablet has its number of replicas in each dc, all of them members with tokens, read and written."""
+    members = {n: node for n, node in image.membership.nodes.items() if node.tokens}
+    for table in image.schema.tables.values():
+        keyspace = image.schema.by_id[table.keyspace_id]
+        for row in image.ring.placements[table.placement].rows if table.placement else ():
+            there = Counter(members[n].dc for n in row.reads if n in members)
+            require(
+                set(row.reads) == set(row.writes) and there == Counter(keyspace.replication),
+                "I7",
+                f"({row.start}, {row.end}] of {table.name} has replicas {keyspace.replication}",
                 f"epoch {image.epoch} has reads {row.reads} and writes {row.writes}",
             )
 
@@ -291,7 +311,7 @@ def check_undone(opened: Mapping[str, Image], before: Image, after: Image) -> No
         start = opened[transition.transition_id]
         for data_id, (one, two) in in_use.shared(start, after).items():
             keyspace = in_use.keyspace_of(start, data_id)
-            moved = keyspace.keyspace_id == transition.keyspace_id
+            moved = owner_of(data_id) == transition.keyspace_id
             name = transition.transition_id if moved else keyspace.placement
             plan = transition.plans.get(name)
             if plan is None:

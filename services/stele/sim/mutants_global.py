@@ -9,11 +9,11 @@ from stele.coordinator.desk import Desk
 from stele.domain import fencing
 from stele.domain.fencing import StaleVersion
 from stele.domain.image import Image
-from stele.domain.names import OrderKind, RequestKind
-from stele.domain.schema.facts import keyspace_of
+from stele.domain.names import RequestKind
+from stele.domain.schema.facts import owner_of
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import quiesce
-from stele.domain.topology.operations.base import Served
+from stele.domain.topology.operations.base import Served, State
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.node_work import OrderWorker
 from stele.sim.patching import Patch
@@ -31,9 +31,9 @@ def truncation_ends_by_a_quorum(patch: Patch) -> None:
     """A truncation is done when most members have reported."""
     plain = steps._have_all_done  # noqa: SLF001 - bugs are planted in private places too
 
-    def most_have(desk: Desk, transition: Transition, kind: OrderKind) -> bool:
+    def most_have(desk: Desk, transition: Transition, state: State) -> bool:
         members = len(desk.seen.image.membership.taking_part())
-        if plain(desk, transition, kind):
+        if plain(desk, transition, state):
             return True
         return 2 * len(desk.waits[-1].blockers) < members
 
@@ -45,7 +45,7 @@ def truncated_data_answers_until_the_fence(patch: Patch) -> None:
     plain = fencing.check_token
 
     def by_the_fence(image: Image, data_id: str, token: int, version: int) -> StaleVersion | None:
-        keyspace = image.schema.by_id.get(keyspace_of(data_id))
+        keyspace = image.schema.by_id.get(owner_of(data_id))
         fenced = image.topology.fence_version
         if keyspace is not None and keyspace.data_id != data_id and version >= fenced:
             return None

@@ -8,7 +8,7 @@ from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.ring.locks import overlaps
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.ring.transition import TransitionRow
-from stele.domain.schema.facts import keyspace_of
+from stele.domain.schema.facts import owner_of
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
@@ -266,7 +266,7 @@ class OrderWorker(Follower):
             gone = [
                 key
                 for key in sorted(self.cells)
-                if keyspace_of(key[0]) == transition.keyspace_id
+                if owner_of(key[0]) == transition.keyspace_id
                 and self.image.schema.of_data(key[0]) is None
             ]
             for key in gone[:ONE_PAGE]:

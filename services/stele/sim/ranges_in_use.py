@@ -11,7 +11,7 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.ring import quorum
 from stele.domain.ring.ranges import Placement, Range, RangeReplicas, contains, range_of
-from stele.domain.schema.facts import Keyspace
+from stele.domain.schema.facts import Data
 from stele.sim.quorum_sets import Sides, as_row, quorums_meet
 
 __all__ = ["Change", "Range", "Sides", "range_of"]
@@ -50,7 +50,7 @@ class Change(msgspec.Struct, frozen=True):
 
 def data_ids(image: Image) -> list[str]:
     """Of all keyspaces, those being dropped too, sorted."""
-    return sorted(keyspace.data_id for keyspace in image.schema.by_id.values())
+    return sorted(data.data_id for data in image.schema.all_data())
 
 
 def placement_of(image: Image, data_id: str) -> Placement | None:
@@ -61,11 +61,11 @@ def placement_of(image: Image, data_id: str) -> Placement | None:
     return image.ring.placements[keyspace.placement]
 
 
-def keyspace_of(image: Image, data_id: str) -> Keyspace:
-    """The keyspace whose data this is."""
-    keyspace = image.schema.of_data(data_id)
-    assert keyspace is not None, f"nothing has the data {data_id}"
-    return keyspace
+def keyspace_of(image: Image, data_id: str) -> Data:
+    """Whose data this is."""
+    data = image.schema.of_data(data_id)
+    assert data is not None, f"nothing has the data {data_id}"
+    return data
 
 
 def row_of(image: Image, data_id: str, token: int) -> Sides | None:

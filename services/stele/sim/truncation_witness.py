@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestKind
-from stele.domain.schema.facts import keyspace_of
+from stele.domain.schema.facts import owner_of
 from stele.sim.messages import Cell, Key
 from stele.sim.violation import require
 
@@ -44,7 +44,7 @@ class TruncationWitness:
     def answers(self, data_id: str, key: str, began_s: float, now_s: float) -> None:
         """There is one moment of each key from which on nobody is answered by what was there before."""
         self.checks += 1
-        ids = self._ids[keyspace_of(data_id)]
+        ids = self._ids[owner_of(data_id)]
         for newer in ids[ids.index(data_id) + 1 :]:
             since_s = self._answered.get((newer, key), float("inf"))
             require(
@@ -61,7 +61,7 @@ class TruncationWitness:
     def keeps(self, node_id: str, image: Image, key: Key) -> None:
         """Nothing is kept of data that the node knows to be truncated."""
         self.checks += 1
-        ids = self._ids[keyspace_of(key[0])]
+        ids = self._ids[owner_of(key[0])]
         newer = [i for i in ids[ids.index(key[0]) + 1 :] if self._since[i] <= image.epoch]
         require(
             not newer,
@@ -73,7 +73,7 @@ class TruncationWitness:
     def reads(self, data_id: str, value: str, began_s: float) -> None:
         """Whatever ids data has: what was there when a truncation began is not there once it is done."""
         written_s = self._acknowledged.get(value)
-        for opened_s, done_s in self._truncated[keyspace_of(data_id)]:
+        for opened_s, done_s in self._truncated[owner_of(data_id)]:
             require(
                 written_s is None or written_s >= opened_s or began_s < done_s,
                 "truncated data is never read",

@@ -16,7 +16,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``replaced_id`` is the one of them whose place a new node takes. ``force``: the loss of what only excluded
     nodes have is accepted. ``tokens`` are those that its node asks for, none: they are chosen for it.
     ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done.
-    ``features`` are to be enabled. The ``*_at_ms`` (milliseconds since 1970) are shown to people and never
+    ``features`` are to be enabled. ``table_id`` is the table that it is about, of which ``tablet`` is to go
+    from ``from_node`` to ``to_node``. The ``*_at_ms`` (milliseconds since 1970) are shown to people and never
     decide anything. ``ended_ms`` is the log's own time of its end, by which it is forgotten.
     """
 
@@ -34,6 +35,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     source_dc: str = ""
     awaited_nodes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
+    table_id: str = ""
+    tablet: int = 0
+    from_node: str = ""
+    to_node: str = ""
     actor: str = ""
     reason: str = ""
     error: str = ""

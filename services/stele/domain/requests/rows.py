@@ -42,6 +42,7 @@ def new_request(
     tokens: tuple[int, ...] = (),
     source_dc: str = "",
     features: tuple[str, ...] = (),
+    table_id: str = "",
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -58,6 +59,7 @@ def new_request(
             tokens=tokens,
             source_dc=source_dc,
             features=features,
+            table_id=table_id,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

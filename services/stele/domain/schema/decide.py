@@ -1,7 +1,7 @@
 """Creating keyspaces. Dropping one, and changing its replication, are operations: ``topology/operations``."""
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, bad_name
+from stele.domain.context import Context, Decision, bad_schema_name
 from stele.domain.image import Image
 from stele.domain.ring.quorum import blocks
 from stele.domain.ring.ranges import Placement
@@ -12,6 +12,7 @@ from stele.domain.schema.facts import (
     placement_name,
 )
 from stele.domain.schema.replication import check_replication, with_copies
+from stele.domain.tablets.maps import MAX_TABLETS
 from stele.domain.topology.planning import new_placement
 from stele.domain.topology.rings import ring_now
 
@@ -21,12 +22,20 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
     image = context.image
     replication = with_copies(command.replication)
     refused = (
-        bad_name("keyspace", command.name)
+        bad_schema_name("keyspace", command.name)
         or check_replication(image, replication)
         or _check_name_is_free(image, command.name)
     )
     if refused is not None:
         return refused
+    if command.initial_tablets and not command.tablets:
+        return Rejection(
+            "bad_tablets",
+            "initial_tablets is for keyspaces with tablets.",
+            "Ask for tablets too, or leave it out.",
+        )
+    if command.tablets:
+        return _with_tablets(context, command, replication)
     placement = placement_name(replication)
     keyspace = KeyspaceChanged(
         Keyspace(
@@ -46,6 +55,27 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
         return (keyspace,)
     facts = new_placement(image, placement, replication)
     return facts if isinstance(facts, Rejection) else (keyspace, *facts)
+
+
+def _with_tablets(
+    context: Context, command: CreateKeyspace, replication: dict[str, int]
+) -> Decision:
+    """Its tables have their placements, so it has none."""
+    if not 0 <= command.initial_tablets <= MAX_TABLETS:
+        return Rejection(
+            "bad_tablets",
+            f"A table cannot begin with {command.initial_tablets} tablets.",
+            f"Ask for 1 to {MAX_TABLETS}; or for 0, and it gets what its replicas ask for.",
+        )
+    keyspace = Keyspace(
+        keyspace_id=context.unique(f"keyspace {command.name}"),
+        name=command.name,
+        replication=replication,
+        placement="",
+        tablets=True,
+        initial_tablets=command.initial_tablets,
+    )
+    return (KeyspaceChanged(keyspace),)
 
 
 def _check_name_is_free(image: Image, name: str) -> Rejection | None:

@@ -1,48 +1,89 @@
-"""The domain of keyspaces, entered in the registry."""
+"""The domain of keyspaces and tables, entered in the registry."""
 
 from collections.abc import Iterable
+
+import msgspec
 
 from stele.domain.registry_entry import Domain
 from stele.domain.schema.decide import create_keyspace
 from stele.domain.schema.facts import (
+    AlterTable,
     CreateKeyspace,
+    CreateTable,
     KeyspaceChanged,
     KeyspaceDropped,
+    SchemaFact,
     SchemaImage,
+    TableChanged,
+    TableDropped,
 )
+from stele.domain.schema.tables import alter_table, create_table
 from stele.domain.tables import Json, changed_rows, sorted_values
+
+replace = msgspec.structs.replace
 
 
 def keyspace_changed(image: SchemaImage, fact: KeyspaceChanged) -> SchemaImage:
     keyspace = fact.keyspace
-    return SchemaImage(
-        image.by_id.set(keyspace.keyspace_id, keyspace),
-        image.ids.set(keyspace.name, keyspace.keyspace_id),
+    return replace(
+        image,
+        by_id=image.by_id.set(keyspace.keyspace_id, keyspace),
+        ids=image.ids.set(keyspace.name, keyspace.keyspace_id),
     )
 
 
 def keyspace_dropped(image: SchemaImage, fact: KeyspaceDropped) -> SchemaImage:
     name = image.by_id[fact.keyspace_id].name
-    return SchemaImage(image.by_id.delete(fact.keyspace_id), image.ids.delete(name))
+    return replace(image, by_id=image.by_id.delete(fact.keyspace_id), ids=image.ids.delete(name))
 
 
-def to_facts(image: SchemaImage) -> Iterable[KeyspaceChanged]:
-    return (KeyspaceChanged(keyspace) for keyspace in sorted_values(image.by_id))
+def table_changed(image: SchemaImage, fact: TableChanged) -> SchemaImage:
+    table = fact.table
+    return replace(
+        image,
+        tables=image.tables.set(table.table_id, table),
+        table_ids=image.table_ids.set(image.full_name(table), table.table_id),
+    )
+
+
+def table_dropped(image: SchemaImage, fact: TableDropped) -> SchemaImage:
+    name = image.full_name(image.tables[fact.table_id])
+    return replace(
+        image,
+        tables=image.tables.delete(fact.table_id),
+        table_ids=image.table_ids.delete(name),
+    )
+
+
+def to_facts(image: SchemaImage) -> Iterable[SchemaFact]:
+    yield from (KeyspaceChanged(keyspace) for keyspace in sorted_values(image.by_id))
+    yield from (TableChanged(table) for table in sorted_values(image.tables))
 
 
 def view(image: SchemaImage) -> Json:
-    return {"keyspaces": tuple(sorted(image.by_id.values(), key=lambda k: k.name))}
+    return {
+        "keyspaces": tuple(sorted(image.by_id.values(), key=lambda k: k.name)),
+        "tables": tuple(sorted(image.tables.values(), key=image.full_name)),
+    }
 
 
 def diff(before: SchemaImage, after: SchemaImage) -> Json:
-    return {"keyspaces": changed_rows("keyspace_id", before.by_id, after.by_id)}
+    return {
+        "keyspaces": changed_rows("keyspace_id", before.by_id, after.by_id),
+        "tables": changed_rows("table_id", before.tables, after.tables),
+    }
 
 
 DOMAIN = Domain(
     name="schema",
     empty=SchemaImage(),
-    decide={CreateKeyspace: create_keyspace},
-    apply={KeyspaceChanged: keyspace_changed, KeyspaceDropped: keyspace_dropped},
+    decide={CreateKeyspace: create_keyspace, CreateTable: create_table, AlterTable: alter_table},
+    apply={
+        KeyspaceChanged: keyspace_changed,
+        KeyspaceDropped: keyspace_dropped,
+        TableChanged: table_changed,
+        TableDropped: table_dropped,
+    },
     to_facts=to_facts,
     view=view,
     diff=diff,

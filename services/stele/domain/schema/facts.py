@@ -1,4 +1,11 @@
-"""Keyspaces: each has an id, and a name used again is another keyspace."""
+"""Keyspaces and tables: each has an id, and a name used again is another thing.
+
+A keyspace with tablets has its data in tables, each with a placement of its own, which is its tablet map. One
+without has data itself; its tables' data is where the keyspace's is.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
 
 import msgspec
 from immutables import Map
@@ -15,7 +22,8 @@ class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
     ``dropped_version`` is the topology version that dropped it, 0 while it stands. The row goes, and the
     name is free, once that version's fence is known: until then a late coordinator may still serve it.
     ``truncated_version`` is the one that truncated it last, 0 if none has: what older versions wrote does not
-    count.
+    count. With ``tablets`` it has no placement, and no data but its tables'; ``initial_tablets`` is how many a
+    new table has, 0: as many as its replicas ask for (``domain.tablets.sizing``).
     """
 
     keyspace_id: str
@@ -25,20 +33,93 @@ class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
     placed_version: int = 0
     dropped_version: int = 0
     truncated_version: int = 0
+    tablets: bool = False
+    initial_tablets: int = 0
 
     @property
     def data_id(self) -> str:
         """Its data is stored, asked for and streamed by this id. Each truncation gives it another."""
-        return (
-            f"{self.keyspace_id}@{self.truncated_version}"
-            if self.truncated_version
-            else self.keyspace_id
-        )
+        return _data_id(self.keyspace_id, self.truncated_version)
 
 
-def keyspace_of(data_id: str) -> str:
-    """The id of the keyspace whose data this is or was."""
+class TableOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many tablets a table is to have (Scylla's words). 0: nothing is said.
+
+    ``min_per_shard_tablet_count`` counts replicas, on average of the shards of a dc.
+    """
+
+    min_tablet_count: int = 0
+    max_tablet_count: int = 0
+    min_per_shard_tablet_count: int = 0
+    expected_data_size_in_gb: int = 0
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """A table. ``placement`` is its tablet map; empty: its data is where its keyspace's is.
+
+    The versions are those of ``Keyspace``.
+    """
+
+    table_id: str
+    keyspace_id: str
+    name: str
+    placement: str = ""
+    options: TableOptions = TableOptions()
+    dropped_version: int = 0
+    truncated_version: int = 0
+
+    @property
+    def data_id(self) -> str:
+        return _data_id(self.table_id, self.truncated_version)
+
+
+class Data(Protocol):
+    """What has data: a table, or a keyspace without tablets."""
+
+    @property
+    def data_id(self) -> str: ...
+    @property
+    def name(self) -> str:
+        """Of a table: ``keyspace.table``."""
+        ...
+
+    @property
+    def placement(self) -> str: ...
+    @property
+    def placed_version(self) -> int: ...
+    @property
+    def dropped_version(self) -> int: ...
+    @property
+    def truncated_version(self) -> int: ...
+
+
+class TableData(msgspec.Struct, frozen=True):
+    """A table with all that it takes from its keyspace."""
+
+    data_id: str
+    name: str
+    placement: str
+    placed_version: int
+    dropped_version: int
+    truncated_version: int
+
+
+def _data_id(owner_id: str, truncated_version: int) -> str:
+    return f"{owner_id}@{truncated_version}" if truncated_version else owner_id
+
+
+def owner_of(data_id: str) -> str:
+    """The id of the table or keyspace whose data this is or was."""
     return data_id.partition("@")[0]
+
+
+def tablet_map(table_id: str) -> str:
+    """Name of the placement that is this table's tablet map."""
+    return f"{TABLET_MAP}{table_id}"
+
+
+TABLET_MAP: Final = "tablets:"
+"""Names of placements begin so when they are tablet maps."""
 
 
 class KeyspaceChanged(Fact, frozen=True):
@@ -49,45 +130,122 @@ class KeyspaceDropped(Fact, frozen=True):
     keyspace_id: str
 
 
-SchemaFact = KeyspaceChanged | KeyspaceDropped
+class TableChanged(Fact, frozen=True):
+    table: Table
+
+
+class TableDropped(Fact, frozen=True):
+    table_id: str
+
+
+SchemaFact = KeyspaceChanged | KeyspaceDropped | TableChanged | TableDropped
 
 
 class CreateKeyspace(Command, frozen=True, tag="create_keyspace"):
-    """NetworkTopologyStrategy with a replication factor for each dc."""
+    """NetworkTopologyStrategy with a replication factor for each dc. See ``Keyspace`` for ``tablets``."""
 
     name: str
     replication: dict[str, int]
+    tablets: bool = False
+    initial_tablets: int = 0
+
+
+class CreateTable(Command, frozen=True, tag="create_table"):
+    """A table of a keyspace; ``name`` is ``keyspace.table``."""
+
+    name: str
+    options: TableOptions = TableOptions()
+
+
+class AlterTable(Command, frozen=True, tag="alter_table"):
+    """Other options for a table; all of them are replaced."""
+
+    name: str
+    options: TableOptions
+
+
+SchemaCommand = CreateKeyspace | CreateTable | AlterTable
 
 
 class SchemaImage(msgspec.Struct, frozen=True):
-    """Keyspaces by id, and the ids of those that stand or are being dropped by name."""
+    """Keyspaces and tables by id, and the ids of those that stand or are being dropped by name.
+
+    A table's name is ``keyspace.table``; names of neither have a dot in them.
+    """
 
     by_id: Map[str, Keyspace] = Map()
     ids: Map[str, str] = Map()
+    tables: Map[str, Table] = Map()
+    table_ids: Map[str, str] = Map()
 
     def named(self, name: str) -> Keyspace | None:
         """The keyspace of this name, also while it is being dropped."""
         keyspace_id = self.ids.get(name)
         return None if keyspace_id is None else self.by_id[keyspace_id]
 
-    def serving(self, name: str) -> Keyspace | None:
-        """The keyspace of this name that serves requests."""
+    def table_named(self, name: str) -> Table | None:
+        """The table of this name, also while it is being dropped."""
+        table_id = self.table_ids.get(name)
+        return None if table_id is None else self.tables[table_id]
+
+    def serving(self, name: str) -> Data | None:
+        """What serves requests under this name."""
         keyspace = self.named(name)
-        return keyspace if keyspace is not None and not keyspace.dropped_version else None
+        if keyspace is not None:
+            return None if keyspace.dropped_version or keyspace.tablets else keyspace
+        table = self.table_named(name)
+        data = None if table is None else self.data_of(table)
+        return None if data is None or data.dropped_version else data
 
-    def of_data(self, data_id: str) -> Keyspace | None:
-        """The keyspace whose data this is; None when it was dropped or truncated away, or is not known yet."""
-        keyspace = self.by_id.get(keyspace_of(data_id))
-        return keyspace if keyspace is not None and keyspace.data_id == data_id else None
+    def of_data(self, data_id: str) -> Data | None:
+        """Whose data this is; None when it was dropped or truncated away, or is not known yet."""
+        owner_id = owner_of(data_id)
+        keyspace = self.by_id.get(owner_id)
+        if keyspace is not None:
+            return keyspace if keyspace.data_id == data_id and not keyspace.tablets else None
+        table = self.tables.get(owner_id)
+        return self.data_of(table) if table is not None and table.data_id == data_id else None
 
-    def using(self, placement: str) -> list[Keyspace]:
-        """Keyspaces of a placement by name, those being dropped too."""
-        users = (k for k in self.by_id.values() if k.placement == placement)
-        return sorted(users, key=lambda k: k.name)
+    def all_data(self) -> Iterator[Data]:
+        """All that has data, what is being dropped too."""
+        yield from (keyspace for keyspace in self.by_id.values() if not keyspace.tablets)
+        yield from map(self.data_of, self.tables.values())
+
+    def data_of(self, table: Table) -> TableData:
+        keyspace = self.by_id[table.keyspace_id]
+        return TableData(
+            data_id=table.data_id,
+            name=self.full_name(table),
+            placement=table.placement or keyspace.placement,
+            placed_version=0 if table.placement else keyspace.placed_version,
+            dropped_version=max(table.dropped_version, keyspace.dropped_version),
+            truncated_version=table.truncated_version,
+        )
+
+    def full_name(self, table: Table) -> str:
+        return f"{self.by_id[table.keyspace_id].name}.{table.name}"
+
+    def using(self, placement: str) -> list[Data]:
+        """Whose data a placement places, by name, what is being dropped too."""
+        if placement.startswith(TABLET_MAP):
+            table = self.tables.get(placement.removeprefix(TABLET_MAP))
+            return [] if table is None else [self.data_of(table)]
+        keyspaces = {k.keyspace_id: k for k in self.by_id.values() if k.placement == placement}
+        tables = (t for t in self.tables.values() if t.keyspace_id in keyspaces and not t.placement)
+        return sorted((*keyspaces.values(), *map(self.data_of, tables)), key=lambda k: k.name)
+
+    def tables_of(self, keyspace: Keyspace) -> list[Table]:
+        """By name, those being dropped too."""
+        found = (t for t in self.tables.values() if t.keyspace_id == keyspace.keyspace_id)
+        return sorted(found, key=lambda table: table.name)
+
+    def with_tablets(self) -> list[Table]:
+        """All tables that have tablets, by id."""
+        return [self.tables[name] for name in sorted(self.tables) if self.tables[name].placement]
 
     def replications(self) -> dict[str, dict[str, int]]:
-        """Placement name -> dc -> replication factor, for all placements in use, sorted."""
-        used = {k.placement: k.replication for k in self.by_id.values()}
+        """Placement name -> dc -> replication factor, for all placements of the ring in use, sorted."""
+        used = {k.placement: k.replication for k in self.by_id.values() if not k.tablets}
         return dict(sorted(used.items()))
 
 

@@ -14,11 +14,15 @@ class ClaimCoordinator(Command, frozen=True, tag="claim_coordinator"):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A transition that goes on, if it still is in this state and session."""
+    """A transition that goes on, if it still is in this state and session.
+
+    ``uncleaned`` are nodes that were to clean up in this state and have not: they will be ordered to anew.
+    """
 
     transition_id: str
     state: TransitionState
     session: str = ""
+    uncleaned: tuple[str, ...] = ()
 
 
 class Advance(Command, frozen=True, tag="advance", kw_only=True):

@@ -224,7 +224,7 @@ def _move(draft: Draft, asked: Move) -> bool:
         return False
     if not transition.mark and excluded_receivers(draft.image, transition):
         return False
-    move(draft, transition)
+    move(draft, transition, asked.uncleaned)
     return True
 
 

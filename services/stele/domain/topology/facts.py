@@ -51,6 +51,7 @@ class TransitionHead(msgspec.Struct, frozen=True, kw_only=True):
     entered_epoch: int = 0
     subjects: tuple[Subject, ...] = ()
     keyspace_id: str = ""
+    table_id: str = ""
     mark: str = ""
     blamed: tuple[str, ...] = ()
 

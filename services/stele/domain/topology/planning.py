@@ -26,6 +26,8 @@ from stele.domain.ring.transition import (
     lacks_sources,
     prepare,
 )
+from stele.domain.schema.facts import TABLET_MAP
+from stele.domain.tablets.maps import tablets_on
 from stele.domain.topology import pieces
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import OwnPlacement, declared_dead
@@ -41,10 +43,14 @@ _NO_ROOM: Final = TransitionPlan(rows=(), locks=_WHOLE_RING)
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """What would open, and why it has no room now; no transition when there is no plan at all."""
+    """What would open, and why it has no room now; no transition when there is no plan at all.
+
+    While its nodes ``drain`` it keeps no place for itself: what they give away may need it.
+    """
 
     transition: Transition | None
     refusal: Rejection | None = None
+    drains: bool = False
 
 
 def plan_group(image: Image, requests: list[Request]) -> Planned:
@@ -53,13 +59,14 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     refused = operation.check(image, requests)
     if refused is not None:
         return Planned(None, refused)
-    base, later = ring_now(image), ring_with_open(image)
-    subjects = operation.subjects(image, later, requests)
+    subjects = operation.subjects(image, ring_with_open(image), requests)
     own = operation.own_placement(image, requests[0])
     if own is not None:
-        plans = {own.name: _plan_of_own(base, own)}
+        plans = {own.name: _plan_of_own(ring_now(image), own)}
     elif operation.plans is None:
+        base = ring_now(image)
         plans = _plans(image, base, operation.ring_after(image, base, subjects))
+        plans |= operation.plans_of_tablets(image, subjects)
     else:
         found = operation.plans(image, requests)
         if isinstance(found, Rejection):
@@ -72,12 +79,15 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
         state=operation.first,
         subjects=subjects,
         keyspace_id=requests[0].keyspace_id,
+        table_id=requests[0].table_id,
         plans=plans,
     )
     refused = _check_receivers(image, planned, requests) or _check_sources(image, planned, requests)
     if refused is not None:
         return Planned(None, refused)
-    return Planned(planned, _check_locks(image, planned) or _check_outcome(image, later, planned))
+    held = _check_tablets(image, planned)
+    refused = held or _check_locks(image, planned) or _check_outcome(image, planned)
+    return Planned(planned, refused, drains=held is not None)
 
 
 def ring_with_open(image: Image) -> Ring:
@@ -101,7 +111,8 @@ def needs(image: Image, planned: Transition) -> Locks:
     mine = locks(planned)
     if mine.keys() <= {*image.ring.placements}:
         return mine
-    shared = {*image.ring.placements} - moving_placements(image)
+    shared = {n for n in image.ring.placements if not n.startswith(TABLET_MAP)}
+    shared -= moving_placements(image)
     return {**mine, **dict.fromkeys(sorted(shared), _WHOLE_RING)}
 
 
@@ -189,10 +200,31 @@ def _check_locks(image: Image, planned: Transition) -> Rejection | None:
     return None
 
 
-def _check_outcome(image: Image, later: Ring, planned: Transition) -> Rejection | None:
-    """The placement of (ring + all open + this) equals the live rows with all deltas."""
-    if not planned.plans:
+def _check_tablets(image: Image, planned: Transition) -> Rejection | None:
+    """Nodes that go give their tablets away first."""
+    if not OPERATIONS[planned.kind].drained:
         return None
+    left = {node_id: tablets_on(image, node_id) for node_id in planned.nodes()}
+    held = {node_id: count for node_id, count in left.items() if count}
+    if not held:
+        return None
+    text = ", ".join(f"{count} of '{node_id}'" for node_id, count in sorted(held.items()))
+    return Rejection(
+        "has_tablets",
+        f"Tablets have to migrate to other nodes first: {text}.",
+        "It waits until that is done; see to it that a tablet-balancer runs.",
+        {"tablets": str(sum(held.values()))},
+    )
+
+
+def _check_outcome(image: Image, planned: Transition) -> Rejection | None:
+    """The placement of (ring + all open + this) equals the live rows with all deltas.
+
+    Tablet maps are not computed from the ring, so there it is enough that locks do not meet.
+    """
+    if all(name.startswith(TABLET_MAP) for name in planned.plans):
+        return None
+    later = ring_with_open(image)
     after = OPERATIONS[planned.kind].ring_after(image, later, planned.subjects)
     replications = image.schema.replications()
     begins_as = dict[str, str]()

@@ -17,10 +17,16 @@ from stele.domain.topology.rings import tokens_of_streams
 replace = msgspec.structs.replace
 
 
-def move(draft: Draft, transition: Transition) -> None:
-    """The next step of a transition, or the step back of one that is marked."""
+def move(draft: Draft, transition: Transition, uncleaned: tuple[str, ...] = ()) -> None:
+    """The next step of a transition, or the step back of one that is marked.
+
+    Those that are ``uncleaned`` will be ordered to clean up by themselves.
+    """
     operation = OPERATIONS[transition.kind]
     state = operation.states[transition.state]
+    if state.cleaned_by is not None:
+        late = [n for n in state.cleaned_by(transition) if n in uncleaned]
+        draft.add(*_mark_cleanup(draft, transition, late))
     goes_back = bool(transition.mark and state.on_failure)
     if state.makes_cdc_generation:
         _close_generation(draft, transition, goes_back=goes_back)
@@ -91,7 +97,8 @@ def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
         _end_request(draft, transition, request_id, undone=undone)
     if undone:
         draft.add(*operation.on_undone(draft.image, transition))
-        draft.add(*_mark_cleanup(draft, transition, gaining_nodes(transition)))
+        if operation.cleans_up:
+            draft.add(*_mark_cleanup(draft, transition, gaining_nodes(transition)))
         return
     for subject in transition.subjects:
         if operation.done is not None:
@@ -99,7 +106,8 @@ def _end(draft: Draft, transition: Transition, *, undone: bool) -> None:
             changed = replace(node, state=operation.done)
             draft.add(NodeChanged(node.gone() if operation.done is NodeState.LEFT else changed))
     draft.add(*operation.on_done(draft.image, transition, draft.context.epoch))
-    draft.add(*_mark_cleanup(draft, transition, losing_nodes(transition)))
+    if operation.cleans_up:
+        draft.add(*_mark_cleanup(draft, transition, losing_nodes(transition)))
 
 
 def _end_request(draft: Draft, transition: Transition, request_id: str, *, undone: bool) -> None:

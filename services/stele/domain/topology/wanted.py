@@ -13,6 +13,15 @@ def is_wanted(image: Image, order: Order) -> bool:
     return node is not None and bool(order.session) and node.cleanup_session() == order.session
 
 
+def left_behind(image: Image, order: Order, data_id: str, range_: Range) -> bool:
+    """True when the order's transition asks the node to delete this, and it neither reads nor writes it."""
+    transition, data = image.topology.of_session(order.session), image.schema.of_data(data_id)
+    if transition is None or data is None or data.placement not in transition.plans:
+        return False
+    rows = image.ring.placements[data.placement].overlapping(range_)
+    return not any(order.node_id in row.reads or order.node_id in row.writes for row in rows)
+
+
 def is_foreign(image: Image, node_id: str, data_id: str, range_: Range) -> bool:
     """True when no placement, and no open plan, gives any of the range of this data to the node.
 

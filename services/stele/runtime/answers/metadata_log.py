@@ -14,7 +14,7 @@ from stele.domain.facts import AnyFact
 from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.facts import Keyspace
+from stele.domain.schema.facts import Keyspace, Table
 from stele.domain.services.facts import Service
 from stele.domain.topology.facts import Coordinator, Transition, TransitionSummary, Versions
 
@@ -61,6 +61,12 @@ class KeyspacesPage(Page, frozen=True, kw_only=True):
     """Keyspaces by name, those that are being dropped too."""
 
     keyspaces: tuple[Keyspace, ...]
+
+
+class TablesPage(Page, frozen=True, kw_only=True):
+    """Tables by keyspace and name, those that are being dropped too."""
+
+    tables: tuple[Table, ...]
 
 
 class PlacementsPage(Page, frozen=True, kw_only=True):
@@ -170,6 +176,7 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     nodes: tuple[Node, ...]
     requests: tuple[Request, ...]
     keyspaces: tuple[Keyspace, ...]
+    tables: tuple[Table, ...]
     placements: Mapping[str, tuple[RangeReplicas, ...]]
     features: tuple[str, ...]
     settings: Mapping[str, str]
@@ -189,6 +196,7 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     nodes: dict[str, Any]
     requests: dict[str, Any]
     keyspaces: dict[str, Any]
+    tables: dict[str, Any]
     placements: dict[str, Any]
     features: dict[str, Any]
     settings: dict[str, Any]

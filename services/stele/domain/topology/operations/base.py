@@ -75,6 +75,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Opens a session, and is left only when the data has been streamed under it."""
     everybody_does: OrderKind | None = None
     """Opens a session, and is left only when every member that is not excluded has done this under it."""
+    cleaned_by: Callable[[Transition], list[str]] | None = None
+    """Opens a session, and is left only when these nodes, but those that are excluded, have deleted what is not
+    theirs of the ranges of the plans."""
     makes_cdc_generation: bool = False
     """Entering it writes a CDC generation with all tokens that may come back or come; going on commits it."""
     everybody_knows: bool = False
@@ -89,7 +92,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opens_session(self) -> bool:
-        return self.streams or self.everybody_does is not None
+        return self.streams or self.everybody_does is not None or self.cleaned_by is not None
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -167,6 +170,14 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The ring once it is done."""
     plans: Callable[[Image, list[Request]], dict[str, TransitionPlan] | Rejection] | None = None
     """Its plans by placement, where they are not the way to ``ring_after``."""
+    plans_of_tablets: Callable[[Image, tuple[Subject, ...]], dict[str, TransitionPlan]] = (
+        lambda image, subjects: {}
+    )
+    """What it changes of tablet maps besides."""
+    drained: bool = False
+    """It has no room while its nodes have tablets: these migrate first."""
+    cleans_up: bool = True
+    """What its nodes have and is not theirs is deleted once it is over; else it has seen to that itself."""
     needed: Callable[[Image, list[Request]], list[str]]
     """Nodes without which it does not start, sorted (seed 000: all that are not ignored)."""
     subjects_work: bool = True
@@ -214,10 +225,16 @@ def location_of(node: Node) -> NodeLocation:
     return NodeLocation(dc=node.dc, rack=node.rack)
 
 
-def replicas_of_keyspace(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
-    """Every replica set of the transition's keyspace."""
-    keyspace = image.schema.by_id[transition.keyspace_id]
-    rows = image.ring.placements[keyspace.placement].rows
+def replicas_of_data(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
+    """Every replica set of the transition's table, or of its keyspace and all tables of that."""
+    schema = image.schema
+    if transition.table_id:
+        used = {schema.data_of(schema.tables[transition.table_id]).placement}
+    else:
+        keyspace = schema.by_id[transition.keyspace_id]
+        used = {schema.data_of(table).placement for table in schema.tables_of(keyspace)}
+        used |= {keyspace.placement} - {""}
+    rows = (row for name in used for row in image.ring.placements[name].rows)
     return {frozenset(nodes) for row in rows for nodes in (row.reads, row.writes)}
 
 

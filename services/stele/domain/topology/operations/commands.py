@@ -1,5 +1,7 @@
 """The commands by which operations are asked for."""
 
+import msgspec
+
 from stele.domain.base import Command
 
 
@@ -91,6 +93,31 @@ class DropKeyspace(Command, frozen=True, tag="drop_keyspace"):
     name: str
 
 
+class DropTable(Command, frozen=True, tag="drop_table"):
+    """Drop a table, named ``keyspace.table``."""
+
+    name: str
+
+
+class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A tablet of ``table`` (``keyspace.table``) gets a replica on a node in place of the one on another.
+
+    With ``force`` what only dead nodes have is given up.
+    """
+
+    table: str
+    tablet: int
+    from_node: str
+    to_node: str
+    force: bool = False
+
+
+class MoveTablets(Command, frozen=True, tag="tablet_migration"):
+    """Migrate tablets, each by a request of its own. Those that cannot are left out; one alone is refused."""
+
+    moves: tuple[TabletMove, ...]
+
+
 class EnableFeatures(Command, frozen=True, tag="enable_features"):
     """Switch on semantics that every node and service supports, for ever."""
 
@@ -112,7 +139,7 @@ class Cleanup(Command, frozen=True, tag="cleanup", kw_only=True):
 
 
 class Truncate(Command, frozen=True, tag="truncate"):
-    """Delete all data of a keyspace, on every replica."""
+    """Delete all data of a table, or of a keyspace without tablets, on every replica."""
 
     name: str
 
@@ -145,6 +172,8 @@ OperationCommand = (
     | Rebuild
     | Exclude
     | DropKeyspace
+    | DropTable
+    | MoveTablets
     | KeyspaceRfChange
     | EnableFeatures
     | NoopRequest

@@ -22,10 +22,14 @@ from stele.domain.topology.operations.base import (
     Operation,
     State,
     nobody,
-    replicas_of_keyspace,
+    replicas_of_data,
 )
 from stele.domain.topology.operations.commands import DropKeyspace
-from stele.domain.topology.operations.keyspaces import free_keyspace, left_placement
+from stele.domain.topology.operations.keyspaces import (
+    dropped_table,
+    free_keyspace,
+    left_placement,
+)
 
 replace = msgspec.structs.replace
 
@@ -45,10 +49,13 @@ def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyF
 
 
 def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
-    """The row, and its placement when nobody else uses it. Every member has data to delete."""
+    """Its tables, its row, and its placement when nobody else uses it. Every member has data to delete."""
     keyspace = image.schema.by_id[transition.keyspace_id]
+    for table in image.schema.tables_of(keyspace):
+        yield from dropped_table(image, table)
     yield KeyspaceDropped(keyspace.keyspace_id)
-    yield from left_placement(image, keyspace)
+    if not keyspace.tablets:
+        yield from left_placement(image, keyspace)
     for node in image.membership.taking_part().values():
         yield NodeChanged(replace(node, cleanup_since=epoch))
 
@@ -61,7 +68,7 @@ DROP_KEYSPACE: Final = Operation(
     first=TransitionState.DROP_KEYSPACE,
     states={TransitionState.DROP_KEYSPACE: State()},
     needed=nobody,
-    touched=replicas_of_keyspace,
+    touched=replicas_of_data,
     on_open=on_open,
     on_done=on_done,
 )

@@ -46,6 +46,12 @@ def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
     keyspace, replication = free_keyspace(image, command.name), with_copies(command.replication)
     if isinstance(keyspace, Rejection):
         return keyspace
+    if keyspace.tablets:
+        return Rejection(
+            "keyspace_with_tablets",
+            f"Keyspace '{command.name}' has tablets; its replication cannot be changed yet.",
+            "Make another keyspace with the replication that you want, and copy the data.",
+        )
     refused = check_replication(image, replication)
     if refused is not None:
         return refused

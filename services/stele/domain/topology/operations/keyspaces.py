@@ -1,37 +1,77 @@
-"""What the operations on keyspaces share."""
+"""What the operations on keyspaces and tables share."""
 
 from collections.abc import Iterable
 
 from stele.domain.base import Rejection
-from stele.domain.context import unknown_keyspace
+from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.requests.facts import Request
 from stele.domain.ring.facts import PlacementDropped
-from stele.domain.schema.facts import Keyspace
+from stele.domain.schema.facts import Keyspace, Table, TableDropped
 from stele.domain.topology.facts import TransitionUnplanned
 
 
 def free_keyspace(image: Image, name: str) -> Keyspace | Rejection:
-    """The keyspace that stands under this name, and that no other request is about."""
+    """The keyspace that stands under this name, and that no other request is about; nor would drop or truncate
+    a table of it.
+    """
     keyspace = image.schema.named(name)
     if keyspace is None:
         return unknown_keyspace(name)
+    tables = {table.table_id for table in image.schema.tables_of(keyspace)}
     for other in image.requests.unfinished():
-        if other.keyspace_id == keyspace.keyspace_id:
-            return Rejection(
-                "request_in_progress",
-                f"Request {other.request_id} ({other.kind}) is about keyspace '{keyspace.name}'.",
-                f"Wait until it is done: `stele request follow {other.request_id}`; or cancel it.",
-                {"request_id": other.request_id, "kind": other.kind},
-            )
+        is_of_table = other.table_id in tables and not other.to_node
+        if other.keyspace_id == keyspace.keyspace_id or is_of_table:
+            return _busy(other, f"keyspace '{keyspace.name}'")
     return keyspace
 
 
+def free_table(image: Image, name: str) -> Table | Rejection:
+    """The table that stands under this name, and that no other request would drop or truncate."""
+    table = image.schema.table_named(name)
+    if table is None:
+        return unknown_table(name)
+    for other in image.requests.unfinished():
+        mine = other.table_id == table.table_id and not other.to_node
+        if mine or other.keyspace_id == table.keyspace_id:
+            return _busy(other, f"table '{name}'")
+    return table
+
+
+def _busy(other: Request, what: str) -> Rejection:
+    return Rejection(
+        "request_in_progress",
+        f"Request {other.request_id} ({other.kind}) is about {what}.",
+        f"Wait until it is done: `stele request follow {other.request_id}`; or cancel it.",
+        {"request_id": other.request_id, "kind": other.kind},
+    )
+
+
+def dropped_table(image: Image, table: Table) -> Iterable[AnyFact]:
+    """The table goes, and its tablet map."""
+    yield TableDropped(table.table_id)
+    if table.placement:
+        yield from _dropped_placement(image, table.placement)
+
+
 def left_placement(image: Image, keyspace: Keyspace) -> Iterable[AnyFact]:
-    """The keyspace does not use its placement any more, which goes when nobody else does."""
-    if len(image.schema.using(keyspace.placement)) > 1:
-        return
-    yield PlacementDropped(keyspace.placement)
+    """The keyspace does not use its placement any more, which goes when no other keyspace does."""
+    users = (k for k in image.schema.by_id.values() if k.placement == keyspace.placement)
+    if all(other.keyspace_id == keyspace.keyspace_id for other in users):
+        yield from _dropped_placement(image, keyspace.placement)
+
+
+def _dropped_placement(image: Image, placement: str) -> Iterable[AnyFact]:
+    yield PlacementDropped(placement)
     for other in image.topology.open():
-        if keyspace.placement in other.plans:
-            yield TransitionUnplanned(other.transition_id, keyspace.placement)
+        if placement in other.plans:
+            yield TransitionUnplanned(other.transition_id, placement)
+
+
+def has_no_data(name: str) -> Rejection:
+    return Rejection(
+        "keyspace_with_tablets",
+        f"Keyspace '{name}' has tablets: its data is in its tables.",
+        f"Name a table, as in '{name}.TABLE'; `stele table list` shows them.",
+    )

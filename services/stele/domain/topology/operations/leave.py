@@ -70,7 +70,8 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
             "Add another node before this one leaves.",
         )
     asked = (request.replication for request in image.requests.unfinished())
-    for replication in (*image.schema.replications().values(), *asked):
+    used = (keyspace.replication for keyspace in image.schema.by_id.values())
+    for replication in (*used, *asked):
         rf = replication.get(leaving.dc, 0)
         remaining = sum(1 for node in staying if node.dc == leaving.dc)
         if remaining < rf:
@@ -111,6 +112,7 @@ LEAVE: Final = Operation(
     states=states_of_going(NodeState.DECOMMISSIONING),
     done=NodeState.LEFT,
     undone=NodeState.NORMAL,
+    drained=True,
     subjects=subjects,
     ring_after=ring_after,
     needed=every_member,

@@ -27,6 +27,7 @@ from stele.domain.ring.locks import disjoint
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
 from stele.domain.topology.operations.commands import Rebuild
@@ -98,12 +99,15 @@ def _sources(image: Image, request: Request, row: TransitionRow, unavailable: Se
 
 def _plans(image: Image, node_id: str) -> dict[str, TransitionPlan]:
     found: dict[str, TransitionPlan] = {}
-    for name in image.schema.replications():
+    maps = (table.placement for table in image.schema.with_tablets())
+    for name in (*image.schema.replications(), *maps):
         rows = tuple(
             TransitionRow(row.start, row.end, row.reads, row.reads)
             for row in image.ring.placements[name].rows
             if node_id in row.reads
         )
+        if not rows and name.startswith(TABLET_MAP):
+            continue
         locks = disjoint((row.start, row.end) for row in rows)
         found[name] = TransitionPlan(rows=rows, locks=tuple(Range(*lock) for lock in locks))
     return found

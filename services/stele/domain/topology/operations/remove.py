@@ -70,6 +70,7 @@ REMOVE: Final = Operation(
     grouped=True,
     done=NodeState.LEFT,
     undone=NodeState.NORMAL,
+    drained=True,
     subjects_work=False,
     subjects=subjects,
     ring_after=ring_after,

@@ -18,7 +18,11 @@ from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import check_no_request, new_request
 from stele.domain.ring import transition
+from stele.domain.ring.locks import disjoint
+from stele.domain.ring.ranges import Range
 from stele.domain.ring.strategy import NodeLocation
+from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.tablets.maps import maps_of
 from stele.domain.topology.facts import Subject, Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -78,6 +82,22 @@ def ring_after(image: Image, ring: Ring, replacing: tuple[Subject, ...]) -> Ring
         ring = ring.without_node(subject.replaced_id)
         ring = ring.with_node(subject.node_id, location, subject.tokens)
     return ring
+
+
+def plans_of_tablets(image: Image, replacing: tuple[Subject, ...]) -> dict[str, TransitionPlan]:
+    """The new node takes the dead one's place in every tablet that it has."""
+    places = {subject.replaced_id: subject.node_id for subject in replacing}
+    found = dict[str, TransitionPlan]()
+    for table, placement in maps_of(image):
+        rows = tuple(
+            TransitionRow(row.start, row.end, row.reads, tuple(places.get(n, n) for n in row.reads))
+            for row in placement.rows
+            if not places.keys().isdisjoint(row.reads)
+        )
+        if rows:
+            locks = disjoint((row.start, row.end) for row in rows)
+            found[table.placement] = TransitionPlan(rows, locks=tuple(Range(*at) for at in locks))
+    return found
 
 
 def on_done(image: Image, replaced: Transition, epoch: int) -> Iterable[AnyFact]:
@@ -151,6 +171,7 @@ REPLACE: Final = Operation(
     rejected=NodeState.LEFT,
     subjects=subjects,
     ring_after=ring_after,
+    plans_of_tablets=plans_of_tablets,
     needed=every_member,
     receivers=receivers,
     touched=planned_sets,

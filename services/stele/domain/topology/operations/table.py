@@ -8,6 +8,7 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State
 from stele.domain.topology.operations.cleanup import CLEANUP
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
+from stele.domain.topology.operations.drop_table import DROP_TABLE
 from stele.domain.topology.operations.enable_features import ENABLE_FEATURES
 from stele.domain.topology.operations.exclude import EXCLUDE
 from stele.domain.topology.operations.join import JOIN
@@ -20,6 +21,7 @@ from stele.domain.topology.operations.quiesce import QUIESCE
 from stele.domain.topology.operations.rebuild import REBUILD
 from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
+from stele.domain.topology.operations.tablet_migration import TABLET_MIGRATION
 from stele.domain.topology.operations.truncate import TRUNCATE
 
 __all__ = ["OPERATIONS", "Operation", "State", "excluded_receivers"]
@@ -35,6 +37,8 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         REBUILD,
         EXCLUDE,
         DROP_KEYSPACE,
+        DROP_TABLE,
+        TABLET_MIGRATION,
         KEYSPACE_RF_CHANGE,
         ENABLE_FEATURES,
         NOOP_REQUEST,

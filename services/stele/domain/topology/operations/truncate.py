@@ -1,7 +1,9 @@
-"""Truncate: all data of a keyspace that was written before is gone, on every replica, and never comes back.
+"""Truncate: what was written before is gone, on every replica, and never comes back.
+
+It is of a table, or of a keyspace without tablets.
 
 truncate -> (gone).
-There is no way back from it: entering it gives the keyspace's data another id, so whatever was written by
+There is no way back from it: entering it gives the data another id, so whatever was written by
 older versions does not count any more (docs/decisions/016-truncated-data-has-another-id.md). It is left when
 every member has deleted the old data, or is excluded.
 """
@@ -17,30 +19,41 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import OrderKind, RequestKind, TransitionState
 from stele.domain.requests.rows import new_request
-from stele.domain.schema.facts import KeyspaceChanged
+from stele.domain.schema.facts import KeyspaceChanged, TableChanged
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     Operation,
     State,
     every_member,
-    replicas_of_keyspace,
+    replicas_of_data,
 )
 from stele.domain.topology.operations.commands import Truncate
-from stele.domain.topology.operations.keyspaces import free_keyspace
+from stele.domain.topology.operations.keyspaces import free_keyspace, free_table, has_no_data
 
 
 def truncate(context: Context, command: Truncate) -> Decision:
-    """Queue it for a keyspace that stands."""
+    """Queue it for what stands under this name."""
+    if context.image.schema.table_named(command.name) is not None:
+        table = free_table(context.image, command.name)
+        if isinstance(table, Rejection):
+            return table
+        return (new_request(context, RequestKind.TRUNCATE, table_id=table.table_id),)
     keyspace = free_keyspace(context.image, command.name)
     if isinstance(keyspace, Rejection):
         return keyspace
+    if keyspace.tablets:
+        return has_no_data(command.name)
     return (new_request(context, RequestKind.TRUNCATE, keyspace_id=keyspace.keyspace_id),)
 
 
 def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
-    keyspace = image.schema.by_id[transition.keyspace_id]
-    yield KeyspaceChanged(msgspec.structs.replace(keyspace, truncated_version=version))
+    if transition.table_id:
+        table = image.schema.tables[transition.table_id]
+        yield TableChanged(msgspec.structs.replace(table, truncated_version=version))
+    else:
+        keyspace = image.schema.by_id[transition.keyspace_id]
+        yield KeyspaceChanged(msgspec.structs.replace(keyspace, truncated_version=version))
 
 
 TRUNCATE: Final = Operation(
@@ -51,6 +64,6 @@ TRUNCATE: Final = Operation(
     first=TransitionState.TRUNCATE,
     states={TransitionState.TRUNCATE: State(everybody_does=OrderKind.TRUNCATE)},
     needed=every_member,
-    touched=replicas_of_keyspace,
+    touched=replicas_of_data,
     on_open=on_open,
 )

@@ -1,0 +1,136 @@
+"""Creating and altering tables. Dropping and truncating one are operations: ``topology/operations``."""
+
+from collections import Counter
+
+import msgspec
+
+from stele.domain.balance.allocation import NoRoom, allocate
+from stele.domain.balance.cluster import BalanceBy, Options
+from stele.domain.base import Rejection
+from stele.domain.context import (
+    Context,
+    Decision,
+    bad_schema_name,
+    unknown_keyspace,
+    unknown_table,
+)
+from stele.domain.image import Image
+from stele.domain.schema.facts import (
+    AlterTable,
+    CreateTable,
+    Keyspace,
+    Table,
+    TableChanged,
+    TableOptions,
+    tablet_map,
+)
+from stele.domain.schema.replication import check_replication
+from stele.domain.tablets.columns import tablets_of
+from stele.domain.tablets.maps import MAX_TABLETS, new_map
+from stele.domain.tablets.sizing import Scope, first_count
+
+_BY_COUNT = Options(balance_by=BalanceBy.COUNT)
+
+
+def create_table(context: Context, command: CreateTable) -> Decision:
+    """A new id, whatever the name was used for before; no new version, since nobody routes by it yet."""
+    image = context.image
+    keyspace_name, _, name = command.name.partition(".")
+    keyspace = image.schema.named(keyspace_name)
+    if keyspace is None or keyspace.dropped_version:
+        return unknown_keyspace(keyspace_name)
+    refused = (
+        bad_schema_name("table", name)
+        or _check_name_is_free(image, command.name)
+        or _check_options(command.options)
+    )
+    if refused is not None:
+        return refused
+    table = Table(
+        table_id=context.unique(f"table {command.name}"),
+        keyspace_id=keyspace.keyspace_id,
+        name=name,
+        options=command.options,
+    )
+    if not keyspace.tablets:
+        return (TableChanged(table),)
+    replicas = _first_replicas(image, keyspace, command.options)
+    if isinstance(replicas, Rejection):
+        return replicas
+    placement = tablet_map(table.table_id)
+    created = TableChanged(msgspec.structs.replace(table, placement=placement))
+    return created, *image.ring.creation(placement, new_map(replicas))
+
+
+def alter_table(context: Context, command: AlterTable) -> Decision:
+    table = context.image.schema.table_named(command.name)
+    if table is None:
+        return unknown_table(command.name)
+    refused = _check_options(command.options)
+    if refused is not None:
+        return refused
+    return (TableChanged(msgspec.structs.replace(table, options=command.options)),)
+
+
+def _first_replicas(
+    image: Image, keyspace: Keyspace, options: TableOptions
+) -> list[list[str]] | Rejection:
+    """Of each tablet, even from the start, those counted that are under way and those not that leave."""
+    refused = check_replication(image, keyspace.replication)
+    if refused is not None:
+        return refused
+    there = tablets_of(image, options=_BY_COUNT)
+    count = first_count(options, keyspace.initial_tablets, _scopes(image, keyspace)).count
+    try:
+        nodes, _ = allocate(there.state, count, keyspace.replication)
+    except NoRoom as why:
+        return Rejection(
+            "too_few_nodes", f"{why}.", "Add nodes to that dc first, or lower the factor."
+        )
+    return [[there.node_ids[node] for node in row] for row in nodes.tolist()]
+
+
+def _scopes(image: Image, keyspace: Keyspace) -> dict[str, Scope]:
+    """Each dc of the keyspace with the nodes that have room there, and the tablets that these hold."""
+    going = image.requests.going()
+    shards = Counter(n.dc for n in image.membership.holding().values() if n.node_id not in going)
+    state = tablets_of(image, options=_BY_COUNT).state
+    held = {name: int(state.count[:, state.dc == at].sum()) for name, at in state.dcs.items()}
+    return {
+        dc: Scope(shards[dc], factor, held.get(dc, 0))
+        for dc, factor in keyspace.replication.items()
+    }
+
+
+def _check_options(options: TableOptions) -> Rejection | None:
+    least, most = options.min_tablet_count, options.max_tablet_count
+    if min(msgspec.structs.astuple(options)) < 0 or max(least, most) > MAX_TABLETS:
+        return Rejection(
+            "bad_table_options",
+            f"Options of a table are not negative, and it has at most {MAX_TABLETS} tablets.",
+            "0 says nothing.",
+        )
+    if most and least > most:
+        return Rejection(
+            "bad_table_options",
+            f"min_tablet_count {least} is above max_tablet_count {most}.",
+            "Raise the one, or lower the other.",
+        )
+    return None
+
+
+def _check_name_is_free(image: Image, name: str) -> Rejection | None:
+    known = image.schema.table_named(name)
+    if known is None:
+        return None
+    if known.dropped_version:
+        return Rejection(
+            "table_being_dropped",
+            f"Table '{name}' is being dropped; its name is free once that is done.",
+            "Wait a moment and try again: `stele requests` shows how far it is.",
+        )
+    return Rejection(
+        "table_exists",
+        f"Table '{name}' exists already.",
+        "Use it, drop it first, or choose another name.",
+    )

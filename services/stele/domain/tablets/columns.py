@@ -1,0 +1,161 @@
+"""The tablets of an image as the planner sees them: nodes, tables and tablets by number, in columns."""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stele.domain.balance.cluster import DEFAULT_OPTIONS, Node, NodeState, Options
+from stele.domain.balance.moves import WEIGHT
+from stele.domain.balance.state import NOBODY, State
+from stele.domain.image import Image
+from stele.domain.membership.facts import Node as Member
+from stele.domain.names import JOINING, STAYS, RequestStatus
+from stele.domain.ring.columns import widened
+from stele.domain.ring.numbers import PAD
+from stele.domain.ring.ranges import Placement
+from stele.domain.schema.facts import TABLET_MAP, tablet_map
+from stele.domain.tablets.maps import maps_of, tablet_of
+
+SHARDS: Final = 1
+"""Of each node: a node that has several says so once its tablets have places in it."""
+
+Sizes = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tablets:
+    """``state`` has a unit for each tablet, those of a table in the order of its map, from its ``first`` on.
+
+    ``names`` are the tables' full names, ``node_ids`` the nodes', both in the state's order.
+    """
+
+    state: State
+    names: list[str]
+    first: list[int]
+    node_ids: list[str]
+
+    def tablet(self, unit: int) -> tuple[str, int]:
+        """The table's name and the tablet's number."""
+        at = bisect_right(self.first, unit) - 1
+        return self.names[at], unit - self.first[at]
+
+
+def tablets_of(
+    image: Image,
+    down: Set[str] = frozenset(),
+    sizes: Mapping[str, Sizes] | None = None,
+    capacity_bytes: Mapping[str, int] | None = None,
+    options: Options = DEFAULT_OPTIONS,
+) -> Tablets:
+    """Tablets under way count where they will be. Those who are about to leave are to be drained.
+
+    ``sizes`` are bytes by table id, one for each tablet, NaN where unknown.
+    """
+    maps = [*maps_of(image)]
+    nodes = _nodes(image, {p.nodes.names for _, p in maps}, down, capacity_bytes or {})
+    place = {node.id: at for at, node in enumerate(nodes)}
+    parts = [_replicas(image, table.placement, placement, place) for table, placement in maps]
+    counts = [len(placement) for _, placement in maps]
+    width = max((part.shape[1] for part, _ in parts), default=1)
+    node = np.concatenate(
+        [widened(part, width) for part, _ in parts] or [np.zeros((0, width), np.int64)]
+    )
+    size = [
+        (sizes or {}).get(table.table_id, np.full(count, np.nan))
+        for (table, _), count in zip(maps, counts, strict=True)
+    ]
+    state = State(
+        nodes,
+        len(maps),
+        np.repeat(np.arange(len(maps)), counts),
+        np.concatenate([*size, np.zeros(0)]),
+        node,
+        np.zeros_like(node),
+        np.concatenate([*(busy for _, busy in parts), np.zeros(0, np.bool_)]),
+        options,
+    )
+    _count_streams(image, state, place)
+    first = (np.cumsum(counts) - counts).tolist() if counts else []
+    names = [image.schema.full_name(table) for table, _ in maps]
+    return Tablets(state, names, first, [node.id for node in nodes])
+
+
+def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None:
+    """What is asked for, or has not been streamed yet, takes part of what nodes read and write at one time."""
+    for request in image.requests.open.values():
+        transition = image.topology.transitions.get(request.request_id)
+        if request.to_node and (transition is None or not transition.mark):
+            for node_id, streams in (
+                (request.from_node, state.reading),
+                (request.to_node, state.writing),
+            ):
+                if node_id in place:
+                    streams[state.first_shard[place[node_id]]] += WEIGHT
+
+
+def _nodes(
+    image: Image,
+    named: set[tuple[str, ...]],
+    down: Set[str],
+    capacity_bytes: Mapping[str, int],
+) -> list[Node]:
+    """Those who have room, and whoever else a map names: they have to give all away."""
+    going, members = image.requests.going(), image.membership.nodes
+    used = {node_id for names in named for node_id in names}
+    used |= {
+        node_id
+        for transition in image.topology.transitions.values()
+        for name, plan in transition.plans.items()
+        if name.startswith(TABLET_MAP)
+        for row in plan.rows
+        for node_id in row.new
+    }
+    found = list[Node]()
+    for node_id in sorted(members):
+        node = members[node_id]
+        stays = node.state in STAYS and bool(node.tokens)
+        if stays or node_id in used:
+            capacity = capacity_bytes.get(node_id)
+            state = _state(node, goes=node_id in going, is_down=node_id in down)
+            found.append(Node(node_id, node.dc, node.rack, SHARDS, capacity, state))
+    return found
+
+
+def _state(node: Member, *, goes: bool, is_down: bool) -> NodeState:
+    """Who is about to take another's place gives and gets nothing until it has it."""
+    if not node.takes_part():
+        return NodeState.EXCLUDED
+    if goes or not (node.tokens or node.state in JOINING):
+        return NodeState.DRAINING
+    return NodeState.DOWN if is_down or node.state not in STAYS else NodeState.NORMAL
+
+
+def _replicas(
+    image: Image, name: str, placement: Placement, place: Mapping[str, int]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Of each tablet the nodes by number, those of afterwards where it moves or is asked to; and which ones."""
+    number = np.array([*(place.get(n, NOBODY) for n in placement.nodes.names), NOBODY], np.int64)
+    reads = placement.reads()
+    replicas = np.where(reads == PAD, NOBODY, number[reads])
+    busy = np.zeros(len(placement), np.bool_)
+    for transition in image.topology.transitions.values():
+        plan = transition.plans.get(name)
+        for row in plan.rows if plan is not None else ():
+            tablet = tablet_of(len(placement), row.end)
+            after = row.old if transition.mark else row.new
+            if len(after) > replicas.shape[1]:
+                replicas = widened(replicas, len(after))
+            replicas[tablet] = NOBODY
+            replicas[tablet, : len(after)] = [place[node_id] for node_id in after]
+            busy[tablet] = True
+    for request in image.requests.open.values():
+        waits = request.status is RequestStatus.PENDING
+        if waits and request.to_node in place and tablet_map(request.table_id) == name:
+            row = replicas[request.tablet]
+            row[row == place.get(request.from_node, NOBODY)] = place[request.to_node]
+            busy[request.tablet] = True
+    return replicas, busy

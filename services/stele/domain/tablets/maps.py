@@ -1,0 +1,71 @@
+"""Tablet maps: which tablet a token is in, and which range a tablet has.
+
+A map has a power of two of tablets, of equal ranges, numbered from 0 in the order of the ring.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from stele.domain.image import Image
+from stele.domain.ring.ranges import Placement, Range, RangeReplicas, ranges_of
+from stele.domain.ring.replicas import WRITES
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.schema.facts import TABLET_MAP, Table
+
+TOKEN_BITS: Final = 64
+MAX_TABLETS: Final = 1 << 20
+"""Of one table."""
+
+
+def ranges(count: int) -> tuple[Range, ...]:
+    """The ranges of a map of so many tablets, which is a power of two."""
+    width = (1 << TOKEN_BITS) // count
+    return ranges_of(MIN_TOKEN + width * tablet - 1 for tablet in range(1, count))
+
+
+def range_of(count: int, tablet: int) -> Range:
+    """The range of one tablet. Raises IndexError."""
+    if not 0 <= tablet < count:
+        raise IndexError(f"There is no tablet {tablet} of {count}.")
+    width = (1 << TOKEN_BITS) // count
+    begin, end = (MIN_TOKEN + width * at - 1 for at in (tablet, tablet + 1))
+    return Range(begin if tablet else MIN_TOKEN, end if tablet + 1 < count else MIN_TOKEN)
+
+
+def tablet_of(count: int, end: int) -> int:
+    """The number of the tablet whose range ends at ``end``."""
+    if end == MIN_TOKEN:
+        return count - 1
+    return (end - MIN_TOKEN) * count >> TOKEN_BITS
+
+
+def new_map(replicas: Sequence[Sequence[str]]) -> tuple[RangeReplicas, ...]:
+    """The rows of a map whose tablets have these replicas."""
+    rows = zip(ranges(len(replicas)), map(tuple, replicas), strict=True)
+    return tuple(RangeReplicas(at.start, at.end, nodes, nodes) for at, nodes in rows)
+
+
+def maps_of(image: Image) -> Iterator[tuple[Table, Placement]]:
+    """All tables that have tablets, by id, with their maps."""
+    for table in image.schema.with_tablets():
+        yield table, image.ring.placements[table.placement]
+
+
+def tablets_on(image: Image, node_id: str) -> int:
+    """Replicas of tablets that a node has, gets, or has not deleted yet."""
+    number = image.ring.nodes.numbers.get(node_id)
+    if number is None:
+        return 0
+    held = sum(
+        int((chunk.rows.values[WRITES] == number).sum())
+        for _, placement in maps_of(image)
+        for chunk in placement.table.chunks
+    )
+    return held + sum(
+        node_id not in image.ring.placements[name].row_for(row.end).writes
+        for transition in image.topology.transitions.values()
+        for name, plan in transition.plans.items()
+        if name.startswith(TABLET_MAP)
+        for row in plan.rows
+        if node_id in row.old or node_id in row.new
+    )

@@ -1,0 +1,122 @@
+"""What the balancer asks for next: moves of tablets, and the end of requests whose nodes cannot be drained."""
+
+from collections.abc import Mapping, Set
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from stele.domain.balance.cluster import BalanceBy, NodeState, Options
+from stele.domain.balance.moves import DEFAULT_LIMITS, Kind, Limits, Move
+from stele.domain.balance.plan import plan_round
+from stele.domain.balance.verdicts import summed_up, verdicts_from
+from stele.domain.image import Image
+from stele.domain.requests.facts import Request
+from stele.domain.ring.transition import TransitionRow, lacks_sources
+from stele.domain.tablets.columns import Tablets, tablets_of
+from stele.domain.tablets.maps import range_of
+from stele.domain.topology.operations.commands import TabletMove
+
+BY_COUNT: Final = Options(balance_by=BalanceBy.COUNT)
+
+
+class Proposed(msgspec.Struct, frozen=True):
+    """A move, what for, and what it would be."""
+
+    move: TabletMove
+    kind: Kind
+    reason: str
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """A request whose node has tablets that nobody else can take, and why."""
+
+    request_id: str
+    why: str
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """What to begin now, and what can never be."""
+
+    moves: tuple[Proposed, ...] = ()
+    stuck: tuple[Stuck, ...] = ()
+
+
+def proposal(
+    image: Image,
+    down: Set[str] = frozenset(),
+    limits: Limits = DEFAULT_LIMITS,
+    options: Options = BY_COUNT,
+) -> Proposal:
+    """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
+
+    ``down`` are nodes that are not heard. Of nodes that may come back nothing is said to be stuck.
+    """
+    what = tablets_of(image, down=down, options=options)
+    forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
+    moves = [_told(what, move, forced) for move in plan_round(what.state, what.names, limits)]
+    lost = {each.move.from_node: each.move for each in moves if _loses_data(image, each.move)}
+    moves = [each for each in moves if not _loses_data(image, each.move)]
+    stuck = () if moves or down else tuple(_stuck(image, what, lost))
+    return Proposal(tuple(moves), stuck)
+
+
+def _told(what: Tablets, move: Move, forced: Set[str]) -> Proposed:
+    table, tablet = what.tablet(move.unit)
+    source, target = what.node_ids[move.source[0]], what.node_ids[move.target[0]]
+    asked = TabletMove(
+        table=table, tablet=tablet, from_node=source, to_node=target, force=source in forced
+    )
+    return Proposed(asked, move.kind, move.reason)
+
+
+def _loses_data(image: Image, move: TabletMove) -> bool:
+    """What was acknowledged may be on dead nodes alone, and nobody has accepted that it is lost."""
+    dead = image.membership.excluded()
+    table = image.schema.table_named(move.table)
+    if move.force or not dead or table is None:
+        return False
+    placement = image.ring.placements[table.placement]
+    row = placement.row_for(range_of(len(placement), move.tablet).end)
+    new = tuple(move.to_node if n == move.from_node else n for n in row.reads)
+    return lacks_sources(TransitionRow(row.start, row.end, row.reads, new), dead)
+
+
+def _stuck(image: Image, what: Tablets, lost: Mapping[str, TabletMove]) -> list[Stuck]:
+    """Nothing of these nodes moves, and nothing can be planned for what they have."""
+    found = list[Stuck]()
+    for request in image.requests.pending():
+        if not request.removes_node:
+            continue
+        move = lost.get(request.node_id)
+        why = _why_lost(image, move) if move is not None else _why_stuck(what, request)
+        if why:
+            found.append(Stuck(request.request_id, why))
+    return found
+
+
+def _why_lost(image: Image, move: TabletMove) -> str:
+    dead = ", ".join(sorted(image.membership.excluded()))
+    return (
+        f"tablet {move.tablet} of {move.table} may have acknowledged writes that only dead nodes have, {dead}:"
+        " ask again with force to give these up"
+    )
+
+
+def _why_stuck(what: Tablets, request: Request) -> str:
+    """Empty while there is hope, or nothing left."""
+    state = what.state
+    if request.node_id not in what.node_ids or state.busy.any():
+        return ""
+    node = what.node_ids.index(request.node_id)
+    held = state.members(node)
+    if state.state[node] == NodeState.NORMAL or not len(held):
+        return ""
+    replica = int(held[0])
+    unit = replica // state.width
+    table, tablet = what.tablet(unit)
+    reason = summed_up(verdicts_from(state, what.names, unit, node))
+    return (
+        f"no other node can take {len(np.unique(held // state.width))} tablets of '{request.node_id}', such as "
+        f"tablet {tablet} of {table}: {reason}"
+    )

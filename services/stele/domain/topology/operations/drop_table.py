@@ -1,0 +1,58 @@
+"""Drop a table: no version that is in use serves it any more, then its row goes and its name is free.
+
+drop_table -> (gone). See ``drop_keyspace``; migrations of its tablets come to nothing.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.names import RequestKind, TransitionState
+from stele.domain.requests.rows import new_request
+from stele.domain.schema.facts import TableChanged
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import Operation, State, nobody, replicas_of_data
+from stele.domain.topology.operations.commands import DropTable
+from stele.domain.topology.operations.keyspaces import dropped_table, free_table
+
+replace = msgspec.structs.replace
+
+
+def drop_table(context: Context, command: DropTable) -> Decision:
+    """Queue the drop of a table that stands."""
+    table = free_table(context.image, command.name)
+    if isinstance(table, Rejection):
+        return table
+    return (new_request(context, RequestKind.DROP_TABLE, table_id=table.table_id),)
+
+
+def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
+    table = image.schema.tables[transition.table_id]
+    yield TableChanged(replace(table, dropped_version=version))
+
+
+def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
+    """Every member has data to delete."""
+    yield from dropped_table(image, image.schema.tables[transition.table_id])
+    for node in image.membership.taking_part().values():
+        yield NodeChanged(replace(node, cleanup_since=epoch))
+
+
+DROP_TABLE: Final = Operation(
+    kind=RequestKind.DROP_TABLE,
+    command=DropTable,
+    ask=drop_table,
+    priority=0,
+    first=TransitionState.DROP_TABLE,
+    states={TransitionState.DROP_TABLE: State()},
+    needed=nobody,
+    touched=replicas_of_data,
+    on_open=on_open,
+    on_done=on_done,
+)

@@ -1,0 +1,240 @@
+"""Migration of a tablet: a replica goes from one node to another, while the tablet serves (seed 000).
+
+allow_write_both_read_old -> write_both_read_old -> streaming -> write_both_read_new -> use_new -> cleanup
+  -> end_migration -> (gone)
+failure up to streaming: cleanup_target -> revert_migration -> (gone)
+
+From an excluded node nothing can be streamed: the new replica is rebuilt from the others. One tablet has one
+migration at a time (INV-TABL-2); its row of the tablet map is what it locks.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, unknown_node, unknown_table
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.names import STAYS, RequestKind, RequestStatus, TransitionState
+from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
+from stele.domain.requests.rows import new_request
+from stele.domain.ring import transition
+from stele.domain.ring.ranges import Range, RangeReplicas
+from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.schema.facts import Table
+from stele.domain.tablets.maps import range_of
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import (
+    Operation,
+    State,
+    gaining_nodes,
+    losing_nodes,
+    planned_sets,
+    receiving_nodes,
+)
+from stele.domain.topology.operations.commands import MoveTablets, TabletMove
+
+BALANCER: Final = "tablet-balancer"
+"""As an actor: what it asked for, and is done, is in the log alone; its many moves would crowd others out."""
+
+
+def move_tablets(context: Context, command: MoveTablets) -> Decision:
+    """Queue those that can be made, each tablet once; refused when none can."""
+    image, moved = context.image, set[tuple[str, int]]()
+    asked = {(r.table_id, r.tablet) for r in image.requests.unfinished() if r.to_node}
+    found, refusals = list[RequestChanged](), list[Rejection]()
+    for move in command.moves:
+        table = image.schema.table_named(move.table)
+        if table is None or table.dropped_version:
+            refusals.append(unknown_table(move.table))
+            continue
+        refused = _check_move(image, table, move) or _check_alone(
+            move, (table.table_id, move.tablet), asked | moved
+        )
+        if refused is not None:
+            refusals.append(refused)
+            continue
+        moved.add((table.table_id, move.tablet))
+        found.append(_request(context, table, move, alone=len(command.moves) == 1))
+    if not found:
+        return (
+            refusals[0]
+            if refusals
+            else Rejection("no_moves", "There is no tablet to move.", "Name at least one.")
+        )
+    return tuple(found)
+
+
+def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -> RequestChanged:
+    asked = new_request(context, RequestKind.TABLET_MIGRATION, table_id=table.table_id).request
+    id_ = asked.request_id if alone else context.unique(f"{table.table_id}/{move.tablet}")
+    return RequestChanged(
+        msgspec.structs.replace(
+            asked,
+            request_id=id_,
+            tablet=move.tablet,
+            from_node=move.from_node,
+            to_node=move.to_node,
+            force=move.force,
+        )
+    )
+
+
+def _check_alone(
+    move: TabletMove, tablet: tuple[str, int], moving: set[tuple[str, int]]
+) -> Rejection | None:
+    if tablet not in moving:
+        return None
+    return Rejection(
+        "tablet_moves",
+        f"Tablet {move.tablet} of {move.table} moves already.",
+        "Wait until that is done: `stele requests`; or cancel it.",
+    )
+
+
+def _check_move(image: Image, table: Table, move: TabletMove) -> Rejection | None:
+    refused = _check_target(image, move)
+    if refused is not None:
+        return refused
+    if not table.placement:
+        return Rejection(
+            "no_tablets",
+            f"Table {move.table} has no tablets: its keyspace is spread over the ring.",
+            "Move nodes' tokens, or make a keyspace with tablets.",
+        )
+    row = _row(image, table, move.tablet)
+    if row is None:
+        count = len(image.ring.placements[table.placement])
+        return Rejection(
+            "unknown_tablet",
+            f"Table {move.table} has tablets 0 to {count - 1}, and no {move.tablet}.",
+            f"`stele tablet list {move.table}` shows them.",
+        )
+    if move.from_node not in row.reads:
+        return _not_so(move, f"has no replica on '{move.from_node[:80]}'", row)
+    if move.to_node in row.writes:
+        return _not_so(move, f"has a replica on '{move.to_node[:80]}' already", row)
+    return _check_dc(image, move)
+
+
+def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
+    """Each dc has its number of replicas."""
+    nodes = image.membership.nodes
+    source, target = nodes[move.from_node].dc, nodes[move.to_node].dc
+    if source == target:
+        return None
+    return Rejection(
+        "other_dc",
+        f"Node '{move.from_node}' is in dc '{source}', and '{move.to_node}' in '{target}'.",
+        f"Name a node of '{source}': the keyspace says how many replicas each dc has.",
+    )
+
+
+def _not_so(move: TabletMove, what: str, row: RangeReplicas) -> Rejection:
+    return Rejection(
+        "other_replicas",
+        f"Tablet {move.tablet} of {move.table} {what}.",
+        f"It has them on {', '.join(row.writes)}.",
+        {"replicas": ",".join(row.writes)},
+    )
+
+
+def _check_target(image: Image, move: TabletMove) -> Rejection | None:
+    node = image.node(move.to_node)
+    if node is None:
+        return unknown_node(move.to_node[:80])
+    going = node.node_id in image.requests.going()
+    if node.takes_part() and node.state in STAYS and node.tokens and not going:
+        return None
+    state = "about to leave" if going else "excluded" if node.excluded else node.state
+    why = "has no tokens" if node.state in STAYS and not node.tokens else f"is {state}"
+    return Rejection(
+        "no_room_for_tablets",
+        f"Node '{node.node_id}' takes no tablets: it {why}.",
+        "Name a member with tokens that stays.",
+    )
+
+
+def _row(image: Image, table: Table, tablet: int) -> RangeReplicas | None:
+    placement = image.ring.placements[table.placement]
+    if not 0 <= tablet < len(placement):
+        return None
+    return placement.row_for(range_of(len(placement), tablet).end)
+
+
+def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
+    """The one row of the tablet map, with the new replica in the place of the old one."""
+    (request,) = requests
+    table = image.schema.tables.get(request.table_id)
+    if table is None or table.dropped_version:
+        return Rejection("table_dropped", "The table was dropped.", "There is nothing to move.")
+    move = TabletMove(
+        table=image.schema.full_name(table),
+        tablet=request.tablet,
+        from_node=request.from_node,
+        to_node=request.to_node,
+    )
+    refused = _check_move(image, table, move)
+    if refused is not None:
+        return refused
+    row = _row(image, table, request.tablet)
+    assert row is not None
+    new = tuple(request.to_node if n == request.from_node else n for n in row.reads)
+    changed = TransitionRow(row.start, row.end, row.reads, new)
+    return {table.placement: TransitionPlan((changed,), locks=(Range(row.start, row.end),))}
+
+
+def needed(image: Image, requests: list[Request]) -> list[str]:
+    """Who gets the tablet. Whether the others suffice is seen when they are asked for its data."""
+    return [request.to_node for request in requests]
+
+
+def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
+    request = image.requests.requests[done.transition_id]
+    if request.actor == BALANCER and request.status is RequestStatus.DONE:
+        yield RequestForgotten(request.request_id, request.finished_epoch, request.ended_ms)
+
+
+_STATE: Final = TransitionState
+TABLET_MIGRATION: Final = Operation(
+    kind=RequestKind.TABLET_MIGRATION,
+    command=MoveTablets,
+    ask=move_tablets,
+    priority=6,
+    first=_STATE.ALLOW_WRITE_BOTH_READ_OLD,
+    states={
+        _STATE.ALLOW_WRITE_BOTH_READ_OLD: State(
+            on_success=_STATE.WRITE_BOTH_READ_OLD, on_failure=_STATE.CLEANUP_TARGET
+        ),
+        _STATE.WRITE_BOTH_READ_OLD: State(
+            delta=transition.write_both_read_old,
+            on_success=_STATE.STREAMING,
+            on_failure=_STATE.CLEANUP_TARGET,
+        ),
+        _STATE.STREAMING: State(
+            streams=True, on_success=_STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.CLEANUP_TARGET
+        ),
+        _STATE.WRITE_BOTH_READ_NEW: State(
+            delta=transition.write_both_read_new, on_success=_STATE.USE_NEW
+        ),
+        _STATE.USE_NEW: State(delta=transition.finish, on_success=_STATE.CLEANUP),
+        _STATE.CLEANUP: State(cleaned_by=losing_nodes, on_success=_STATE.END_MIGRATION),
+        _STATE.END_MIGRATION: State(),
+        _STATE.CLEANUP_TARGET: State(
+            delta=transition.rollback,
+            cleaned_by=gaining_nodes,
+            undoing=True,
+            on_success=_STATE.REVERT_MIGRATION,
+        ),
+        _STATE.REVERT_MIGRATION: State(undoing=True),
+    },
+    subjects_work=False,
+    needed=needed,
+    plans=plans,
+    receivers=receiving_nodes,
+    touched=planned_sets,
+    cleans_up=False,
+    on_done=on_done,
+)
