@@ -7,10 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
-from rich.text import Text
 
 from stele.cli.errors import CliError, Exit
-from stele.cli.output import error_console
 
 _COMMANDS = "stele.cli.commands"
 _LAZY: tuple[tuple[str, str, str], ...] = (
@@ -56,15 +54,20 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def build_app() -> App:
-    """The whole command line; a command's module is imported when it is called."""
+def build_app(called: str = "") -> App:
+    """The whole command line. A command's module is imported when it is called.
+
+    The command ``called`` has its own text, which says more than its line in the list of all. That list is read
+    as plain text: what reads Markdown takes as long to import as all the rest.
+    """
     app = App(
         name="stele",
         help="Metadata of a sharded data store as one ordered log of epochs.",
+        help_format="markdown" if called else "plaintext",
         help_on_error=False,
     )
     for name, place, text in _LAZY:
-        app.command(f"{_COMMANDS}.{place}", name=name, help=text)
+        app.command(f"{_COMMANDS}.{place}", name=name, help=None if name == called else text)
     return app
 
 
@@ -76,7 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code."""
     try:
-        result = build_app()(
+        called = next((word for word in arguments if not word.startswith("-")), "")
+        result = build_app(called)(
             list(arguments),
             exit_on_error=False,
             print_error=False,
@@ -106,4 +110,8 @@ def _usage(error: CycloptsError) -> str:
 
 
 def _say(line: str) -> None:
+    from rich.text import Text  # noqa: PLC0415  (only where something went wrong)
+
+    from stele.cli.output import error_console  # noqa: PLC0415
+
     error_console().print(Text.assemble(("stele: ", "bold red"), line), soft_wrap=True)

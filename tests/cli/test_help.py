@@ -1,0 +1,62 @@
+"""``stele --help``: what it lists, what a command says about itself, and what it does not have to import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from stele.cli.main import build_app
+from tests.cli.conftest import Stele
+
+COMMANDS = sorted(name for name in build_app() if not name.startswith("-"))
+
+IMPORTED = """
+    import sys
+    from stele.cli.main import run
+    code = run(sys.argv[1:])
+    print(*sorted(sys.modules), file=sys.stderr)
+    sys.exit(code)
+"""
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """The modules that a command line has imported when it ends well."""
+    command = [sys.executable, "-c", textwrap.dedent(IMPORTED), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return {*ran.stderr.split()}
+
+
+def test_all_commands_are_listed_with_a_line_each(stele: Stele) -> None:
+    shown = stele("--help")
+    assert shown.exit_code == 0, shown.err
+    listed = [line.strip("│ ").partition("  ") for line in shown.out.splitlines()]
+    texts = {name: text.strip() for name, _, text in listed if name}
+    assert all(texts[name] for name in COMMANDS)
+    assert texts["status"] == "The cluster at a glance."
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_what_it_does(stele: Stele, name: str) -> None:
+    shown = stele(name, "--help")
+    assert shown.exit_code == 0, shown.err
+    usage, _, text, *_ = shown.out.splitlines()
+    assert usage.startswith(f"Usage: stele {name}")
+    assert text.strip()
+
+
+def test_a_command_says_more_than_its_line_in_the_list(stele: Stele) -> None:
+    assert "Exit status 0 when every member is up, else 1." in stele("status", "--help").out
+    assert "Exit status 0 only when every check held." in stele("demo", "--help").out
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_who_asks_for_help_waits_for_no_import_that_only_commands_need(flag: str) -> None:
+    found = imported_by(flag)
+    ours = {name for name in found if name.split(".")[0] == "stele"}
+    assert ours == {"stele", "stele.cli", "stele.cli.main", "stele.cli.errors"}
+    heavy = {"httpx", "markdown_it", "msgspec", "numpy", "pygments", "rich.markdown"}
+    assert not heavy & found
