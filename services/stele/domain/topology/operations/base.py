@@ -17,7 +17,7 @@ from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState, OrderKind, RequestKind, RequestStatus, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import ended
-from stele.domain.ring.ranges import Placement
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.strategy import NodeLocation
 from stele.domain.ring.transition import (
     PlacementDelta,
