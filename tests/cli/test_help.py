@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from stele.cli.main import build_app
-from tests.cli.conftest import Stele
+from tests.cli.conftest import Server, Stele, at, cluster, request
+from tests.cli.test_changes import ACCEPTED
 
 COMMANDS = sorted(name for name in build_app() if not name.startswith("-"))
 
@@ -20,6 +22,10 @@ IMPORTED = """
     print(*sorted(sys.modules), file=sys.stderr)
     sys.exit(code)
 """
+
+
+FOLDING = {"confluent_kafka", "fastavro", "numpy", "cassandra", "pydantic", "stele.domain.registry"}
+"""What only those need who read the log themselves."""
 
 
 def imported_by(*arguments: str) -> set[str]:
@@ -60,3 +66,34 @@ def test_who_asks_for_help_waits_for_no_import_that_only_commands_need(flag: str
     assert ours == {"stele", "stele.cli", "stele.cli.main", "stele.cli.errors"}
     heavy = {"httpx", "markdown_it", "msgspec", "numpy", "pygments", "rich.markdown"}
     assert not heavy & found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "--json"],
+        ["nodes"],
+        ["ring"],
+        ["requests"],
+        ["request", "show", "join-n3-1"],
+        ["keyspace", "list"],
+        ["settings", "list"],
+        ["features", "list"],
+        ["cdc", "generations"],
+        ["epochs", "--last", "1"],
+        ["decommission", "n1", "--no-wait"],
+        ["why"],
+    ],
+)
+def test_a_command_that_asks_services_imports_nothing_that_folds_the_log(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
+) -> None:
+    cluster(server, requests=[request("pending")])
+    server.answer("GET", "/v1/settings", {**at(7), "features": [], "settings": {}})
+    server.answer("GET", "/v1/services", {**at(7), "services": []})
+    server.answer("GET", "/v1/cdc/generations", {**at(7), "cdc_generations": []})
+    server.answer("GET", "/v1/epochs", [{"epoch": 7, "command": "noop", "facts": []}])
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    monkeypatch.setenv("STELE_URL", server.url)
+    monkeypatch.setenv("STELE_DIR", str(tmp_path))
+    assert not FOLDING & imported_by(*arguments)

@@ -16,7 +16,8 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.requests import memory
 from stele.domain.requests.facts import CommandRefused
 from stele.domain.requests.ids import named, parse, state_time_ms, time_ms, uuid7, uuid8
-from stele.domain.requests.memory import GENERATIONS, RequestMemory
+from stele.domain.requests.limits import GENERATIONS
+from stele.domain.requests.memory import RequestMemory
 from stele.domain.requests.not_taken import MAX_AHEAD_MS, check_id
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
 from stele.log.state_ids import next_state_id

@@ -49,9 +49,9 @@ from stele.domain.topology.facts import (
     TransitionMarked,
     TransitionPlanned,
     TransitionUnplanned,
-    Versions,
     VersionsChanged,
 )
+from stele.domain.topology.heads import Versions
 from stele.log import codec
 from stele.log.chain import MAGIC
 from stele.log.codec import DecodeError

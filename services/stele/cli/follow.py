@@ -25,7 +25,7 @@ from stele.cli.reading import Reading, read_epochs
 from stele.cli.steps import History
 from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.requests.facts import Request
-from stele.domain.topology.facts import TransitionSummary
+from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers import coordinator as answers
 from stele.runtime.answers.metadata_log import RequestAnswer
 

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import clock, console, id_table, print_value_as_json, table
-from stele.domain.cdc.image import GenerationSummary
+from stele.domain.cdc.heads import GenerationSummary
 from stele.domain.commands import NewCdcGeneration
 from stele.runtime.answers.metadata_log import CdcGenerationsPage, CdcStreamsPage
 

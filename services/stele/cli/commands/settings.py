@@ -9,7 +9,7 @@ from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json, table
 from stele.domain.commands import SetSetting
 from stele.domain.features.counts import Setting
-from stele.domain.features.domain import KNOWN
+from stele.domain.features.known import KNOWN
 
 app = App(name="settings", help="Settings of the whole cluster: list, set, reset.")
 

@@ -25,7 +25,8 @@ from stele.domain.ring.transition import (
     TransitionRow,
     stream_sources,
 )
-from stele.domain.topology.facts import Subject, Transition
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.heads import Subject
 from stele.domain.topology.rings import Ring
 
 Delta = Callable[[Placement, TransitionPlan, int], PlacementDelta]

@@ -19,7 +19,8 @@ from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import check_no_request, new_request
 from stele.domain.ring import transition
 from stele.domain.ring.strategy import NodeLocation
-from stele.domain.topology.facts import Subject, Transition
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
     Operation,
     State,
