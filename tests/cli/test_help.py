@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -57,6 +58,18 @@ def test_a_command_says_what_it_does(stele: Stele, name: str) -> None:
 def test_a_command_says_more_than_its_line_in_the_list(stele: Stele) -> None:
     assert "Exit status 0 when every member is up, else 1." in stele("status", "--help").out
     assert "Exit status 0 only when every check held." in stele("demo", "--help").out
+
+
+@pytest.mark.parametrize(
+    "group", ["epoch", "features", "keyspace", "log", "request", "settings", "sim", "stack"]
+)
+def test_the_line_of_a_group_names_all_that_is_in_it(
+    stele: Stele, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    (line,) = (line for line in stele("--help").out.splitlines() if f" {group} " in line[:20])
+    words = set(re.findall(r"[a-z-]+", line))
+    assert {name for name in build_app(group)[group] if not name.startswith("-")} <= words
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])

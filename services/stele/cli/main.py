@@ -41,15 +41,23 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("quiesce", "global_requests:quiesce", "Wait until what was asked for has come to rest."),
     ("noop", "global_requests:noop", "Wait until the coordinator has seen all up to here."),
     ("cdc", "cdc:app", "CDC generations: list, their streams, make a new one."),
-    ("keyspace", "keyspace:app", "Keyspaces: create, drop, list."),
+    ("keyspace", "keyspace:app", "Keyspaces: create, alter, drop, list."),
     ("features", "features:app", "Features: list, enable, forget a service."),
     ("settings", "settings:app", "Settings of the cluster: list, set, reset."),
     ("id", "ids:make_id", "A new request id, to send a command again under after a time-out."),
     ("put", "data:put", "Write a value."),
     ("get", "data:get", "Read a value."),
     ("log", "log:app", "The log itself: replay."),
-    ("stack", "stack:app", "A whole cluster on this machine: up, status, logs, add-node, down."),
-    ("sim", "sim:app", "The deterministic simulator: run, sweep, mutants."),
+    (
+        "stack",
+        "stack:app",
+        "A whole cluster on this machine: up, status, logs, add-node, kill-node, down.",
+    ),
+    (
+        "sim",
+        "sim:app",
+        "The deterministic simulator: run, sweep, mutants; live, on real processes.",
+    ),
     ("demo", "demo:demo", "A real cluster under load, with what happened."),
 )
 
