@@ -20,7 +20,8 @@ from stele.domain.ring.allocation import allocate_tokens
 from stele.domain.ring.changes import packed, pieces_of
 from stele.domain.ring.columns import Columns
 from stele.domain.ring.locks import locks_of
-from stele.domain.ring.ranges import EMPTY_RING, Placement, Range, RangeReplicas, apply, range_of
+from stele.domain.ring.placement import EMPTY_RING, Placement, apply
+from stele.domain.ring.ranges import Range, RangeReplicas, range_of
 from stele.domain.ring.strategy import NodeLocation, network_topology, placement_of
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.ring.transition import (

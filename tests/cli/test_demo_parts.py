@@ -17,7 +17,7 @@ from stele.cli.demo.several import one_waits_for_the_other, share_a_transition
 from stele.cli.demo.steps.library import library_files
 from stele.cli.errors import CliError
 from stele.cli.facts import EpochRow
-from stele.domain.topology.facts import TransitionSummary
+from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.metadata_log import RequestAnswer
 from tests.cli.conftest import Server, at, request, transition
 

@@ -6,12 +6,17 @@ import io
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
+from stele.cli.client import Client
+from stele.cli.errors import UnreachableError
 from stele.cli.main import run
 from stele.cli.notice import RetryNotice
+from stele.cli.places import Places
 from tests.cli.conftest import Server, Stele, cluster, request
 
 DEAD = "http://127.0.0.1:9"  # the discard port: nobody listens there
@@ -157,6 +162,33 @@ def test_the_next_address_is_asked_when_one_is_dead(server: Server, stele: Stele
     ran = stele("keyspace", "list", "--url", DEAD, "--url", server.url)
     assert ran.exit_code == 0, ran.err
     assert "library" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("url", "verified"),
+    [(DEAD, False), (DEAD.replace("http", "https"), True), (DEAD.replace("http", "HTTPS"), True)],
+)
+def test_only_who_asks_a_plain_address_does_without_certificates(
+    monkeypatch: pytest.MonkeyPatch, url: str, verified: bool
+) -> None:
+    seen: list[object] = []
+
+    class Recording(httpx.Client):
+        def __init__(self, *, verify: bool, **rest: Any) -> None:
+            seen.append(verify)
+            super().__init__(verify=verify, **rest)
+
+    monkeypatch.setattr(httpx, "Client", Recording)
+    client = Client(Places({"metadata-log": (url,)}, ""), retry_for_s=0.1)
+    for ask in (
+        lambda: client.get_one(url, dict),
+        lambda: client.get("metadata-log", "/v1/topology", dict),
+        lambda: client.stream("metadata-log", "/v1/epochs/stream", {}).__enter__(),
+    ):
+        with pytest.raises(UnreachableError):
+            ask()
+    client.close()
+    assert seen == [verified]
 
 
 def test_without_a_coordinator_why_says_that_nothing_moves_on(

@@ -10,7 +10,7 @@ from stele.coordinator.dry_run import dry_run, with_sizes
 from stele.coordinator.knowledge import Observed
 from stele.domain.commands import AnyCommand, Leave, Remove
 from stele.domain.topology.operations.table import OPERATIONS, Operation
-from stele.runtime.answers.coordinator import PlanAnswer
+from stele.runtime.answers.plans import PlanAnswer
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import IDENTITY
 from tests.coordinator.test_dead_for_good import two_of_a_rack

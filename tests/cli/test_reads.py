@@ -321,6 +321,31 @@ def test_epochs_shows_the_last_changes_in_words_and_hides_barriers(
     assert [row["epoch"] for row in rows] == [41]
 
 
+@pytest.mark.parametrize("where", [["--last", "5"], ["--from", "3", "--last", "5"]])
+def test_epochs_that_come_in_two_parts_are_all_shown(
+    server: Server, stele: Stele, where: list[str]
+) -> None:
+    cluster(server, epoch=7)
+    rows = [{"epoch": epoch, "command": "noop", "facts": []} for epoch in range(3, 8)]
+    for part in (rows[:3], rows[3:]):
+        server.answer("GET", "/v1/epochs", part)
+    ran = stele("epochs", *where, "--barriers", "--json")
+    assert [row["epoch"] for row in msgspec.json.decode(ran.out)] == [3, 4, 5, 6, 7], ran.err
+    asked = [(part.query["from"], part.query["limit"]) for part in server.asked_for("/v1/epochs")]
+    assert asked == [(["3"], ["5"]), (["6"], ["2"])]
+
+
+def test_no_answer_is_asked_to_hold_more_epochs_than_it_may(server: Server, stele: Stele) -> None:
+    cluster(server, epoch=1500)
+    rows = [{"epoch": epoch, "command": "noop", "facts": []} for epoch in range(1, 1501)]
+    for part in (rows[:1000], rows[1000:]):
+        server.answer("GET", "/v1/epochs", part)
+    ran = stele("epochs", "--from", "1", "--last", "1500", "--barriers", "--json")
+    assert len(msgspec.json.decode(ran.out)) == 1500, ran.err
+    limits = [part.query["limit"] for part in server.asked_for("/v1/epochs")]
+    assert limits == [["1000"], ["500"]]
+
+
 def test_diff_signs_what_is_new_gone_and_changed(server: Server, stele: Stele) -> None:
     row = {"start": 1, "end": 2, "reads": ["n1"], "writes": ["n1", "n2"]}
     server.answer(

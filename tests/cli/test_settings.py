@@ -61,6 +61,8 @@ def test_a_level_is_a_word_and_an_unsafe_one_is_shown_as_such(server: Server, st
     (sent,) = [json.loads(asked.body) for asked in server.asked_for("/v1/commands")]
     command = {"type": "set_setting", "name": "progress_barrier_level", "value": "ONE"}
     assert sent["command"] == {**command, "force": True}
+    undone = stele("settings", "set", "progress_barrier_level", "ONE", "--no-force")
+    assert undone.exit_code == 2 and "--no-force" in undone.err
     shown = stele("settings", "list").out
     assert any(
         "progress_barrier_level" in line and "ONE (unsafe)" in line for line in shown.splitlines()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from stele.cli.facts import EpochRow
 from stele.cli.steps import History
 from tests.cli.conftest import Server, Stele
@@ -74,12 +76,15 @@ def test_one_that_waits_anew_is_pending_again() -> None:
     assert told == ["join", "rollback (being undone)", "pending", "join"]
 
 
+@pytest.mark.parametrize("first_part", [8, 5])
 def test_a_follower_tells_the_steps_that_it_did_not_see_by_their_own_epochs_and_times(
-    server: Server, stele: Stele
+    server: Server, stele: Stele, first_part: int
 ) -> None:
+    """Also of those that did not fit into one answer."""
     server.answer("POST", "/v1/commands", ACCEPTED)
     follows(server, "mine", (12, "done", ""))
     of_the_log: tuple[tuple[int, list[dict[str, Any]]], ...] = (
+        *((epoch, []) for epoch in (5, 6, 7)),
         (8, [changed("mine", "pending")]),
         (9, [changed("mine", "running"), opened("mine", "write_both_read_old", "mine")]),
         (10, []),
@@ -90,7 +95,8 @@ def test_a_follower_tells_the_steps_that_it_did_not_see_by_their_own_epochs_and_
         {"epoch": epoch, "command": "advance", "at_ms": 1_000 + 500 * (epoch - 8), "facts": facts}
         for epoch, facts in of_the_log
     ]
-    server.answer("GET", "/v1/epochs", rows)
+    server.answer("GET", "/v1/epochs", rows[:first_part])
+    server.answer("GET", "/v1/epochs", rows[first_part:])
     ran = stele("decommission", "n1", "--request-id", "mine")
     assert ran.exit_code == 0, ran.err
     assert ran.out.splitlines()[2:-1] == [
@@ -99,3 +105,6 @@ def test_a_follower_tells_the_steps_that_it_did_not_see_by_their_own_epochs_and_
         "  1.5 s  epoch   11  left_token_ring",
         "  2.0 s  epoch   12  done",
     ]
+    asked = [(part.query["from"], part.query["limit"]) for part in server.asked_for("/v1/epochs")]
+    rest = [([str(5 + first_part)], [str(8 - first_part)])] if first_part < 8 else []
+    assert asked == [(["5"], ["8"]), *rest]

@@ -12,7 +12,8 @@ from stele.domain.base import Rejection
 from stele.domain.commands import AnyCommand, Exclude, Leave, NoopRequest, Remove
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.reports import ReportTable
-from stele.runtime.answers.coordinator import PlanAnswer, Verdict, WaitKind
+from stele.runtime.answers.coordinator import WaitKind
+from stele.runtime.answers.plans import PlanAnswer, Verdict
 from tests.coordinator.stories import joining
 from tests.coordinator.test_dead_for_good import two_of_a_rack
 from tests.coordinator.test_preflight import ASK, Choices, bounded, envelope, quiet

@@ -3,7 +3,7 @@
 import msgspec
 
 from stele.coordinator.openapi import openapi
-from stele.runtime.answers.coordinator import PlanAnswer, PlanRequest
+from stele.runtime.answers.plans import PlanAnswer, PlanRequest
 
 
 def _names(node: object) -> set[str]:

@@ -24,7 +24,7 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestStatus
-from stele.domain.ring.ranges import Placement
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.preflight import Asked, Preflight, asked, preflight
 from tests.coordinator.random_runs import RandomRun

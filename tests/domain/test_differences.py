@@ -7,7 +7,8 @@ import pytest
 
 from stele.domain.ring.columns import CHUNK_ROWS
 from stele.domain.ring.differences import differences
-from stele.domain.ring.ranges import Placement, Range, RangeReplicas, apply, range_of
+from stele.domain.ring.placement import Placement, apply
+from stele.domain.ring.ranges import Range, RangeReplicas, range_of
 from stele.domain.ring.tokens import MIN_TOKEN
 
 NODES = ("n1", "n2", "n3", "n4")

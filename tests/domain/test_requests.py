@@ -15,10 +15,12 @@ from stele.domain.features.facts import SettingChanged
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests import memory
 from stele.domain.requests.facts import CommandRefused
-from stele.domain.requests.ids import named, parse, time_ms, uuid7, uuid8
-from stele.domain.requests.memory import GENERATIONS, RequestMemory
+from stele.domain.requests.ids import named, parse, state_time_ms, time_ms, uuid7, uuid8
+from stele.domain.requests.limits import GENERATIONS
+from stele.domain.requests.memory import RequestMemory
 from stele.domain.requests.not_taken import MAX_AHEAD_MS, check_id
 from stele.domain.snapshot import facts_to_image, image_to_facts, requests_hash
+from stele.log.state_ids import next_state_id
 
 
 @pytest.fixture
@@ -46,6 +48,15 @@ def test_a_request_id_is_a_uuid_that_holds_its_time(ms: int, entropy: int) -> No
         assert UUID(text).variant == "specified in RFC 4122"
         assert parse(text) == UUID(text).bytes
         assert time_ms(text) == ms
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**74 - 1))
+def test_a_state_id_holds_its_time(ms: int, entropy: int) -> None:
+    assert state_time_ms(next_state_id(bytes(16), ms, entropy)) == ms
+
+
+def test_before_the_first_epoch_there_is_no_time() -> None:
+    assert state_time_ms(EMPTY.state_id) == 0
 
 
 def test_a_name_gives_one_id_and_other_names_give_others() -> None:

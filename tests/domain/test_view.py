@@ -9,7 +9,7 @@ from stele.domain.commands import FoundCluster, Join, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, epoch_view, view
-from stele.runtime.answers.metadata_log import DiffAnswer, EpochAnswer, StateAnswer
+from stele.runtime.answers.history import DiffAnswer, EpochAnswer, StateAnswer
 from tests.domain.history import History, join, three_nodes
 
 

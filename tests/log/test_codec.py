@@ -58,9 +58,9 @@ from stele.domain.topology.facts import (
     TransitionMarked,
     TransitionPlanned,
     TransitionUnplanned,
-    Versions,
     VersionsChanged,
 )
+from stele.domain.topology.heads import Versions
 from stele.domain.topology.operations.commands import TabletMove
 from stele.log import codec
 from stele.log.chain import MAGIC

@@ -13,7 +13,7 @@ from stele.domain.acks import AckTable
 from stele.domain.commands import Noop
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
-from stele.domain.ring.tokens import token_of
+from stele.domain.ring.partitioner import token_of
 from stele.log.follower import LogFollower
 from stele.node.agent import Agent, Flows
 from stele.node.identity import Acknowledged, boot

@@ -8,8 +8,9 @@ import pytest
 from stele.domain.commands import Leave
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
+from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range
-from stele.domain.ring.tokens import MIN_TOKEN, token_of
+from stele.domain.ring.tokens import MIN_TOKEN
 from stele.node.cells import Row
 from stele.node.cleanup import Cleaner, CleanupStopped, foreign_ranges
 from stele.node.orders import OrderProgress

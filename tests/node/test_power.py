@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from stele.domain.ring.tokens import MIN_TOKEN, token_of
+from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.tokens import MIN_TOKEN
 from stele.node import store as store_module
 from stele.node.cells import Row
 from stele.node.commits import StoreFailed

@@ -11,7 +11,8 @@ import pytest
 
 from stele.domain.commands import CreateKeyspace, Envelope, Rejection
 from stele.domain.decide import decide
-from stele.domain.ring.tokens import MIN_TOKEN, token_of
+from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.schema.facts import KeyspaceChanged
 from stele.log.follower import LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stele.domain.ring.tokens import MIN_TOKEN, token_of
+from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.tokens import MIN_TOKEN
 from stele.node import wire
 from stele.node.cells import Cell, Row, newest
 from stele.node.commits import GROUP_BYTES, StoreFailed, StoreLocked

@@ -13,8 +13,8 @@ import pytest
 from stele.domain.commands import Exclude, ExcludeDead, Rollback, SetSetting
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
+from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, contains
-from stele.domain.ring.tokens import token_of
 from stele.domain.sessions import SessionClosedError
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row

@@ -6,8 +6,9 @@ import asyncio
 
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
+from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range
-from stele.domain.ring.tokens import MIN_TOKEN, token_of
+from stele.domain.ring.tokens import MIN_TOKEN
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row
 from stele.node.cleanup import foreign_ranges

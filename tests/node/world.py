@@ -17,8 +17,8 @@ from stele.domain.commands import (
 )
 from stele.domain.fencing import Hold, VersionTracker
 from stele.domain.image import Image
+from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
-from stele.domain.ring.tokens import token_of
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.sessions import SessionGuard, SessionManager
 from stele.log.codec import encode_epoch

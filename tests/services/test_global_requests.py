@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stele.domain.names import RequestStatus
-from stele.domain.ring.tokens import token_of
+from stele.domain.ring.partitioner import token_of
 from stele.node.cells import Row
 from stele.node.identity import STORE_FILE
 from stele.node.store import Store

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stele.domain.names import RequestStatus
-from stele.domain.ring.tokens import token_of
+from stele.domain.ring.partitioner import token_of
 from tests.services.nodes import Cluster, cluster_of, load
 from tests.services.world import settle, until
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stele.domain.ring.tokens import token_of
+from stele.domain.ring.partitioner import token_of
 from stele.node.cells import Cell
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.node.wire import AnyOp, Code, Read, ReadMode, Write

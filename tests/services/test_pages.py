@@ -25,6 +25,7 @@ from stele.metadata_log.questions import Cursor
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
 from stele.runtime.answers import metadata_log as answers
+from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer, StateAnswer
 from stele.runtime.http import Health, bind, build_app, serving
 from stele.runtime.request_ids import new_request_id
 from tests.domain.history import History, join, three_nodes
@@ -104,7 +105,7 @@ async def test_the_state_in_pieces_is_the_view(site: Site, encoding: str) -> Non
     assert answer.headers.get("content-encoding", "identity") == encoding
     assert answer.json() == plain(site.image)
     assert list(answer.json()) == list(plain(site.image))
-    msgspec.json.decode(answer.content, type=answers.StateAnswer)
+    msgspec.json.decode(answer.content, type=StateAnswer)
 
 
 @pytest.mark.parametrize(
@@ -329,8 +330,8 @@ async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:
         "/v1/settings": answers.SettingsPage,
         "/v1/cdc/generations": answers.CdcGenerationsPage,
         "/v1/cdc/streams": answers.CdcStreamsPage,
-        "/v1/epochs/1": answers.EpochAnswer,
-        "/v1/diff?from=1&to=2": answers.DiffAnswer,
+        "/v1/epochs/1": EpochAnswer,
+        "/v1/diff?from=1&to=2": DiffAnswer,
     }
     for path, kind in types.items():
         raw = (await site.http.get(path)).content
@@ -340,13 +341,13 @@ async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:
         assert kind.__name__ in document["components"]["schemas"]
 
 
-async def _events(site: Site, count: int, params: dict[str, str]) -> list[answers.ChangesAnswer]:
-    found = list[answers.ChangesAnswer]()
+async def _events(site: Site, count: int, params: dict[str, str]) -> list[ChangesAnswer]:
+    found = list[ChangesAnswer]()
     async with site.http.stream("GET", "/v1/changes", params=params) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         async for line in answer.aiter_lines():
             if line.startswith("data: "):
-                found.append(msgspec.json.decode(line[6:], type=answers.ChangesAnswer))
+                found.append(msgspec.json.decode(line[6:], type=ChangesAnswer))
                 if len(found) == count:
                     break
     return found

@@ -18,7 +18,8 @@ from stele.cli.explain import explain
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.topology.facts import Transition
-from stele.runtime.answers.coordinator import PlanAnswer, Progress, Verdict
+from stele.runtime.answers.coordinator import Progress
+from stele.runtime.answers.plans import PlanAnswer, Verdict
 from tests.services.nodes import HTTP_OK, Cluster, cluster_of
 from tests.services.world import settle, until
 

@@ -70,7 +70,7 @@ class Client:
         self._notice = notice or RetryNotice(None)
         self._retry_for_s = retry_for_s
         self._first: dict[str, int] = {}
-        self._http = httpx.Client(timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S))
+        self._by_security = dict[bool, httpx.Client]()
 
     def get(self, service: str, path: str, kind: type[T], **params: object) -> T:
         """The decoded answer of any instance of a service. Raises CliError."""
@@ -91,7 +91,7 @@ class Client:
     def get_one(self, url: str, kind: type[T]) -> T:
         """From one address, once. Raises CliError."""
         try:
-            answer = self._http.get(url, timeout=_timeout(min(ASK_S, self.timeout_s)))
+            answer = self._http(url).get(url, timeout=_timeout(min(ASK_S, self.timeout_s)))
         except httpx.TransportError as error:
             raise UnreachableError(
                 f"{url} does not answer ({_short(error)}).", "Is the process running?"
@@ -131,7 +131,7 @@ class Client:
         limits = httpx.Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S, read=SILENCE_S)
         for url in self.places.of(service):
             try:
-                with self._http.stream(
+                with self._http(url).stream(
                     "GET", url + path, params=given, headers=dict(headers), timeout=limits
                 ) as answer:
                     if not answer.is_success:
@@ -144,7 +144,16 @@ class Client:
         raise UnreachableError(f"{service} does not stream ({_short(last)}).", "Try again.")
 
     def close(self) -> None:
-        self._http.close()
+        for http in self._by_security.values():
+            http.close()
+
+    def _http(self, url: str) -> httpx.Client:
+        """Who verifies nobody does without the certificates of all authorities, which take 25 ms to load."""
+        plain = url.startswith("http://")
+        if plain not in self._by_security:
+            limits = httpx.Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S)
+            self._by_security[plain] = httpx.Client(timeout=limits, verify=not plain)
+        return self._by_security[plain]
 
     def _retrying(
         self,
@@ -197,7 +206,7 @@ class Client:
             index = (first + step) % len(urls)
             limit_s = min(self.timeout_s, deadline.left_s() / (len(urls) - step))
             try:
-                answer = self._http.request(
+                answer = self._http(urls[index]).request(
                     method,
                     urls[index] + path,
                     params=params,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from stele.cli.output import duration, size
-from stele.domain.names import NodeState, RequestStatus
+from stele.domain.names import NodeState, RequestKind, RequestStatus
 from stele.domain.requests.facts import Request
-from stele.domain.topology.facts import TransitionHead
-from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.heads import TransitionHead
 from stele.runtime.answers.coordinator import (
     BlockerAnswer,
     Progress,
@@ -20,6 +19,9 @@ from stele.runtime.answers.coordinator import (
     WaitLimit,
     WaitProgress,
 )
+
+if TYPE_CHECKING:
+    from stele.domain.topology.operations.base import Operation
 
 STILL_S: Final = 5.0
 """Streams that have got no data for longer are shown as such."""
@@ -42,7 +44,7 @@ class Case(msgspec.Struct, frozen=True):
             return f"undo it: {cancel}"
         if self.transition.mark:
             return ""
-        state = OPERATIONS[self.transition.kind].states[self.transition.state]
+        state = _operation(self.transition.kind).states[self.transition.state]
         return "" if state.on_failure is None else f"undo it: {cancel}"
 
     def looked_after(self) -> list[BlockerAnswer]:
@@ -50,6 +52,13 @@ class Case(msgspec.Struct, frozen=True):
         if self.wait is None:
             return []
         return [b for b in self.wait.blockers if b.node_id == self.wait.cause or b.is_down]
+
+
+def _operation(kind: RequestKind) -> Operation:
+    """Its rules; imported when they are asked for, since they need the whole domain."""
+    from stele.domain.topology.operations.table import OPERATIONS  # noqa: PLC0415
+
+    return OPERATIONS[kind]
 
 
 def waiting_line(wait: WaitProgress, verb: str = "waits") -> str:
@@ -135,7 +144,7 @@ def advice(case: Case) -> str:
 
 def after_failure(request: Request) -> str:
     """What to do about a request that did not come to a good end."""
-    operation = OPERATIONS[request.kind]
+    operation = _operation(request.kind)
     again = "remove the cause and ask again; `stele plan` says beforehand whether it can finish"
     if NodeState.LEFT in (operation.undone, operation.rejected):
         return (

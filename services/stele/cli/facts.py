@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from stele.cli.output import clock
-from stele.domain.cdc.streams import STREAM_BYTES
+from stele.domain.cdc.heads import STREAM_BYTES
 from stele.domain.schema.facts import placement_name
 
 Fact = Mapping[str, Any]

@@ -21,11 +21,11 @@ from stele.cli.explain import after_failure, waiting_line
 from stele.cli.facts import EpochRow
 from stele.cli.optional import ask
 from stele.cli.output import console, duration
-from stele.cli.reading import SERVICE, Reading
+from stele.cli.reading import Reading, read_epochs
 from stele.cli.steps import History
 from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.requests.facts import Request
-from stele.domain.topology.facts import TransitionSummary
+from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers import coordinator as answers
 from stele.runtime.answers.metadata_log import RequestAnswer
 
@@ -174,9 +174,8 @@ def _epochs(client: Client, seen: Seen, answer: RequestAnswer) -> list[EpochRow]
     first = seen.begins_at(answer)
     if first > answer.epoch:
         return []
-    params = {"from": first, "limit": answer.epoch - first + 1}
     try:
-        return client.get(SERVICE, "/v1/epochs", list[EpochRow], **params)
+        return read_epochs(client, first, answer.epoch - first + 1, list[EpochRow])
     except CliError:
         return []
 

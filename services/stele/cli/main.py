@@ -7,10 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
-from rich.text import Text
 
 from stele.cli.errors import CliError, Exit
-from stele.cli.output import error_console
 
 _COMMANDS = "stele.cli.commands"
 _LAZY: tuple[tuple[str, str, str], ...] = (
@@ -43,28 +41,41 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("quiesce", "global_requests:quiesce", "Wait until what was asked for has come to rest."),
     ("noop", "global_requests:noop", "Wait until the coordinator has seen all up to here."),
     ("cdc", "cdc:app", "CDC generations: list, their streams, make a new one."),
-    ("keyspace", "keyspace:app", "Keyspaces: create, drop, list."),
+    ("keyspace", "keyspace:app", "Keyspaces: create, alter, drop, list."),
     ("features", "features:app", "Features: list, enable, forget a service."),
     ("settings", "settings:app", "Settings of the cluster: list, set, reset."),
     ("id", "ids:make_id", "A new request id, to send a command again under after a time-out."),
     ("put", "data:put", "Write a value."),
     ("get", "data:get", "Read a value."),
     ("log", "log:app", "The log itself: replay."),
-    ("stack", "stack:app", "A whole cluster on this machine: up, status, logs, add-node, down."),
-    ("sim", "sim:app", "The deterministic simulator: run, sweep, mutants."),
+    (
+        "stack",
+        "stack:app",
+        "A whole cluster on this machine: up, status, logs, add-node, kill-node, down.",
+    ),
+    (
+        "sim",
+        "sim:app",
+        "The deterministic simulator: run, sweep, mutants; live, on real processes.",
+    ),
     ("demo", "demo:demo", "A real cluster under load, with what happened."),
 )
 
 
-def build_app() -> App:
-    """The whole command line; a command's module is imported when it is called."""
+def build_app(called: str = "") -> App:
+    """The whole command line. A command's module is imported when it is called.
+
+    The command ``called`` has its own text, which says more than its line in the list of all. That list is read
+    as plain text: what reads Markdown takes as long to import as all the rest.
+    """
     app = App(
         name="stele",
         help="Metadata of a sharded data store as one ordered log of epochs.",
+        help_format="markdown" if called else "plaintext",
         help_on_error=False,
     )
     for name, place, text in _LAZY:
-        app.command(f"{_COMMANDS}.{place}", name=name, help=text)
+        app.command(f"{_COMMANDS}.{place}", name=name, help=None if name == called else text)
     return app
 
 
@@ -76,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code."""
     try:
-        result = build_app()(
+        called = next((word for word in arguments if not word.startswith("-")), "")
+        result = build_app(called)(
             list(arguments),
             exit_on_error=False,
             print_error=False,
@@ -106,4 +118,8 @@ def _usage(error: CycloptsError) -> str:
 
 
 def _say(line: str) -> None:
+    from rich.text import Text  # noqa: PLC0415  (only where something went wrong)
+
+    from stele.cli.output import error_console  # noqa: PLC0415
+
     error_console().print(Text.assemble(("stele: ", "bold red"), line), soft_wrap=True)

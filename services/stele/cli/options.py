@@ -84,7 +84,7 @@ class Json:
     """How to show an answer that belongs to no epoch."""
 
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
-    """The service's answer as JSON."""
+    """What is shown as JSON."""
 
 
 @Parameter(name="*")

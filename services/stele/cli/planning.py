@@ -22,7 +22,7 @@ from stele.cli.output import (
 )
 from stele.domain.commands import AnyCommand, Rejection
 from stele.domain.topology.preflight import PlannedPlacement, PlannedStep, Preflight
-from stele.runtime.answers.coordinator import PlanAnswer, PlannedStream, Verdict
+from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
 
 UNKNOWN = "unknown"
 

@@ -25,15 +25,31 @@ from stele.runtime.answers.metadata_log import (
 )
 
 P = TypeVar("P", bound=Page)
+T = TypeVar("T")
 Level = Literal["local", "barrier", "linearizable"]
 
 SERVICE = "metadata-log"
+EPOCHS_IN_ANSWER = 1000
+"""At most: the metadata-log refuses to be asked for more."""
 
 
 def as_counted(name: str) -> list[str | int]:
     """A key to sort names by, in which numbers are numbers: text and numbers take turns."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
+
+
+def read_epochs(client: Client, first: int, count: int, kind: type[list[T]]) -> list[T]:
+    """Up to ``count`` epochs from ``first`` on. An answer may hold fewer than asked for. Raises CliError."""
+    found: list[T] = []
+    while len(found) < count:
+        limit = min(count - len(found), EPOCHS_IN_ANSWER)
+        params = {"from": first + len(found), "limit": limit}
+        part = client.get(SERVICE, "/v1/epochs", kind, **params)
+        if not part:
+            break
+        found.extend(part)
+    return found
 
 
 class Reading:

@@ -11,7 +11,7 @@ from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.requests.facts import Request
-from stele.domain.requests.ids import uuid8
+from stele.domain.requests.ids import state_time_ms, uuid8
 from stele.domain.topology.planning import Planned, plan_group
 from stele.runtime.answers.coordinator import WaitKind
 
@@ -104,8 +104,7 @@ class Desk:
         image: Image = self.seen.image
         unique = f"{image.cluster_id}/{self.memory.round}/{refused}/{key}".encode()
         digest = blake2b(image.state_id + unique, digest_size=16).digest()
-        state_ms = int.from_bytes(image.state_id[:6], "big")
-        return uuid8(min(state_ms, self.seen.wall_ms), digest)
+        return uuid8(min(state_time_ms(image.state_id), self.seen.wall_ms), digest)
 
     def planned(self, requests: list[Request]) -> Planned:
         """``plan_group`` of these on what is seen: a plan costs much, and is asked for more than once."""

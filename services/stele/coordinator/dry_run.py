@@ -23,7 +23,8 @@ from stele.domain.requests.commands import RejectRequest
 from stele.domain.ring.tokens import RING_SIZE
 from stele.domain.topology.commands import Advance, ExcludeDead
 from stele.domain.topology.preflight import Gain, Preflight, asked, preflight, tokens_held
-from stele.runtime.answers.coordinator import PlanAnswer, PlannedStream, Verdict, WaitKind
+from stele.runtime.answers.coordinator import WaitKind
+from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
 
 ASKED_NODES: Final = 16
 """So many sources at most are asked how much they hold: each reads all of its keys for the answer."""

@@ -4,8 +4,9 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.runtime.answers.coordinator import PlanAnswer, PlanRequest, Progress
+from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.plans import PlanAnswer, PlanRequest
 from stele.runtime.answers.position import Position
 from stele.runtime.http import Health
 

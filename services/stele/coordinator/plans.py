@@ -13,7 +13,7 @@ from stele.coordinator.holdings import held_bytes
 from stele.domain.base import Rejection
 from stele.domain.commands import Envelope
 from stele.domain.image import Image
-from stele.runtime.answers.coordinator import PlanAnswer, PlanRequest
+from stele.runtime.answers.plans import PlanAnswer, PlanRequest
 from stele.runtime.http import ErrorCode, HttpError, JsonResponse, read_json
 from stele.runtime.request_ids import new_request_id
 

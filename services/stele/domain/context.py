@@ -9,6 +9,7 @@ from stele.domain.base import Rejection
 from stele.domain.commands import Envelope
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.requests.ids import state_time_ms
 
 Decision = tuple[AnyFact, ...] | Rejection
 
@@ -35,7 +36,7 @@ class Context(NamedTuple):
     @property
     def log_ms(self) -> int:
         """The time of that epoch, in milliseconds since 1970: its state id's, which never goes back."""
-        return max(self.at_ms, int.from_bytes(self.image.state_id[:6], "big"))
+        return max(self.at_ms, state_time_ms(self.image.state_id))
 
     def unique(self, what: str) -> str:
         """An id that no other epoch gives, nor another ``what`` of this epoch."""

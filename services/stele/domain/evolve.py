@@ -10,7 +10,7 @@ from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
 from stele.domain.registry import FACTS
 from stele.domain.requests.decided import remember
-from stele.domain.requests.memory import GENERATIONS
+from stele.domain.requests.limits import GENERATIONS
 from stele.domain.staging.image import unfolded
 
 replace = msgspec.structs.replace

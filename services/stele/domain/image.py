@@ -16,7 +16,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.requests.image import RequestsImage
 from stele.domain.requests.memory import RequestMemory
 from stele.domain.ring.image import RingImage
-from stele.domain.ring.ranges import Placement
+from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import SchemaImage
 from stele.domain.services.facts import ServicesImage
 from stele.domain.staging.image import StagingImage

@@ -9,6 +9,7 @@ from stele.metadata_log.api import CommandRequest, OutcomeAnswer
 from stele.metadata_log.questions import LEVELS, MAX_PAGE_ROWS, PAGE_ROWS
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer, StateAnswer
 from stele.runtime.answers.position import Position
 from stele.runtime.http import Health
 
@@ -97,11 +98,11 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
             *_PAGED,
         ),
     ),
-    "/v1/state": ("All that is true at an epoch", answers.StateAnswer, _AT),
-    "/v1/epochs/{epoch}": ("One epoch", answers.EpochAnswer, (_path("epoch", "integer"),)),
+    "/v1/state": ("All that is true at an epoch", StateAnswer, _AT),
+    "/v1/epochs/{epoch}": ("One epoch", EpochAnswer, (_path("epoch", "integer"),)),
     "/v1/diff": (
         "What differs between two epochs",
-        answers.DiffAnswer,
+        DiffAnswer,
         (
             _parameter("from", "integer", "Epoch before.", required=True),
             _parameter("to", "integer", "Epoch after; the newest by default."),
@@ -116,7 +117,7 @@ _TYPES: Final[tuple[type, ...]] = (
     OutcomeAnswer,
     ErrorBody,
     Health,
-    answers.ChangesAnswer,
+    ChangesAnswer,
     *(answer for _, answer, _ in _READS.values()),
 )
 
@@ -185,7 +186,7 @@ def _get_epochs(schema: Schemas, error: Json) -> Json:
     limit = _parameter("limit", "integer", "At most so many; 100 by default, 1000 at most.")
     found = _get(
         "Epochs in order; as text/event-stream: also those to come, each with its number as id",
-        _answer("Epochs", {"type": "array", "items": schema[answers.EpochAnswer]}),
+        _answer("Epochs", {"type": "array", "items": schema[EpochAnswer]}),
         error,
         (_FROM, limit, _RESUME),
     )
@@ -194,7 +195,7 @@ def _get_epochs(schema: Schemas, error: Json) -> Json:
 
 
 def _get_changes(schema: Schemas, error: Json) -> Json:
-    events = {"text/event-stream": {"schema": schema[answers.ChangesAnswer]}}
+    events = {"text/event-stream": {"schema": schema[ChangesAnswer]}}
     answer = {"description": "One event an epoch, its number as id", "content": events}
     return _get("What each epoch changed, as a stream", answer, error, (_FROM, _RESUME))
 

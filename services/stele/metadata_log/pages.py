@@ -15,7 +15,8 @@ from stele.domain.cdc.image import Generation
 from stele.domain.cdc.image import summary_of as generation_summary
 from stele.domain.cdc.streams import count_of, end_at, place_of, stream_at
 from stele.domain.image import Image
-from stele.domain.ring.ranges import Placement, Range, RangeReplicas
+from stele.domain.ring.placement import Placement
+from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.topology.domain import summary_of, versions_of
 from stele.domain.topology.facts import Transition
 from stele.domain.view import filters, section

@@ -16,7 +16,7 @@ from stele.domain.view import delta_view, epoch_view
 from stele.log.history import EpochNotFoundError
 from stele.metadata_log.questions import number, parse
 from stele.metadata_log.writer import Writer
-from stele.runtime.answers.metadata_log import ChangesAnswer
+from stele.runtime.answers.history import ChangesAnswer
 
 STREAM_EPOCHS: Final = 100
 """Epochs fetched at once for a stream."""

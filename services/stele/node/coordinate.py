@@ -15,8 +15,8 @@ import msgspec
 from stele.domain.fencing import Hold
 from stele.domain.image import Image
 from stele.domain.names import NodeState
+from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.tokens import token_of
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, newest, stamp_of

@@ -2,7 +2,7 @@
 
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.ring.ranges import Placement
+from stele.domain.ring.placement import Placement
 from stele.log.follower import LogFollower
 
 

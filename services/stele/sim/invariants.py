@@ -9,7 +9,7 @@ from itertools import combinations
 
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
-from stele.domain.ring.ranges import Placement
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.schema.facts import owner_of
 from stele.domain.topology.facts import Transition

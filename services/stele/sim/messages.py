@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.ring.tokens import token_of
+from stele.domain.ring.partitioner import token_of
 
 ONE_PAGE: Final = 2
 """Entries streamed between two looks at the session."""

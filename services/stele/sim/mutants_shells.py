@@ -12,7 +12,7 @@ from stele.domain.commands import Outcome, Rejection
 from stele.domain.context import Context
 from stele.domain.features.counts import Count
 from stele.domain.requests import not_taken
-from stele.domain.requests.ids import TIME_CHARS, is_id
+from stele.domain.requests.ids import TIME_CHARS, is_id, state_time_ms
 from stele.domain.requests.memory import Young
 from stele.log import avro
 from stele.log.avro import Reader, read_long
@@ -100,7 +100,7 @@ def time_of_the_newest_state_is_believed(patch: Patch) -> None:
     check_id = not_taken.check_id
 
     def believe(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
-        newest_ms = max(int.from_bytes(state_id[:6], "big"), now_ms)
+        newest_ms = max(state_time_ms(state_id), now_ms)
         return check_id(request_id, bytes(16), newest_ms)
 
     patch.function(check_id, believe)

@@ -11,8 +11,9 @@ from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring import strategy, transition
 from stele.domain.ring.locks import locks_of
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
-from stele.domain.ring.ranges import Placement, Range, RangeReplicas
+from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, stream_sources
 from stele.domain.topology import marks
 from stele.domain.topology import steps as moves

@@ -10,7 +10,8 @@ import msgspec
 
 from stele.domain.image import Image
 from stele.domain.ring import quorum
-from stele.domain.ring.ranges import Placement, Range, RangeReplicas, contains, range_of
+from stele.domain.ring.placement import Placement
+from stele.domain.ring.ranges import Range, RangeReplicas, contains, range_of
 from stele.domain.schema.facts import Data
 from stele.sim.quorum_sets import Sides, as_row, quorums_meet
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.base import Rejection
+from stele.domain.cdc.heads import STREAM_BYTES
 from stele.domain.cdc.image import Generation
 from stele.domain.cdc.limits import GENERATION_LEEWAY_MS
 from stele.domain.cdc.streams import (
-    STREAM_BYTES,
     count_of,
     end_at,
     ends_of,

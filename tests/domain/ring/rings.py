@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import msgspec
 from hypothesis import strategies as st
 
-from stele.domain.ring.ranges import Placement, RangeReplicas
+from stele.domain.ring.placement import Placement
+from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.strategy import NodeLocation
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 

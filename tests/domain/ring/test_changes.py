@@ -7,14 +7,8 @@ from hypothesis import strategies as st
 
 from stele.domain.ring.changes import PackedRows, nodes_to_number, packed, pieces_of, unpacked
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers
-from stele.domain.ring.ranges import (
-    EMPTY_RING,
-    Placement,
-    PlacementError,
-    Range,
-    RangeReplicas,
-    apply,
-)
+from stele.domain.ring.placement import EMPTY_RING, Placement, PlacementError, apply
+from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import PlacementDelta
 from tests.domain.ring.test_placement import NODES, difference, placements, row_changes

@@ -9,12 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers
+from stele.domain.ring.placement import Placement, PlacementError, apply
 from stele.domain.ring.ranges import (
-    Placement,
-    PlacementError,
     Range,
     RangeReplicas,
-    apply,
     range_of,
     ranges_of,
     split_row,

@@ -1,8 +1,9 @@
 import pytest
 from hypothesis import given
 
-from stele.domain.ring import tokens
-from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN, RING_SIZE, distance, token_of, wrapped
+from stele.domain.ring import partitioner
+from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN, RING_SIZE, distance, wrapped
 from tests.domain.ring.rings import some_token
 
 
@@ -22,7 +23,7 @@ def test_token_is_that_of_cassandras_murmur3_partitioner(key: bytes, token: int)
 
 
 def test_the_lowest_hash_becomes_the_highest_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "_hash", lambda _: MIN_TOKEN)
+    monkeypatch.setattr(partitioner, "_hash", lambda _: MIN_TOKEN)
     assert token_of(b"any") == MAX_TOKEN
 
 

@@ -5,7 +5,8 @@ import pytest
 
 from stele.domain.ring import transition
 from stele.domain.ring.numbers import NodeNumbers
-from stele.domain.ring.ranges import EMPTY_RING, Placement, Range, apply, range_of
+from stele.domain.ring.placement import EMPTY_RING, Placement, apply
+from stele.domain.ring.ranges import Range, range_of
 from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import (

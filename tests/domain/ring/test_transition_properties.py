@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.ring import transition
+from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.quorum import blocking
-from stele.domain.ring.ranges import Placement, apply, range_of
+from stele.domain.ring.ranges import range_of
 from stele.domain.ring.strategy import placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import TransitionPlan, prepare_rings, received, stream_sources

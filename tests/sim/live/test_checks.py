@@ -11,7 +11,7 @@ import pytest
 from stele.domain.commands import AnyCommand, Envelope, Leave, Outcome, SetSetting
 from stele.domain.decide import decide
 from stele.domain.messages import Ack
-from stele.domain.ring.tokens import token_of
+from stele.domain.ring.partitioner import token_of
 from stele.domain.schema.facts import CreateKeyspace
 from stele.domain.snapshot import state_hash
 from stele.log.codec import encode_epoch

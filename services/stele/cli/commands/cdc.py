@@ -8,9 +8,9 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from stele.cli.commands.topology import submit_and_follow
-from stele.cli.options import Change, Read, Where
+from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import clock, console, id_table, print_value_as_json, table
-from stele.domain.cdc.image import GenerationSummary
+from stele.domain.cdc.heads import GenerationSummary
 from stele.domain.commands import NewCdcGeneration
 from stele.runtime.answers.metadata_log import CdcGenerationsPage, CdcStreamsPage
 
@@ -95,7 +95,7 @@ def streams(
 @app.command(name="new-generation")
 def new_generation(
     *,
-    force: Annotated[bool, Parameter(name="--force", negative="")] = False,
+    force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:

@@ -14,14 +14,13 @@ from stele.cli.errors import UsageError
 from stele.cli.facts import EpochRow, fact_lines, summary
 from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import clock, console, print_json, print_value_as_json, table
-from stele.cli.reading import Reading
+from stele.cli.reading import Reading, read_epochs
 from stele.cli.state_diff import diff_lines
 
 app = App(name="epoch", help="One epoch of the log.")
 
 DEFAULT_LAST = 20
 MIN_PAGE = 100
-MAX_PAGE = 1000
 MOST_HIDDEN = 10_000
 """After so many barriers in a row the search for changes ends."""
 
@@ -77,7 +76,7 @@ def last_epochs(client: Client, end: int, count: int, barriers: bool) -> tuple[l
     hidden, before = 0, end + 1
     while len(found) < count and before > 1 and hidden < MOST_HIDDEN:
         limit = min(before - 1, max(MIN_PAGE, count - len(found)) if not barriers else count)
-        page = _page(client, before - limit, limit)
+        page = read_epochs(client, before - limit, limit, list[Raw])
         before -= limit
         hidden += _take(found, reversed(page), count, barriers)
     return found[::-1], hidden
@@ -90,7 +89,8 @@ def first_epochs(
     found: list[Raw] = []
     hidden, following = 0, first
     while len(found) < count and following <= end and hidden < MOST_HIDDEN:
-        page = _page(client, following, min(end - following + 1, max(MIN_PAGE, count)))
+        limit = min(end - following + 1, max(MIN_PAGE, count))
+        page = read_epochs(client, following, limit, list[Raw])
         if not page:
             break
         following += len(page)
@@ -109,18 +109,6 @@ def _take(found: list[Raw], page: Iterable[Raw], count: int, barriers: bool) -> 
         else:
             hidden += 1
     return hidden
-
-
-def _page(client: Client, first: int, limit: int) -> list[Raw]:
-    """Epochs from ``first`` on; an answer may hold fewer than asked for."""
-    found: list[Raw] = []
-    while len(found) < limit:
-        params = {"from": first + len(found), "limit": min(limit - len(found), MAX_PAGE)}
-        page = client.get("metadata-log", "/v1/epochs", list[Raw], **params)
-        if not page:
-            break
-        found.extend(page)
-    return found
 
 
 @app.command

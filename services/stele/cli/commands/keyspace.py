@@ -10,6 +10,7 @@ from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json, table
+from stele.cli.request_words import copies_text
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
 from stele.domain.schema.facts import Keyspace, placement_name
 
@@ -97,11 +98,6 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
         copies = copies_text(keyspace.replication)
         found.add_row(keyspace.name, copies, str(ranges[keyspace.placement]), _state(keyspace))
     console().print(found)
-
-
-def copies_text(replication: dict[str, int]) -> str:
-    """As it is given: ``dc1=3, dc2=2``."""
-    return ", ".join(f"{dc}={rf}" for dc, rf in sorted(replication.items()))
 
 
 def _state(keyspace: Keyspace) -> str:

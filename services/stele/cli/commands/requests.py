@@ -7,7 +7,6 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.text import Text
 
-from stele.cli.commands.keyspace import copies_text
 from stele.cli.errors import Exit
 from stele.cli.follow import follow
 from stele.cli.options import Read, Where
@@ -20,8 +19,8 @@ from stele.cli.output import (
     styled,
 )
 from stele.cli.reading import Reading
+from stele.cli.request_words import what
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace
 
 app = App(name="request", help="One topology request: show or follow it.")
 
@@ -119,19 +118,6 @@ def since_text(epoch: int, ms: int) -> str:
     if not epoch:
         return "goes back to the beginning of the log"
     return f"goes back to epoch {epoch}, {clock(ms)}; what ended earlier is in `stele epochs`"
-
-
-def what(request: Request, keyspaces: list[Keyspace]) -> str:
-    """What it is about: ``join n4``, ``replace n3 by n5``, ``keyspace_rf_change library to dc1=3``."""
-    if request.replaced_id:
-        return f"{request.kind} {request.replaced_id} by {request.node_id}"
-    names = (k.name for k in keyspaces if k.keyspace_id == request.keyspace_id)
-    dead = ", ".join(request.dead_nodes)
-    about = request.node_id or next(names, request.keyspace_id) or dead
-    if request.replication:
-        about = f"{about} to {copies_text(request.replication)}"
-    about = about or ", ".join(request.features)
-    return f"{request.kind} {about}".rstrip()
 
 
 def _moment(epoch: int, at_ms: int) -> str:

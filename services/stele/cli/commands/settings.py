@@ -5,11 +5,11 @@ from __future__ import annotations
 from cyclopts import App
 
 from stele.cli.errors import UsageError
-from stele.cli.options import Change, Read, Where
+from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json, table
 from stele.domain.commands import SetSetting
 from stele.domain.features.counts import Setting
-from stele.domain.features.domain import KNOWN
+from stele.domain.features.known import KNOWN
 
 app = App(name="settings", help="Settings of the whole cluster: list, set, reset.")
 
@@ -40,7 +40,7 @@ def set_(
     value: str,
     /,
     *,
-    force: bool = False,
+    force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from stele.cli.commands.requests import what
 from stele.cli.optional import ask
 from stele.cli.options import Read, Where
 from stele.cli.output import (
@@ -17,11 +16,12 @@ from stele.cli.output import (
     styled,
     table,
 )
+from stele.cli.request_words import what
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Keyspace
-from stele.domain.topology.facts import TransitionSummary
+from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness

@@ -11,7 +11,6 @@ from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.follow import follow
 from stele.cli.options import Change, Force, Planning, Where
 from stele.cli.output import console
-from stele.cli.planning import show_plan
 from stele.cli.reading import Reading
 from stele.cli.restored import restored
 from stele.domain.commands import (
@@ -252,6 +251,8 @@ def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> 
     A change that is only planned is shown instead.
     """
     if isinstance(change, Planning):
+        from stele.cli.planning import show_plan  # noqa: PLC0415  (it needs all that plans are made of)
+
         return show_plan(client, change, *commands)
     out = console()
     envelopes = [change.envelope(command) for command in commands]

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from stele.cli.client import Client
-from stele.cli.commands.requests import what
 from stele.cli.explain import after_failure, explain
 from stele.cli.optional import ask
 from stele.cli.options import Json, Where
 from stele.cli.output import console, duration, print_value_as_json
 from stele.cli.reading import Reading
+from stele.cli.request_words import what
 from stele.domain.names import UNFINISHED, ReportStatus, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Keyspace
-from stele.domain.topology.facts import TransitionSummary
+from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
 

@@ -18,7 +18,7 @@ from stele.cli.follow import step_of
 from stele.cli.output import duration, size
 from stele.domain.names import UNFINISHED, OrderKind, ReportStatus
 from stele.domain.requests.facts import Request
-from stele.domain.topology.facts import TransitionSummary
+from stele.domain.topology.heads import TransitionSummary
 from stele.log.codec import decode_report
 from stele.log.flows import flow_topic
 from stele.log.topic import read_topic

@@ -7,7 +7,7 @@ move lowers it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -88,10 +88,13 @@ def _to(board: Board, source: int, target: int) -> bool:
     rows = np.flatnonzero(board.held[:, source] > 0)
     rows = rows[np.argsort(-gap[rows], kind="stable")]
     near = _typical(board, source, target, room)
-    for most in (room, np.inf):
+    between, per_load = _apart(board, source, target)
+    turns_round, level = between / per_load * _LESS, board.level.__getitem__
+    for most in (float(room), np.inf):
         for row in rows.tolist():
-            limit = min(most, _limit(board, source, target, gap[row]))
-            if limit > 0 and _place_one(board, row, source, target, (min(near, limit), limit)):
+            limit = min(most, turns_round, _lowers(between, per_load, float(gap[row])))
+            size = min(near, limit), limit
+            if limit > 0 and _place(board, row, source, target, size, "bytes", level):
                 return True
     return False
 
@@ -110,22 +113,35 @@ def _typical(board: Board, source: int, target: int, room: float) -> float:
     return float(room / max(1.0, min(over, under))) if room > 0 else np.inf
 
 
-def _limit(board: Board, source: int, target: int, gap: float) -> float:
-    """The load from which on a move makes nothing more even, or turns the unevenness round."""
-    between = board.level[source] - board.level[target]
+def _apart(board: Board, source: int, target: int) -> tuple[float, float]:
+    """How much higher the level of ``source`` is, and by how much less for each byte that moves."""
     per_load = 1 / board.goal[source] + 1 / board.goal[target]
-    lowers = 2 * (COLUMN_WEIGHT * between + gap) / (COLUMN_WEIGHT + 1)
-    return float(min(between, lowers) / per_load * _LESS)
+    return float(board.level[source] - board.level[target]), float(per_load)
 
 
-def _place_one(board: Board, row: int, source: int, target: int, size: tuple[float, float]) -> bool:
+def _lowers(between: float, per_load: float, gap: float) -> float:
+    """The load from which on a move makes nothing more even; ``gap`` is that of the row."""
+    return 2 * (COLUMN_WEIGHT * between + gap) / (COLUMN_WEIGHT + 1) / per_load * _LESS
+
+
+def _place(
+    board: Board,
+    row: int,
+    source: int,
+    target: int,
+    size: tuple[float, float],
+    what: str,
+    level: Callable[[int], float],
+) -> bool:
+    """Move a replica of about the first size, and of less than the second; False: none may.
+
+    ``level`` is how full a column is with ``what``, in parts of its share: that is the reason.
+    """
     pile = board.pile(row, source)
     for at in pile.near(*size):
         if board.places.fits(pile.replicas[at], target):
-            giver, getter = (
-                f"{board.column_names[c]} {board.level[c]:.1%}" for c in (source, target)
-            )
-            reason = partial("of their shares of bytes have {} and {}".format, giver, getter)
+            giver, getter = (f"{board.column_names[c]} {level(c):.1%}" for c in (source, target))
+            reason = partial("of their shares of {} have {} and {}".format, what, giver, getter)
             board.move(row, source, target, at, reason)
             return True
     return False
@@ -157,27 +173,15 @@ def _far_off(board: Board) -> Reals:
 def _even_row_of(board: Board, row: int, source: int) -> bool:
     low: Bools = (board.load[row] < board.goal_row[row]) & ~board.closed & (board.goal > 0)
     missing = (board.goal_row[row] - board.load[row])[low] / board.goal[low]
+
+    def level(column: int) -> float:
+        return float(board.load[row, column] / max(1.0, board.goal_row[row, column]))
+
     for target in np.flatnonzero(low)[np.argsort(-missing, kind="stable")].tolist():
-        gap = _row_gaps(board, source, target)[row]
-        between = board.level[source] - board.level[target]
-        per_load = 1 / board.goal[source] + 1 / board.goal[target]
-        limit = 2 * (COLUMN_WEIGHT * between + gap) / (COLUMN_WEIGHT + 1) / per_load * _LESS
-        limit = min(limit, gap / per_load)
-        if limit > 0 and _place_row(board, row, source, target, limit):
-            return True
-    return False
-
-
-def _place_row(board: Board, row: int, source: int, target: int, limit: float) -> bool:
-    pile = board.pile(row, source)
-    for at in pile.near(limit / 2, limit):
-        if board.places.fits(pile.replicas[at], target):
-            giver, getter = (
-                f"{board.column_names[c]} {board.load[row, c] / max(1.0, board.goal_row[row, c]):.1%}"
-                for c in (source, target)
-            )
-            name = board.row_names[row]
-            reason = partial("of their shares of {} have {} and {}".format, name, giver, getter)
-            board.move(row, source, target, at, reason)
+        gap = float(_row_gaps(board, source, target)[row])
+        between, per_load = _apart(board, source, target)
+        limit = min(_lowers(between, per_load, gap), gap / per_load)
+        size, name = (limit / 2, limit), board.row_names[row]
+        if limit > 0 and _place(board, row, source, target, size, name, level):
             return True
     return False

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from stele.domain.balance.cluster import NodeState
+from stele.domain.balance.shares import Ints, Reals
 from stele.domain.balance.state import State
 
 WEIGHT: Final = 1
@@ -123,14 +124,8 @@ class Round:
         """The load of each table on each shard of a node."""
         found = self._by_shard.get(node)
         if found is None:
-            state, shards = self.state, int(self.state.shards[node])
-            replicas = state.members(node)
-            unit = replicas // state.width
-            table, row = np.unique(state.table[unit], return_inverse=True)
-            key = row * shards + state.shard.ravel()[replicas]
-            loads = np.bincount(key, state.unit_load[unit], len(table) * shards)
-            rows: list[list[float]] = loads.reshape(len(table), shards).astype(np.float64).tolist()
-            found = self._by_shard[node] = dict(zip(table.tolist(), rows, strict=True))
+            table, _, loads = by_shard(self.state, node)
+            found = self._by_shard[node] = dict(zip(table.tolist(), loads.tolist(), strict=True))
         return found
 
     def _fits(self, move: Move) -> bool:
@@ -167,6 +162,18 @@ class Round:
             self._refused[node] = self._refused.get(node, 0) + 1
         room = self._got.get(node, 0) < limits.batch * shards
         return room and self._refused.get(node, 0) < limits.skipped * shards
+
+
+def by_shard(state: State, node: int) -> tuple[Ints, Ints, Reals]:
+    """The tables on a node; how many replicas of each its shards have, and their load: (tables, shards)."""
+    replicas, shards = state.members(node), int(state.shards[node])
+    unit = replicas // state.width
+    table, row = np.unique(state.table[unit], return_inverse=True)
+    key = row * shards + state.shard.ravel()[replicas]
+    shape, size = (len(table), shards), len(table) * shards
+    held = np.bincount(key, minlength=size).reshape(shape).astype(np.int64)
+    load = np.bincount(key, state.unit_load[unit], size).reshape(shape).astype(np.float64)
+    return table, held, load
 
 
 def _free(load: int, limit: int) -> bool:

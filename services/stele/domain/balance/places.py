@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from stele.domain.balance.board import Board, Pile
 from stele.domain.balance.cluster import BalanceBy, NodeState
-from stele.domain.balance.moves import Round
+from stele.domain.balance.moves import Round, by_shard
 from stele.domain.balance.scopes import LEAVING, Scope
 from stele.domain.balance.shares import Ints
 from stele.domain.balance.state import State
@@ -51,9 +52,9 @@ class NodePlaces:
         state, node = self._plan.state, self._columns[source]
         leaves = state.state[node]
         if leaves == NodeState.DRAINING:
-            reason = _Said(f"{state.nodes[node].id} is draining")
+            reason = partial(str, f"{state.nodes[node].id} is draining")
         elif leaves == NodeState.EXCLUDED:
-            reason = _Said(f"{state.nodes[node].id} is dead for good")
+            reason = partial(str, f"{state.nodes[node].id} is dead for good")
         return self._plan.move(replica, self._columns[target], None, reason)
 
 
@@ -83,16 +84,6 @@ class ShardPlaces:
     def move(self, replica: int, source: int, target: int, reason: Callable[[], str]) -> bool:
         del source
         return self._plan.move(replica, self._node, target, reason)
-
-
-class _Said:
-    """A reason without numbers."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __call__(self) -> str:
-        return self._text
 
 
 def _pile(state: State, replicas: Ints) -> Pile:
@@ -127,21 +118,15 @@ def node_board(plan: Round, scope: Scope, names: list[str]) -> Board:
 def shard_board(plan: Round, node: int, names: list[str]) -> Board:
     """The shards of a node as they are now."""
     state = plan.state
-    replicas = state.members(node)
-    unit = replicas // state.width
-    table, row = np.unique(state.table[unit], return_inverse=True)
+    table, held, load = by_shard(state, node)
     shards = int(state.shards[node])
-    key = row * shards + state.shard.ravel()[replicas]
-    shape = (len(table), shards)
-    held = np.bincount(key, minlength=len(table) * shards).reshape(shape).astype(np.int64)
-    load = np.bincount(key, state.unit_load[unit], len(table) * shards).reshape(shape)
     wanted = np.repeat(held.sum(axis=1)[:, None] / shards, shards, axis=1)
     name = state.nodes[node].id
     return Board(
         places=ShardPlaces(plan, node, table),
         wanted=wanted,
         held=held,
-        load=load.astype(np.float64),
+        load=load,
         largest=state.largest[table],
         leaves=np.zeros(shards, np.bool_),
         threshold=threshold_of(state),

@@ -15,7 +15,8 @@ from stele.domain.cdc.facts import (
     CdcGenerationWritten,
 )
 from stele.domain.cdc.generations import STREAMS_PER_FACT
-from stele.domain.cdc.image import CdcImage, Generation, GenerationSummary, summary_of
+from stele.domain.cdc.heads import GenerationSummary
+from stele.domain.cdc.image import CdcImage, Generation, summary_of
 from stele.domain.cdc.streams import pieces_of
 from stele.domain.hashing import MODULUS, row_hash
 from stele.domain.registry_entry import Domain

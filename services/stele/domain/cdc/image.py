@@ -5,22 +5,8 @@ from itertools import pairwise
 import msgspec
 from immutables import Map
 
+from stele.domain.cdc.heads import GenerationHead, GenerationSummary
 from stele.domain.cdc.streams import count_of, ends_of
-
-
-class GenerationHead(msgspec.Struct, frozen=True, kw_only=True):
-    """A generation but for its streams.
-
-    ``epoch`` wrote it, for ``transition_id``. It holds for writes from ``since_ms`` on; that and
-    ``committed_epoch`` are 0 until it is committed.
-    """
-
-    generation_id: str
-    transition_id: str
-    epoch: int
-    since_ms: int = 0
-    committed_epoch: int = 0
-    published: bool = False
 
 
 class Generation(GenerationHead, frozen=True, kw_only=True):
@@ -31,12 +17,6 @@ class Generation(GenerationHead, frozen=True, kw_only=True):
     def fits(self, tokens: set[int]) -> bool:
         """It has exactly the ranges of a ring with these tokens."""
         return tokens == {*ends_of(self.streams).tolist()}
-
-
-class GenerationSummary(GenerationHead, frozen=True, kw_only=True):
-    """A generation as people see it: how many streams it has."""
-
-    streams: int
 
 
 class CdcImage(msgspec.Struct, frozen=True):

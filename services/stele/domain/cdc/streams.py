@@ -13,7 +13,8 @@ from typing import Final
 
 import numpy as np
 
-STREAM_BYTES: Final = 16
+from stele.domain.cdc.heads import STREAM_BYTES
+
 TOKEN_BYTES: Final = 8
 RANDOM_BITS: Final = 38
 INDEX_BITS: Final = 22

@@ -4,9 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from stele.domain.base import Rejection
-from stele.domain.cdc.limits import CDC_MARGIN_S, CDC_RETENTION_S
 from stele.domain.context import Context, Decision, bad_name
-from stele.domain.features.counts import Setting
 from stele.domain.features.facts import (
     FeaturesEnabled,
     FeaturesFact,
@@ -14,18 +12,11 @@ from stele.domain.features.facts import (
     SetSetting,
     SettingChanged,
 )
+from stele.domain.features.known import KNOWN
 from stele.domain.registry_entry import Domain
-from stele.domain.requests.memory import GENERATIONS
-from stele.domain.requests.rows import FINISHED, HISTORY_S
 from stele.domain.tables import Json, compared
-from stele.domain.topology.limits import LIMITS
 
 MAX_SETTING_CHARS: Final = 65_536
-KNOWN: Final[dict[str, Setting]] = {
-    setting.name: setting
-    for setting in (GENERATIONS, FINISHED, HISTORY_S, *LIMITS, CDC_MARGIN_S, CDC_RETENTION_S)
-}
-"""The settings that mean something, by name; others are kept for whoever reads them."""
 
 
 def set_setting(context: Context, command: SetSetting) -> Decision:

@@ -1,4 +1,4 @@
-"""Request ids: UUIDs that begin with a time, so that what is too old to be remembered can be told.
+"""Ids: UUIDs that begin with a time, so that what is too old to be remembered can be told.
 
 People and services draw version 7 (time and chance). Version 8 holds a time and a hash: whoever must find
 the same id again, after a crash or in a test, computes it.
@@ -10,6 +10,7 @@ from typing import Final
 
 _FORM: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _TIME_BITS: Final = 48
+_TIME_BYTES: Final = _TIME_BITS // 8
 TIME_CHARS: Final = 13
 """The first characters of an id are its time: of two ids the one that is newer to the millisecond has the
 greater ones."""
@@ -38,6 +39,11 @@ def is_id(text: str) -> bool:
 def parse(text: str) -> bytes | None:
     """The 16 bytes of an id in its canonical form; None when it is none."""
     return bytes.fromhex(text.replace("-", "")) if is_id(text) else None
+
+
+def state_time_ms(state_id: bytes) -> int:
+    """The time inside a state id, in milliseconds since 1970; 0 of a log without an epoch."""
+    return int.from_bytes(state_id[:_TIME_BYTES], "big")
 
 
 def time_ms(request_id: str) -> int:

@@ -19,18 +19,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stele.domain.features.counts import Count
 from stele.domain.requests.ids import TIME_CHARS, is_id, time_ms
+from stele.domain.requests.limits import GENERATIONS
 
 GENERATION: Final = 65_536
 """Decisions after which a generation is sealed, at the end of an epoch. Part of the log's format."""
-GENERATIONS: Final = Count(
-    name="request_memory",
-    counts="generations of decided requests, half a MiB each",
-    default=128,
-    most=4096,
-)
-"""Sealed generations that are kept: 64 MiB when the log does not say otherwise. Part of the log's format."""
 
 PLACE_BITS: Final = 24
 _SPAN: Final = 1 << PLACE_BITS

@@ -3,7 +3,7 @@
 from typing import Final
 
 from stele.domain.commands import Rejection
-from stele.domain.requests.ids import is_id, time_ms
+from stele.domain.requests.ids import is_id, state_time_ms, time_ms
 
 MAX_AHEAD_MS: Final = 10 * 60 * 1000
 """How far an id's time may lie ahead of the log's: clocks differ by less, and one id from far ahead would
@@ -32,8 +32,7 @@ def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
             f"'{request_id[:80]}' is no request id: it must be a UUID of version 7, in lower case.",
             "`stele id` makes one; send the same one again when you retry.",
         )
-    state_ms = int.from_bytes(state_id[:6], "big")
-    newest_ms = max(now_ms, min(state_ms, now_ms + MAX_AHEAD_MS))
+    newest_ms = max(now_ms, min(state_time_ms(state_id), now_ms + MAX_AHEAD_MS))
     ahead_ms = time_ms(request_id) - newest_ms
     if ahead_ms > MAX_AHEAD_MS:
         return Rejection(

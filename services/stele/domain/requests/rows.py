@@ -1,31 +1,14 @@
 """The rows of requests that other domains write: a new one, and its end."""
 
-from typing import Final
-
 import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context
-from stele.domain.features.counts import Count
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.names import UNFINISHED, RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
-
-HISTORY_S: Final = Count(
-    name="request_history_s",
-    counts="seconds that a finished request is kept in the state",
-    default=2_592_000,
-    most=315_360_000,
-)
-"""A month, as in Scylla."""
-FINISHED: Final = Count(
-    name="finished_requests",
-    counts="finished requests that are kept at most, the newest, however young the others are",
-    default=10_000,
-    most=100_000,
-)
-"""Each takes a kilobyte in every process. The number wins over the time: it is memory that runs out."""
+from stele.domain.requests.limits import FINISHED, HISTORY_S
 
 
 def new_request(

@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from stele.domain.ring.numbers import NodeNumbers
-from stele.domain.ring.ranges import Placement, PlacementError, Range, RangeReplicas, upper_bound
+from stele.domain.ring.placement import Placement, PlacementError
+from stele.domain.ring.ranges import Range, RangeReplicas, upper_bound
 from stele.domain.ring.transition import PlacementDelta
 
 replace = msgspec.structs.replace

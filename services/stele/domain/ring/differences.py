@@ -1,6 +1,7 @@
 """What differs between two placements, at the cost of what differs: shared chunks are not looked at."""
 
-from stele.domain.ring.ranges import Placement, Range, RangeReplicas
+from stele.domain.ring.placement import Placement
+from stele.domain.ring.ranges import Range, RangeReplicas
 
 Rows = tuple[RangeReplicas, ...]
 

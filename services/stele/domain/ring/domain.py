@@ -11,7 +11,7 @@ from stele.domain.ring.changes import unpacked
 from stele.domain.ring.differences import differences
 from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped, RingFact
 from stele.domain.ring.image import RingImage
-from stele.domain.ring.ranges import Placement, apply
+from stele.domain.ring.placement import Placement, apply
 from stele.domain.tables import Json, row_json
 
 replace = msgspec.structs.replace

@@ -9,7 +9,8 @@ from immutables import Map
 from stele.domain.ring.changes import nodes_to_number, packed, pieces_of
 from stele.domain.ring.facts import NodeNumbered, PlacementChanged, RingFact
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers
-from stele.domain.ring.ranges import EMPTY_RING, Placement, Range, RangeReplicas
+from stele.domain.ring.placement import EMPTY_RING, Placement
+from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import PlacementDelta
 

@@ -7,7 +7,8 @@ sides of every such token locked too they commute; ``tests/models`` searches for
 
 from collections.abc import Iterable, Sequence
 
-from stele.domain.ring.ranges import Placement, RangeReplicas, upper_bound
+from stele.domain.ring.placement import Placement
+from stele.domain.ring.ranges import RangeReplicas, upper_bound
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import Interval, TransitionPlan
 

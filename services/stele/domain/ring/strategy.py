@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers, Numbers
-from stele.domain.ring.ranges import Placement, Range
+from stele.domain.ring.placement import Placement
+from stele.domain.ring.ranges import Range
 from stele.domain.ring.strategy_walk import DcRule, walk
 from stele.domain.ring.tokens import MIN_TOKEN
 

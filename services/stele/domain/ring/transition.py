@@ -25,15 +25,9 @@ import numpy as np
 
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers, lengths
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import blocking
-from stele.domain.ring.ranges import (
-    Placement,
-    Range,
-    RangeReplicas,
-    range_of,
-    split_row,
-    upper_bound,
-)
+from stele.domain.ring.ranges import Range, RangeReplicas, range_of, split_row, upper_bound
 from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
 

@@ -3,8 +3,8 @@
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_schema_name
 from stele.domain.image import Image
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import blocks
-from stele.domain.ring.ranges import Placement
 from stele.domain.schema.facts import (
     CreateKeyspace,
     Keyspace,

@@ -16,7 +16,7 @@ from stele.domain.membership.facts import Node as Member
 from stele.domain.names import JOINING, STAYS, RequestStatus
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
-from stele.domain.ring.ranges import Placement
+from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import TABLET_MAP, tablet_map
 from stele.domain.tablets.maps import maps_of, tablet_of
 

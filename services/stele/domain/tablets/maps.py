@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from stele.domain.image import Image
-from stele.domain.ring.ranges import Placement, Range, RangeReplicas, ranges_of
+from stele.domain.ring.placement import Placement
+from stele.domain.ring.ranges import Range, RangeReplicas, ranges_of
 from stele.domain.ring.replicas import WRITES
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.schema.facts import TABLET_MAP, Table

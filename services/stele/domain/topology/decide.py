@@ -25,13 +25,12 @@ from stele.domain.topology.commands import (
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import (
     BarrierRelaxed,
-    Coordinator,
     CoordinatorChanged,
     TransitionMarked,
-    Versions,
     VersionsChanged,
 )
 from stele.domain.topology.guards import check_fenced, check_term, overtaken, request_in_term
+from stele.domain.topology.heads import Coordinator, Versions
 from stele.domain.topology.operations.exclude import check_exclusion
 from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers
 from stele.domain.topology.pieces import opening

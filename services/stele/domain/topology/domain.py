@@ -24,16 +24,14 @@ from stele.domain.topology.facts import (
     TopologyFact,
     Transition,
     TransitionFinished,
-    TransitionHead,
     TransitionMarked,
     TransitionMoved,
     TransitionOpened,
     TransitionPlanned,
-    TransitionSummary,
     TransitionUnplanned,
-    Versions,
     VersionsChanged,
 )
+from stele.domain.topology.heads import TransitionHead, TransitionSummary, Versions
 from stele.domain.topology.image import TopologyImage
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.pieces import joined, opening

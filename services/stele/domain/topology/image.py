@@ -3,7 +3,8 @@
 import msgspec
 from immutables import Map
 
-from stele.domain.topology.facts import Coordinator, Transition
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.heads import Coordinator
 
 
 class TopologyImage(msgspec.Struct, frozen=True):

@@ -18,7 +18,8 @@ from stele.domain.image import Image
 from stele.domain.requests.facts import Request
 from stele.domain.ring import transition as ring_steps
 from stele.domain.ring.locks import locks_of, overlaps
-from stele.domain.ring.ranges import Placement, Range, apply
+from stele.domain.ring.placement import Placement, apply
+from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import (
     WHOLE_RING,
     TransitionPlan,

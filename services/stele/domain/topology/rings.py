@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.ring.ranges import Placement
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.strategy import NodeLocation, placement_of
 
 

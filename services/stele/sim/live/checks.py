@@ -11,7 +11,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack
 from stele.domain.names import UNFINISHED
-from stele.domain.ring.tokens import token_of
+from stele.domain.ring.partitioner import token_of
 from stele.domain.snapshot import state_hash
 from stele.log.fold import Fold
 from stele.log.port import Record

@@ -150,6 +150,9 @@ class Live:
             def members() -> dict[str, str]:
                 return members_of(follower.image)
 
+            def image() -> Image:
+                return follower.image
+
             metadata_logs = {name: site.url(name) for name in site.names(Role.METADATA_LOG)}
             urls = list(metadata_logs.values())
             asker = Asker(http, commander, urls, history, self._seed)
@@ -158,7 +161,6 @@ class Live:
             for keyspace in (KEYSPACE, SCRATCH):
                 await asker.ask(CreateKeyspace(keyspace, {"dc1": 3}), "the data")
             await clients.fill()
-            image = lambda: follower.image  # noqa: E731
             admins: list[Admins | TopologyAdmin | ScratchAdmin] = [
                 *[Admins(asker, image, self._seed)] * ADMINS,
                 TopologyAdmin(asker, image, site, history, self._seed),
@@ -170,7 +172,7 @@ class Live:
                     read_states(http, name, url, history, self._seed)
                     for name, url in metadata_logs.items()
                 ),
-                probe(http, members, lambda: follower.image, history, self._seed),
+                probe(http, members, image, history, self._seed),
                 _reap(site, history, follower),
             )
             async with _running(onlookers):

@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.ring.tokens import token_of
+from stele.domain.ring.partitioner import token_of
 from stele.node.cells import Cell
 from stele.node.wire import BATCH_PATH, Write, decode_answers, encode
 from stele.sim.live.clients import KEYSPACE, Members

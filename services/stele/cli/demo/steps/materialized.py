@@ -16,7 +16,7 @@ from stele.domain.ring.ranges import RangeReplicas
 from stele.log.flows import flow_topic
 from stele.log.topic import read_topic
 from stele.placements.read import current_placements, placements_at
-from stele.runtime.answers.metadata_log import StateAnswer
+from stele.runtime.answers.history import StateAnswer
 
 DEADLINE_S = 90.0
 """A batch of Spark's takes a second or two on an idle machine; the first ones much longer."""

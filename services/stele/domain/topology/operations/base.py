@@ -17,7 +17,7 @@ from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState, OrderKind, RequestKind, RequestStatus, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import ended
-from stele.domain.ring.ranges import Placement
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.strategy import NodeLocation
 from stele.domain.ring.transition import (
     PlacementDelta,
@@ -25,7 +25,8 @@ from stele.domain.ring.transition import (
     TransitionRow,
     stream_sources,
 )
-from stele.domain.topology.facts import Subject, Transition
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.heads import Subject
 from stele.domain.topology.rings import Ring
 
 Delta = Callable[[Placement, TransitionPlan, int], PlacementDelta]

@@ -23,7 +23,8 @@ from stele.domain.ring.ranges import Range
 from stele.domain.ring.strategy import NodeLocation
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.tablets.maps import maps_of
-from stele.domain.topology.facts import Subject, Transition
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
     Operation,
     State,

@@ -1,0 +1,319 @@
+"""The placement: the replicas of every range of the ring (reference: cassandra_tcm 5.1, 5.2).
+
+It is chunked columns: a row's end is the next row's start, and nodes stand there by number.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from operator import attrgetter
+from typing import Final, Self
+
+import msgspec
+import numpy as np
+
+from stele.domain.ring.columns import Columns, Keys, Rows, merged
+from stele.domain.ring.numbers import NO_NODES, NodeNumbers, Numbers, lengths
+from stele.domain.ring.ranges import Range, RangeReplicas, upper_bound
+from stele.domain.ring.replicas import (
+    LISTED,
+    OTHER,
+    READS,
+    READS_COUNT,
+    VERSION,
+    VERSION_BEFORE,
+    WRITES,
+    encoded,
+    first_unsound,
+    reads_of,
+    replica_columns,
+)
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+
+FEW_ROWS: Final = 16
+"""So many rows are checked faster one by one than as columns."""
+
+
+class PlacementError(ValueError):
+    """Rows that are no placement, or a change that does not fit one; the text says which and why."""
+
+
+def _cover(starts: Keys, ends: Keys) -> bool:
+    """True when each row begins where the one before ended, from MIN_TOKEN to infinity."""
+    return (
+        len(starts) > 0
+        and int(starts[0]) == int(ends[-1]) == MIN_TOKEN
+        and np.array_equal(starts[1:], ends[:-1])
+        and bool((starts[1:] > starts[:-1]).all())
+    )
+
+
+def _check_cover(rows: Sequence[RangeReplicas]) -> None:
+    """Says where the rows do not do what ``_cover`` asks for."""
+    expected = MIN_TOKEN
+    for index, row in enumerate(rows):
+        if index and expected == MIN_TOKEN:
+            raise PlacementError(f"Row {index}, {_text(row)}, comes after the ring's end.")
+        if row.start != expected:
+            flaw = "leaves a gap after" if row.start > expected else "is out of order or overlaps"
+            raise PlacementError(f"Row {index}, {_text(row)}, {flaw} {expected}.")
+        if row.start >= upper_bound(row.end):
+            raise PlacementError(f"Row {index}, {_text(row)}, is no range: it holds no token.")
+        expected = row.end
+    if not rows or expected != MIN_TOKEN:
+        raise PlacementError(
+            f"The rows do not cover the ring: nothing holds what is above {expected}."
+        )
+
+
+def _check_all_replicas(rows: Sequence[RangeReplicas], columns: Rows) -> None:
+    """The rows, and the same as columns, which are dearer for few and much cheaper for many."""
+    if len(rows) <= FEW_ROWS:
+        for row in rows:
+            _check_replicas(row)
+        return
+    unsound = first_unsound(columns)
+    if unsound is not None:
+        _check_replicas(rows[unsound])
+
+
+def _check_replicas(row: RangeReplicas) -> None:
+    for name, nodes in (("reads", row.reads), ("writes", row.writes), ("others", row.other)):
+        if len(set(nodes)) != len(nodes):
+            raise PlacementError(f"The {name} of {_text(row)} name a node twice: {nodes}.")
+    unwritten = [node for node in row.reads if node not in row.writes]
+    if unwritten:
+        raise PlacementError(f"{_text(row)} is read from {unwritten}, which receive no writes.")
+    unwritten = [node for node in row.other if node not in row.writes]
+    if unwritten:
+        raise PlacementError(f"{_text(row)} asks {unwritten} for acks, which receive no writes.")
+
+
+def _text(range_: Range | RangeReplicas) -> str:
+    return f"({range_.start}, {range_.end}]"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Replicas of every range of the ring: rows sorted by start, without gaps. Made by ``of``.
+
+    The table's columns are those of ``replica_columns``, its key is a row's start. Equal when the rows
+    are, whatever the nodes' numbers.
+    """
+
+    table: Columns
+    nodes: NodeNumbers
+
+    @classmethod
+    def of(cls, rows: Iterable[RangeReplicas], nodes: NodeNumbers = NO_NODES) -> Self:
+        """A placement of rows in ring order; a node without a number gets the next one.
+
+        Raises PlacementError unless they cover the ring exactly and each row's replicas are sound.
+        """
+        checked = tuple(rows)
+        nodes, columns = _encoded(checked, nodes)
+        if not _cover(columns.keys, np.array([row.end for row in checked], np.int64)):
+            _check_cover(checked)
+        _check_all_replicas(checked, columns)
+        return cls(Columns.of(columns), nodes)
+
+    @classmethod
+    def at_rest(cls, starts: Keys, replicas: Numbers, nodes: NodeNumbers) -> Self:
+        """A placement whose rows begin at ``starts``; ``replicas`` serve reads and receive writes."""
+        never = np.zeros(len(starts), np.int64)
+        columns = Rows(starts, replica_columns(never, never, replicas))
+        if not len(starts) or int(starts[0]) != MIN_TOKEN or first_unsound(columns) is not None:
+            raise PlacementError(
+                "Computed rows are no placement: they have a gap, or a node twice."
+            )
+        return cls(Columns.of(columns), nodes)
+
+    @property
+    def rows(self) -> tuple[RangeReplicas, ...]:
+        """All rows, decoded anew each time."""
+        return tuple(self._decoded(self.table.all()))
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def row_for(self, token: int) -> RangeReplicas:
+        """The row that holds the token, in O(log rows)."""
+        if token == MIN_TOKEN:
+            return self._row(*self.table.find(MAX_TOKEN))
+        return self._row(*self.table.find(token - 1))
+
+    def row_from(self, start: int) -> RangeReplicas | None:
+        """The row that begins at ``start``, if there is one."""
+        row = self._row(*self.table.find(start))
+        return row if row.start == start else None
+
+    def overlapping(self, range_: Range) -> tuple[RangeReplicas, ...]:
+        """The rows that share a token with the range, in ring order."""
+        row = self._row(*self.table.find(range_.start))
+        found, end = [row], upper_bound(range_.end)
+        while upper_bound(row.end) < end:
+            row = self._row(*self.table.find(row.end))
+            found.append(row)
+        return tuple(found)
+
+    def end_of(self, at: int, place: int) -> int:
+        """Where the row at this chunk and place ends: the next one begins there."""
+        keys, firsts = self.table.chunks[at].keys, self.table.firsts
+        if place + 1 < len(keys):
+            return keys[place + 1]
+        return firsts[at + 1] if at + 1 < len(firsts) else MIN_TOKEN
+
+    def renumbered(self, nodes: NodeNumbers) -> "Placement":
+        """The same rows by other numbers; nodes that have none there get the next ones."""
+        if nodes.agrees_with(self.nodes):
+            return self
+        nodes = nodes.with_nodes(self.nodes.names)
+        rows = self.table.all()
+        versions, versions_before, counts, *lists = rows.values
+        translated = (self.nodes.translate(numbers, nodes) for numbers in lists)
+        return Placement(
+            Columns.of(Rows(rows.keys, (versions, versions_before, counts, *translated))), nodes
+        )
+
+    def reads(self) -> Numbers:
+        """Who serves the reads of each row, by number."""
+        return reads_of(self.table.all())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement):
+            return NotImplemented
+        return self.table == other.renumbered(self.nodes).table
+
+    __hash__ = None  # type: ignore[assignment]  # hashing all rows is never what is wanted
+
+    def _row(self, at: int, place: int) -> RangeReplicas:
+        chunk, names = self.table.chunks[at], self.nodes.names
+        written = tuple([names[number] for number in chunk.list_at(WRITES, place)])
+        count = chunk.values[READS_COUNT][place]
+        if count == len(written):
+            read = written
+        elif count == LISTED:
+            read = tuple([names[number] for number in chunk.list_at(READS, place)])
+        else:
+            read = written[:count]
+        version, before = chunk.values[VERSION][place], chunk.values[VERSION_BEFORE][place]
+        other = tuple([names[number] for number in chunk.list_at(OTHER, place)])
+        end = self.end_of(at, place)
+        return RangeReplicas(chunk.keys[place], end, read, written, version, before, other)
+
+    def _decoded(self, rows: Rows) -> Iterator[RangeReplicas]:
+        """Rows up to the ring's end."""
+        versions, versions_before, counts, writes, _, others = rows.values
+        starts = rows.keys.tolist()
+        written = self.nodes.decode(writes)
+        shared = np.array_equal(counts, lengths(writes))
+        read = written if shared else self.nodes.decode(reads_of(rows))
+        ends = (*starts[1:], MIN_TOKEN)
+        changes = versions.tolist(), versions_before.tolist()
+        return map(RangeReplicas, starts, ends, read, written, *changes, self.nodes.decode(others))
+
+
+def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNumbers, Rows]:
+    return encoded(
+        [row.start for row in rows],
+        [row.version for row in rows],
+        [row.version_before for row in rows],
+        [row.reads for row in rows],
+        [row.writes for row in rows],
+        [row.other for row in rows],
+        nodes,
+    )
+
+
+EMPTY_RING: Final = Placement.of((RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ()),))
+"""The placement of a ring in which no node has tokens: one range that nobody replicates."""
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Neighbouring ranges of a change as one; they stand at ``first`` up to ``stop`` in its list."""
+
+    start: int
+    end: int
+    first: int
+    stop: int
+
+
+def apply(
+    placement: Placement, removed: Sequence[Range], added: Sequence[RangeReplicas]
+) -> Placement:
+    """The placement without exactly the rows ``removed`` and with the rows ``added``.
+
+    Costs what the change is large, not what the ring is: where the rows removed were, the rows added
+    must stand, so the rest of the ring is covered as before. Raises PlacementError when a range to
+    remove is no row, or the result does not cover the ring, or a row's replicas are unsound.
+    """
+    by_start = attrgetter("start")
+    outgoing, incoming = sorted(removed, key=by_start), sorted(added, key=by_start)
+    _check_rows(placement, outgoing)
+    spans = _spans(incoming)
+    _check_same_span(_spans(outgoing), spans)
+    nodes, rows = _encoded(incoming, placement.nodes)
+    _check_all_replicas(incoming, rows)
+    return Placement(_spliced(placement.table, spans, rows), nodes)
+
+
+def _spliced(table: Columns, spans: Sequence[Span], rows: Rows) -> Columns:
+    """The table with ``rows`` in place of all that begins within the spans."""
+    if len(spans) <= len(table.chunks):
+        for span in spans:
+            part = rows.cut(span.first, span.stop)
+            table = table.splice(span.start, upper_bound(span.end), part)
+        return table
+    # A change of so many places touches most chunks: from first to last it is one.
+    low, high = spans[0].start, upper_bound(spans[-1].end)
+    old = table.between(low, high)
+    at = np.searchsorted(np.array([span.start for span in spans]), old.keys, "right") - 1
+    ends = np.array([upper_bound(span.end) - 1 for span in spans])
+    return table.splice(low, high, merged(old.chosen(old.keys > ends[at]), rows))
+
+
+def _check_rows(placement: Placement, ranges: Sequence[Range]) -> None:
+    """Each of these, sorted by start, is a row, and none stands there twice."""
+    for range_, following in zip_longest(ranges, ranges[1:]):
+        if range_ == following:
+            raise PlacementError("A range is removed twice by one change.")
+        at, place = placement.table.find(range_.start)
+        keys = placement.table.chunks[at].keys
+        if keys[place] != range_.start or placement.end_of(at, place) != range_.end:
+            raise PlacementError(f"Range {_text(range_)} cannot be removed: it is no row.")
+
+
+def _spans(ranges: Sequence[Range | RangeReplicas]) -> list[Span]:
+    """The ranges, sorted by start, with neighbours as one span."""
+    found = list[Span]()
+    first, reached = 0, MIN_TOKEN - 1
+    for index, range_ in enumerate(ranges):
+        if range_.start >= upper_bound(range_.end):
+            raise PlacementError(f"{_text(range_)} is no range: it holds no token.")
+        if range_.start < reached:
+            raise PlacementError(f"{_text(range_)} is out of order or overlaps {reached}.")
+        if index and range_.start > reached:
+            found.append(Span(ranges[first].start, ranges[index - 1].end, first, index))
+            first = index
+        reached = upper_bound(range_.end)
+    if ranges:
+        found.append(Span(ranges[first].start, ranges[-1].end, first, len(ranges)))
+    return found
+
+
+def _check_same_span(removed: Sequence[Span], added: Sequence[Span]) -> None:
+    """What comes in covers exactly what goes out."""
+    for gone, come in zip_longest(removed, added):
+        if come is None or (gone is not None and gone.start < come.start):
+            raise PlacementError(
+                f"The change leaves a gap after {gone.start}: nothing is added there."
+            )
+        if gone is None or come.start < gone.start or upper_bound(gone.end) < upper_bound(come.end):
+            raise PlacementError(
+                f"What is added in {_text(Range(come.start, come.end))} is out of order or overlaps "
+                "rows that are not removed."
+            )
+        if come.end != gone.end:
+            raise PlacementError(
+                f"The change leaves a gap after {come.end}: nothing is added there."
+            )

@@ -1,0 +1,88 @@
+"""Answers of metadata-log about epochs, and about all that is true at one; see ``metadata_log``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stele.domain.cdc.heads import GenerationSummary
+from stele.domain.facts import AnyFact
+from stele.domain.membership.facts import Node
+from stele.domain.requests.facts import Request
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.schema.facts import Keyspace, Table
+from stele.domain.services.facts import Service
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.heads import Coordinator, Versions
+from stele.runtime.answers.metadata_log import AtEpoch
+
+
+class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """One epoch of the log; ids of states and logs in hex."""
+
+    prev_state_id: str
+    state_id: str
+    log_id: str
+    witness_state_id: str
+    epoch: int
+    witness_epoch: int
+    request_id: str
+    command: str
+    facts: tuple[AnyFact, ...]
+    command_digest: str
+    actor: str
+    reason: str
+    origin: str
+    at_ms: int
+    required_features: tuple[str, ...]
+
+
+class ChangesAnswer(AtEpoch, frozen=True, kw_only=True):
+    """What one epoch changed: the sections of the diff that it touches; of placements, how many rows."""
+
+    command: str
+    request_id: str
+    actor: str
+    at_ms: int
+    changes: dict[str, Any]
+
+
+class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that is true at an epoch."""
+
+    hash: str
+    cluster: str
+    cluster_id: str
+    log_id: str
+    topology: Versions
+    coordinator: Coordinator
+    transitions: tuple[Transition, ...]
+    nodes: tuple[Node, ...]
+    requests: tuple[Request, ...]
+    keyspaces: tuple[Keyspace, ...]
+    tables: tuple[Table, ...]
+    placements: Mapping[str, tuple[RangeReplicas, ...]]
+    features: tuple[str, ...]
+    settings: Mapping[str, str]
+    services: tuple[Service, ...]
+    cdc_generations: tuple[GenerationSummary, ...]
+
+
+class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What differs between two epochs, by domain; see ``domain.view.diff``."""
+
+    from_epoch: int
+    to_epoch: int
+    cluster: dict[str, Any]
+    topology: dict[str, Any]
+    coordinator: dict[str, Any]
+    transitions: dict[str, Any]
+    nodes: dict[str, Any]
+    requests: dict[str, Any]
+    keyspaces: dict[str, Any]
+    tables: dict[str, Any]
+    placements: dict[str, Any]
+    features: dict[str, Any]
+    settings: dict[str, Any]
+    services: dict[str, Any]
+    cdc_generations: dict[str, Any]

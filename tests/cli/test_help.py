@@ -1,0 +1,112 @@
+"""``stele --help``: what it lists, what a command says about itself, and what it does not have to import."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from stele.cli.main import build_app
+from tests.cli.conftest import Server, Stele, at, cluster, request
+from tests.cli.test_changes import ACCEPTED
+
+COMMANDS = sorted(name for name in build_app() if not name.startswith("-"))
+
+IMPORTED = """
+    import sys
+    from stele.cli.main import run
+    code = run(sys.argv[1:])
+    print(*sorted(sys.modules), file=sys.stderr)
+    sys.exit(code)
+"""
+
+
+FOLDING = {"confluent_kafka", "fastavro", "numpy", "cassandra", "pydantic", "stele.domain.registry"}
+"""What only those need who read the log themselves."""
+
+
+def imported_by(*arguments: str) -> set[str]:
+    """The modules that a command line has imported when it ends well."""
+    command = [sys.executable, "-c", textwrap.dedent(IMPORTED), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return {*ran.stderr.split()}
+
+
+def test_all_commands_are_listed_with_a_line_each(stele: Stele) -> None:
+    shown = stele("--help")
+    assert shown.exit_code == 0, shown.err
+    listed = [line.strip("│ ").partition("  ") for line in shown.out.splitlines()]
+    texts = {name: text.strip() for name, _, text in listed if name}
+    assert all(texts[name] for name in COMMANDS)
+    assert texts["status"] == "The cluster at a glance."
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_says_what_it_does(stele: Stele, name: str) -> None:
+    shown = stele(name, "--help")
+    assert shown.exit_code == 0, shown.err
+    usage, _, text, *_ = shown.out.splitlines()
+    assert usage.startswith(f"Usage: stele {name}")
+    assert text.strip()
+
+
+def test_a_command_says_more_than_its_line_in_the_list(stele: Stele) -> None:
+    assert "Exit status 0 when every member is up, else 1." in stele("status", "--help").out
+    assert "Exit status 0 only when every check held." in stele("demo", "--help").out
+
+
+@pytest.mark.parametrize(
+    "group", ["epoch", "features", "keyspace", "log", "request", "settings", "sim", "stack"]
+)
+def test_the_line_of_a_group_names_all_that_is_in_it(
+    stele: Stele, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    (line,) = (line for line in stele("--help").out.splitlines() if f" {group} " in line[:20])
+    words = set(re.findall(r"[a-z-]+", line))
+    assert {name for name in build_app(group)[group] if not name.startswith("-")} <= words
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_who_asks_for_help_waits_for_no_import_that_only_commands_need(flag: str) -> None:
+    found = imported_by(flag)
+    ours = {name for name in found if name.split(".")[0] == "stele"}
+    assert ours == {"stele", "stele.cli", "stele.cli.main", "stele.cli.errors"}
+    heavy = {"httpx", "markdown_it", "msgspec", "numpy", "pygments", "rich.markdown"}
+    assert not heavy & found
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "--json"],
+        ["nodes"],
+        ["ring"],
+        ["requests"],
+        ["request", "show", "join-n3-1"],
+        ["keyspace", "list"],
+        ["settings", "list"],
+        ["features", "list"],
+        ["cdc", "generations"],
+        ["epochs", "--last", "1"],
+        ["decommission", "n1", "--no-wait"],
+        ["why"],
+    ],
+)
+def test_a_command_that_asks_services_imports_nothing_that_folds_the_log(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str]
+) -> None:
+    cluster(server, requests=[request("pending")])
+    server.answer("GET", "/v1/settings", {**at(7), "features": [], "settings": {}})
+    server.answer("GET", "/v1/services", {**at(7), "services": []})
+    server.answer("GET", "/v1/cdc/generations", {**at(7), "cdc_generations": []})
+    server.answer("GET", "/v1/epochs", [{"epoch": 7, "command": "noop", "facts": []}])
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    monkeypatch.setenv("STELE_URL", server.url)
+    monkeypatch.setenv("STELE_DIR", str(tmp_path))
+    assert not FOLDING & imported_by(*arguments)
