@@ -69,10 +69,23 @@ def _keyspace(fact: Fact) -> str:
             f"keyspace {keyspace['name']} is being dropped by version {keyspace['dropped_version']}"
         )
     shared = placement_name(keyspace["replication"])
+    if keyspace.get("tablets"):
+        return f"keyspace {keyspace['name']} is replicated {shared}, its tables in tablets"
     own = "" if keyspace["placement"] == shared else f", in placement {keyspace['placement']}"
     truncated = keyspace.get("truncated_version")
     since = f", its data of before version {truncated} is gone" if truncated else ""
     return f"keyspace {keyspace['name']} is replicated {shared}{own}{since}"
+
+
+def _table(fact: Fact) -> str:
+    table = fact["table"]
+    if table.get("dropped_version"):
+        return f"table {table['name']} is being dropped by version {table['dropped_version']}"
+    options = {name: value for name, value in table.get("options", {}).items() if value}
+    said = ", ".join(f"{name} {value}" for name, value in options.items())
+    truncated = table.get("truncated_version")
+    since = f", its data of before version {truncated} is gone" if truncated else ""
+    return f"table {table['name']}{f' with {said}' if said else ''}{since}"
 
 
 def _placement(fact: Fact) -> str:
@@ -166,6 +179,8 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "RequestForgotten": lambda fact: f"request {fact['request_id']} leaves the state",
     "KeyspaceChanged": _keyspace,
     "KeyspaceDropped": lambda fact: f"keyspace {fact['keyspace_id']} is gone",
+    "TableChanged": _table,
+    "TableDropped": lambda fact: f"table {fact['table_id']} is gone",
     "PlacementChanged": _placement,
     "PlacementDropped": lambda fact: f"placement {fact['placement']} is gone",
     "VersionsChanged": _versions,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeVar
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
 from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace
+from stele.domain.schema.facts import Keyspace, Table
 from stele.domain.services.facts import Service
 from stele.runtime.answers.metadata_log import (
     KeyspacesPage,
@@ -21,6 +21,7 @@ from stele.runtime.answers.metadata_log import (
     RequestsPage,
     ServicesPage,
     SettingsPage,
+    TablesPage,
     TopologyAnswer,
 )
 
@@ -126,6 +127,26 @@ class Reading:
     def keyspaces(self) -> list[Keyspace]:
         pages = self.pages("/v1/keyspaces", KeyspacesPage)
         return [keyspace for page in pages for keyspace in page.keyspaces]
+
+    def tables(self) -> list[Table]:
+        return [table for page in self.pages("/v1/tables", TablesPage) for table in page.tables]
+
+    def names(self, requests: Iterable[Request]) -> dict[str, str]:
+        """By id, of the keyspaces and tables that these requests are about; nothing is asked if
+        there are none.
+        """
+        asked = [*requests]
+        if not any(request.keyspace_id or request.table_id for request in asked):
+            return {}
+        found = {keyspace.keyspace_id: keyspace.name for keyspace in self.keyspaces()}
+        if any(request.table_id for request in asked):
+            tables = self.tables()
+            found |= {t.table_id: f"{found[t.keyspace_id]}.{t.name}" for t in tables}
+        return found
+
+    def ranges(self, placement: str) -> int:
+        """How many rows a placement has."""
+        return next(self.placement(placement, 1)).ranges
 
     def placement(self, name: str, limit: int | None = None) -> Iterator[PlacementsPage]:
         """The rows of a placement, ``limit`` in a page."""

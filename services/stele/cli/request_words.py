@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace
 
 
-def what(request: Request, keyspaces: list[Keyspace]) -> str:
-    """What it is about: ``join n4``, ``replace n3 by n5``, ``keyspace_rf_change library to dc1=3``."""
+def what(request: Request, names: Mapping[str, str]) -> str:
+    """What it is about: ``join n4``, ``replace n3 by n5``, ``keyspace_rf_change library to dc1=3``.
+
+    ``names`` are of keyspaces and tables, by their ids.
+    """
     if request.replaced_id:
         return f"{request.kind} {request.replaced_id} by {request.node_id}"
-    names = (k.name for k in keyspaces if k.keyspace_id == request.keyspace_id)
-    dead = ", ".join(request.dead_nodes)
-    about = request.node_id or next(names, request.keyspace_id) or dead
+    about = request.node_id or _data(request, names) or ", ".join(request.dead_nodes)
     if request.replication:
         about = f"{about} to {copies_text(request.replication)}"
     about = about or ", ".join(request.features)
     return f"{request.kind} {about}".rstrip()
+
+
+def _data(request: Request, names: Mapping[str, str]) -> str:
+    id_ = request.table_id or request.keyspace_id
+    name = names.get(id_, id_)
+    if not request.to_node:
+        return name
+    return f"of {name} tablet {request.tablet} from {request.from_node} to {request.to_node}"
 
 
 def copies_text(replication: dict[str, int]) -> str:

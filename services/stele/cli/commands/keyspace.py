@@ -22,6 +22,8 @@ def create(
     name: str,
     *,
     replication: Annotated[tuple[str, ...], Parameter(name="--replication", negative="")],
+    tablets: Annotated[bool, Parameter(negative="")] = False,
+    initial_tablets: int = 0,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -30,8 +32,11 @@ def create(
     Args:
         name: The keyspace's name.
         replication: DC=COPIES; may be repeated or separated by commas.
+        tablets: Its data is in tables, split into tablets that move one by one.
+        initial_tablets: How many tablets a new table has, a power of two; 0: as many as its copies ask for.
     """
-    command = CreateKeyspace(name, parse_replication(replication))
+    copies = parse_replication(replication)
+    command = CreateKeyspace(name, copies, tablets=tablets, initial_tablets=initial_tablets)
     envelope = change.envelope(command)
     with where.client() as client:
         console().print(f"request {envelope.request_id}", soft_wrap=True)
@@ -85,7 +90,7 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
         keyspaces = reading.keyspaces()
         ranges = {
             name: next(reading.placement(name, 1)).ranges
-            for name in sorted({keyspace.placement for keyspace in keyspaces})
+            for name in sorted({k.placement for k in keyspaces if not k.tablets})
         }
     if read.as_json:
         print_value_as_json(
@@ -96,14 +101,16 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
     found = table(f"keyspaces at epoch {reading.epoch}", *columns, right=("ranges",))
     for keyspace in keyspaces:
         copies = copies_text(keyspace.replication)
-        found.add_row(keyspace.name, copies, str(ranges[keyspace.placement]), _state(keyspace))
+        shown = "in tablets" if keyspace.tablets else str(ranges[keyspace.placement])
+        found.add_row(keyspace.name, copies, shown, _state(keyspace))
     console().print(found)
 
 
 def _state(keyspace: Keyspace) -> str:
     if keyspace.dropped_version:
         return "is being dropped"
-    own = keyspace.placement != placement_name(keyspace.replication)
+    shared = "" if keyspace.tablets else placement_name(keyspace.replication)
+    own = keyspace.placement != shared
     return "its replication changes" if own else ""
 
 

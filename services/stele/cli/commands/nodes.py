@@ -34,7 +34,8 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
     with where.client() as client:
         reading = read.of(client)
         found = reading.nodes()
-        keyspaces = sorted(reading.keyspaces(), key=lambda k: k.name)
+        on_the_ring = (k for k in reading.keyspaces() if not k.tablets)
+        keyspaces = sorted(on_the_ring, key=lambda k: k.name)
         held = _held(reading, keyspaces)
         live = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) or []
         heard = {row.node_id: row for row in live}

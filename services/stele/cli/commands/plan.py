@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from stele.cli.commands import cdc, global_requests, keyspace, topology
+from stele.cli.commands import cdc, global_requests, keyspace, table, tablet, topology
 from stele.cli.errors import UsageError
 from stele.cli.options import Planning, PlanOptions
 
@@ -27,6 +27,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "exclude": topology.exclude,
     "alter-keyspace": keyspace.alter,
     "drop-keyspace": keyspace.drop,
+    "drop-table": table.drop,
+    "move-tablet": tablet.move,
     "truncate": global_requests.truncate,
     "new-cdc-generation": cdc.new_generation,
 }

@@ -41,7 +41,7 @@ def requests(
     with where.client() as client:
         reading = read.of(client)
         found = reading.requests(unfinished="true" if unfinished else None, node=node)
-        keyspaces = reading.keyspaces() if any(r.keyspace_id for r in found) else []
+        names = reading.names(found)
     if read.as_json:
         print_value_as_json(
             {
@@ -58,7 +58,7 @@ def requests(
     for request in found:
         shown.add_row(
             request.request_id,
-            what(request, keyspaces),
+            what(request, names),
             styled(request.status),
             str(request.submitted_epoch),
             _took(request),
@@ -79,14 +79,14 @@ def show(
     with where.client() as client:
         reading = read.of(client)
         answer = reading.request(reading.find(request_id).request_id)
-        keyspaces = reading.keyspaces() if answer.request.keyspace_id else []
+        names = reading.names([answer.request])
     if read.as_json:
         print_value_as_json(answer)
         return
     request, transition = answer.request, answer.transition
     state = "" if transition is None else f"{transition.state} (transition"
     rows: dict[str, str | Text] = {
-        "what": what(request, keyspaces),
+        "what": what(request, names),
         "status": styled(request.status),
         "state": f"{state} {transition.transition_id})" if transition else "",
         "goes back": transition.mark if transition else "",

@@ -32,7 +32,7 @@ def ring(
     Replicas that are written but not yet read are marked with +, those read but leaving with -.
 
     Args:
-        keyspace: Only the placement of this keyspace.
+        keyspace: Only the placement of this keyspace; of a table with tablets, see `stele tablet list`.
         limit: Most ranges that are shown; 0 shows all.
     """
     with where.client() as client:
@@ -86,9 +86,11 @@ def _rows(reading: Reading, name: str, limit: int) -> tuple[list[RangeReplicas],
 
 def _chosen(keyspaces: list[Keyspace], name: str | None, epoch: int) -> list[str]:
     if name is None:
-        return sorted({keyspace.placement for keyspace in keyspaces})
+        return sorted({keyspace.placement for keyspace in keyspaces if not keyspace.tablets})
     for known in keyspaces:
-        if known.name == name:
+        if known.name == name and not known.tablets:
             return [known.placement]
-    names = ", ".join(k.name for k in keyspaces) or "none"
-    raise UsageError(f"There is no keyspace '{name}' at epoch {epoch}.", f"Known: {names}.")
+    names = ", ".join(k.name for k in keyspaces if not k.tablets) or "none"
+    raise UsageError(
+        f"There is no keyspace '{name}' on the ring at epoch {epoch}.", f"Known: {names}."
+    )

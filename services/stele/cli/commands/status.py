@@ -38,6 +38,7 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
         topology = reading.topology()
         nodes, keyspaces = reading.nodes(), reading.keyspaces()
         waiting = reading.requests(unfinished="true")
+        names = reading.names(waiting)
         liveness = ask(client, "session-guard", "/v1/nodes", list[NodeLiveness]) if newest else None
         progress = ask(client, "coordinator", "/v1/progress", Progress) if newest else None
     if read.as_json:
@@ -53,7 +54,7 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
         )
     else:
         head = _head(topology, keyspaces)
-        under_way = _under_way(topology, waiting, keyspaces, progress)
+        under_way = _under_way(topology, waiting, names, progress)
         console().print(Group(*head, *under_way, members(nodes, liveness)))
     return 1 if any(row.liveness is not Liveness.UP for row in liveness or []) else 0
 
@@ -77,7 +78,7 @@ def _head(answer: TopologyAnswer, keyspaces: list[Keyspace]) -> list[RenderableT
 def _under_way(
     answer: TopologyAnswer,
     waiting: list[Request],
-    keyspaces: list[Keyspace],
+    names: dict[str, str],
     progress: Progress | None,
 ) -> list[RenderableType]:
     """One line a transition, and how many wait."""
@@ -86,11 +87,11 @@ def _under_way(
     lines: list[RenderableType] = []
     for transition in answer.transitions:
         carried = [r for r in waiting if r.request_id in transition.request_ids()]
-        names = ", ".join(what(r, keyspaces) for r in carried)
+        about = ", ".join(what(r, names) for r in carried)
         state = f" in {transition.state}{' (going back)' if transition.mark else ''}"
         lines.append(
             Text.assemble(
-                (names or str(transition.kind), "bold cyan"), state, _how_far(transition, progress)
+                (about or str(transition.kind), "bold cyan"), state, _how_far(transition, progress)
             )
         )
     pending = sum(request.status is RequestStatus.PENDING for request in waiting)

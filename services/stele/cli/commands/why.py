@@ -17,7 +17,6 @@ from stele.cli.reading import Reading
 from stele.cli.request_words import what
 from stele.domain.names import UNFINISHED, ReportStatus, RequestStatus
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
@@ -67,7 +66,7 @@ class Known:
     requests: list[Request]
     finished: list[Request]
     """The newest that are finished, when no others are asked about."""
-    keyspaces: list[Keyspace]
+    names: dict[str, str]
     progress: Progress | None
 
 
@@ -80,21 +79,21 @@ def look(client: Client, request_id: str | None) -> Known:
     )
     finished = [] if requests else reading.requests()[-NEWEST:]
     shown = [*requests, *finished]
-    keyspaces = reading.keyspaces() if any(r.keyspace_id for r in shown) else []
+    names = reading.names(shown)
     progress = ask(client, "coordinator", "/v1/progress", Progress)
-    return Known(topology, requests, finished, keyspaces, progress)
+    return Known(topology, requests, finished, names, progress)
 
 
 def story(known: Known) -> Iterator[Line]:
     """The lines that tell it."""
     topology, requests, progress = known.topology, known.requests, known.progress
     for request in requests:
-        yield from _head(request, _transition_of(topology, request), known.keyspaces)
+        yield from _head(request, _transition_of(topology, request), known.names)
         for sentence in _sentences(request, topology, progress):
             yield f"  {sentence}", "cyan" if sentence.startswith("do: ") else ""
     if not requests:
         yield "Nothing to do: no request is pending or running.", ""
-        yield from (_last(request, known.keyspaces) for request in known.finished)
+        yield from (_last(request, known.names) for request in known.finished)
         yield from _cleanups(progress)
     unfinished = any(request.status in UNFINISHED for request in requests)
     if progress is None and unfinished:
@@ -106,14 +105,14 @@ def story(known: Known) -> Iterator[Line]:
 
 
 def _head(
-    request: Request, transition: TransitionSummary | None, keyspaces: list[Keyspace]
+    request: Request, transition: TransitionSummary | None, names: dict[str, str]
 ) -> Iterator[Line]:
     since_ms = request.started_at_ms or request.submitted_at_ms
     if request.status not in UNFINISHED:
         since = f" since epoch {request.finished_epoch}"
     else:
         since = f" for {duration(max(0.0, time.time() - since_ms / 1000))}" if since_ms else ""
-    yield f"{what(request, keyspaces)} is {request.status}{since}  ({request.request_id})", "bold"
+    yield f"{what(request, names)} is {request.status}{since}  ({request.request_id})", "bold"
     if request.error:
         yield f"  {request.error}", "yellow"
     if transition is not None:
@@ -135,10 +134,10 @@ def _sentences(
         yield f"do: {after_failure(request)}"
 
 
-def _last(request: Request, keyspaces: list[Keyspace]) -> Line:
+def _last(request: Request, names: dict[str, str]) -> Line:
     error = f": {request.error}" if request.error else ""
     end = f"{request.status} at epoch {request.finished_epoch}{error}"
-    return f"  last: {what(request, keyspaces)}, {end}", "dim"
+    return f"  last: {what(request, names)}, {end}", "dim"
 
 
 def _transition_of(topology: TopologyAnswer, request: Request) -> TransitionSummary | None:

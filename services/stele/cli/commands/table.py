@@ -1,0 +1,132 @@
+"""``stele table create|alter|drop|list``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from cyclopts import App, Parameter
+
+from stele.cli.commands.topology import submit_and_follow
+from stele.cli.options import Change, Read, Where
+from stele.cli.output import console, print_value_as_json
+from stele.cli.output import table as table_of
+from stele.domain.commands import AlterTable, CreateTable, DropTable
+from stele.domain.schema.facts import TableOptions
+
+app = App(name="table", help="Tables: what has data in a keyspace.")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Options:
+    """How many tablets a table is to have; 0 says nothing."""
+
+    min_tablet_count: int = 0
+    """At least so many."""
+    max_tablet_count: int = 0
+    """At most so many."""
+    min_per_shard_tablet_count: int = 0
+    """So many replicas for each shard of a datacentre, on average."""
+    expected_data_size_in_gb: int = 0
+    """Enough for data of this size."""
+
+    def options(self) -> TableOptions:
+        return TableOptions(
+            min_tablet_count=self.min_tablet_count,
+            max_tablet_count=self.max_tablet_count,
+            min_per_shard_tablet_count=self.min_per_shard_tablet_count,
+            expected_data_size_in_gb=self.expected_data_size_in_gb,
+        )
+
+
+@app.command
+def create(
+    name: str,
+    *,
+    options: Options = Options(),
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Create a table. In a keyspace with tablets it is split into these from the start.
+
+    Args:
+        name: KEYSPACE.TABLE.
+    """
+    _change(CreateTable(name, options.options()), f"table {name} exists", change, where)
+
+
+@app.command
+def alter(
+    name: str,
+    *,
+    options: Options = Options(),
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Give a table other options; those that are not named say nothing from then on.
+
+    Args:
+        name: KEYSPACE.TABLE.
+    """
+    _change(AlterTable(name, options.options()), f"table {name} has these options", change, where)
+
+
+@app.command
+def drop(
+    name: str,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Drop a table: nobody serves it any more, then its name is free again.
+
+    The coordinator carries it out; the command follows the request until it is done.
+
+    Args:
+        name: KEYSPACE.TABLE.
+    """
+    with where.client() as client:
+        return submit_and_follow(client, change, DropTable(name))
+
+
+@app.command(name="list")
+def list_tables(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
+    """All tables, with their tablets and options."""
+    with where.client() as client:
+        reading = read.of(client)
+        tables = reading.tables()
+        keyspaces = {k.keyspace_id: k.name for k in reading.keyspaces()} if tables else {}
+        tablets = {t.table_id: reading.ranges(t.placement) for t in tables if t.placement}
+    if read.as_json:
+        print_value_as_json(
+            {
+                "epoch": reading.epoch,
+                "state_id": reading.state_id,
+                "tables": tables,
+                "tablets": tablets,
+            }
+        )
+        return
+    columns = ("table", "tablets", "options", "")
+    found = table_of(f"tables at epoch {reading.epoch}", *columns, right=("tablets",))
+    for each in tables:
+        found.add_row(
+            f"{keyspaces[each.keyspace_id]}.{each.name}",
+            str(tablets.get(each.table_id, "on the ring")),
+            _said(each.options),
+            "is being dropped" if each.dropped_version else "",
+        )
+    console().print(found)
+
+
+def _said(options: TableOptions) -> str:
+    found = msgspec.structs.asdict(options)
+    return ", ".join(f"{name} {value}" for name, value in found.items() if value)
+
+
+def _change(command: CreateTable | AlterTable, text: str, change: Change, where: Where) -> None:
+    envelope = change.envelope(command)
+    with where.client() as client:
+        console().print(f"request {envelope.request_id}", soft_wrap=True)
+        outcome = client.submit(envelope)
+    console().print(f"{text} since epoch {outcome.epoch}", soft_wrap=True)
