@@ -1,5 +1,5 @@
-"""tablet-balancer: follows the log and shows where it stands.
+"""tablet-balancer: asks for moves of tablets, until every node has its share of every table.
 
-Folding load reports and planning tablet migrations, splits and merges are its work and come with
-tablets; until then it plans nothing, and nothing else in the cluster depends on it.
+It keeps nothing: what is where and what moves is in the log, who is up is in the acknowledgements. Several may
+run; what two ask for at once is taken once.
 """

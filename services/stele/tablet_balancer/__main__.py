@@ -1,6 +1,49 @@
 """``python -m stele.tablet_balancer``: configured by STELE_* environment variables."""
 
-from stele.runtime.follow import run_follower_service
+import asyncio
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stele.runtime.announce import announced
+from stele.runtime.follow import following, run_beside
+from stele.runtime.http import JsonResponse, build_app, serve
+from stele.runtime.logs import configure_logs
+from stele.runtime.position import position_route
+from stele.runtime.service import Stop, run_service
+from stele.runtime.settings import load_settings
+from stele.tablet_balancer.balancing import Balancer, balancing
+from stele.tablet_balancer.settings import BalancerSettings
+
+NAME = "tablet-balancer"
+
+
+async def main(stop: Stop) -> None:
+    settings = load_settings(BalancerSettings)
+    configure_logs(
+        service=NAME,
+        instance=settings.instance_id,
+        level=settings.log_level,
+        json=settings.log_json,
+    )
+    async with following(settings) as followed, balancing(settings, followed) as balancer:
+        follower = followed.follower
+        position = position_route(NAME, settings.instance_id, follower)
+        app = build_app(NAME, [position, _balance_route(balancer)], followed.health)
+        async with (
+            announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
+            run_beside(asyncio.ensure_future(balancer.run()), stop),
+        ):
+            await serve(app, settings, NAME, stop)
+
+
+def _balance_route(balancer: Balancer) -> Route:
+    async def balance(_: Request) -> Response:
+        return JsonResponse(balancer.answer())
+
+    return Route("/v1/balance", balance, methods=["GET"])
+
 
 if __name__ == "__main__":
-    raise SystemExit(run_follower_service("tablet-balancer"))
+    raise SystemExit(run_service(main))

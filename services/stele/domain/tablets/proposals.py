@@ -7,13 +7,15 @@ import msgspec
 import numpy as np
 
 from stele.domain.balance.cluster import BalanceBy, NodeState, Options
-from stele.domain.balance.moves import DEFAULT_LIMITS, Kind, Limits, Move
+from stele.domain.balance.moves import Kind, Limits, Move
 from stele.domain.balance.plan import plan_round
+from stele.domain.balance.scopes import LEAVING
 from stele.domain.balance.verdicts import summed_up, verdicts_from
 from stele.domain.image import Image
 from stele.domain.requests.facts import Request
 from stele.domain.ring.transition import TransitionRow, lacks_sources
 from stele.domain.tablets.columns import Tablets, tablets_of
+from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
 from stele.domain.tablets.maps import range_of
 from stele.domain.topology.operations.commands import TabletMove
 
@@ -21,11 +23,10 @@ BY_COUNT: Final = Options(balance_by=BalanceBy.COUNT)
 
 
 class Proposed(msgspec.Struct, frozen=True):
-    """A move, what for, and what it would be."""
+    """A move, with what for, and what it would be."""
 
     move: TabletMove
     kind: Kind
-    reason: str
 
 
 class Stuck(msgspec.Struct, frozen=True):
@@ -42,19 +43,19 @@ class Proposal(msgspec.Struct, frozen=True):
     stuck: tuple[Stuck, ...] = ()
 
 
-def proposal(
-    image: Image,
-    down: Set[str] = frozenset(),
-    limits: Limits = DEFAULT_LIMITS,
-    options: Options = BY_COUNT,
-) -> Proposal:
+def proposal(image: Image, down: Set[str] = frozenset(), options: Options = BY_COUNT) -> Proposal:
     """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
 
     ``down`` are nodes that are not heard. Of nodes that may come back nothing is said to be stuck.
     """
+    settings = image.features.settings
+    limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
     what = tablets_of(image, down=down, options=options)
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
     moves = [_told(what, move, forced) for move in plan_round(what.state, what.names, limits)]
+    if BALANCING.of(settings) != ON:
+        leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
+        moves = [each for each in moves if each.move.from_node in leaving]
     lost = {each.move.from_node: each.move for each in moves if _loses_data(image, each.move)}
     moves = [each for each in moves if not _loses_data(image, each.move)]
     stuck = () if moves or down else tuple(_stuck(image, what, lost))
@@ -65,9 +66,14 @@ def _told(what: Tablets, move: Move, forced: Set[str]) -> Proposed:
     table, tablet = what.tablet(move.unit)
     source, target = what.node_ids[move.source[0]], what.node_ids[move.target[0]]
     asked = TabletMove(
-        table=table, tablet=tablet, from_node=source, to_node=target, force=source in forced
+        table=table,
+        tablet=tablet,
+        from_node=source,
+        to_node=target,
+        force=source in forced,
+        why=move.reason,
     )
-    return Proposed(asked, move.kind, move.reason)
+    return Proposed(asked, move.kind)
 
 
 def _loses_data(image: Image, move: TabletMove) -> bool:

@@ -102,7 +102,7 @@ class DropTable(Command, frozen=True, tag="drop_table"):
 class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
     """A tablet of ``table`` (``keyspace.table``) gets a replica on a node in place of the one on another.
 
-    With ``force`` what only dead nodes have is given up.
+    With ``force`` what only dead nodes have is given up. ``why`` is this move's reason; empty: the command's.
     """
 
     table: str
@@ -110,6 +110,7 @@ class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
     from_node: str
     to_node: str
     force: bool = False
+    why: str = ""
 
 
 class MoveTablets(Command, frozen=True, tag="tablet_migration"):

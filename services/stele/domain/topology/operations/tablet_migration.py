@@ -36,6 +36,7 @@ from stele.domain.topology.operations.base import (
 )
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 
+MAX_WHY_CHARS: Final = 1024
 BALANCER: Final = "tablet-balancer"
 """As an actor: what it asked for, and is done, is in the log alone; its many moves would crowd others out."""
 
@@ -78,6 +79,7 @@ def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -
             from_node=move.from_node,
             to_node=move.to_node,
             force=move.force,
+            reason=move.why[:MAX_WHY_CHARS] or asked.reason,
         )
     )
 

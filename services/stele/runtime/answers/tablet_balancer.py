@@ -1,0 +1,41 @@
+"""Answers of the tablet-balancer."""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class BalanceState(StrEnum):
+    """How the tablets stand."""
+
+    NO_TABLETS = "no_tablets"
+    BALANCED = "balanced"
+    BALANCING = "balancing"
+    STALLED = "stalled"
+    """Something has to move, and nothing can."""
+
+
+class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
+    """A move that was planned at the last look, with its reason."""
+
+    table: str
+    tablet: int
+    from_node: str
+    to_node: str
+    kind: str
+    why: str
+
+
+class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How the tablets stand at an epoch: requests under way, what comes next, and requests that cannot go on.
+
+    ``down`` are members that are not heard.
+    """
+
+    epoch: int
+    state_id: str
+    state: BalanceState
+    under_way: tuple[str, ...]
+    planned: tuple[PlannedTabletMove, ...]
+    stuck: dict[str, str]
+    down: tuple[str, ...]

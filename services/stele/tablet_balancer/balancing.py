@@ -1,0 +1,189 @@
+"""The shell around ``proposal``: feeds it the log and who is heard, and asks the log for what it says."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+from confluent_kafka import KafkaException
+
+from stele.domain.acks import AckTable
+from stele.domain.commands import AnyCommand, Cancel, Envelope, MoveTablets
+from stele.domain.evolve import Delta
+from stele.domain.image import Image
+from stele.domain.tablets.proposals import Proposal, proposal
+from stele.domain.topology.operations.tablet_migration import BALANCER
+from stele.log.codec import DecodeError, decode_ack
+from stele.log.commander import Commander, NotTakenError
+from stele.log.flows import FlowReader, flow_topic
+from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState, PlannedTabletMove
+from stele.runtime.follow import Followed
+from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
+from stele.runtime.request_ids import new_request_id
+from stele.runtime.service import wait_at_most
+from stele.tablet_balancer import metrics
+from stele.tablet_balancer.settings import BalancerSettings
+
+GATHER_S: Final = 0.2
+"""Epochs this close together are answered by one look: many tablets go on in one."""
+SUBMIT_TIMEOUT_S: Final = 10.0
+
+log = get_logger(__name__)
+
+
+class Balancer:
+    """What one process knows, and its loop."""
+
+    def __init__(
+        self, settings: BalancerSettings, followed: Followed, commander: Commander
+    ) -> None:
+        self._followed = followed
+        self._commander = commander
+        self._down_after_s = settings.heartbeat_timeout_s
+        self._interval_s = settings.balance_interval_s
+        self._acks = AckTable()
+        self._listening_since_s = time.monotonic()
+        self._asked: Envelope | None = None
+        """What the log has not answered yet: it is asked again, under its id."""
+        self._last = Proposal()
+        self._wake = asyncio.Event()
+        followed.follower.listen(self._on_epoch)
+
+    @property
+    def image(self) -> Image:
+        return self._followed.follower.image
+
+    def on_ack(self, value: bytes) -> None:
+        """Raises DecodeError."""
+        ack = decode_ack(value)
+        if ack.log_id != self.image.log_id:
+            foreign_messages.labels("acks").inc()
+            return
+        self._acks = self._acks.with_ack(ack, time.monotonic())
+
+    def on_unreadable(self, error: DecodeError) -> None:
+        metrics.unreadable.inc()
+        log.warning("left out a record", error=str(error))
+
+    def answer(self) -> BalanceAnswer:
+        """How things stand by the newest image and the last look."""
+        image = self.image
+        under_way = [r for r in image.requests.unfinished() if r.to_node]
+        stuck = {each.request_id: each.why for each in self._last.stuck}
+        if not image.schema.with_tablets():
+            state = BalanceState.NO_TABLETS
+        elif under_way or self._last.moves:
+            state = BalanceState.BALANCING
+        else:
+            state = BalanceState.STALLED if stuck else BalanceState.BALANCED
+        return BalanceAnswer(
+            epoch=image.epoch,
+            state_id=image.state_id.hex(),
+            state=state,
+            under_way=tuple(request.request_id for request in under_way),
+            planned=tuple(
+                PlannedTabletMove(
+                    table=each.move.table,
+                    tablet=each.move.tablet,
+                    from_node=each.move.from_node,
+                    to_node=each.move.to_node,
+                    kind=each.kind,
+                    why=each.move.why,
+                )
+                for each in self._last.moves
+            ),
+            stuck=stuck,
+            down=tuple(sorted(self._down())),
+        )
+
+    async def run(self) -> None:
+        """Balance until cancelled."""
+        await self._followed.caught_up.wait()
+        while True:
+            await self._look()
+            await wait_at_most(self._wake, self._interval_s)
+            await asyncio.sleep(GATHER_S)
+            self._wake.clear()
+
+    async def _look(self) -> None:
+        image = self.image
+        can = self._followed.follower.failure is None and image.cluster
+        if not can or not image.schema.with_tablets():
+            return
+        if self._asked is not None:
+            await self._submit(self._asked)
+            return
+        if time.monotonic() - self._listening_since_s < self._down_after_s:
+            return  # nobody has had the time to be heard
+        began_s = time.monotonic()
+        self._last = found = proposal(image, self._down())
+        metrics.look_seconds.observe(time.monotonic() - began_s)
+        for stuck in found.stuck:
+            await self._ask(Cancel(stuck.request_id), stuck.why)
+        if found.moves:
+            why = f"{len(found.moves)} moves"
+            await self._ask(MoveTablets(tuple(each.move for each in found.moves)), why)
+
+    def _down(self) -> frozenset[str]:
+        now_s = time.monotonic()
+        members = self.image.membership.taking_part()
+        late = (n for n in members if self._acks.silent_for_s(n, now_s) > self._down_after_s)
+        return frozenset(late)
+
+    async def _ask(self, command: AnyCommand, why: str) -> None:
+        await self._submit(
+            Envelope(
+                request_id=new_request_id(),
+                command=command,
+                actor=BALANCER,
+                reason=why,
+                log_id=self.image.log_id.hex(),
+            )
+        )
+
+    async def _submit(self, envelope: Envelope) -> None:
+        """Ask, and read on to where the answer is in the log: the next look starts from there."""
+        self._asked = envelope
+        try:
+            outcome = await self._commander.submit(envelope, SUBMIT_TIMEOUT_S)
+        except NotTakenError as error:
+            self._asked = None
+            log.warning("the log does not take it", why=str(error))
+            return
+        except (TimeoutError, KafkaException) as error:
+            log.warning("the metadata log has not answered yet", why=str(error))
+            return
+        self._asked = None
+        if outcome.rejection is not None:
+            metrics.refused.labels(outcome.rejection.code).inc()
+            log.info("refused", why=outcome.rejection.message)
+            return
+        if isinstance(envelope.command, MoveTablets):
+            metrics.moves.inc(len(envelope.command.moves))
+            for move in envelope.command.moves:
+                log.info("asked for", move=msgspec.to_builtins(move))
+        try:
+            await self._followed.follower.wait_for_epoch(outcome.epoch, SUBMIT_TIMEOUT_S)
+        except TimeoutError as error:
+            log.warning("still reading the log", why=str(error))
+
+    def _on_epoch(self, image: Image, delta: Delta) -> None:
+        self._wake.set()
+
+
+@asynccontextmanager
+async def balancing(settings: BalancerSettings, followed: Followed) -> AsyncIterator[Balancer]:
+    """A balancer with what it reads and asks by; ``run`` is the caller's to start."""
+    commander = Commander(settings.kafka_bootstrap, settings.cluster)
+    balancer = Balancer(settings, followed, commander)
+    topic = flow_topic(settings.cluster, "acks")
+    acks = FlowReader(settings.kafka_bootstrap, topic, balancer.on_ack, balancer.on_unreadable)
+    try:
+        await acks.start()
+        await commander.start()
+        yield balancer
+    finally:
+        await asyncio.gather(acks.close(), commander.close(), return_exceptions=True)
