@@ -28,6 +28,9 @@ settings.load_profile("stele")
 # How wide the terminal is says nothing either, and readline tells the processes that pytest starts.
 os.environ.pop("COLUMNS", None)
 
+# Each of the hundreds of processes that tests start would compile all that it imports, which takes it seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Where there are workers, they are given what the process that starts them has started."""

@@ -1,9 +1,11 @@
 """Every rule of ``next_steps``, in virtual time. ``World`` checks the invariants at each epoch."""
 
+import pytest
+
+from stele.coordinator import desk
 from stele.coordinator.steps import Limits
-from stele.domain.commands import (
-    Leave,
-)
+from stele.domain.commands import CreateKeyspace, Leave
+from stele.domain.image import Image
 from stele.domain.names import (
     NodeState,
     OrderKind,
@@ -11,6 +13,8 @@ from stele.domain.names import (
     RequestStatus,
     TransitionState,
 )
+from stele.domain.requests.facts import Request
+from stele.domain.topology.planning import Planned, plan_group
 from tests.coordinator.stories import joining, reach, spread, status_of, wide
 from tests.coordinator.world import TICK_S, World, empty_cluster, report_of, three_nodes
 
@@ -349,3 +353,22 @@ def test_a_node_that_is_not_heard_at_all_holds_nobody_up() -> None:
     took_s = world.until(lambda: world.image.topology.transitions, "an opening")
     assert len(world.transition("join-a2").subjects) == 1
     assert took_s <= world.limits.company_s + 2 * TICK_S
+
+
+def test_a_request_that_waits_is_planned_once_for_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[Image] = []
+
+    def counted(image: Image, requests: list[Request]) -> Planned:
+        planned.append(image)
+        return plan_group(image, requests)
+
+    monkeypatch.setattr(desk, "plan_group", counted)
+    world = joining(STATE.WRITE_BOTH_READ_OLD, fenced=True)
+    world.apply(Leave("c1"), "leave-c1")
+    for _ in range(3):
+        world.tick()
+    assert planned.count(world.image) == 1
+    before = world.image
+    assert world.apply(CreateKeyspace("narrow", {"dc1": 1})) is None
+    world.tick()
+    assert planned.count(before) == planned.count(world.image) == 1

@@ -5,7 +5,16 @@ from hashlib import blake2b
 import msgspec
 from immutables import Map
 
-from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, SentCommand, Steps, Wait
+from stele.coordinator.knowledge import (
+    Limits,
+    Memory,
+    Observed,
+    Patience,
+    Plans,
+    SentCommand,
+    Steps,
+    Wait,
+)
 from stele.domain.acks import Barrier, Blocker, barrier
 from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
 from stele.domain.image import Image
@@ -30,7 +39,8 @@ class Desk:
         self.waits: list[Wait] = []
         self.counted_at = ""
         """The level at which the present version's barrier was passed; empty when everybody had answered."""
-        self._planned: dict[tuple[str, ...], Planned] = {}
+        if memory.plans.image is not seen.image:
+            self.remember(plans=Plans(seen.image))
 
     def steps(self) -> Steps:
         """What was said, each wait with since when it has been there."""
@@ -107,11 +117,14 @@ class Desk:
         return uuid8(min(state_time_ms(image.state_id), self.seen.wall_ms), digest)
 
     def planned(self, requests: list[Request]) -> Planned:
-        """``plan_group`` of these on what is seen: a plan costs much, and is asked for more than once."""
+        """``plan_group`` of these on what is seen, made once for an image."""
         ids = tuple(request.request_id for request in requests)
-        if ids not in self._planned:
-            self._planned[ids] = plan_group(self.seen.image, requests)
-        return self._planned[ids]
+        plans = self.memory.plans
+        planned = plans.by_ids.get(ids)
+        if planned is None:
+            planned = plan_group(self.seen.image, requests)
+            self.remember(plans=Plans(plans.image, plans.by_ids.set(ids, planned)))
+        return planned
 
     def is_up(self, node_id: str) -> bool:
         return self.silent_for_s(node_id) <= self.limits.down_after_s

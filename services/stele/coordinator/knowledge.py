@@ -13,6 +13,7 @@ from stele.domain.messages import Order, WorkKey
 from stele.domain.names import RequestKind
 from stele.domain.reports import ReportTable
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.planning import Planned
 from stele.runtime.answers.coordinator import WaitKind
 
 WaitingFor = tuple[tuple[str, ...], WaitKind, str]
@@ -85,6 +86,13 @@ class SentCommand(msgspec.Struct, frozen=True):
     refused: int
 
 
+class Plans(msgspec.Struct, frozen=True, eq=False):
+    """What groups of requests would open as on one image: a plan costs much, and is asked for at every look."""
+
+    image: Image | None = None
+    by_ids: Map[tuple[str, ...], Planned] = Map()
+
+
 class Memory(msgspec.Struct, frozen=True):
     """What only spaces repetitions out and measures patience: whoever starts without it does no harm."""
 
@@ -104,6 +112,8 @@ class Memory(msgspec.Struct, frozen=True):
     commands: Map[str, SentCommand] = Map()
     """Those of the present round, by what they ask."""
     orders: Map[WorkKey, SentOrder] = Map()
+    plans: Plans = Plans()
+    """Those on the image of the last look."""
 
 
 class Patience(msgspec.Struct, frozen=True):

@@ -38,6 +38,8 @@ def lacking(
     level: BarrierLevel, replicas: Set[str], answered: Set[str], where: Where
 ) -> frozenset[str]:
     """The replicas whose answers a level still asks for, of these; empty when it is satisfied."""
+    if replicas <= answered:
+        return frozenset()
     return _LACKING[level](replicas, answered, where)
 
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Final
 
@@ -36,23 +37,25 @@ class PackedRows(msgspec.Struct, frozen=True):
 
 def packed(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> PackedRows:
     """Raises KeyError for a node without a number: a fact must number it first."""
+    number = nodes.numbers.__getitem__
     numbers, reads = list[int](), list[int]()
     for row in rows:
-        numbers.extend(nodes.numbers[name] for name in row.writes)
-        if row.reads == row.writes[: len(row.reads)]:
-            reads.append(len(row.reads))
+        read, written = row.reads, row.writes
+        numbers.extend(map(number, written))
+        if read == written[: len(read)]:
+            reads.append(len(read))
         else:
-            reads.append(-len(row.reads))
-            numbers.extend(nodes.numbers[name] for name in row.reads)
-        numbers.extend(nodes.numbers[name] for name in row.other)
+            reads.append(-len(read))
+            numbers.extend(map(number, read))
+        numbers.extend(map(number, row.other))
     return PackedRows(
-        starts=tuple(row.start for row in rows),
-        ends=tuple(row.end for row in rows),
-        versions=tuple(row.version for row in rows),
-        versions_before=tuple(row.version_before for row in rows),
-        writes=tuple(len(row.writes) for row in rows),
+        starts=tuple([row.start for row in rows]),
+        ends=tuple([row.end for row in rows]),
+        versions=tuple([row.version for row in rows]),
+        versions_before=tuple([row.version_before for row in rows]),
+        writes=tuple([len(row.writes) for row in rows]),
         reads=tuple(reads),
-        others=tuple(len(row.other) for row in rows),
+        others=tuple([len(row.other) for row in rows]),
         nodes=tuple(numbers),
     )
 
@@ -85,9 +88,8 @@ def nodes_to_number(
     rows: Sequence[RangeReplicas], nodes: NodeNumbers
 ) -> tuple[tuple[int, str], ...]:
     """(number, node id) of each node that the rows name and that has none yet: facts to come before."""
-    names = nodes.with_nodes(
-        name for row in rows for name in (*row.writes, *row.reads, *row.other)
-    ).names
+    lists = chain.from_iterable((row.writes, row.reads, row.other) for row in rows)
+    names = nodes.with_nodes(chain.from_iterable(lists)).names
     return tuple(enumerate(names))[len(nodes.names) :]
 
 
@@ -138,16 +140,16 @@ def _parted(rows: list[RangeReplicas], cut: int) -> tuple[list[RangeReplicas], l
 
 def _rows(rows: PackedRows, names: Sequence[str]) -> Iterator[RangeReplicas]:
     place = 0
+    name, numbers = names.__getitem__, rows.nodes
     changes = zip(rows.versions, rows.versions_before, strict=True)
     columns = (rows.starts, rows.ends, changes, rows.writes, rows.reads, rows.others)
-    for start, end, versions, writes, reads, others in zip(*columns, strict=True):
-        written = tuple([names[number] for number in rows.nodes[place : place + writes]])
+    for start, end, (newest, before), writes, reads, others in zip(*columns, strict=True):
+        written = tuple(map(name, numbers[place : place + writes]))
         place += writes
         read = written[:reads]
         if reads < 0:
-            read = tuple([names[number] for number in rows.nodes[place : place - reads]])
+            read = tuple(map(name, numbers[place : place - reads]))
             place -= reads
-        other = tuple([names[number] for number in rows.nodes[place : place + others]])
+        other = tuple(map(name, numbers[place : place + others])) if others else ()
         place += others
-        newest, before = versions
         yield RangeReplicas(start, end, read, written, newest, before, other)

@@ -36,8 +36,10 @@ class DcRing:
 
     def sizes(self) -> Shares:
         """The part of the ring that ends at each token."""
-        starts = self.tokens.astype(np.float64)
-        return np.diff(starts, prepend=starts[-1] - RING_SIZE) / RING_SIZE
+        ends = self.tokens.astype(np.float64)
+        starts = np.roll(ends, 1)
+        starts[0] -= RING_SIZE
+        return (ends - starts) / RING_SIZE
 
     def with_tokens(self, tokens: list[int]) -> Self:
         """With more tokens of the newcomer."""
