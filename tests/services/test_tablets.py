@@ -1,0 +1,149 @@
+"""Tablets on real processes: they move while they are read and written, fill new nodes and leave old ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.domain.names import NodeState, RequestStatus
+from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.ranges import RangeReplicas
+from tests.services.nodes import HTTP_OK, Cluster, cluster_of
+from tests.services.world import until
+
+pytestmark = pytest.mark.broker
+
+REST_S = 90
+TABLE = "music.songs"
+KEYS = [f"song-{number}" for number in range(60)]
+
+
+@pytest.fixture
+async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Three nodes, and a table of eight tablets with two replicas each, in which every key is written."""
+    names = ("n1", "n2", "n3")
+    async with cluster_of(kafka, topics, tmp_path, *names, barrier_patience_s=2) as cluster:
+        await cluster.command(
+            type="create_keyspace",
+            name="music",
+            replication={"dc1": 2},
+            tablets=True,
+            initial_tablets=8,
+        )
+        await cluster.command(type="create_table", name=TABLE)
+        for key in KEYS:
+            await put(cluster, "n1", key)
+        yield cluster
+
+
+def tablets(cluster: Cluster) -> list[RangeReplicas]:
+    data = cluster.image.schema.serving(TABLE)
+    assert data is not None
+    return [*cluster.image.ring.placements[data.placement].rows]
+
+
+def held(cluster: Cluster) -> Counter[str]:
+    return Counter(node for row in tablets(cluster) for node in row.writes)
+
+
+async def put(cluster: Cluster, via: str, key: str) -> None:
+    url = f"{cluster.nodes[via].url}/v1/data/{TABLE}/{key}"
+    async with cluster.http.put(url, data=key.encode()) as answer:
+        assert answer.status == HTTP_OK, await answer.text()
+
+
+async def everything_is_there(cluster: Cluster, *via: str) -> None:
+    for number, key in enumerate(KEYS):
+        url = f"{cluster.nodes[via[number % len(via)]].url}/v1/data/{TABLE}/{key}"
+        async with cluster.http.get(url) as answer:
+            assert (answer.status, await answer.read()) == (HTTP_OK, key.encode())
+
+
+async def stores(cluster: Cluster, node_id: str, keys: int) -> None:
+    """Wait until a node says that it has so many rows of the table on its disk; it counts now and then."""
+    data = cluster.image.schema.serving(TABLE)
+    assert data is not None
+
+    def is_so(view: dict[str, Any]) -> bool:
+        found = view["keyspaces"].get(data.data_id)
+        return (0 if found is None else found["keys"]) == keys
+
+    await cluster.nodes[node_id].until("/v1/node", is_so, f"{keys} rows on {node_id}")
+
+
+def keys_on(cluster: Cluster, node_id: str) -> int:
+    """Keys of which a node is to have a replica."""
+    data = cluster.image.schema.serving(TABLE)
+    assert data is not None
+    placement = cluster.image.ring.placements[data.placement]
+    return sum(node_id in placement.row_for(token_of(key.encode())).writes for key in KEYS)
+
+
+async def test_a_tablet_moves_with_its_data_and_leaves_none_behind(three: Cluster) -> None:
+    row = tablets(three)[0]
+    (target,) = {"n1", "n2", "n3"} - {*row.reads}
+    source = row.reads[0]
+    before = keys_on(three, target)
+    for name in (source, target):
+        await stores(three, name, keys_on(three, name))
+    outcome = await three.command(
+        type="tablet_migration",
+        moves=[{"table": TABLE, "tablet": 0, "from_node": source, "to_node": target}],
+    )
+
+    def is_done() -> bool:
+        request = three.image.request(outcome["request_id"])
+        return request is not None and request.status is RequestStatus.DONE
+
+    await until(is_done, "the migration", REST_S)
+    assert {*tablets(three)[0].reads} == {*row.reads} - {source} | {target}
+    await everything_is_there(three, "n1", "n2", "n3")
+    assert keys_on(three, target) > before
+    for name in (source, target):
+        await stores(three, name, keys_on(three, name))
+
+
+async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Cluster) -> None:
+    """All the while every key can be read and written, through any node."""
+    balancer = await three.start(
+        "tablet_balancer", "balancer", balance_interval_s=0.2, heartbeat_timeout_s=3
+    )
+    stop = asyncio.Event()
+    written = 0
+
+    async def keep_on() -> None:
+        nonlocal written
+        while not stop.is_set():
+            for key in KEYS[:10]:
+                await put(three, ("n1", "n2")[written % 2], key)
+                written += 1
+            await asyncio.sleep(0.02)
+
+    clients = asyncio.create_task(keep_on())
+    await three.start_node("n4")
+    await three.normal("n4")
+    quarters = dict.fromkeys(("n1", "n2", "n3", "n4"), 4)
+    await until(lambda: held(three) == quarters, "a quarter of the tablets on each", REST_S)
+    outcome = await three.command(type="leave", node_id="n3")
+
+    def has_left() -> bool:
+        node = three.image.node("n3")
+        return node is not None and node.state is NodeState.LEFT
+
+    await until(has_left, f"n3 to have left: {outcome['request_id']}", REST_S)
+    assert held(three)["n3"] == 0
+    stop.set()
+    await clients
+    assert written > 100
+    await everything_is_there(three, "n1", "n2", "n4")
+    answer = await balancer.until(
+        "/v1/balance", lambda found: found["state"] == "balanced", "all to be even", REST_S
+    )
+    assert answer["stuck"] == {}
+    counts = [held(three)[name] for name in ("n1", "n2", "n4")]
+    assert max(counts) - min(counts) <= 1
