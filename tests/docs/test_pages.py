@@ -36,7 +36,11 @@ ON_ONE_STACK = (
     "docs/operations/join.md",
 )
 """Pages that are read one after another: the first one starts the cluster that they all speak of."""
-ON_ANOTHER = ("docs/operations/decommission.md", "docs/operations/drop_keyspace.md")
+ON_ANOTHER = (
+    "docs/operations/decommission.md",
+    "docs/operations/drop_keyspace.md",
+    "docs/operations/tablets.md",
+)
 """The same, with a cluster of their own."""
 ANYWHERE = ("docs/verification.md", "docs/balancer.md")
 """Pages whose commands need no cluster; they run in the repository."""

@@ -14,7 +14,7 @@ from stele.domain.commands import AnyCommand, Cancel, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.tablets.proposals import Proposal, proposal
-from stele.domain.topology.operations.tablet_migration import BALANCER
+from stele.domain.topology.operations.tablet_migration import BALANCER, MAX_MOVES
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.commander import Commander, NotTakenError
 from stele.log.flows import FlowReader, flow_topic
@@ -123,9 +123,9 @@ class Balancer:
         metrics.look_seconds.observe(time.monotonic() - began_s)
         for stuck in found.stuck:
             await self._ask(Cancel(stuck.request_id), stuck.why)
-        if found.moves:
-            why = f"{len(found.moves)} moves"
-            await self._ask(MoveTablets(tuple(each.move for each in found.moves)), why)
+        moves = tuple(each.move for each in found.moves[:MAX_MOVES])
+        if moves:
+            await self._ask(MoveTablets(moves), f"{len(moves)} moves")
 
     def _down(self) -> frozenset[str]:
         now_s = time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from stele.domain.balance.cluster import NodeState
 from stele.domain.balance.quotas import quotas
@@ -52,8 +53,7 @@ def _nodes_in(state: State, dc: str, units: int, factor: int) -> Ints:
         within = np.where(here, weight, 0.0)
         part = shares(float(total), within, float(units), rack, room)[here]
         left[here] = _least_held_first(part, held[here] / weight[here])
-    rows = [_row(nodes, rack, left, of_rack, factor, in_rack) for _ in range(units)]
-    return np.array(rows, np.int64).reshape(units, factor)
+    return nodes[_rows(left, rack, units, factor, in_rack)]
 
 
 def _least_held_first(share: Reals, level: Reals) -> Ints:
@@ -72,26 +72,37 @@ def _most_in_a_rack(sizes: Ints, factor: int) -> int:
     return most
 
 
-def _row(
-    nodes: Ints, rack: Ints, left: Ints, of_rack: Ints, factor: int, in_rack: int
-) -> list[int]:
-    """Nodes of one tablet: where most is left, so that no rack and no node has too much left at the end."""
-    row = list[int]()
-    free = np.ones(len(nodes), np.bool_)
-    used = np.zeros(len(of_rack), np.int64)
-    for _ in range(factor):
-        open_ = free & (used[rack] < in_rack)
-        best = np.lexsort((-left, -of_rack[rack], ~open_))[0]
-        free[best] = False
-        used[rack[best]] += 1
-        left[best] -= 1
-        of_rack[rack[best]] -= 1
-        row.append(int(nodes[best]))
-    return row
+def _rows(left: Ints, rack: Ints, units: int, factor: int, in_rack: int) -> Ints:
+    """Of each unit its nodes, of shape (units, factor), so that each node is taken as often as ``left`` says.
+
+    The places of all units stand in ``factor`` rounds, and are given to the racks one after the other, within
+    a rack to its nodes. No node has more places than there are units, and no rack more than ``in_rack`` rounds:
+    so none comes too often to a unit. Where a rack comes once, its nodes are mixed, so that those of a node
+    meet many others.
+    """
+    found = list[Ints]()
+    for number in range(int(rack.max()) + 1):
+        here = np.flatnonzero(rack == number)
+        places = np.repeat(here, left[here])
+        if in_rack == 1:
+            places = places[np.argsort(_mixed(len(places), number), kind="stable")]
+        found.append(places)
+    rows: Ints = np.concatenate(found).reshape(factor, units).T
+    return rows
+
+
+def _mixed(count: int, salt: int) -> npt.NDArray[np.uint64]:
+    """Numbers without a pattern, always the same (SplitMix64's finalizer)."""
+    z = np.arange(count, dtype=np.uint64) + np.uint64((salt + 1) << 32)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
 def _shards_for(state: State, node: Ints) -> Ints:
     """For each replica the shard with the fewest of the new ones, of these the least loaded."""
+    if (state.shards == 1).all():
+        return np.zeros_like(node)
     new = [[0] * shards for shards in state.shards.tolist()]
     load = [
         state.shard_load[first : first + shards].tolist()

@@ -104,10 +104,11 @@ def _scopes(image: Image, keyspace: Keyspace) -> dict[str, Scope]:
 
 def _check_options(options: TableOptions) -> Rejection | None:
     least, most = options.min_tablet_count, options.max_tablet_count
-    if min(msgspec.structs.astuple(options)) < 0 or max(least, most) > MAX_TABLETS:
+    numbers = msgspec.structs.astuple(options)
+    if min(numbers) < 0 or max(numbers) > MAX_TABLETS:
         return Rejection(
             "bad_table_options",
-            f"Options of a table are not negative, and it has at most {MAX_TABLETS} tablets.",
+            f"Options of a table are from 0 to {MAX_TABLETS}; more tablets it cannot have.",
             "0 says nothing.",
         )
     if most and least > most:

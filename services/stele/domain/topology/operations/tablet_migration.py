@@ -37,12 +37,20 @@ from stele.domain.topology.operations.base import (
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 
 MAX_WHY_CHARS: Final = 1024
+MAX_MOVES: Final = 1024
+"""Of one command: each makes a request."""
 BALANCER: Final = "tablet-balancer"
 """As an actor: what it asked for, and is done, is in the log alone; its many moves would crowd others out."""
 
 
 def move_tablets(context: Context, command: MoveTablets) -> Decision:
     """Queue those that can be made, each tablet once; refused when none can."""
+    if len(command.moves) > MAX_MOVES:
+        return Rejection(
+            "too_many_moves",
+            f"{len(command.moves)} tablets are more than {MAX_MOVES}.",
+            "Ask for the others once these are under way.",
+        )
     image, moved = context.image, set[tuple[str, int]]()
     asked = {(r.table_id, r.tablet) for r in image.requests.unfinished() if r.to_node}
     found, refusals = list[RequestChanged](), list[Rejection]()

@@ -1,0 +1,176 @@
+"""Creating, altering, dropping tables: what is taken, what is refused, and where the first replicas are."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from stele.domain.base import Rejection
+from stele.domain.commands import (
+    AlterTable,
+    AnyCommand,
+    CreateKeyspace,
+    CreateTable,
+    DropKeyspace,
+    DropTable,
+    KeyspaceRfChange,
+    MoveTablets,
+    Truncate,
+)
+from stele.domain.schema.facts import Table, TableOptions
+from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.tablet_migration import MAX_MOVES
+from tests.coordinator.world import World, three_nodes
+
+
+def with_tablets(initial: int = 8, rf: int = 2) -> World:
+    world = three_nodes()
+    made = CreateKeyspace("music", {"dc1": rf}, tablets=True, initial_tablets=initial)
+    assert world.apply(made) is None
+    return world
+
+
+def table(world: World, name: str = "music.songs") -> Table:
+    found = world.image.schema.table_named(name)
+    assert found is not None
+    return found
+
+
+def code(refused: Rejection | None) -> str:
+    return "" if refused is None else refused.code
+
+
+def test_a_new_table_is_even_from_the_start_and_served_under_its_full_name() -> None:
+    world = with_tablets()
+    assert world.apply(CreateTable("music.songs")) is None
+    assert world.apply(CreateTable("music.bands")) is None
+    held = Counter[str]()
+    for name in ("music.songs", "music.bands"):
+        data = world.image.schema.serving(name)
+        assert data is not None and data.name == name
+        rows = world.image.ring.placements[data.placement].rows
+        assert len(rows) == 8
+        assert all(len({*row.reads}) == 2 for row in rows)
+        held.update(node for row in rows for node in row.reads)
+    assert max(held.values()) - min(held.values()) <= 1
+    assert world.image.schema.serving("music") is None, "its data is in its tables"
+    world.run()
+
+
+def test_a_table_of_a_keyspace_without_tablets_is_where_that_is() -> None:
+    world = three_nodes()
+    assert world.apply(CreateTable("library.books")) is None
+    data, keyspace = (world.image.schema.serving(n) for n in ("library.books", "library"))
+    assert data is not None and keyspace is not None
+    assert data.placement == keyspace.placement
+    assert data.data_id != keyspace.data_id
+    found = world.image.schema.using(keyspace.placement)
+    assert {each.data_id for each in found} == {data.data_id, keyspace.data_id}
+    assert world.apply(KeyspaceRfChange("library", {"dc1": 3})) is None
+    world.run()
+    moved = world.image.schema.serving("library.books")
+    assert moved is not None and moved.placement == "dc1:3"
+    assert moved.placed_version > 0, "its requests of before are stale, too"
+
+
+def test_names_are_free_once_what_had_them_is_gone() -> None:
+    world = with_tablets()
+    assert world.apply(CreateTable("music.songs")) is None
+    first = table(world).table_id
+    assert code(world.apply(CreateTable("music.songs"))) == "table_exists"
+    assert world.apply(DropTable("music.songs")) is None
+    assert code(world.apply(DropTable("music.songs"))) == "request_in_progress"
+    world.until(lambda: table(world).dropped_version, "the drop")
+    assert code(world.apply(CreateTable("music.songs"))) == "table_being_dropped"
+    world.run()
+    assert world.image.schema.table_named("music.songs") is None
+    assert not [name for name in world.image.ring.placements if name.endswith(first)]
+    assert world.apply(CreateTable("music.songs")) is None
+    assert table(world).table_id != first
+
+
+def test_a_keyspace_takes_its_tables_with_it() -> None:
+    world = with_tablets()
+    for name in ("music.songs", "music.bands"):
+        assert world.apply(CreateTable(name)) is None
+    assert world.apply(DropKeyspace("music")) is None
+    assert code(world.apply(Truncate("music.songs"))) == "request_in_progress"
+    world.run()
+    assert not world.image.schema.tables and not world.image.schema.table_ids
+    assert {*world.image.ring.placements} == {"dc1:2"}
+
+
+def test_a_truncated_table_has_other_data_and_the_same_tablets() -> None:
+    world = with_tablets()
+    assert world.apply(CreateTable("music.songs")) is None
+    before = table(world)
+    assert world.apply(Truncate("music.songs")) is None
+    world.run()
+    after = table(world)
+    assert after.data_id != before.data_id and after.placement == before.placement
+    assert world.image.schema.of_data(before.data_id) is None
+
+
+def test_options_are_changed_and_checked() -> None:
+    world = with_tablets()
+    assert world.apply(CreateTable("music.songs", TableOptions(min_tablet_count=20))) is None
+    assert len(world.image.ring.placements[table(world).placement]) == 32
+    assert world.apply(AlterTable("music.songs", TableOptions(max_tablet_count=64))) is None
+    assert table(world).options == TableOptions(max_tablet_count=64)
+    for wrong in (
+        TableOptions(min_tablet_count=-1),
+        TableOptions(min_tablet_count=2**31),
+        TableOptions(expected_data_size_in_gb=2**40),
+        TableOptions(min_tablet_count=9, max_tablet_count=8),
+    ):
+        assert code(world.apply(AlterTable("music.songs", wrong))) == "bad_table_options"
+
+
+def move(**other: object) -> MoveTablets:
+    asked = {"table": "music.songs", "tablet": 0, "from_node": "a1", "to_node": "b1", **other}
+    return MoveTablets((TabletMove(**asked),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (CreateKeyspace("with.dot", {"dc1": 1}), "bad_name"),
+        (CreateKeyspace("k", {"dc1": 1}, initial_tablets=4), "bad_tablets"),
+        (CreateKeyspace("k", {"dc1": 1}, tablets=True, initial_tablets=-1), "bad_tablets"),
+        (CreateKeyspace("k", {"dc1": 1}, tablets=True, initial_tablets=2**31), "bad_tablets"),
+        (CreateTable("nosuch.t"), "unknown_keyspace"),
+        (CreateTable("music"), "bad_name"),
+        (CreateTable("music.a.b"), "bad_name"),
+        (AlterTable("music.nosuch", TableOptions()), "unknown_table"),
+        (DropTable("music.nosuch"), "unknown_table"),
+        (Truncate("music"), "keyspace_with_tablets"),
+        (KeyspaceRfChange("music", {"dc1": 1}), "keyspace_with_tablets"),
+        (MoveTablets(()), "no_moves"),
+        (MoveTablets(move().moves * (MAX_MOVES + 1)), "too_many_moves"),
+        (move(table="music.nosuch"), "unknown_table"),
+        (move(tablet=8), "unknown_tablet"),
+        (move(tablet=-1), "unknown_tablet"),
+        (move(to_node="nosuch"), "unknown_node"),
+        (move(from_node="nosuch"), "other_replicas"),
+        (move(table="library.books"), "no_tablets"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(command: AnyCommand, expected: str) -> None:
+    world = with_tablets(rf=3)
+    for name in ("music.songs", "library.books"):
+        assert world.apply(CreateTable(name)) is None
+    assert code(world.apply(command)) == expected
+    assert code(world.apply(move(to_node="b1"))) == "other_replicas", "all three have it already"
+
+
+def test_a_tablet_that_moves_is_not_asked_to_move_again() -> None:
+    world = with_tablets()
+    assert world.apply(CreateTable("music.songs")) is None
+    row = world.image.ring.placements[table(world).placement].rows[0]
+    (free,) = {"a1", "b1", "c1"} - {*row.reads}
+    one, other = (move(from_node=node, to_node=free) for node in row.reads)
+    assert world.apply(one) is None
+    assert code(world.apply(other)) == "tablet_moves"
+    world.run()
+    assert free in world.image.ring.placements[table(world).placement].rows[0].reads
