@@ -120,6 +120,7 @@ def stele(
     monkeypatch.setenv("STELE_URL", server.url)
     monkeypatch.setenv("STELE_COORDINATOR_URLS", server.url)
     monkeypatch.setenv("STELE_SESSION_GUARD_URLS", f"{server.url}/guard")
+    monkeypatch.setenv("STELE_TABLET_BALANCER_URLS", server.url)
     monkeypatch.setenv("STELE_ACTOR", "ada")
     monkeypatch.delenv("STELE_DIR", raising=False)
 
