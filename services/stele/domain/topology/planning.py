@@ -60,7 +60,9 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     refused = operation.check(image, requests)
     if refused is not None:
         return Planned(None, refused)
-    subjects = operation.subjects(image, ring_with_open(image), requests)
+    subjects = (
+        operation.subjects(image, ring_with_open(image), requests) if operation.subjects else ()
+    )
     own = operation.own_placement(image, requests[0])
     if own is not None:
         plans = {own.name: _plan_of_own(ring_now(image), own)}

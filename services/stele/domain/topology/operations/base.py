@@ -133,10 +133,6 @@ def unchanged(image: Image, ring: Ring, subjects: tuple[Subject, ...]) -> Ring:
     return ring
 
 
-def no_subjects(image: Image, ring: Ring, requests: list[Request]) -> tuple[Subject, ...]:
-    return ()
-
-
 def no_receivers(transition: Transition) -> list[str]:
     return []
 
@@ -165,8 +161,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """State of a blamed node once it has been undone."""
     rejected: NodeState | None = None
     """State of the node of a request that ended while it was pending; None leaves it."""
-    subjects: Callable[[Image, Ring, list[Request]], tuple[Subject, ...]] = no_subjects
-    """The nodes with the tokens that they get or had, given the ring after all that is open."""
+    subjects: Callable[[Image, Ring, list[Request]], tuple[Subject, ...]] | None = None
+    """The nodes with the tokens that they get or had, given the ring after all that is open. None: no nodes."""
     ring_after: Callable[[Image, Ring, tuple[Subject, ...]], Ring] = unchanged
     """The ring once it is done."""
     plans: Callable[[Image, list[Request]], dict[str, TransitionPlan] | Rejection] | None = None
