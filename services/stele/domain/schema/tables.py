@@ -5,7 +5,6 @@ from collections import Counter
 import msgspec
 
 from stele.domain.balance.allocation import NoRoom, allocate
-from stele.domain.balance.cluster import BalanceBy, Options
 from stele.domain.base import Rejection
 from stele.domain.context import (
     Context,
@@ -28,8 +27,6 @@ from stele.domain.schema.replication import check_replication
 from stele.domain.tablets.columns import tablets_of
 from stele.domain.tablets.maps import MAX_TABLETS, new_map
 from stele.domain.tablets.sizing import Scope, first_count
-
-_BY_COUNT = Options(balance_by=BalanceBy.COUNT)
 
 
 def create_table(context: Context, command: CreateTable) -> Decision:
@@ -79,7 +76,7 @@ def _first_replicas(
     refused = check_replication(image, keyspace.replication)
     if refused is not None:
         return refused
-    there = tablets_of(image, options=_BY_COUNT)
+    there = tablets_of(image)
     count = first_count(options, keyspace.initial_tablets, _scopes(image, keyspace)).count
     try:
         nodes, _ = allocate(there.state, count, keyspace.replication)
@@ -94,7 +91,7 @@ def _scopes(image: Image, keyspace: Keyspace) -> dict[str, Scope]:
     """Each dc of the keyspace with the nodes that have room there, and the tablets that these hold."""
     going = image.requests.going()
     shards = Counter(n.dc for n in image.membership.holding().values() if n.node_id not in going)
-    state = tablets_of(image, options=_BY_COUNT).state
+    state = tablets_of(image).state
     held = {name: int(state.count[:, state.dc == at].sum()) for name, at in state.dcs.items()}
     return {
         dc: Scope(shards[dc], factor, held.get(dc, 0))

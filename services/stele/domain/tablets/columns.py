@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.balance.cluster import DEFAULT_OPTIONS, Node, NodeState, Options
+from stele.domain.balance.cluster import BalanceBy, Node, NodeState, Options
 from stele.domain.balance.moves import WEIGHT
 from stele.domain.balance.state import NOBODY, State
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node as Member
-from stele.domain.names import JOINING, STAYS, RequestStatus
+from stele.domain.names import JOINING, STAYS, RequestStatus, TransitionState
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
@@ -23,7 +23,12 @@ from stele.domain.tablets.maps import maps_of, tablet_of
 SHARDS: Final = 1
 """Of each node: a node that has several says so once its tablets have places in it."""
 
-Sizes = npt.NDArray[np.float64]
+BY_COUNT: Final = Options(balance_by=BalanceBy.COUNT)
+_BEFORE_READS_MOVE: Final = (
+    TransitionState.ALLOW_WRITE_BOTH_READ_OLD,
+    TransitionState.WRITE_BOTH_READ_OLD,
+    TransitionState.STREAMING,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +49,14 @@ class Tablets:
         return self.names[at], unit - self.first[at]
 
 
-def tablets_of(
-    image: Image,
-    down: Set[str] = frozenset(),
-    sizes: Mapping[str, Sizes] | None = None,
-    capacity_bytes: Mapping[str, int] | None = None,
-    options: Options = DEFAULT_OPTIONS,
-) -> Tablets:
-    """Tablets under way count where they will be. Those who are about to leave are to be drained.
+def tablets_of(image: Image, down: Set[str] = frozenset()) -> Tablets:
+    """Those of all tables that stay. Tablets under way count where they will be.
 
-    ``sizes`` are bytes by table id, one for each tablet, NaN where unknown.
+    Nodes that are about to leave are to be drained; those that are ``down`` were not heard.
     """
-    maps = [*maps_of(image)]
-    nodes = _nodes(image, {p.nodes.names for _, p in maps}, down, capacity_bytes or {})
+    schema = image.schema
+    maps = [(t, p) for t, p in maps_of(image) if not schema.data_of(t).dropped_version]
+    nodes = _nodes(image, {p.nodes.names for _, p in maps}, down)
     place = {node.id: at for at, node in enumerate(nodes)}
     parts = [_replicas(image, table.placement, placement, place) for table, placement in maps]
     counts = [len(placement) for _, placement in maps]
@@ -64,19 +64,15 @@ def tablets_of(
     node = np.concatenate(
         [widened(part, width) for part, _ in parts] or [np.zeros((0, width), np.int64)]
     )
-    size = [
-        (sizes or {}).get(table.table_id, np.full(count, np.nan))
-        for (table, _), count in zip(maps, counts, strict=True)
-    ]
     state = State(
         nodes,
         len(maps),
         np.repeat(np.arange(len(maps)), counts),
-        np.concatenate([*size, np.zeros(0)]),
+        np.full(len(node), np.nan),
         node,
         np.zeros_like(node),
         np.concatenate([*(busy for _, busy in parts), np.zeros(0, np.bool_)]),
-        options,
+        BY_COUNT,
     )
     _count_streams(image, state, place)
     first = (np.cumsum(counts) - counts).tolist() if counts else []
@@ -88,7 +84,10 @@ def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None
     """What is asked for, or has not been streamed yet, takes part of what nodes read and write at one time."""
     for request in image.requests.open.values():
         transition = image.topology.transitions.get(request.request_id)
-        if request.to_node and (transition is None or not transition.mark):
+        streams_yet = transition is None or (
+            transition.state in _BEFORE_READS_MOVE and not transition.mark
+        )
+        if request.to_node and streams_yet:
             for node_id, streams in (
                 (request.from_node, state.reading),
                 (request.to_node, state.writing),
@@ -101,7 +100,6 @@ def _nodes(
     image: Image,
     named: set[tuple[str, ...]],
     down: Set[str],
-    capacity_bytes: Mapping[str, int],
 ) -> list[Node]:
     """Those who have room, and whoever else a map names: they have to give all away."""
     going, members = image.requests.going(), image.membership.nodes
@@ -119,9 +117,8 @@ def _nodes(
         node = members[node_id]
         stays = node.state in STAYS and bool(node.tokens)
         if stays or node_id in used:
-            capacity = capacity_bytes.get(node_id)
             state = _state(node, goes=node_id in going, is_down=node_id in down)
-            found.append(Node(node_id, node.dc, node.rack, SHARDS, capacity, state))
+            found.append(Node(node_id, node.dc, node.rack, SHARDS, None, state))
     return found
 
 

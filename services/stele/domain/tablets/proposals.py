@@ -1,12 +1,11 @@
 """What the balancer asks for next: moves of tablets, and the end of requests whose nodes cannot be drained."""
 
 from collections.abc import Mapping, Set
-from typing import Final
 
 import msgspec
 import numpy as np
 
-from stele.domain.balance.cluster import BalanceBy, NodeState, Options
+from stele.domain.balance.cluster import NodeState
 from stele.domain.balance.moves import Kind, Limits, Move
 from stele.domain.balance.plan import plan_round
 from stele.domain.balance.scopes import LEAVING
@@ -18,8 +17,6 @@ from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
 from stele.domain.tablets.maps import range_of
 from stele.domain.topology.operations.commands import TabletMove
-
-BY_COUNT: Final = Options(balance_by=BalanceBy.COUNT)
 
 
 class Proposed(msgspec.Struct, frozen=True):
@@ -43,14 +40,14 @@ class Proposal(msgspec.Struct, frozen=True):
     stuck: tuple[Stuck, ...] = ()
 
 
-def proposal(image: Image, down: Set[str] = frozenset(), options: Options = BY_COUNT) -> Proposal:
+def proposal(image: Image, down: Set[str] = frozenset()) -> Proposal:
     """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
 
     ``down`` are nodes that are not heard. Of nodes that may come back nothing is said to be stuck.
     """
     settings = image.features.settings
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
-    what = tablets_of(image, down=down, options=options)
+    what = tablets_of(image, down)
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
     moves = [_told(what, move, forced) for move in plan_round(what.state, what.names, limits)]
     if BALANCING.of(settings) != ON:
