@@ -65,7 +65,8 @@ class RandomRun:
                 self.world.tick()
 
     def act(self) -> None:
-        plain = [self.join, self.join, self.leave, self.leave, self.cancel, self.create, self.drop]
+        plain = [self.join, self.join, self.leave, self.leave, self.create, self.drop]
+        plain += [self.cancel] * 2
         plain += [self.remove, self.remove, self.replace, self.replace, self.exclude]
         plain += [self.move, self.move, self.rebuild, self.truncate, *[self.ask_of_all] * 2]
         plain += [

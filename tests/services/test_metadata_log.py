@@ -245,6 +245,7 @@ def test_the_openapi_document_names_every_path(shared: Service) -> None:
         "/v1/services",
         "/v1/settings",
         "/v1/state",
+        "/v1/tables",
         "/v1/topology",
         "/v1/transitions/{transition_id}",
     }
