@@ -1,0 +1,103 @@
+"""What a large tablet map costs: `python -m benchmarks.tablets`. No broker; 2^20 tablets in one table.
+
+Each figure is processor time, of the best of several runs where one run is short.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.ring import Figure, best
+from stele.domain.commands import CreateKeyspace, CreateTable, Envelope
+from stele.domain.decide import decide
+from stele.domain.evolve import apply_facts
+from stele.domain.image import Image
+from stele.domain.ring import transition
+from stele.domain.ring.placement import Placement, apply
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.tablets.columns import tablets_of
+from stele.domain.tablets.maps import range_of
+from stele.domain.tablets.proposals import proposal
+from tests.coordinator.world import empty_cluster
+
+TABLETS = 1 << 20
+NODES = 30
+STEPS = 300
+LOOKUPS = 100_000
+
+
+def main() -> None:
+    table = Table("what", "measured", "goal", title=f"{TABLETS:,} tablets of three replicas")
+    for figure in figures():
+        goal = f"{figure.goal:g} {figure.unit}" if figure.goal else ""
+        table.add_row(figure.what, f"{figure.value:,.2f} {figure.unit}", goal)
+    Console().print(table)
+
+
+def figures() -> Iterator[Figure]:
+    before = cluster()
+    envelope = Envelope(request_id="table", command=CreateTable("bench.table"))
+    began = time.process_time()
+    decided = decide(before, envelope, 0)
+    yield Figure("create: decide", time.process_time() - began, "s", 2)
+    assert isinstance(decided, tuple)
+    began = time.process_time()
+    image = apply_facts(before, decided)
+    yield Figure("create: fold", time.process_time() - began, "s", 2)
+    data = image.schema.serving("bench.table")
+    assert data is not None
+    placement = image.ring.placements[data.placement]
+    yield Figure("memory", placement.table.size_bytes() / 1e6, "MB", 30)
+    yield from of_map(placement)
+    yield Figure("an image's tablets as columns", best(lambda: tablets_of(image)), "s")
+    yield Figure("a look of the balancer, at rest", best(lambda: proposal(image)), "s", 2)
+
+
+def cluster() -> Image:
+    """Nodes in three racks, and a keyspace whose tables get so many tablets."""
+    world = empty_cluster()
+    for number in range(NODES):
+        world.add(f"{'abc'[number % 3]}{number}")
+    world.run()
+    keyspace = CreateKeyspace("bench", {"dc1": 3}, tablets=True, initial_tablets=TABLETS)
+    assert world.apply(keyspace) is None
+    return world.image
+
+
+def of_map(placement: Placement) -> Iterator[Figure]:
+    """Finding a tablet's replicas, and one step of a migration."""
+    chance = random.Random(7)
+    tokens = [chance.randint(MIN_TOKEN + 1, MAX_TOKEN) for _ in range(LOOKUPS)]
+
+    def look_up() -> None:
+        for token in tokens:
+            placement.row_for(token)
+
+    yield Figure("token to replicas", 1e6 * best(look_up) / LOOKUPS, "us", 2)
+    ranges = [range_of(TABLETS, chance.randrange(TABLETS)) for _ in range(STEPS)]
+
+    def step() -> None:
+        changed = placement
+        for range_ in ranges:
+            changed = _moved(changed, range_)
+
+    yield Figure("one step of a migration", 1e3 * best(step) / STEPS, "ms", 0.2)
+
+
+def _moved(placement: Placement, range_: Range) -> Placement:
+    row = placement.row_for(range_.end)
+    new = tuple(node for node in placement.nodes.names if node not in row.reads)[:1]
+    plan = TransitionPlan((TransitionRow(row.start, row.end, row.reads, (*new, *row.reads[1:])),))
+    change = transition.write_both_read_old(placement, plan, 5)
+    return apply(placement, change.removed, change.added)
+
+
+if __name__ == "__main__":
+    main()
