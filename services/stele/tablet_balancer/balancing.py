@@ -13,6 +13,7 @@ from stele.domain.acks import AckTable
 from stele.domain.commands import AnyCommand, Cancel, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
+from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.proposals import Proposal, proposal
 from stele.domain.topology.operations.tablet_migration import BALANCER, MAX_MOVES
 from stele.log.codec import DecodeError, decode_ack
@@ -96,6 +97,7 @@ class Balancer:
                 for each in self._last.moves
             ),
             stuck=stuck,
+            held=held_by(image),
             down=tuple(sorted(self._down())),
         )
 

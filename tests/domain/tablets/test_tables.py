@@ -19,6 +19,7 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.schema.facts import Table, TableOptions
+from stele.domain.tablets.maps import held_by
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 from tests.coordinator.world import World, three_nodes
@@ -54,6 +55,7 @@ def test_a_new_table_is_even_from_the_start_and_served_under_its_full_name() -> 
         assert all(len({*row.reads}) == 2 for row in rows)
         held.update(node for row in rows for node in row.reads)
     assert max(held.values()) - min(held.values()) <= 1
+    assert held_by(world.image) == held
     assert world.image.schema.serving("music") is None, "its data is in its tables"
     world.run()
 

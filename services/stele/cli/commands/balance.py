@@ -7,6 +7,7 @@ from cyclopts import App
 from stele.cli.options import Json, Where
 from stele.cli.output import console, joined, print_value_as_json, styled
 from stele.cli.output import table as table_of
+from stele.cli.reading import as_counted
 from stele.runtime.answers.tablet_balancer import BalanceAnswer
 
 SERVICE = "tablet-balancer"
@@ -27,6 +28,10 @@ def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
         shown.print(f"request {request_id} cannot go on: {why}", soft_wrap=True)
     if found.down:
         shown.print(f"not heard: {joined(found.down)}", soft_wrap=True)
+    held = table_of("", "node", "tablets", right=("tablets",))
+    for node_id, count in sorted(found.held.items(), key=lambda pair: as_counted(pair[0])):
+        held.add_row(node_id, str(count))
+    shown.print(held)
     if found.planned:
         planned = table_of("planned at the last look", "tablet", "from", "to", "kind", "because")
         for move in found.planned:

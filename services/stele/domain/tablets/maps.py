@@ -6,6 +6,8 @@ A map has a power of two of tablets, of equal ranges, numbered from 0 in the ord
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+import numpy as np
+
 from stele.domain.image import Image
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, RangeReplicas, ranges_of
@@ -50,6 +52,17 @@ def maps_of(image: Image) -> Iterator[tuple[Table, Placement]]:
     """All tables that have tablets, by id, with their maps."""
     for table in image.schema.with_tablets():
         yield table, image.ring.placements[table.placement]
+
+
+def held_by(image: Image) -> dict[str, int]:
+    """How many replicas of tablets each node that has room for them, or has some, receives writes for."""
+    names = image.ring.nodes.names
+    held = np.zeros(len(names) + 1, np.int64)
+    for _, placement in maps_of(image):
+        for chunk in placement.table.chunks:
+            held += np.bincount(chunk.rows.values[WRITES].ravel() + 1, minlength=len(held))
+    found = dict.fromkeys(image.membership.holding(), 0)
+    return found | {n: count for n, count in zip(names, held[1:].tolist(), strict=True) if count}
 
 
 def tablets_on(image: Image, node_id: str) -> int:

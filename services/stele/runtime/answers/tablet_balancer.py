@@ -29,7 +29,8 @@ class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
 class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How the tablets stand at an epoch: requests under way, what comes next, and requests that cannot go on.
 
-    ``down`` are members that are not heard.
+    ``held`` are replicas of tablets by node, those on their way counted too; ``down`` are members that are not
+    heard.
     """
 
     epoch: int
@@ -38,4 +39,5 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     under_way: tuple[str, ...]
     planned: tuple[PlannedTabletMove, ...]
     stuck: dict[str, str]
+    held: dict[str, int]
     down: tuple[str, ...]
