@@ -29,8 +29,8 @@ class LogChecks:
             invariants.check_undone(self._opened, before, after)
             invariants.check_fresh_sessions(before, after, self._sessions)
             invariants.check_sessions(after, self._sessions)
-            invariants.check_locks(after)
             tablet_checks.check_tablets(before, after)
+            invariants.check_locks(after)
         if after.ring is not before.ring:
             invariants.check_row_versions(before, after)
             invariants.check_placements(after)

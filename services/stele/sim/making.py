@@ -175,7 +175,8 @@ def _crowd(random: Random, base: Scenario) -> list[Action]:
     """After the faults: requests of one kind that follow one another without a gap, and somebody who waits."""
     if random.random() >= CROWD_SHARE:
         return []
-    kind = random.choice(("alter", "alter", "move", "rebuild", "truncate"))
+    kinds = ("alter", "alter", "move", "rebuild", "truncate")
+    kind = random.choice((*kinds, *("migrate",) * 4) if base.tables else kinds)
     return [Action(base.duration_s + CROWD_PAUSE_S, "crowd", kind, CROWD_S, text="f1")]
 
 

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from stele.sim.process import Follower, Process
 
 
-_DELETES: Final = (TransitionState.CLEANUP, TransitionState.CLEANUP_TARGET)
-"""Sessions of these states stream nothing."""
+_STREAM: Final = (
+    TransitionState.WRITE_BOTH_READ_OLD,
+    TransitionState.STREAMING,
+    TransitionState.REBUILDING,
+)
+"""Under sessions of other states nothing is streamed."""
 
 
 class Held(msgspec.Struct, eq=False):
@@ -211,7 +215,7 @@ class NodeWitness:
             moved = now is None or now.state != transition.state
             if not transition.session or transition.mark or not moved:
                 continue
-            if transition.state in _DELETES:
+            if transition.state not in _STREAM:
                 continue
             gaining = self._receivers[transition.session].items()
             kept = {n for name, nodes in gaining for n in nodes if name in transition.plans}

@@ -33,6 +33,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     expect an answer through X             run until one of its writes is acknowledged
     expect no answer through X for 5       run so long: none of its writes is acknowledged
     refused too_few_nodes                  the newest answer was this rejection
+    expect X has rows of m.t/0 | expect X has nothing of m.t/0
     expect X is left | expect fence is 12 | expect nobody needs cleanup
     epochs                                 commands applied since the last ``epochs``, and their states
     placement                              ``(MIN,100] A,B / A,B,X``: reads / writes, in any order
@@ -50,12 +51,14 @@ from stele.domain import commands
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
+from stele.domain.ring.ranges import Range, contains
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.operations.commands import TabletMove
 from stele.sim.actions import ACTIONS, NOTHING_FROM_LOG
 from stele.sim.clients import KEYSPACE, AttachedClient
 from stele.sim.declared import declare
 from stele.sim.kernel import SECOND, us
+from stele.sim.messages import token_of_key
 from stele.sim.run import come_to_rest
 from stele.sim.scenario import Action, Scenario
 from stele.sim.world import DC, World, join_command, replace_command, states_of
@@ -180,6 +183,14 @@ class Story:
         mine = {key: acked[key] for key in acked if not node.is_foreign(key)}
         lacking = [k for k in mine if k not in node.cells or node.cells[k].timestamp < mine[k]]
         assert mine and not lacking, f"it lacks {lacking[:3]} of {len(mine)}"
+
+    def expect_of_tablet(self, line: Line, name: str, what: str, table: str, tablet: str) -> None:
+        data = self.image.schema.serving(table)
+        assert data is not None, "there is no such table"
+        row = self.image.ring.placements[data.placement].rows[int(tablet)]
+        cells, range_ = self.world.nodes[name].cells, Range(row.start, row.end)
+        found = [k for k in cells if k[0] == data.data_id and contains(range_, token_of_key(k))]
+        assert bool(found) == (what == "rows"), f"it has {len(found)}"
 
     def ask_all(self, line: Line, what: str) -> None:
         self._asked[what] = self.world.request(_ASKED[what](""))
@@ -385,6 +396,7 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"rebuild (\S+)( with force)?", Story.rebuild),
     (r"(\S+) loses its rows", Story.loses_rows),
     (r"expect (\S+) has all that was acknowledged", Story.expect_rows),
+    (r"expect (\S+) has (rows|nothing) of (\S+)/(\d+)", Story.expect_of_tablet),
     (r"replace (\S+) by (\S+)", Story.replace),
     (r"keyspace (\S+) rf (\d+)", Story.keyspace),
     (r"keyspace (\S+) rf (\d+) with (\d+) tablets", Story.tablet_keyspace),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from stele.domain.image import Image
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
-from stele.domain.schema.facts import Table
+from stele.domain.schema.facts import TABLET_MAP, Table
 from stele.sim.violation import require
 
 Span = tuple[int, int]
@@ -24,6 +24,7 @@ def check_tablets(before: Image, after: Image) -> None:
     """INV-TABL-2: at most one transition for each tablet. I7: a tablet is whole, and is never read from twice
     the same node, nor in any dc from another number of nodes than its keyspace asks for.
     """
+    _check_plans(after)
     for table in after.schema.tables.values():
         if table.placement:
             _check_one_transition_each(after, table)
@@ -31,6 +32,19 @@ def check_tablets(before: Image, after: Image) -> None:
                 table.placement
             ):
                 _check_replicas(after, table)
+
+
+def _check_plans(image: Image) -> None:
+    """Migrations of a dropped table come to nothing."""
+    maps = {table.placement for table in image.schema.tables.values()}
+    for transition in image.topology.open():
+        moving = {name for name in transition.plans if name.startswith(TABLET_MAP)}
+        require(
+            moving <= maps,
+            "INV-TABL-2",
+            "tablets move of tables that there are",
+            f"at epoch {image.epoch} {transition.transition_id} is about {sorted(moving - maps)}",
+        )
 
 
 def _check_one_transition_each(image: Image, table: Table) -> None:
