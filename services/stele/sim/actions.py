@@ -6,6 +6,7 @@ from typing import Final
 from stele.domain import commands
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
+from stele.domain.topology.operations.commands import TabletMove
 from stele.sim.crowd import Crowd
 from stele.sim.declared import dead_to_be, declare, gone, note
 from stele.sim.kernel import us
@@ -227,6 +228,40 @@ def _keyspace(world: World, action: Action, index: int) -> None:
     world.request(commands.CreateKeyspace(action.target, {DC: action.number}))
 
 
+def _tablet_keyspace(world: World, action: Action, index: int) -> None:
+    """Keyspace ``target`` with replication factor ``number``, whose tables have tablets."""
+    replication = {DC: action.number}
+    world.request(
+        commands.CreateKeyspace(action.target, replication, tablets=True, initial_tablets=4)
+    )
+
+
+def _table(world: World, action: Action, index: int) -> None:
+    world.request(commands.CreateTable(action.target))
+
+
+def _drop_table(world: World, action: Action, index: int) -> None:
+    world.request(commands.DropTable(action.target))
+
+
+def _migrate(world: World, action: Action, index: int) -> None:
+    """Some tablet of table ``target`` goes from one of its nodes to some node; ``number`` chooses all three."""
+    image, number = world.witness.image, action.number
+    data, members = image.schema.serving(action.target), sorted(image.membership.normal())
+    if data is None or not members:
+        return
+    rows = image.ring.placements[data.placement].rows
+    tablet = number % len(rows)
+    nodes = rows[tablet].reads
+    move = TabletMove(
+        table=action.target,
+        tablet=tablet,
+        from_node=nodes[number % len(nodes)],
+        to_node=members[number % len(members)],
+    )
+    world.request(commands.MoveTablets((move,)))
+
+
 def _alter(world: World, action: Action, index: int) -> None:
     """Give keyspace ``target`` the replication factor ``number``."""
     world.request(commands.KeyspaceRfChange(action.target, {DC: action.number}))
@@ -308,6 +343,10 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "exclude": _exclude,
     "cancel": _cancel,
     "keyspace": _keyspace,
+    "tablet_keyspace": _tablet_keyspace,
+    "table": _table,
+    "drop_table": _drop_table,
+    "migrate": _migrate,
     "alter": _alter,
     "drop": _drop,
     "truncate": _truncate,

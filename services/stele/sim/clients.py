@@ -97,6 +97,8 @@ class AttachedClient(KvClient):
     """Writes through one node alone, and knows no other."""
 
     node_name = ""
+    written = KEYSPACE
+    """Keyspace or table."""
     tries = 0
     acknowledged = 0
 
@@ -105,10 +107,31 @@ class AttachedClient(KvClient):
             await self.sleep(THINK_S * 2 * self.random())
             key = f"key{int(self.random() * self.world.scenario.keys)}"
             self.tries += 1
-            self.acknowledged += await self._write(KEYSPACE, key)
+            self.acknowledged += await self._write(self.written, key)
 
     def _node(self) -> str:
         return self.node_name
+
+
+class TableClient(KvClient):
+    """Writes and reads in whatever tables there are, or in one, at any node."""
+
+    table = ""
+
+    async def _work(self) -> None:
+        while self.world.clients_work:
+            await self.sleep(THINK_S * 2 * self.random())
+            names = (
+                [self.table] if self.table else sorted(self.world.witness.image.schema.table_ids)
+            )
+            if not names:
+                continue
+            name = names[int(self.random() * len(names))]
+            key = f"key{int(self.random() * self.world.scenario.keys)}"
+            if self.random() < WRITE_SHARE:
+                await self._write(name, key)
+            else:
+                await self.read(name, key)
 
 
 class Admin(Caller):

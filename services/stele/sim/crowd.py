@@ -11,6 +11,7 @@ from stele.domain.commands import AnyCommand
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.ids import named
+from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.declared import is_open
 from stele.sim.kernel import us
@@ -28,11 +29,15 @@ KINDS: Final = {
     "truncate": RequestKind.TRUNCATE,
     "move": RequestKind.MOVE,
     "rebuild": RequestKind.REBUILD,
+    "migrate": RequestKind.TABLET_MIGRATION,
 }
+TABLE_KEYSPACE: Final = "crowded"
+TABLE: Final = "crowded.table"
+TABLETS: Final = 4
 
 
 class Crowd:
-    """Asks for ``kind`` of every node or keyspace as soon as its last request is done."""
+    """Asks for ``kind`` of every node, keyspace or tablet as soon as its last request is done."""
 
     def __init__(self, world: World, kind: str, seconds: float, newcomer: str) -> None:
         self._world = world
@@ -43,7 +48,7 @@ class Crowd:
         self._seconds = seconds
         self._newcomer = newcomer
         self._asked: dict[str, str] = {}
-        """By node or keyspace, its newest request."""
+        """By node, keyspace or tablet, its newest request."""
         self._waiting: dict[str, str] = {}
         """Requests that come before those of the crowd, in words."""
 
@@ -52,6 +57,12 @@ class Crowd:
         world.crowds += 1
         for name in KEYSPACES:
             world.request(commands.CreateKeyspace(name, {DC: 1}))
+        if self._kind == "migrate":
+            world.request(
+                commands.CreateKeyspace(
+                    TABLE_KEYSPACE, {DC: 1}, tablets=True, initial_tablets=TABLETS
+                )
+            )
         for request in world.witness.image.requests.pending():
             if OPERATIONS[request.kind].priority <= self._priority:
                 self._waiting[request.request_id] = f"{request.kind} {request.request_id}"
@@ -85,8 +96,10 @@ class Crowd:
         kernel.at(kernel.now_us + us(TICK_S), None, self._tick)
 
     def _may_ask(self, last: str) -> bool:
-        """What was refused or has failed once would be again."""
+        """What was refused or has failed once would be again; but a tablet that others had moved may move."""
         request = self._world.witness.image.request(last)
+        if self._kind == "migrate" and last:
+            return not is_open(self._world, last)
         return not last or (request is not None and request.status is RequestStatus.DONE)
 
     def _waits(self, request_id: str) -> bool:
@@ -109,3 +122,21 @@ class Crowd:
                 yield name, commands.KeyspaceRfChange(name, {DC: copies})
             elif keyspace is not None and self._kind == "truncate":
                 yield name, commands.Truncate(name)
+        if self._kind == "migrate":
+            yield from self._migrations(image)
+
+    def _migrations(self, image: Image) -> Iterable[tuple[str, AnyCommand]]:
+        """Each tablet goes from node to node."""
+        data = image.schema.serving(TABLE)
+        if data is None:
+            yield "the table", commands.CreateTable(TABLE)
+            return
+        members = sorted(n for n, node in image.membership.normal().items() if node.tokens)
+        for tablet, row in enumerate(image.ring.placements[data.placement].rows):
+            others = [n for n in members if n not in row.writes]
+            if others:
+                to_node = others[int(self._random() * len(others))]
+                move = TabletMove(
+                    table=TABLE, tablet=tablet, from_node=row.reads[0], to_node=to_node
+                )
+                yield f"tablet {tablet}", commands.MoveTablets((move,))

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from stele.domain.image import Image
 from stele.domain.ring.quorum import quorum_of
+from stele.domain.schema.facts import owner_of
 from stele.sim.messages import Cell, Key, KvOp, WriteCell, token_of_key
 from stele.sim.ranges_in_use import placement_of
 from stele.sim.registers import check_registers
@@ -40,7 +41,7 @@ class DataWitness:
         self._is_gone = is_gone
         self._now_s = now_s
         self._free_since: dict[str, float] = {}
-        """When the name of a dropped keyspace, by its data's id, was free again."""
+        """When the name of a dropped keyspace or table, by its data's id, was free again."""
         self.truncations = TruncationWitness(self.stores, is_gone)
         self._routed: dict[Cell, list[str]] = {}
         self._given_up = set[str]()
@@ -48,8 +49,10 @@ class DataWitness:
 
     def schema_changed(self, before: Image, after: Image) -> None:
         self.truncations.schema_changed(after)
-        for keyspace_id in {*before.schema.by_id} - {*after.schema.by_id}:
-            self._free_since[before.schema.by_id[keyspace_id].data_id] = self._now_s()
+        there = {owner_of(data.data_id) for data in after.schema.all_data()}
+        for data in before.schema.all_data():
+            if owner_of(data.data_id) not in there:
+                self._free_since[data.data_id] = self._now_s()
 
     def routes(self, cell: Cell, data_id: str) -> None:
         """What a node that was asked for a write took the keyspace's name for; a request may come twice."""
@@ -64,14 +67,14 @@ class DataWitness:
         free_s = self._free_since.get(data_id, math.inf)
         require(
             began_s < free_s,
-            "a dropped keyspace never answers",
+            "what was dropped never answers",
             f"its name was free at {free_s:.3f} s",
             f"a request for {key} that began at {began_s:.3f} s was answered by {data_id}",
         )
 
-    def floors(self, keyspace: str, key: str) -> dict[str, int]:
+    def floors(self, name: str, key: str) -> dict[str, int]:
         """Newest acknowledged timestamp of a key, by the ids of the data that has this name."""
-        ids = [k.data_id for k in self._witness.image.schema.by_id.values() if k.name == keyspace]
+        ids = [d.data_id for d in self._witness.image.schema.all_data() if d.name == name]
         return {i: self.acked.get((i, key), 0) for i in ids}
 
     def begins(self, operation: KvOp, cell: Cell | None = None, key: str = "") -> int:
@@ -115,7 +118,7 @@ class DataWitness:
         self._check(write.key, "an acknowledged write", f"written by version {write.version}")
 
     def readable(self) -> list[tuple[str, str]]:
-        """Name of the keyspace and key of all that was acknowledged and not dropped or truncated since."""
+        """Name of the keyspace or table, and key, of all that was acknowledged and stands since."""
         schema = self._witness.image.schema
         found = ((schema.of_data(data_id), key) for data_id, key in self.acked)
         return sorted((keyspace.name, key) for keyspace, key in found if keyspace is not None)

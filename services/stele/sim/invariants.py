@@ -11,7 +11,7 @@ from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
-from stele.domain.schema.facts import owner_of
+from stele.domain.schema.facts import TABLET_MAP, owner_of
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import unchanged
 from stele.domain.topology.operations.table import OPERATIONS
@@ -129,9 +129,13 @@ def check_locks(image: Image) -> None:
         f"epoch {image.epoch} has {[t.transition_id for t in (*moving, *going)]} open",
     )
     tokens = {*image.membership.ring_tokens()}
-    cuts = sorted({*tokens, *(t for o in open_ for s in o.subjects for t in s.tokens)})
+    tokens |= {t for o in open_ for s in o.subjects for t in s.tokens}
     for one, two in combinations(open_, 2):
         for name in sorted(one.plans.keys() & two.plans.keys()):
+            bounds = {
+                t for o in (one, two) for row in o.plans[name].rows for t in (row.start, row.end)
+            }
+            cuts = sorted((tokens | bounds) - {MIN_TOKEN})
             both = _locked(image, one, name, cuts) & _locked(image, two, name, cuts)
             require(
                 not both,
@@ -142,22 +146,19 @@ def check_locks(image: Image) -> None:
 
 
 def _locked(image: Image, transition: Transition, name: str, cuts: list[int]) -> Segments:
-    """What a transition changes, and both pieces beside its nodes' tokens, as pieces between all tokens.
+    """What a transition changes, and on the ring both pieces beside its nodes' tokens, cut at ``cuts``.
 
     Nothing of a placement that was made after its tokens had come or gone for good: there it has an empty plan.
     """
     plan = transition.plans[name]
     if not (plan.rows or plan.split or plan.merge):
         return set()
-    bounds = [*cuts, *(r.end for r in transition.plans[name].rows if r.end != MIN_TOKEN)]
-    pieces = list(
-        zip([MIN_TOKEN, *sorted({*bounds})], [*sorted({*bounds}), MAX_TOKEN + 1], strict=True)
-    )
+    pieces = list(zip([MIN_TOKEN, *cuts], [*cuts, MAX_TOKEN + 1], strict=True))
     intervals = [
         (row.start, MAX_TOKEN + 1 if row.end == MIN_TOKEN else row.end)
         for row in transition.plans[name].rows
     ]
-    own = _coming_or_going(image, transition)
+    own = set[int]() if name.startswith(TABLET_MAP) else _coming_or_going(image, transition)
     with_own = [MIN_TOKEN, *sorted({*image.membership.ring_tokens()} | own), MAX_TOKEN + 1]
     for at, token in enumerate(with_own):
         if token in own:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from stele.domain.image import Image
-from stele.sim import invariants, member_checks
+from stele.sim import invariants, member_checks, tablet_checks
 from stele.sim.generation_checks import check_generations
 
 
 class LogChecks:
-    """I3, I4, I6, I7, I11 and locks, epoch after epoch."""
+    """I3, I4, I6, I7, I11, INV-TABL-2 and locks, epoch after epoch."""
 
     def __init__(self) -> None:
         self._sessions = set[str]()
@@ -29,6 +29,7 @@ class LogChecks:
             invariants.check_undone(self._opened, before, after)
             invariants.check_fresh_sessions(before, after, self._sessions)
             invariants.check_sessions(after, self._sessions)
+            tablet_checks.check_tablets(before, after)
             invariants.check_locks(after)
         if after.ring is not before.ring:
             invariants.check_row_versions(before, after)

@@ -17,6 +17,7 @@ from stele.sim.scenario import (
     times,
 )
 from stele.sim.scenes_dead import dead_together, fewer_copies, with_dead_nodes
+from stele.sim.scenes_tables import with_tables
 
 MOVES_SHARE: Final = 0.4
 ZERO_TOKEN_SHARE: Final = 0.3
@@ -67,6 +68,8 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     actions += fewer_copies(Random(f"fewer/{profile}/{seed}"), base)
     at_once, together = dead_together(Random(f"together/{profile}/{seed}"), base)
     base, actions = msgspec.structs.replace(base, dead_at_once=at_once), actions + together
+    tables, tablets = with_tables(Random(f"tablets/{profile}/{seed}"), rules, base)
+    base, actions = msgspec.structs.replace(base, tables=tables), actions + tablets
     actions += _crowd(Random(f"crowd/{profile}/{seed}"), base)
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)
@@ -172,7 +175,8 @@ def _crowd(random: Random, base: Scenario) -> list[Action]:
     """After the faults: requests of one kind that follow one another without a gap, and somebody who waits."""
     if random.random() >= CROWD_SHARE:
         return []
-    kind = random.choice(("alter", "alter", "move", "rebuild", "truncate"))
+    kinds = ("alter", "alter", "move", "rebuild", "truncate")
+    kind = random.choice((*kinds, *("migrate",) * 4) if base.tables else kinds)
     return [Action(base.duration_s + CROWD_PAUSE_S, "crowd", kind, CROWD_S, text="f1")]
 
 

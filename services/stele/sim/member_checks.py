@@ -4,6 +4,7 @@ from typing import Final
 
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestKind, RequestStatus
+from stele.domain.schema.facts import owner_of
 from stele.sim import ranges_in_use as in_use
 from stele.sim.violation import require
 
@@ -73,15 +74,15 @@ def check_somebody_stays(before: Image, after: Image) -> None:
 
 def check_can_be_read(before: Image, after: Image) -> None:
     """I7: no range comes to nodes that are declared dead, so that it has no quorum any more: neither by an
-    operation nor since its keyspace is new.
+    operation nor since its keyspace or table is new.
     """
     dead = after.membership.excluded()
     if not dead:
         return
-    known = {keyspace.keyspace_id: keyspace.data_id for keyspace in before.schema.by_id.values()}
-    for keyspace in after.schema.by_id.values():
-        one = in_use.placement_of(before, known.get(keyspace.keyspace_id, ""))
-        two = in_use.placement_of(after, keyspace.data_id)
+    known = {owner_of(data.data_id): data.data_id for data in before.schema.all_data()}
+    for data in after.schema.all_data():
+        one = in_use.placement_of(before, known.get(owner_of(data.data_id), ""))
+        two = in_use.placement_of(after, data.data_id)
         if two is None or two is one:
             continue
         for row in two.rows:
@@ -89,7 +90,7 @@ def check_can_be_read(before: Image, after: Image) -> None:
             require(
                 _has_quorum(row.reads, dead) or any(not _has_quorum(r.reads, dead) for r in older),
                 "I7",
-                f"({row.start}, {row.end}] of {keyspace.name} has a quorum without {sorted(dead)}",
+                f"({row.start}, {row.end}] of {data.name} has a quorum without {sorted(dead)}",
                 f"epoch {after.epoch} gives it to {row.reads}",
             )
 

@@ -16,6 +16,7 @@ from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
+from stele.sim.mutants_tablets import TABLET_MUTANTS
 from stele.sim.mutants_topology import TOPOLOGY_MUTANTS
 from stele.sim.patching import Patch
 from stele.sim.run import Result, run_seed
@@ -34,6 +35,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *KEYSPACE_MUTANTS,
         *FAILURE_MUTANTS,
         *GENERATION_MUTANTS,
+        *TABLET_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""

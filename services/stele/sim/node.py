@@ -170,6 +170,7 @@ class Node(OrderWorker, Caller, Follower):
 
     def store(self, key: Key, cell: Cell) -> None:
         self.world.witness.data.truncations.keeps(self.name, self.image, key)
+        self.world.witness.tablets.stores(self.name, self.image, key)
         known = self.cells.get(key)
         if known is None or cell.timestamp > known.timestamp:
             self.cells[key] = cell

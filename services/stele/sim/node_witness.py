@@ -6,13 +6,13 @@ version; what a node has applied is what it was seen to apply, not what anybody 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Set
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from stele.domain.image import Image
 from stele.domain.messages import Order
-from stele.domain.names import RequestKind
+from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.sim import ranges_in_use as in_use
 from stele.sim.gates import Gates
@@ -23,6 +23,14 @@ from stele.sim.violation import require
 if TYPE_CHECKING:
     from stele.sim.node import Node
     from stele.sim.process import Follower, Process
+
+
+_STREAM: Final = (
+    TransitionState.WRITE_BOTH_READ_OLD,
+    TransitionState.STREAMING,
+    TransitionState.REBUILDING,
+)
+"""Under sessions of other states nothing is streamed."""
 
 
 class Held(msgspec.Struct, eq=False):
@@ -206,6 +214,8 @@ class NodeWitness:
             now = after.topology.transitions.get(transition.transition_id)
             moved = now is None or now.state != transition.state
             if not transition.session or transition.mark or not moved:
+                continue
+            if transition.state not in _STREAM:
                 continue
             gaining = self._receivers[transition.session].items()
             kept = {n for name, nodes in gaining for n in nodes if name in transition.plans}

@@ -12,6 +12,7 @@ from stele.domain.schema.facts import owner_of
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.wanted import is_wanted, left_behind
 from stele.sim.kernel import Future
 from stele.sim.messages import ONE_PAGE, Cell, Key, PullRange, token_of_key
 from stele.sim.process import Follower, Reply
@@ -158,7 +159,9 @@ class OrderWorker(Follower):
         transition: Transition,
         guard: SessionGuard,
     ) -> str:
-        known = tuple(k.data_id for k in self.image.schema.using(placement))
+        known = tuple(
+            k.data_id for k in self.image.schema.using(placement) if not k.dropped_version
+        )
         pull = PullRange(row.start, row.end, placement, known, order.session, order.epoch)
         sources_of, image = OPERATIONS[transition.kind].sources, self.image
         failed, answered = {*self.image.membership.excluded()}, set[str]()
@@ -245,19 +248,31 @@ class OrderWorker(Follower):
     # --- cleanup
 
     async def _clean_up(self, order: Order) -> str:
-        """Drop what is not this node's by the present image, looked at before each page."""
+        """Drop what is not this node's by the present image, looked at before each page: of a transition's
+        ranges alone, or of all.
+        """
         while True:
             await self.sleep(PAGE_S)
             if not self.may_clean(order):
                 return "it was asked to clean up anew"
-            foreign = [key for key in sorted(self.cells) if not owns(self.image, self.name, key)]
+            foreign = [key for key in sorted(self.cells) if self.may_delete(order, key)]
             for key in foreign[:ONE_PAGE]:
-                del self.cells[key]
+                self.delete(order, key)
             if len(foreign) <= ONE_PAGE:
                 return ""
 
+    def may_delete(self, order: Order, key: Key) -> bool:
+        if self.image.topology.of_session(order.session) is None:
+            return not owns(self.image, self.name, key)
+        token = token_of_key(key)
+        return left_behind(self.image, order, key[0], Range(token - 1, token))
+
+    def delete(self, order: Order, key: Key) -> None:
+        self.world.witness.tablets.deletes(self.name, self.image, order, key)
+        del self.cells[key]
+
     async def _truncate(self, order: Order) -> str:
-        """Drop what the keyspace's data held before it was truncated."""
+        """Drop what the data held before it was truncated."""
         while True:
             await self.sleep(PAGE_S)
             transition = self.image.topology.of_session(order.session)
@@ -266,7 +281,7 @@ class OrderWorker(Follower):
             gone = [
                 key
                 for key in sorted(self.cells)
-                if owner_of(key[0]) == transition.keyspace_id
+                if owner_of(key[0]) == (transition.table_id or transition.keyspace_id)
                 and self.image.schema.of_data(key[0]) is None
             ]
             for key in gone[:ONE_PAGE]:
@@ -275,8 +290,7 @@ class OrderWorker(Follower):
                 return ""
 
     def may_clean(self, order: Order) -> bool:
-        node = self.image.node(self.name)
-        return node is not None and node.cleanup_session() == order.session
+        return is_wanted(self.image, order)
 
 
 def owns(image: Image, node_id: str, key: Key) -> bool:

@@ -40,6 +40,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     drivers: int = 2
     clients: int = 3
     keys: int = 24
+    tables: bool = False
+    """Tables with tablets come and go, clients use them, and a balancer works."""
     dead_at_once: int = 1
     """Nodes that may be declared dead, or be gone, at one time."""
     clocks: dict[str, ClockError] = {}

@@ -5,6 +5,9 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     cluster A@100 B@200 C@300 rf 2         nodes with their tokens; keyspace ``data``
     join X@150 Y@250                       nodes start and ask to join (node@token,token/rack)
     leave X | cancel X | keyspace k rf 1 | drop k | truncate k   asked for at once
+    keyspace m rf 2 with 4 tablets | table m.t     the same; m's tables have tablets
+    drop m.t | truncate m.t | migrate m.t/0 from A to B    the same; that of tablet 0 goes by m.t/0
+    a balancer works                       from now on: it moves tablets, so that they are even and leaves end
     quiesce | noop_request | cleanup | cleanup X    the same; the request goes by that word, or by X
     new_cdc_generation                     the same, by force
     leave X | cancel X | keyspace k rf 1 | drop k   asked for at once
@@ -25,12 +28,16 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     cut X from the coordinators 5          now: they do not hear it, all else goes on
     cut X from its peers 5                 now: from the other nodes, all else goes on
     a client writes through X              from now on, one write after the other
+    a client writes to m.t through X       the same, to a table
+    a client uses m.t                      from now on, it writes and reads at any node
     expect an answer through X             run until one of its writes is acknowledged
     expect no answer through X for 5       run so long: none of its writes is acknowledged
     refused too_few_nodes                  the newest answer was this rejection
+    expect X has rows of m.t/0 | expect X has nothing of m.t/0
     expect X is left | expect fence is 12 | expect nobody needs cleanup
     epochs                                 commands applied since the last ``epochs``, and their states
     placement                              ``(MIN,100] A,B / A,B,X``: reads / writes, in any order
+    tablets of m.t                         ``0 A,B / A,B,X``: the same for each tablet
 """
 
 import re
@@ -44,11 +51,14 @@ from stele.domain import commands
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
+from stele.domain.ring.ranges import Range, contains
 from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.topology.operations.commands import TabletMove
 from stele.sim.actions import ACTIONS, NOTHING_FROM_LOG
 from stele.sim.clients import KEYSPACE, AttachedClient
 from stele.sim.declared import declare
 from stele.sim.kernel import SECOND, us
+from stele.sim.messages import token_of_key
 from stele.sim.run import come_to_rest
 from stele.sim.scenario import Action, Scenario
 from stele.sim.world import DC, World, join_command, replace_command, states_of
@@ -141,7 +151,9 @@ class Story:
             self.world.add_node(join.node_id, join)
 
     def ask(self, line: Line, what: str, name: str) -> None:
-        if what == "leave":
+        if what == "drop" and "." in name:
+            self._asked[name] = self.world.request(commands.DropTable(name))
+        elif what == "leave":
             self._asked[name] = self.world.request(commands.Leave(name))
         elif what == "remove":
             self._asked[name] = declare(self.world, commands.Remove(node_id=name), name)
@@ -172,6 +184,14 @@ class Story:
         lacking = [k for k in mine if k not in node.cells or node.cells[k].timestamp < mine[k]]
         assert mine and not lacking, f"it lacks {lacking[:3]} of {len(mine)}"
 
+    def expect_of_tablet(self, line: Line, name: str, what: str, table: str, tablet: str) -> None:
+        data = self.image.schema.serving(table)
+        assert data is not None, "there is no such table"
+        row = self.image.ring.placements[data.placement].rows[int(tablet)]
+        cells, range_ = self.world.nodes[name].cells, Range(row.start, row.end)
+        found = [k for k in cells if k[0] == data.data_id and contains(range_, token_of_key(k))]
+        assert bool(found) == (what == "rows"), f"it has {len(found)}"
+
     def ask_all(self, line: Line, what: str) -> None:
         self._asked[what] = self.world.request(_ASKED[what](""))
 
@@ -191,6 +211,29 @@ class Story:
 
     def keyspace(self, line: Line, name: str, rf: str) -> None:
         self.world.request(commands.CreateKeyspace(name, {DC: int(rf)}))
+
+    def tablet_keyspace(self, line: Line, name: str, rf: str, tablets: str) -> None:
+        created = commands.CreateKeyspace(
+            name, {DC: int(rf)}, tablets=True, initial_tablets=int(tablets)
+        )
+        self.world.request(created)
+        self._run_until(lambda: name in self.image.schema.ids, lambda: "there is no such keyspace")
+
+    def table(self, line: Line, name: str) -> None:
+        self.world.request(commands.CreateTable(name))
+        self._run_until(
+            lambda: name in self.image.schema.table_ids, lambda: "there is no such table"
+        )
+
+    def migrate(self, line: Line, table: str, tablet: str, source: str, target: str) -> None:
+        move = TabletMove(table=table, tablet=int(tablet), from_node=source, to_node=target)
+        self._asked[f"{table}/{tablet}"] = self.world.request(commands.MoveTablets((move,)))
+
+    def balance(self, line: Line) -> None:
+        self.world.start_balancer()
+
+    def use_table(self, line: Line, name: str) -> None:
+        self.world.use_table(name)
 
     def alter(self, line: Line, name: str, rf: str) -> None:
         self._asked[name] = self.world.request(commands.KeyspaceRfChange(name, {DC: int(rf)}))
@@ -229,6 +272,9 @@ class Story:
 
     def attach(self, line: Line, name: str) -> None:
         self._attached[name] = self.world.attach_client(name)
+
+    def attach_to(self, line: Line, table: str, name: str) -> None:
+        self._attached[name] = self.world.attach_client(name, table)
 
     def expect_no_answer(self, line: Line, name: str, seconds: str) -> None:
         client = self._attached[name]
@@ -308,6 +354,16 @@ class Story:
         )
         assert found == tuple(_sorted_row(row) for row in line.table), f"it is {found}"
 
+    def tablets(self, line: Line, name: str) -> None:
+        data = self.image.schema.serving(name)
+        assert data is not None, "there is no such table"
+        rows = self.image.ring.placements[data.placement].rows
+        found = tuple(
+            f"{tablet} {_names(row.reads)} / {_names(row.writes)}"
+            for tablet, row in enumerate(rows)
+        )
+        assert found == tuple(_sorted_row(row) for row in line.table), f"it is {found}"
+
     @property
     def image(self) -> Image:
         return self.world.witness.image
@@ -340,8 +396,13 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"rebuild (\S+)( with force)?", Story.rebuild),
     (r"(\S+) loses its rows", Story.loses_rows),
     (r"expect (\S+) has all that was acknowledged", Story.expect_rows),
+    (r"expect (\S+) has (rows|nothing) of (\S+)/(\d+)", Story.expect_of_tablet),
     (r"replace (\S+) by (\S+)", Story.replace),
     (r"keyspace (\S+) rf (\d+)", Story.keyspace),
+    (r"keyspace (\S+) rf (\d+) with (\d+) tablets", Story.tablet_keyspace),
+    (r"table (\S+)", Story.table),
+    (r"migrate (\S+)/(\d+) from (\S+) to (\S+)", Story.migrate),
+    (r"a balancer works", Story.balance),
     (r"alter (\S+) rf (\d+)", Story.alter),
     (r"until (\w+)", Story.until),
     (r"until it waits for (\S+)", Story.until_waits),
@@ -355,6 +416,8 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"cut (\w+) from the log ([\d.]+)", Story.cut_from_log),
     (r"cut (\w+) from (the coordinators|its peers) ([\d.]+)", Story.cut_from),
     (r"a client writes through (\w+)", Story.attach),
+    (r"a client writes to (\S+) through (\w+)", Story.attach_to),
+    (r"a client uses (\S+)", Story.use_table),
     (r"expect no answer through (\w+) for ([\d.]+)", Story.expect_no_answer),
     (r"expect an answer through (\w+)", Story.expect_answers),
     (r"refused (\w+)", Story.refused),
@@ -362,6 +425,7 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"expect (\w+) is (\w+)", Story.expect),
     (r"epochs", Story.epochs),
     (r"placement", Story.placement),
+    (r"tablets of (\S+)", Story.tablets),
 )
 
 

@@ -13,7 +13,7 @@ Cells = Mapping[Key, Cell]
 
 
 class TruncationWitness:
-    """The ids that keyspaces' data had, and when data of which id first answered for a key."""
+    """The ids that data of keyspaces and tables had, and when data of which id first answered for a key."""
 
     def __init__(
         self, stores: Mapping[str, Callable[[], Cells]], is_gone: Callable[[str], bool]
@@ -22,7 +22,7 @@ class TruncationWitness:
         self._stores = stores
         self._is_gone = is_gone
         self._ids: dict[str, list[str]] = defaultdict(list)
-        """By keyspace, the oldest first."""
+        """By keyspace or table, the oldest first."""
         self._since: dict[str, int] = {}
         """The epoch that gave data this id."""
         self._answered: dict[Key, float] = {}
@@ -33,13 +33,14 @@ class TruncationWitness:
         """When the write of a value was."""
         self._opened: dict[str, float] = {}
         self._truncated: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        """By keyspace: when truncations began, and were done."""
+        """By keyspace or table: when truncations began, and were done."""
 
     def schema_changed(self, after: Image) -> None:
-        for keyspace in after.schema.by_id.values():
-            if keyspace.data_id not in self._ids[keyspace.keyspace_id]:
-                self._ids[keyspace.keyspace_id].append(keyspace.data_id)
-                self._since[keyspace.data_id] = after.epoch
+        for data in after.schema.all_data():
+            ids = self._ids[owner_of(data.data_id)]
+            if data.data_id not in ids:
+                ids.append(data.data_id)
+                self._since[data.data_id] = after.epoch
 
     def answers(self, data_id: str, key: str, began_s: float, now_s: float) -> None:
         """There is one moment of each key from which on nobody is answered by what was there before."""
@@ -89,8 +90,9 @@ class TruncationWitness:
         for name, transition in before.topology.transitions.items():
             if transition.kind is not RequestKind.TRUNCATE or name in after.topology.transitions:
                 continue
-            self._truncated[transition.keyspace_id].append((self._opened[name], now_s))
-            old = self._ids[transition.keyspace_id][:-1]
+            truncated = transition.table_id or transition.keyspace_id
+            self._truncated[truncated].append((self._opened[name], now_s))
+            old = self._ids[truncated][:-1]
             self._done_at.update(
                 (data_id, now_s) for data_id in old if data_id not in self._done_at
             )

@@ -6,6 +6,10 @@ from stele.sim.process import Process
 
 POLL_S: Final = 0.5
 TIMEOUT_S: Final = 2.0
+GROWS_AFTER: Final = 10
+"""After so many calls without an answer it waits twice as long: where most records have lost their epochs, the
+past takes long to read.
+"""
 MOST_EPOCHS: Final = 8
 """Most epochs asked for at once; sometimes fewer."""
 MOST_REFUSALS: Final = 3
@@ -34,14 +38,16 @@ class Watcher(Process):
         self.spawn(self._work())
 
     async def _work(self) -> None:
-        refusals = 0
+        refusals = unanswered = 0
         while True:
             writers = self.world.writers
             writer = writers[int(self.random() * len(writers))]
             asked = self.last + 1, 1 + int(self.random() * MOST_EPOCHS)
+            timeout_s = TIMEOUT_S * 2 ** (unanswered // GROWS_AFTER)
             told: Told = await self.call(
-                writer, writer.serve_epochs, *asked, timeout_s=TIMEOUT_S
+                writer, writer.serve_epochs, *asked, timeout_s=timeout_s
             ).wait()
+            unanswered = unanswered + 1 if told is None else 0
             if isinstance(told, TooOld):
                 refusals += 1
                 if refusals >= MOST_REFUSALS and told.oldest > self.last:

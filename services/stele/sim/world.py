@@ -9,7 +9,8 @@ from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
-from stele.sim.clients import KEYSPACE, Admin, AttachedClient, KvClient
+from stele.sim.balancer import Balancer
+from stele.sim.clients import KEYSPACE, Admin, AttachedClient, KvClient, TableClient
 from stele.sim.declared import LOOK_AGAIN_S, exclude_the_gone, is_unplugged
 from stele.sim.driver import Driver
 from stele.sim.founding import Founding
@@ -64,6 +65,7 @@ class World:
         self.clients = [KvClient(f"k{i + 1}", self) for i in range(scenario.clients)]
         self.watchers = [Watcher(f"watch{i + 1}", self) for i in range(WATCHERS)]
         self.admin = Admin("admin", self)
+        self.balancers: list[Balancer] = []
         self._timestamp = 0
         self._ambushes: list[tuple[str, Callable[[], None]]] = []
         self.witness.on_epoch = self._entered
@@ -101,6 +103,9 @@ class World:
             for i in range(scenario.nodes)
         ]
         self.found(joins, {KEYSPACE: {DC: min(scenario.rf, scenario.nodes)}})
+        if scenario.tables:
+            self.start_balancer()
+            self.use_table("")
 
     def add_node(self, name: str, join: commands.Join | commands.Replace | None = None) -> None:
         """Start a node; with ``join`` it asks to become a member."""
@@ -111,12 +116,23 @@ class World:
         node.disk["cells"] = {}
         node.boot()
 
-    def attach_client(self, node: str) -> AttachedClient:
-        """A client that writes through this node alone."""
+    def attach_client(self, node: str, written: str = KEYSPACE) -> AttachedClient:
+        """A client that writes through this node alone, to a keyspace or a table."""
         client = AttachedClient(f"client of {node}", self)
-        client.node_name = node
+        client.node_name, client.written = node, written
         client.boot()
         return client
+
+    def use_table(self, name: str) -> None:
+        """A client writes and reads in a table, or in all that there are."""
+        client = TableClient(f"client in {name or 'tables'}", self)
+        client.table = name
+        client.boot()
+
+    def start_balancer(self) -> None:
+        balancer = Balancer(f"b{len(self.balancers) + 1}", self)
+        self.balancers.append(balancer)
+        balancer.boot()
 
     # --- what processes use
 
@@ -168,7 +184,8 @@ class World:
 
     def processes(self) -> dict[str, Process]:
         """All that can be broken, by name."""
-        found: tuple[Process, ...] = (*self.writers, *self.drivers, *self.nodes.values())
+        nodes = self.nodes.values()
+        found: tuple[Process, ...] = (*self.writers, *self.drivers, *nodes, *self.balancers)
         return {process.name: process for process in found}
 
     def crash(self, process: Process, seconds: float) -> None:
@@ -222,7 +239,8 @@ class World:
         """What still keeps the run from being at rest."""
         image = self.witness.image
         found = [
-            f"{r.kind} of {r.node_id or r.keyspace_id or ', '.join(r.dead_nodes)} is {r.status}"
+            f"{r.kind} of {r.node_id or r.keyspace_id or r.table_id or ', '.join(r.dead_nodes)}"
+            f" is {r.status}"
             for r in image.requests.unfinished()
         ]
         if not image.topology.settled():
@@ -244,7 +262,8 @@ class World:
         return found
 
     def followers(self) -> list[Follower]:
-        found: tuple[Follower, ...] = (*self.writers, *self.drivers, *self.nodes.values())
+        nodes = self.nodes.values()
+        found: tuple[Follower, ...] = (*self.writers, *self.drivers, *nodes, *self.balancers)
         return [process for process in found if process.alive]
 
     def check_no_foreign_data(self) -> None:

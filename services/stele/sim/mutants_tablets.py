@@ -1,0 +1,214 @@
+"""Known bugs of tablets, most of which some store has had: who deletes what and when, and what moves when."""
+
+from collections.abc import Iterable, Set
+from typing import Any, Final
+
+import msgspec
+
+from stele.coordinator import steps
+from stele.coordinator.desk import Desk
+from stele.coordinator.rounds import Settled
+from stele.coordinator.work import order_work
+from stele.domain.image import Image
+from stele.domain.membership.facts import NodeChanged
+from stele.domain.messages import Order
+from stele.domain.names import OrderKind, RequestKind, TransitionState
+from stele.domain.ring import transition
+from stele.domain.ring.facts import PlacementDropped
+from stele.domain.ring.transition import TransitionRow
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations import keyspaces, tablet_migration
+from stele.domain.topology.operations.base import Sources, losing_nodes, sources_of_gained
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.sim.messages import ONE_PAGE
+from stele.sim.node_work import PAGE_S, OrderWorker
+from stele.sim.patching import Patch
+
+replace = msgspec.structs.replace
+_STATE = TransitionState
+_MIGRATION: Final = RequestKind.TABLET_MIGRATION
+
+
+def _stage(patch: Patch, stage: TransitionState, **changes: Any) -> None:
+    table: Any = OPERATIONS[_MIGRATION].states
+    patch.item(table, stage, replace(table[stage], **changes))
+
+
+def _operation(patch: Patch, kind: RequestKind, **parts: Any) -> None:
+    patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], **parts))
+
+
+def _without_its_fence(patch: Patch, stage: TransitionState) -> None:
+    """What is ordered in this stage is ordered as soon as it is entered."""
+    plain = steps._is_ready  # noqa: SLF001 - bugs are planted in private places too
+
+    def early(desk: Desk, moving: Transition, settled: Settled) -> bool:
+        if moving.state is stage and settled is Settled.NO:
+            kind, session, ids = OrderKind.CLEANUP, moving.session, moving.request_ids()
+            cleaned_by = OPERATIONS[moving.kind].states[stage].cleaned_by
+            nodes = [] if cleaned_by is None else cleaned_by(moving)
+            order_work(desk, kind, session, ids[0], [n for n in nodes if desk.is_up(n)], "")
+        return plain(desk, moving, settled)
+
+    patch.attribute(steps, "_is_ready", early)
+
+
+# --- what is deleted
+
+
+def source_deletes_before_the_barrier(patch: Patch) -> None:
+    """The replica that is left deletes its data while requests may still be routed to it, and never again."""
+    use_new, end = _STATE.USE_NEW, _STATE.END_MIGRATION
+    _stage(patch, use_new, cleaned_by=losing_nodes, on_success=end)
+    _without_its_fence(patch, use_new)
+
+
+def target_deletes_before_the_barrier(patch: Patch) -> None:
+    """On the way back the target deletes what it has got while it may still be written to."""
+    _without_its_fence(patch, _STATE.CLEANUP_TARGET)
+
+
+def target_keeps_what_it_got(patch: Patch) -> None:
+    """A migration that is undone leaves what was streamed."""
+    _stage(patch, _STATE.CLEANUP_TARGET, cleaned_by=None)
+
+
+def late_cleanup_is_forgotten(patch: Patch) -> None:
+    """Who is down when it is to delete is not marked to do so later."""
+    patch.attribute(steps, "_uncleaned", lambda desk, moving: ())
+
+
+def cleanup_does_not_look_again(patch: Patch) -> None:
+    """What is to be deleted is chosen once, and deleted though the tablet has come back meanwhile."""
+
+    async def at_once(self: OrderWorker, order: Order) -> str:
+        foreign = [key for key in sorted(self.cells) if self.may_delete(order, key)]
+        for first in range(0, len(foreign), ONE_PAGE):
+            await self.sleep(PAGE_S)
+            for key in foreign[first : first + ONE_PAGE]:
+                if key in self.cells:
+                    self.delete(order, key)
+        return ""
+
+    patch.attribute(OrderWorker, "_clean_up", at_once)
+
+
+def cleanup_deletes_whole_tables(patch: Patch) -> None:
+    """Who loses one tablet of a table deletes all of it."""
+
+    def any_of_it(self: OrderWorker, order: Order, key: Any) -> bool:
+        moving = self.image.topology.of_session(order.session)
+        data = self.image.schema.of_data(key[0])
+        return moving is not None and data is not None and data.placement in moving.plans
+
+    patch.attribute(OrderWorker, "may_delete", any_of_it)
+
+
+# --- what moves when
+
+
+def tablet_is_read_before_it_is_streamed(patch: Patch) -> None:
+    """The new replica serves reads as soon as it is written to."""
+    _stage(patch, _STATE.WRITE_BOTH_READ_OLD, delta=transition.write_both_read_new)
+
+
+def tablet_is_not_streamed(patch: Patch) -> None:
+    """A migration passes its streaming by."""
+    _stage(patch, _STATE.WRITE_BOTH_READ_OLD, on_success=_STATE.WRITE_BOTH_READ_NEW)
+
+
+def tablet_moves_twice_at_once(patch: Patch) -> None:
+    """A tablet that moves may be asked to move, and nothing keeps the second migration from opening."""
+    plain = tablet_migration.plans
+
+    def unlocked(image: Image, requests: Any) -> Any:
+        found = plain(image, requests)
+        if not isinstance(found, dict):
+            return found
+        return {name: replace(plan, locks=()) for name, plan in found.items()}
+
+    patch.attribute(tablet_migration, "_check_alone", lambda move, tablet, moving: None)
+    _operation(patch, _MIGRATION, plans=unlocked)
+
+
+def migration_cannot_be_undone(patch: Patch) -> None:
+    """A migration whose target is dead waits for it for ever."""
+    for stage in (_STATE.ALLOW_WRITE_BOTH_READ_OLD, _STATE.WRITE_BOTH_READ_OLD, _STATE.STREAMING):
+        _stage(patch, stage, on_failure=None)
+
+
+def migration_turns_round_after_reads_have_moved(patch: Patch) -> None:
+    """A migration may be undone when the new replica is read from, or the old one has deleted its data."""
+    for stage in (_STATE.WRITE_BOTH_READ_NEW, _STATE.USE_NEW, _STATE.CLEANUP, _STATE.END_MIGRATION):
+        _stage(patch, stage, on_failure=_STATE.CLEANUP_TARGET)
+
+
+def undone_migration_is_left_half_way(patch: Patch) -> None:
+    """The way back leaves the target among those who are written to."""
+    _stage(patch, _STATE.CLEANUP_TARGET, delta=None)
+
+
+def tablet_is_rebuilt_from_one(patch: Patch) -> None:
+    """For a source that is dead for good any one of the others will do."""
+
+    def from_one(
+        image: Image, moving: Transition, row: TransitionRow, node_id: str, unavailable: Set[str]
+    ) -> Sources | None:
+        found = sources_of_gained(image, moving, row, node_id, unavailable)
+        return None if found is None else (found[0], min(found[1], 1))
+
+    _operation(patch, _MIGRATION, sources=from_one)
+
+
+# --- nodes that go, tables that go
+
+
+def nodes_leave_with_their_tablets(patch: Patch) -> None:
+    """Who leaves or is removed does not wait until its tablets are elsewhere."""
+    for kind in (RequestKind.LEAVE, RequestKind.REMOVE):
+        _operation(patch, kind, drained=False)
+
+
+def tablets_of_the_replaced_are_forgotten(patch: Patch) -> None:
+    """The new node takes the dead one's tokens, and none of its tablets."""
+    _operation(patch, RequestKind.REPLACE, plans_of_tablets=lambda image, subjects: {})
+
+
+def drop_forgets_the_migrations(patch: Patch) -> None:
+    """A table is dropped, and its tablets move on."""
+
+    def alone(image: Image, placement: str) -> Iterable[Any]:
+        yield PlacementDropped(placement)
+
+    patch.attribute(keyspaces, "_dropped_placement", alone)
+
+
+def dropped_table_is_kept_on_disk(patch: Patch) -> None:
+    """Nobody is told to delete the rows of a table that was dropped."""
+    plain = OPERATIONS[RequestKind.DROP_TABLE].on_done
+
+    def unmarked(image: Image, dropped: Transition, epoch: int) -> Iterable[Any]:
+        return (f for f in plain(image, dropped, epoch) if not isinstance(f, NodeChanged))
+
+    _operation(patch, RequestKind.DROP_TABLE, on_done=unmarked)
+
+
+TABLET_MUTANTS: Final = (
+    source_deletes_before_the_barrier,
+    target_deletes_before_the_barrier,
+    target_keeps_what_it_got,
+    late_cleanup_is_forgotten,
+    cleanup_does_not_look_again,
+    cleanup_deletes_whole_tables,
+    tablet_is_read_before_it_is_streamed,
+    tablet_is_not_streamed,
+    tablet_moves_twice_at_once,
+    migration_cannot_be_undone,
+    migration_turns_round_after_reads_have_moved,
+    undone_migration_is_left_half_way,
+    tablet_is_rebuilt_from_one,
+    nodes_leave_with_their_tablets,
+    tablets_of_the_replaced_are_forgotten,
+    drop_forgets_the_migrations,
+    dropped_table_is_kept_on_disk,
+)

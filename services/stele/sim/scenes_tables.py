@@ -1,0 +1,60 @@
+"""Scenes with tables: in some scenarios they come and go, tablets move, and strikes fall on their stages."""
+
+from random import Random
+from typing import Final
+
+from stele.sim.profiles import Profile
+from stele.sim.scenario import Action, Scenario, times
+
+TABLES_SHARE: Final = 0.3
+TABLE_KEYSPACE: Final = "music"
+TABLES: Final = ("music.t1", "music.t2", "music.t3")
+BEGIN_S: Final = 0.5
+TABLE_EVERY_S: Final = 12.0
+MIGRATE_EVERY_S: Final = 2.5
+STRIKE_EVERY_S: Final = 12.0
+STAGES: Final = (
+    "allow_write_both_read_old",
+    "write_both_read_old",
+    *("streaming",) * 3,
+    *("write_both_read_new",) * 2,
+    "use_new",
+    *("cleanup",) * 3,
+    "end_migration",
+    *("cleanup_target",) * 2,
+    "revert_migration",
+    "drop_table",
+)
+
+
+def with_tables(random: Random, rules: Profile, base: Scenario) -> tuple[bool, list[Action]]:
+    """Whether there are any, and what is asked about them."""
+    if random.random() >= TABLES_SHARE:
+        return False, []
+    rf = random.randrange(1, min(3, base.nodes - 1) + 1)
+    found = [
+        Action(BEGIN_S, "tablet_keyspace", TABLE_KEYSPACE, number=rf),
+        Action(2 * BEGIN_S, "table", TABLES[0]),
+    ]
+    for at_s in times(random, TABLE_EVERY_S, base.duration_s):
+        kind = random.choice(("table", "table", "drop_table", "truncate"))
+        found.append(Action(at_s, kind, random.choice(TABLES)))
+    for at_s in times(random, MIGRATE_EVERY_S, base.duration_s):
+        table = random.choice((*TABLES[:1] * 3, *TABLES[1:]))
+        found.append(Action(at_s, "migrate", table, number=random.randrange(1000)))
+        if random.random() < 0.2:
+            later_s = round(at_s + 3 * random.random(), 3)
+            found.append(Action(later_s, "cancel", number=random.randrange(8)))
+    return True, found + _strikes(random, rules, base)
+
+
+def _strikes(random: Random, rules: Profile, base: Scenario) -> list[Action]:
+    """Somebody crashes, stands still or hears nothing of the log when a tablet comes to a stage."""
+    found = list[Action]()
+    for at_s in times(random, STRIKE_EVERY_S if rules.longest_s else 0, base.duration_s):
+        kind = random.choice(("crash_on", "pause_on", "cut_on"))
+        who = random.choice(("coordinator", "member", "member", "member"))
+        seconds = round(0.1 + rules.longest_s * random.random() ** 2, 3)
+        stage, number = random.choice(STAGES), random.randrange(5)
+        found.append(Action(at_s, kind, who, seconds, number, stage))
+    return found

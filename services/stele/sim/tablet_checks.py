@@ -1,0 +1,83 @@
+"""The invariants of tablet maps along the log: INV-TABL-2, and each tablet's replicas at every step (I7)."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from stele.domain.image import Image
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.schema.facts import TABLET_MAP, Table
+from stele.sim.violation import require
+
+Span = tuple[int, int]
+"""(start, end], where the end of the ring is one above the last token."""
+
+
+def span(start: int, end: int) -> Span:
+    return start, MAX_TOKEN + 1 if end == MIN_TOKEN else end
+
+
+def spans_meet(one: Span, two: Span) -> bool:
+    return max(one[0], two[0]) < min(one[1], two[1])
+
+
+def check_tablets(before: Image, after: Image) -> None:
+    """INV-TABL-2: at most one transition for each tablet. I7: a tablet is whole, and is never read from twice
+    the same node, nor in any dc from another number of nodes than its keyspace asks for.
+    """
+    _check_plans(after)
+    for table in after.schema.tables.values():
+        if table.placement:
+            _check_one_transition_each(after, table)
+            if after.ring.placements.get(table.placement) is not before.ring.placements.get(
+                table.placement
+            ):
+                _check_replicas(after, table)
+
+
+def _check_plans(image: Image) -> None:
+    """Migrations of a dropped table come to nothing."""
+    maps = {table.placement for table in image.schema.tables.values()}
+    for transition in image.topology.open():
+        moving = {name for name in transition.plans if name.startswith(TABLET_MAP)}
+        require(
+            moving <= maps,
+            "INV-TABL-2",
+            "tablets move of tables that there are",
+            f"at epoch {image.epoch} {transition.transition_id} is about {sorted(moving - maps)}",
+        )
+
+
+def _check_one_transition_each(image: Image, table: Table) -> None:
+    moving = [
+        (span(row.start, row.end), transition.transition_id)
+        for transition in image.topology.open()
+        if table.placement in transition.plans
+        for row in transition.plans[table.placement].rows
+    ]
+    for at, (one, first) in enumerate(moving):
+        others = [other for two, other in moving[at + 1 :] if spans_meet(one, two)]
+        require(
+            not others,
+            "INV-TABL-2",
+            f"tablet {one} of {table.name} has one transition at a time",
+            f"at epoch {image.epoch} it is in {first} and in {others}",
+        )
+
+
+def _check_replicas(image: Image, table: Table) -> None:
+    nodes = image.membership.nodes
+    wanted: Mapping[str, int] = image.schema.by_id[table.keyspace_id].replication
+    for row in image.ring.placements[table.placement].rows:
+        found = Counter(nodes[name].dc for name in row.reads)
+        require(
+            found == Counter(wanted) and len({*row.reads}) == len(row.reads),
+            "I7",
+            f"({row.start}, {row.end}] of {table.name} is read from {wanted}, no node twice",
+            f"epoch {image.epoch} has it read from {row.reads}",
+        )
+        require(
+            {*row.reads} <= {*row.writes} and len({*row.writes}) == len(row.writes),
+            "I4",
+            "who is read from is written to",
+            f"({row.start}, {row.end}] of {table.name}: {row.reads} and {row.writes}",
+        )
