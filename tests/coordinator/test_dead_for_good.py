@@ -10,14 +10,17 @@ from stele.domain.commands import (
     AnnounceNode,
     Cancel,
     CreateKeyspace,
+    CreateTable,
     EnableFeatures,
     Exclude,
     Leave,
+    MoveTablets,
     Remove,
     command_name,
 )
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestStatus, TransitionState
+from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.rings import ring_now
 from stele.runtime.answers.coordinator import WaitKind
 from stele.sim.ranges_in_use import sides
@@ -520,3 +523,24 @@ def test_no_keyspace_is_made_on_nodes_that_are_declared_dead() -> None:
     )
     assert ended(world, remove(world, "c1")) is RequestStatus.DONE
     assert world.apply(CreateKeyspace("fresh", {"dc1": 1})) is None
+
+
+def test_a_request_that_cannot_be_carried_out_is_rejected_while_tablets_of_others_move() -> None:
+    """A balancer may move tablets all the time: what has nothing to do with the dead node is not waited for."""
+    world = with_dead(1, "b1")
+    keyspace = CreateKeyspace("music", {"dc1": 1}, tablets=True, initial_tablets=4)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable("music.songs")) is None
+    table = world.image.schema.serving("music.songs")
+    assert table is not None
+    rows = world.image.ring.placements[table.placement].rows
+    tablet, source = next((at, r.reads[0]) for at, r in enumerate(rows) if r.reads[0] != "b1")
+    target = min({"a1", "c1", "b2", "c2"} - {source})
+    world.nodes[target].mute = True
+    move = TabletMove(table="music.songs", tablet=tablet, from_node=source, to_node=target)
+    assert world.apply(MoveTablets((move,)), "migration") is None
+    reach(world, "migration", TransitionState.STREAMING, fenced=True)
+    assert world.apply(Remove(node_id="b1"), "remove") is None
+    world.until(lambda: status_of(world, "remove") is RequestStatus.FAILED, "it is rejected", 20)
+    assert "may have acknowledged writes that only b1 has" in error_of(world, "remove")
+    assert world.transition("migration").state is TransitionState.STREAMING

@@ -70,7 +70,7 @@ def test_random_runs_meet_what_they_are_for(*, faults: bool) -> None:
     """Else the properties above would hold of nothing."""
     ends = Counter[tuple[RequestKind, RequestStatus]]()
     most_open, seen = 0, set[str]()
-    for seed in range(30):
+    for seed in range(60):
         run = RandomRun(seed, faults=faults, nodes=8)
         run.go(ACTIONS)
         run.calm()

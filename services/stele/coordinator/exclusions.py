@@ -5,6 +5,7 @@ excluded: then the request is rejected. So it is when it could not be carried ou
 since exclusion is for good, also when nothing comes of the request.
 """
 
+from collections.abc import Set
 from typing import Final
 
 from stele.coordinator.desk import Desk
@@ -85,7 +86,8 @@ def reject_unplanned(desk: Desk, request: Request, refusal: Rejection) -> None:
     """
     ids = (request.request_id,)
     asked_s = desk.waiting_since(f"{request.request_id}{COMPANY}")
-    going = [t for t in desk.seen.image.topology.open() if _does_without_dead(t)]
+    excluded = desk.seen.image.membership.excluded()
+    going = [t for t in desk.seen.image.topology.open() if _does_without_dead(t, excluded)]
     if request.dead_nodes and going:
         first = going[0].transition_id
         what = f"room: {refusal.message} Request {first} is first."
@@ -102,9 +104,12 @@ def _removes(request: Request) -> bool:
     return operation.grouped and not operation.subjects_work
 
 
-def _does_without_dead(transition: Transition) -> bool:
-    replaced = any(subject.replaced_id for subject in transition.subjects)
-    return replaced or not OPERATIONS[transition.kind].subjects_work
+def _does_without_dead(transition: Transition, excluded: Set[str]) -> bool:
+    """It replaces or removes a node, or takes tablets from one that is excluded."""
+    if OPERATIONS[transition.kind].subjects_work:
+        return any(subject.replaced_id for subject in transition.subjects)
+    rows = (row for plan in transition.plans.values() for row in plan.rows)
+    return bool(transition.subjects) or any(not excluded.isdisjoint(row.leaving()) for row in rows)
 
 
 def _are_down(desk: Desk, request: Request, declared: list[str]) -> bool:

@@ -106,7 +106,10 @@ class Crowd:
         request = self._world.witness.image.request(request_id)
         if request is not None:
             return request.status is RequestStatus.PENDING
-        return is_open(self._world, request_id)
+        newcomer = request_id == named(
+            f"join {self._newcomer}"
+        )  # others were there, and are forgotten
+        return newcomer and is_open(self._world, request_id)
 
     def _commands(self, image: Image) -> Iterable[tuple[str, AnyCommand]]:
         """What is asked for next, by whom it is about."""

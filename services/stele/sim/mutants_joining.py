@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stele.coordinator import enabling
+from stele.coordinator.desk import Desk
 from stele.domain.acks import Barrier
 from stele.domain.base import Rejection
 from stele.domain.image import Image
@@ -18,7 +18,7 @@ from stele.sim.patching import Patch
 def features_wait_for_nobody(patch: Patch) -> None:
     """A feature is enabled while a member is down that may come back with an older build."""
     answered = Barrier(complete=True, satisfied=True, blockers=())
-    patch.attribute(enabling, "_barrier", lambda desk, request: answered)
+    patch.attribute(Desk, "answered", lambda self, epoch: answered)
 
 
 def support_is_checked_when_asked_for_alone(patch: Patch) -> None:

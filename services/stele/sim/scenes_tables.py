@@ -44,7 +44,9 @@ def with_tables(random: Random, rules: Profile, base: Scenario) -> tuple[bool, l
         found.append(Action(at_s, "migrate", table, number=random.randrange(1000)))
         if random.random() < 0.2:
             later_s = round(at_s + 3 * random.random(), 3)
-            found.append(Action(later_s, "cancel", number=random.randrange(8)))
+            found.append(
+                Action(min(later_s, base.duration_s), "cancel", number=random.randrange(8))
+            )
     return True, found + _strikes(random, rules, base)
 
 

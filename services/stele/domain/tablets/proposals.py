@@ -1,6 +1,7 @@
 """What the balancer asks for next: moves of tablets, and the end of requests whose nodes cannot be drained."""
 
 from collections.abc import Mapping, Set
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -9,7 +10,7 @@ from stele.domain.balance.cluster import NodeState
 from stele.domain.balance.moves import Kind, Limits, Move
 from stele.domain.balance.plan import plan_round
 from stele.domain.balance.scopes import LEAVING
-from stele.domain.balance.verdicts import summed_up, verdicts_from
+from stele.domain.balance.verdicts import Rule, summed_up, verdicts_from
 from stele.domain.image import Image
 from stele.domain.requests.facts import Request
 from stele.domain.ring.transition import TransitionRow, lacks_sources
@@ -17,6 +18,9 @@ from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
 from stele.domain.tablets.maps import range_of
 from stele.domain.topology.operations.commands import TabletMove
+
+LASTING: Final = frozenset({Rule.HOLDS_ONE, Rule.OTHER_DC, Rule.RACK})
+"""What forbids a move of a tablet wherever others are. So does that the other node leaves too."""
 
 
 class Proposed(msgspec.Struct, frozen=True):
@@ -55,7 +59,8 @@ def proposal(image: Image, down: Set[str] = frozenset()) -> Proposal:
         moves = [each for each in moves if each.move.from_node in leaving]
     lost = {each.move.from_node: each.move for each in moves if _loses_data(image, each.move)}
     moves = [each for each in moves if not _loses_data(image, each.move)]
-    stuck = () if moves or down else tuple(_stuck(image, what, lost))
+    moving = frozenset(each.move.from_node for each in moves)
+    stuck = () if down else tuple(_stuck(image, what, lost, moving))
     return Proposal(tuple(moves), stuck)
 
 
@@ -85,14 +90,16 @@ def _loses_data(image: Image, move: TabletMove) -> bool:
     return lacks_sources(TransitionRow(row.start, row.end, row.reads, new), dead)
 
 
-def _stuck(image: Image, what: Tablets, lost: Mapping[str, TabletMove]) -> list[Stuck]:
-    """Nothing of these nodes moves, and nothing can be planned for what they have."""
-    found = list[Stuck]()
+def _stuck(
+    image: Image, what: Tablets, lost: Mapping[str, TabletMove], moving: Set[str]
+) -> list[Stuck]:
+    """Nothing is planned for what these nodes have, nor ever can be, whatever moves elsewhere."""
+    found, calm = list[Stuck](), not moving and not what.state.busy.any()
     for request in image.requests.pending():
-        if not request.removes_node:
+        if not request.removes_node or request.node_id in moving:
             continue
         move = lost.get(request.node_id)
-        why = _why_lost(image, move) if move is not None else _why_stuck(what, request)
+        why = _why_lost(image, move) if move is not None else _why_stuck(what, request, calm)
         if why:
             found.append(Stuck(request.request_id, why))
     return found
@@ -106,19 +113,23 @@ def _why_lost(image: Image, move: TabletMove) -> str:
     )
 
 
-def _why_stuck(what: Tablets, request: Request) -> str:
-    """Empty while there is hope, or nothing left."""
+def _why_stuck(what: Tablets, request: Request, calm: bool) -> str:
+    """Empty while there is hope, or nothing left. Unless all is ``calm``, other tablets may make room."""
     state = what.state
-    if request.node_id not in what.node_ids or state.busy.any():
+    if request.node_id not in what.node_ids:
         return ""
     node = what.node_ids.index(request.node_id)
     held = state.members(node)
-    if state.state[node] == NodeState.NORMAL or not len(held):
+    waiting = held[~state.busy[held // state.width]]
+    if state.state[node] == NodeState.NORMAL or not len(waiting):
         return ""
-    replica = int(held[0])
-    unit = replica // state.width
+    unit = int(waiting[0]) // state.width
     table, tablet = what.tablet(unit)
-    reason = summed_up(verdicts_from(state, what.names, unit, node))
+    found = verdicts_from(state, what.names, unit, node)
+    going = {n for at, n in enumerate(what.node_ids) if state.state[at] in LEAVING}
+    if not calm and any(v.rule not in LASTING and v.target not in going for v in found):
+        return ""
+    reason = summed_up(found)
     return (
         f"no other node can take {len(np.unique(held // state.width))} tablets of '{request.node_id}', such as "
         f"tablet {tablet} of {table}: {reason}"
