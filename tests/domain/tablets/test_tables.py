@@ -174,5 +174,6 @@ def test_a_tablet_that_moves_is_not_asked_to_move_again() -> None:
     one, other = (move(from_node=node, to_node=free) for node in row.reads)
     assert world.apply(one) is None
     assert code(world.apply(other)) == "tablet_moves"
+    assert code(world.apply(one)) == "tablet_moves"
     world.run()
     assert free in world.image.ring.placements[table(world).placement].rows[0].reads

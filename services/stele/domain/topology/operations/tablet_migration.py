@@ -59,8 +59,8 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
         if table is None or table.dropped_version:
             refusals.append(unknown_table(move.table))
             continue
-        refused = _check_move(image, table, move) or _check_alone(
-            move, (table.table_id, move.tablet), asked | moved
+        refused = _check_alone(move, (table.table_id, move.tablet), asked | moved) or _check_move(
+            image, table, move
         )
         if refused is not None:
             refusals.append(refused)
