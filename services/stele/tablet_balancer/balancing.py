@@ -13,6 +13,7 @@ from stele.domain.acks import AckTable
 from stele.domain.commands import AnyCommand, Cancel, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
+from stele.domain.requests.facts import RequestChanged
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.proposals import Proposal, proposal
 from stele.domain.topology.operations.tablet_migration import BALANCER, MAX_MOVES
@@ -26,6 +27,7 @@ from stele.runtime.metrics import foreign_messages
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import wait_at_most
 from stele.tablet_balancer import metrics
+from stele.tablet_balancer.failures import Failures
 from stele.tablet_balancer.settings import BalancerSettings
 
 GATHER_S: Final = 0.2
@@ -50,6 +52,7 @@ class Balancer:
         self._asked: Envelope | None = None
         """What the log has not answered yet: it is asked again, under its id."""
         self._last = Proposal()
+        self._failures = Failures()
         self._wake = asyncio.Event()
         followed.follower.listen(self._on_epoch)
 
@@ -133,7 +136,7 @@ class Balancer:
         now_s = time.monotonic()
         members = self.image.membership.taking_part()
         late = (n for n in members if self._acks.silent_for_s(n, now_s) > self._down_after_s)
-        return frozenset(late)
+        return frozenset(late) | (self._failures.avoided(now_s) & members.keys())
 
     async def _ask(self, command: AnyCommand, why: str) -> None:
         await self._submit(
@@ -173,6 +176,9 @@ class Balancer:
             log.warning("still reading the log", why=str(error))
 
     def _on_epoch(self, image: Image, delta: Delta) -> None:
+        for fact in delta.epoch.facts:
+            if isinstance(fact, RequestChanged) and fact.request.actor == BALANCER:
+                self._failures.note(fact.request, time.monotonic())
         self._wake.set()
 
 

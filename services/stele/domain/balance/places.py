@@ -37,9 +37,9 @@ class NodePlaces:
 
     def fits(self, replica: int, column: int) -> bool:
         """A node that is down gives nothing, and gets only what a node that leaves has to give."""
-        if self.waits(replica):
-            return False
         state, target = self._plan.state, self._columns[column]
+        if self.waits(replica) or replica in state.pinned or target in state.shut:
+            return False
         source = state.state[state.node.ravel()[replica]]
         if source not in LEAVING and NodeState.DOWN in (source, state.state[target]):
             return False

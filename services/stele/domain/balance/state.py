@@ -28,7 +28,8 @@ class State:
     whole cluster, ``first_shard`` each node's first. ``largest`` is a load that no unit of the table has
     ever exceeded. ``reading`` and ``writing`` are the weights of streams under way, per shard. ``peak`` is
     (units, dcs), the replicas in the unit's fullest rack; ``rack_room``, its sums, and ``units_in``, how many
-    units are there, are (tables, dcs).
+    units are there, are (tables, dcs). Replicas that are ``pinned`` go nowhere; nodes that are ``shut`` get
+    nothing.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class State:
         self.units_in = np.zeros((tables, len(self.dcs)), np.int64)
         self._find_peaks()
         self.unsettled = set(range(len(nodes)))
+        self.pinned = frozenset[int]()
+        self.shut = frozenset[int]()
 
     # -- changes ---------------------------------------------------------------------------------------
 

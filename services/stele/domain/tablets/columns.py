@@ -151,8 +151,9 @@ def _replicas(
             busy[tablet] = True
     for request in image.requests.open.values():
         waits = request.status is RequestStatus.PENDING
-        if waits and request.to_node in place and tablet_map(request.table_id) == name:
+        known = request.from_node in place and request.to_node in place
+        if waits and known and tablet_map(request.table_id) == name:
             row = replicas[request.tablet]
-            row[row == place.get(request.from_node, NOBODY)] = place[request.to_node]
+            row[row == place[request.from_node]] = place[request.to_node]
             busy[request.tablet] = True
     return replicas, busy

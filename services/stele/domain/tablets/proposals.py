@@ -47,20 +47,23 @@ class Proposal(msgspec.Struct, frozen=True):
 def proposal(image: Image, down: Set[str] = frozenset()) -> Proposal:
     """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
 
-    ``down`` are nodes that are not heard. Of nodes that may come back nothing is said to be stuck.
+    ``down`` are nodes that are not heard, or where moves have failed just now: they get nothing, not even of
+    those that leave (the planner by itself would let these wait). While there are any nothing is said to be
+    stuck; else one request at a time, the newest: when it ends its node may take what the others have.
     """
     settings = image.features.settings
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
     what = tablets_of(image, down)
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
+    lost = _lost(image, what, forced)
+    what.state.pinned = frozenset(lost)
+    what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in down)
     moves = [_told(what, move, forced) for move in plan_round(what.state, what.names, limits)]
     if BALANCING.of(settings) != ON:
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
-    lost = {each.move.from_node: each.move for each in moves if _loses_data(image, each.move)}
-    moves = [each for each in moves if not _loses_data(image, each.move)]
     moving = frozenset(each.move.from_node for each in moves)
-    stuck = () if down else tuple(_stuck(image, what, lost, moving))
+    stuck = () if down else tuple(_stuck(image, what, lost, moving)[-1:])
     return Proposal(tuple(moves), stuck)
 
 
@@ -78,37 +81,45 @@ def _told(what: Tablets, move: Move, forced: Set[str]) -> Proposed:
     return Proposed(asked, move.kind)
 
 
-def _loses_data(image: Image, move: TabletMove) -> bool:
-    """What was acknowledged may be on dead nodes alone, and nobody has accepted that it is lost."""
-    dead = image.membership.excluded()
-    table = image.schema.table_named(move.table)
-    if move.force or not dead or table is None:
-        return False
-    placement = image.ring.placements[table.placement]
-    row = placement.row_for(range_of(len(placement), move.tablet).end)
-    new = tuple(move.to_node if n == move.from_node else n for n in row.reads)
-    return lacks_sources(TransitionRow(row.start, row.end, row.reads, new), dead)
+def _lost(image: Image, what: Tablets, forced: Set[str]) -> dict[int, tuple[str, int]]:
+    """Replicas on dead nodes that cannot be made anew, with table and tablet: what was acknowledged may be on
+    dead nodes alone, and nobody has accepted that it is lost.
+    """
+    dead, state, found = image.membership.excluded(), what.state, dict[int, tuple[str, int]]()
+    for node_id in sorted(dead - forced & {*what.node_ids}):
+        for replica in state.members(what.node_ids.index(node_id)).tolist():
+            name, tablet = what.tablet(replica // state.width)
+            table = image.schema.table_named(name)
+            assert table is not None, "a table that is balanced has a name"
+            placement = image.ring.placements[table.placement]
+            row = placement.row_for(range_of(len(placement), tablet).end)
+            new = tuple("" if n == node_id else n for n in row.reads)
+            if lacks_sources(TransitionRow(row.start, row.end, row.reads, new), dead):
+                found[replica] = name, tablet
+    return found
 
 
 def _stuck(
-    image: Image, what: Tablets, lost: Mapping[str, TabletMove], moving: Set[str]
+    image: Image, what: Tablets, lost: Mapping[int, tuple[str, int]], moving: Set[str]
 ) -> list[Stuck]:
     """Nothing is planned for what these nodes have, nor ever can be, whatever moves elsewhere."""
     found, calm = list[Stuck](), not moving and not what.state.busy.any()
+    flat = what.state.node.ravel()
+    of_node = {what.node_ids[int(flat[replica])]: tablet for replica, tablet in lost.items()}
     for request in image.requests.pending():
         if not request.removes_node or request.node_id in moving:
             continue
-        move = lost.get(request.node_id)
-        why = _why_lost(image, move) if move is not None else _why_stuck(what, request, calm)
+        tablet = of_node.get(request.node_id)
+        why = _why_lost(image, *tablet) if tablet else _why_stuck(what, request, calm)
         if why:
             found.append(Stuck(request.request_id, why))
     return found
 
 
-def _why_lost(image: Image, move: TabletMove) -> str:
+def _why_lost(image: Image, table: str, tablet: int) -> str:
     dead = ", ".join(sorted(image.membership.excluded()))
     return (
-        f"tablet {move.tablet} of {move.table} may have acknowledged writes that only dead nodes have, {dead}:"
+        f"tablet {tablet} of {table} may have acknowledged writes that only dead nodes have, {dead}:"
         " ask again with force to give these up"
     )
 

@@ -23,7 +23,8 @@ def left_behind(image: Image, order: Order, data_id: str, range_: Range) -> bool
 
 
 def is_foreign(image: Image, node_id: str, data_id: str, range_: Range) -> bool:
-    """True when no placement, and no open plan, gives any of the range of this data to the node.
+    """True when no placement, and no open plan on its way there or back, gives any of the range of this data to
+    the node. What it is to lose it has by the rows, until these change for the last time.
 
     All data of a keyspace that is gone, or that was truncated away, is foreign to everybody.
     """
@@ -35,7 +36,7 @@ def is_foreign(image: Image, node_id: str, data_id: str, range_: Range) -> bool:
         return False
     end = upper_bound(range_.end)
     return not any(
-        node_id in row.old or node_id in row.new
+        node_id in (row.old if transition.mark else row.new)
         for transition in image.topology.transitions.values()
         if keyspace.placement in transition.plans
         for row in transition.plans[keyspace.placement].rows

@@ -8,6 +8,7 @@ From an excluded node nothing can be streamed: the new replica is rebuilt from t
 migration at a time (INV-TABL-2); its row of the tablet map is what it locks.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -39,6 +40,8 @@ from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 MAX_WHY_CHARS: Final = 1024
 MAX_MOVES: Final = 1024
 """Of one command: each makes a request."""
+MAX_UNFINISHED: Final = 4096
+"""Of all commands together: who asks for more waits."""
 BALANCER: Final = "tablet-balancer"
 """As an actor: what it asked for, and is done, is in the log alone; its many moves would crowd others out."""
 
@@ -53,6 +56,12 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
         )
     image, moved = context.image, set[tuple[str, int]]()
     asked = {(r.table_id, r.tablet) for r in image.requests.unfinished() if r.to_node}
+    if len(asked) > MAX_UNFINISHED:
+        return Rejection(
+            "too_many_moves",
+            f"{len(asked)} tablets move, or wait to.",
+            "Ask again once fewer do.",
+        )
     found, refusals = list[RequestChanged](), list[Rejection]()
     for move in command.moves:
         table = image.schema.table_named(move.table)
@@ -126,7 +135,7 @@ def _check_move(image: Image, table: Table, move: TabletMove) -> Rejection | Non
         return _not_so(move, f"has no replica on '{move.from_node[:80]}'", row)
     if move.to_node in row.writes:
         return _not_so(move, f"has a replica on '{move.to_node[:80]}' already", row)
-    return _check_dc(image, move)
+    return _check_dc(image, move) or _check_rack(image, move, row)
 
 
 def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
@@ -139,6 +148,23 @@ def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
         "other_dc",
         f"Node '{move.from_node}' is in dc '{source}', and '{move.to_node}' in '{target}'.",
         f"Name a node of '{source}': the keyspace says how many replicas each dc has.",
+    )
+
+
+def _check_rack(image: Image, move: TabletMove, row: RangeReplicas) -> Rejection | None:
+    """No rack gets more replicas of the tablet than its fullest one has."""
+    nodes = image.membership.nodes
+    target = nodes[move.to_node]
+    racks = Counter(nodes[n].rack for n in row.reads if nodes[n].dc == target.dc)
+    fullest = max(racks.values())
+    racks[nodes[move.from_node].rack] -= 1
+    if racks[target.rack] + 1 <= fullest:
+        return None
+    return Rejection(
+        "rack_is_full",
+        f"Rack '{target.rack}' of '{target.node_id}' would have {racks[target.rack] + 1} replicas of tablet"
+        f" {move.tablet} of {move.table}, and no rack has more than {fullest} now.",
+        "Name a node of another rack.",
     )
 
 

@@ -1,0 +1,153 @@
+"""What attackers of tablets found: leftovers that stay, a balancer that starves, loops or cancels too much."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from stele.coordinator.openings import MOST_AT_ONCE
+from stele.domain.commands import CreateKeyspace, CreateTable, Exclude, Leave, MoveTablets
+from stele.domain.messages import Order
+from stele.domain.names import OrderKind, RequestStatus, TransitionState
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.tablets.maps import held_by
+from stele.domain.topology.operations.commands import TabletMove
+from stele.node.cleanup import foreign_ranges
+from tests.coordinator.stories import reach, status_of
+from tests.coordinator.world import World, empty_cluster
+
+STATE = TransitionState
+TABLE = "music.songs"
+
+
+def tablets(world: World, name: str = TABLE) -> list[RangeReplicas]:
+    data = world.image.schema.serving(name)
+    assert data is not None
+    return [*world.image.ring.placements[data.placement].rows]
+
+
+def with_table(nodes: str, tablets: int, rf: int = 2, rack: str = "r") -> World:
+    """Nodes, of one rack unless that is empty, and a table."""
+    world = empty_cluster()
+    for name in nodes.split():
+        world.add(name, rack=rack)
+    world.run()
+    keyspace = CreateKeyspace("music", {"dc1": rf}, tablets=True, initial_tablets=tablets)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    return world
+
+
+@pytest.mark.parametrize("how", ["fails", "is down"])
+def test_what_a_node_did_not_clean_up_in_time_it_does_later(how: str) -> None:
+    """Also when it is ordered to while the migration that left it behind is not over."""
+    world = with_table("a1 b1 c1 d1", 4)
+    row = tablets(world)[0]
+    source, target = row.reads[0], min({"a1", "b1", "c1", "d1"} - {*row.reads})
+    deleted = list[bool]()
+    deliver = world.deliver
+
+    def watch(order: Order) -> None:
+        deliver(order)
+        if order.kind is OrderKind.CLEANUP and not world.image.topology.of_session(order.session):
+            (table,) = world.image.schema.with_tablets()
+            found = foreign_ranges(world.image, order.node_id, table.data_id)
+            deleted.append(row.end in {each.end for each in found})
+
+    world.deliver = watch  # type: ignore[method-assign]
+    move = TabletMove(table=TABLE, tablet=0, from_node=source, to_node=target)
+    assert world.apply(MoveTablets((move,)), "migration") is None
+    reach(world, "migration", STATE.CLEANUP, fenced=None)
+    if how == "fails":
+        world.nodes[source].fails = world.limits.attempts
+    else:
+        world.crash(source)
+        reach(world, "migration", STATE.END_MIGRATION, fenced=None)
+        world.nodes[source].alive = True
+    world.run()
+    assert deleted and all(deleted)
+    assert status_of(world, "migration") is RequestStatus.DONE
+
+
+def test_replicas_that_are_lost_keep_no_place_of_those_that_are_not() -> None:
+    """A table without other copies takes nothing of what others need, and no leave is cancelled for it."""
+    world = with_table("a1 b1 c1 d1 e1", 16)
+    single = CreateKeyspace("one", {"dc1": 1}, tablets=True, initial_tablets=64)
+    assert world.apply(single) is None
+    assert world.apply(CreateTable("one.t")) is None
+    world.balances = True
+    world.pass_s(30)
+    world.crash("d1")
+    world.pass_s(20)
+    assert world.apply(Exclude(("d1",))) is None
+    world.pass_s(200)
+    assert world.apply(Leave("c1"), "leave") is None
+    world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "the leave", 900)
+    left = [row.reads for row in tablets(world) if "d1" in row.reads]
+    assert left == [], "each of them has another replica"
+    assert any("d1" in row.reads for row in tablets(world, "one.t"))
+
+
+def test_nothing_is_drained_onto_a_node_that_is_down() -> None:
+    world = with_table("a1 b1 c1 d1", 16)
+    world.balances = True
+    world.crash("d1")
+    world.pass_s(20)
+    assert world.apply(Leave("c1"), "leave") is None
+    world.until(lambda: held_by(world.image).get("c1", 0) <= 4, "c1 to be drained", 300)
+    asked = Counter(r.to_node for r in world.image.requests.requests.values() if r.to_node)
+    assert asked["d1"] == 0
+
+
+def test_of_several_who_cannot_leave_together_not_all_are_kept() -> None:
+    """Three of rack r2 leave, and each tablet has a replica there: when one stays, the others may go."""
+    world = empty_cluster()
+    for number in range(6):
+        world.add(f"n{number}", rack=f"r{number % 2}")
+    world.run()
+    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=8)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    leaving = [f"leave-{name}" for name in ("n1", "n3", "n5")]
+    for request_id in leaving:
+        assert world.apply(Leave(request_id.removeprefix("leave-")), request_id) is None
+    world.balances = True
+    world.run(600)
+    ends = Counter(status_of(world, request_id) for request_id in leaving)
+    assert ends == {RequestStatus.CANCELLED: 1, RequestStatus.DONE: 2}
+
+
+def test_a_move_does_not_fill_a_rack() -> None:
+    world = with_table("a1 a2 b1 b2", 4, rack="")
+    row = tablets(world)[0]
+    (of_b,) = (name for name in row.reads if name.startswith("b"))
+    (free_a,) = {"a1", "a2"} - {*row.reads}
+    (free_b,) = {"b1", "b2"} - {*row.reads}
+    refused = world.apply(
+        MoveTablets((TabletMove(table=TABLE, tablet=0, from_node=of_b, to_node=free_a),))
+    )
+    assert refused is not None and refused.code == "rack_is_full"
+    allowed = TabletMove(table=TABLE, tablet=0, from_node=of_b, to_node=free_b)
+    assert world.apply(MoveTablets((allowed,))) is None
+
+
+def test_a_thousand_moves_open_in_rounds_that_the_log_decides_quickly() -> None:
+    world = with_table("a1 b1 c1", 256, rf=1)
+    moves = tuple(
+        TabletMove(
+            table=TABLE,
+            tablet=at,
+            from_node=row.reads[0],
+            to_node=min({"a1", "b1", "c1"} - {*row.reads}),
+        )
+        for at, row in enumerate(tablets(world))
+    )
+    assert world.apply(MoveTablets(moves)) is None
+    world.run()
+    opened = [
+        sum(type(fact).__name__ == "TransitionOpened" for fact in epoch.facts)
+        for epoch in world.epochs
+    ]
+    assert max(opened) <= MOST_AT_ONCE
+    assert [row.reads for row in tablets(world)] == [(move.to_node,) for move in moves]

@@ -1,0 +1,40 @@
+"""Where moves fail is left alone for a while, each time longer, until one succeeds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.requests.facts import Request
+from stele.tablet_balancer.failures import FIRST_PAUSE_S, LONGEST_PAUSE_S, Failures
+
+
+def request(status: RequestStatus, to_node: str = "n4") -> Request:
+    return Request(
+        request_id="r", kind=RequestKind.TABLET_MIGRATION, status=status, to_node=to_node
+    )
+
+
+def test_pauses_grow_up_to_a_limit_and_end_with_a_success() -> None:
+    failures, now_s, pauses = Failures(), 0.0, list[float]()
+    for _ in range(10):
+        failures.note(request(RequestStatus.FAILED), now_s)
+        failures.note(request(RequestStatus.FAILED), now_s)  # they count once
+        began_s = now_s
+        while "n4" in failures.avoided(now_s):
+            now_s += 1.0
+        pauses.append(now_s - began_s)
+    assert pauses[0] == FIRST_PAUSE_S and pauses[-1] == LONGEST_PAUSE_S
+    assert all(after in (2 * before, LONGEST_PAUSE_S) for before, after in pairwise(pauses))
+    failures.note(request(RequestStatus.DONE), now_s)
+    failures.note(request(RequestStatus.FAILED), now_s)
+    assert "n4" in failures.avoided(now_s + FIRST_PAUSE_S - 1)
+    assert "n4" not in failures.avoided(now_s + FIRST_PAUSE_S)
+
+
+def test_other_nodes_and_what_is_under_way_mean_nothing() -> None:
+    failures = Failures()
+    failures.note(request(RequestStatus.FAILED, "n5"), 0.0)
+    failures.note(request(RequestStatus.RUNNING), 0.0)
+    failures.note(request(RequestStatus.CANCELLED), 0.0)
+    assert failures.avoided(1.0) == {"n5"}
