@@ -6,7 +6,7 @@ PYTEST := $(BIN)/pytest -n 2 # more workers than this take the processor away fr
 LOCK   := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo test test-fast check bench lock up down compose-test clean
+.PHONY: help setup demo test test-fast hunt check bench lock up down compose-test clean
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -31,6 +31,9 @@ test: check ## everything that must hold
 
 test-fast: check ## the same without what takes minutes
 	$(PYTEST) -m "not slow and not end_to_end and not spark and not deploy and not browser"
+
+hunt: setup ## the properties with new examples each time: what fails becomes a case of its own
+	STELE_HUNT=yes $(PYTEST) -m "not slow and not end_to_end and not spark and not deploy and not browser" tests/domain tests/coordinator
 
 check: setup ## style, types, import rules, dead code, schema compatibility
 	$(BIN)/ruff format --check

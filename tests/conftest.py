@@ -21,8 +21,14 @@ from stele.runtime.kafka import ensure_topics
 from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, broker, redis
 from tests.workers import FromBothEnds, put_in_order
 
-# How fast this machine is says nothing about what is tested.
-settings.register_profile("stele", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How fast this machine is says nothing about what is tested. The same examples each time tell of a change what
+# it broke; `make hunt` looks for others.
+settings.register_profile(
+    "stele",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="STELE_HUNT" not in os.environ,
+)
 settings.load_profile("stele")
 
 # How wide the terminal is says nothing either, and readline tells the processes that pytest starts.

@@ -363,3 +363,15 @@ def test_a_replica_that_can_stay_is_not_handed_on_to_a_node_that_is_down() -> No
     what = described(cluster(nodes, *tables, options=sizes))
     moves = plan_round(what.state, what.names, None)
     assert {(move.source[0], move.target[0]) for move in moves} == {(1, 2)}
+
+
+def test_what_goes_from_one_rack_to_another_counts_once_in_the_bound() -> None:
+    """It leaves a rack whose fullest node has too much, and comes to one that has too little."""
+    nodes = [
+        node("n0", 1, rack="r1", capacity_bytes=59 * GIB),
+        node("n3", 1, rack="r0", capacity_bytes=58 * GIB),
+        node("n4", 1, rack="r1", capacity_bytes=50 * GIB),
+    ]
+    one = table([["n4", "n0"]], factor=3, size_bytes=5 * GIB)
+    plan, _ = balanced(cluster(nodes, one, options=Options(size_threshold=0.01)))
+    assert plan.lower_bound_bytes == plan.moved_bytes == 5 * GIB

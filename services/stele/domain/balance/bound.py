@@ -18,9 +18,12 @@ def least_bytes(state: State, before: Reals) -> int:
     the shares.
     """
     after = bytes_of(state)
-    least = 0.0
     now = standing(state, draining=False)
     counted = np.zeros(len(state.nodes), np.bool_)
+    # By dc what must leave and what must come, of all columns and of each table's: one move may do both, also
+    # from one scope to another.
+    of_columns = np.zeros((len(state.dcs), 2))
+    of_rows = np.zeros((len(state.dcs), state.tables, 2))
     for scope in scopes(state, now):
         columns = scope.columns
         counted[columns] = True
@@ -29,19 +32,22 @@ def least_bytes(state: State, before: Reals) -> int:
         start, end = (np.where(scope.mask, part[at], 0.0) for part in (before, after))
         held = np.where(scope.mask, state.count[at], 0)
         share = scope.wanted * (end.sum(axis=1) / held.sum(axis=1))[:, None]
-        columns_least = _least(start.sum(axis=0), end.sum(axis=0), share.sum(axis=0))
-        rows_least = sum(map(_least, start, end, share))
-        least += max(columns_least, rows_least)
+        dc = int(state.dc[columns[0]])
+        of_columns[dc] += _least(start.sum(axis=0), end.sum(axis=0), share.sum(axis=0))
+        for table, *row in zip(scope.table.tolist(), start, end, share, strict=True):
+            of_rows[dc, table] += _least(*row)
+    least = np.maximum(of_columns.max(axis=1), of_rows.max(axis=2).sum(axis=1)).sum()
     left = np.isin(state.state, LEAVING) & ~counted
     leaving = (before - after)[:, left]
     return int(max(least, leaving[leaving > 0].sum()))
 
 
-def _least(start: Reals, end: Reals, share: Reals) -> float:
+def _least(start: Reals, end: Reals, share: Reals) -> tuple[float, float]:
+    """What must leave, and what must come."""
     real = share > 0
     if not real.any():
-        return 0.0
+        return 0.0, 0.0
     level = end[real] / share[real]
     above = np.maximum(0.0, start[real] - share[real] * level.max())
     below = np.maximum(0.0, share[real] * level.min() - start[real])
-    return float(max(above.sum(), below.sum()))
+    return float(above.sum()), float(below.sum())
