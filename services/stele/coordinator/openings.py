@@ -39,7 +39,7 @@ def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
     earlier: list[_Queued] = []
     groups = _groups(desk)
     for group in groups:
-        if len(chosen) == MOST_AT_ONCE:
+        if len(chosen) >= MOST_AT_ONCE:
             break
         if startable(desk, group):
             with_room = _with_room(desk, group, earlier)
