@@ -226,13 +226,11 @@ def _have_all_done(desk: Desk, transition: Transition, state: State) -> bool:
 def _uncleaned(desk: Desk, transition: Transition) -> tuple[str, ...]:
     """Who is to clean up in this state and has not reported."""
     cleaned_by = OPERATIONS[transition.kind].states[transition.state].cleaned_by
-    taking_part = desk.seen.image.membership.taking_part()
-    return tuple(
-        node_id
-        for node_id in (() if cleaned_by is None else cleaned_by(transition))
-        if node_id in taking_part
-        and not is_done(desk, (node_id, OrderKind.CLEANUP, transition.session))
-    )
+    if cleaned_by is None:
+        return ()
+    taking_part, session = desk.seen.image.membership.taking_part(), transition.session
+    asked = (n for n in cleaned_by(transition) if n in taking_part)
+    return tuple(n for n in asked if not is_done(desk, (n, OrderKind.CLEANUP, session)))
 
 
 def _who_is_down(desk: Desk) -> str:

@@ -43,25 +43,17 @@ class Context(NamedTuple):
         return str(uuid.uuid5(_NAMES, f"{self.image.cluster_id}/{self.epoch}/{what}"))
 
 
-def bad_schema_name(what: str, name: str) -> Rejection | None:
-    """None when ``name`` may name a keyspace or table: a dot stands between the two."""
-    if NAME.fullmatch(name) and "." not in name:
+def bad_name(what: str, name: str, *, dots: bool = True) -> Rejection | None:
+    """None when ``name`` may name a node, dc, rack, feature or setting; without ``dots`` a keyspace or table,
+    whose names stand with a dot between them.
+    """
+    if NAME.fullmatch(name) and (dots or "." not in name):
         return None
+    others = "'.', '_' or '-'" if dots else "'_' or '-'"
     return Rejection(
         "bad_name",
         f"'{name[:80]}' is no name for a {what}.",
-        "Use 1 to 64 letters, digits, '_' or '-', the first a letter or digit.",
-    )
-
-
-def bad_name(what: str, name: str) -> Rejection | None:
-    """None when ``name`` may name a node, dc, rack, feature or setting."""
-    if NAME.fullmatch(name):
-        return None
-    return Rejection(
-        "bad_name",
-        f"'{name[:80]}' is no name for a {what}.",
-        "Use 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit.",
+        f"Use 1 to 64 letters, digits, {others}, the first a letter or digit.",
     )
 
 

@@ -1,7 +1,7 @@
 """Creating keyspaces. Dropping one, and changing its replication, are operations: ``topology/operations``."""
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, bad_schema_name
+from stele.domain.context import Context, Decision, bad_name
 from stele.domain.image import Image
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import blocks
@@ -11,6 +11,7 @@ from stele.domain.schema.facts import (
     KeyspaceChanged,
     placement_name,
 )
+from stele.domain.schema.names import check_name_is_free
 from stele.domain.schema.replication import check_replication, with_copies
 from stele.domain.tablets.maps import MAX_TABLETS
 from stele.domain.topology.planning import new_placement
@@ -22,9 +23,9 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
     image = context.image
     replication = with_copies(command.replication)
     refused = (
-        bad_schema_name("keyspace", command.name)
+        bad_name("keyspace", command.name, dots=False)
         or check_replication(image, replication)
-        or _check_name_is_free(image, command.name)
+        or check_name_is_free("keyspace", command.name, image.schema.named(command.name))
     )
     if refused is not None:
         return refused
@@ -76,23 +77,6 @@ def _with_tablets(
         initial_tablets=command.initial_tablets,
     )
     return (KeyspaceChanged(keyspace),)
-
-
-def _check_name_is_free(image: Image, name: str) -> Rejection | None:
-    known = image.schema.named(name)
-    if known is None:
-        return None
-    if known.dropped_version:
-        return Rejection(
-            "keyspace_being_dropped",
-            f"Keyspace '{name}' is being dropped; its name is free once that is done.",
-            "Wait a moment and try again: `stele requests` shows how far it is.",
-        )
-    return Rejection(
-        "keyspace_exists",
-        f"Keyspace '{name}' exists already.",
-        "Use it, drop it first, or choose another name.",
-    )
 
 
 def _check_can_be_written(image: Image, placement: Placement) -> Rejection | None:

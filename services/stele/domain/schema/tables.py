@@ -5,11 +5,12 @@ from collections import Counter
 import msgspec
 
 from stele.domain.balance.allocation import NoRoom, allocate
+from stele.domain.balance.state import State
 from stele.domain.base import Rejection
 from stele.domain.context import (
     Context,
     Decision,
-    bad_schema_name,
+    bad_name,
     unknown_keyspace,
     unknown_table,
 )
@@ -23,6 +24,7 @@ from stele.domain.schema.facts import (
     TableOptions,
     tablet_map,
 )
+from stele.domain.schema.names import check_name_is_free
 from stele.domain.schema.replication import check_replication
 from stele.domain.tablets.columns import tablets_of
 from stele.domain.tablets.maps import MAX_TABLETS, new_map
@@ -37,8 +39,8 @@ def create_table(context: Context, command: CreateTable) -> Decision:
     if keyspace is None or keyspace.dropped_version:
         return unknown_keyspace(keyspace_name)
     refused = (
-        bad_schema_name("table", name)
-        or _check_name_is_free(image, command.name)
+        bad_name("table", name, dots=False)
+        or check_name_is_free("table", command.name, image.schema.table_named(command.name))
         or _check_options(command.options)
     )
     if refused is not None:
@@ -77,7 +79,8 @@ def _first_replicas(
     if refused is not None:
         return refused
     there = tablets_of(image)
-    count = first_count(options, keyspace.initial_tablets, _scopes(image, keyspace)).count
+    scopes = _scopes(image, keyspace, there.state)
+    count = first_count(options, keyspace.initial_tablets, scopes).count
     try:
         nodes, _ = allocate(there.state, count, keyspace.replication)
     except NoRoom as why:
@@ -87,11 +90,10 @@ def _first_replicas(
     return [[there.node_ids[node] for node in row] for row in nodes.tolist()]
 
 
-def _scopes(image: Image, keyspace: Keyspace) -> dict[str, Scope]:
+def _scopes(image: Image, keyspace: Keyspace, state: State) -> dict[str, Scope]:
     """Each dc of the keyspace with the nodes that have room there, and the tablets that these hold."""
     going = image.requests.going()
     shards = Counter(n.dc for n in image.membership.holding().values() if n.node_id not in going)
-    state = tablets_of(image).state
     held = {name: int(state.count[:, state.dc == at].sum()) for name, at in state.dcs.items()}
     return {
         dc: Scope(shards[dc], factor, held.get(dc, 0))
@@ -115,20 +117,3 @@ def _check_options(options: TableOptions) -> Rejection | None:
             "Raise the one, or lower the other.",
         )
     return None
-
-
-def _check_name_is_free(image: Image, name: str) -> Rejection | None:
-    known = image.schema.table_named(name)
-    if known is None:
-        return None
-    if known.dropped_version:
-        return Rejection(
-            "table_being_dropped",
-            f"Table '{name}' is being dropped; its name is free once that is done.",
-            "Wait a moment and try again: `stele requests` shows how far it is.",
-        )
-    return Rejection(
-        "table_exists",
-        f"Table '{name}' exists already.",
-        "Use it, drop it first, or choose another name.",
-    )

@@ -1,7 +1,8 @@
 """The tablets of an image as the planner sees them: nodes, tables and tablets by number, in columns."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Set
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,11 +15,12 @@ from stele.domain.balance.state import NOBODY, State
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node as Member
 from stele.domain.names import JOINING, STAYS, RequestStatus, TransitionState
+from stele.domain.requests.facts import Request
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.facts import TABLET_MAP, tablet_map
-from stele.domain.tablets.maps import maps_of, tablet_of
+from stele.domain.schema.facts import tablet_map
+from stele.domain.tablets.maps import maps_of, moving, tablet_of
 
 SHARDS: Final = 1
 """Of each node: a node that has several says so once its tablets have places in it."""
@@ -58,7 +60,11 @@ def tablets_of(image: Image, down: Set[str] = frozenset()) -> Tablets:
     maps = [(t, p) for t, p in maps_of(image) if not schema.data_of(t).dropped_version]
     nodes = _nodes(image, {p.nodes.names for _, p in maps}, down)
     place = {node.id: at for at, node in enumerate(nodes)}
-    parts = [_replicas(image, table.placement, placement, place) for table, placement in maps]
+    afterwards, asked = _afterwards(image), _asked(image)
+    parts = [
+        _replicas(p, place, afterwards.get(t.placement, ()), asked.get(t.placement, ()))
+        for t, p in maps
+    ]
     counts = [len(placement) for _, placement in maps]
     width = max((part.shape[1] for part, _ in parts), default=1)
     node = np.concatenate(
@@ -104,14 +110,7 @@ def _nodes(
     """Those who have room, and whoever else a map names: they have to give all away."""
     going, members = image.requests.going(), image.membership.nodes
     used = {node_id for names in named for node_id in names}
-    used |= {
-        node_id
-        for transition in image.topology.transitions.values()
-        for name, plan in transition.plans.items()
-        if name.startswith(TABLET_MAP)
-        for row in plan.rows
-        for node_id in row.new
-    }
+    used |= {node_id for _, _, row in moving(image) for node_id in row.new}
     found = list[Node]()
     for node_id in sorted(members):
         node = members[node_id]
@@ -131,28 +130,43 @@ def _state(node: Member, *, goes: bool, is_down: bool) -> NodeState:
     return NodeState.DOWN if is_down or node.state not in STAYS else NodeState.NORMAL
 
 
+def _afterwards(image: Image) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
+    """By map the ends of the ranges of tablets that move, each with who has it then."""
+    found = defaultdict[str, list[tuple[int, tuple[str, ...]]]](list)
+    for transition, name, row in moving(image):
+        found[name].append((row.end, row.old if transition.mark else row.new))
+    return found
+
+
+def _asked(image: Image) -> dict[str, list[Request]]:
+    """By map the moves that have not begun."""
+    found = defaultdict[str, list[Request]](list)
+    for request in image.requests.open.values():
+        if request.to_node and request.status is RequestStatus.PENDING:
+            found[tablet_map(request.table_id)].append(request)
+    return found
+
+
 def _replicas(
-    image: Image, name: str, placement: Placement, place: Mapping[str, int]
+    placement: Placement,
+    place: Mapping[str, int],
+    afterwards: Iterable[tuple[int, tuple[str, ...]]],
+    asked: Iterable[Request],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Of each tablet the nodes by number, those of afterwards where it moves or is asked to; and which ones."""
     number = np.array([*(place.get(n, NOBODY) for n in placement.nodes.names), NOBODY], np.int64)
     reads = placement.reads()
     replicas = np.where(reads == PAD, NOBODY, number[reads])
     busy = np.zeros(len(placement), np.bool_)
-    for transition in image.topology.transitions.values():
-        plan = transition.plans.get(name)
-        for row in plan.rows if plan is not None else ():
-            tablet = tablet_of(len(placement), row.end)
-            after = row.old if transition.mark else row.new
-            if len(after) > replicas.shape[1]:
-                replicas = widened(replicas, len(after))
-            replicas[tablet] = NOBODY
-            replicas[tablet, : len(after)] = [place[node_id] for node_id in after]
-            busy[tablet] = True
-    for request in image.requests.open.values():
-        waits = request.status is RequestStatus.PENDING
-        known = request.from_node in place and request.to_node in place
-        if waits and known and tablet_map(request.table_id) == name:
+    for end, after in afterwards:
+        tablet = tablet_of(len(placement), end)
+        if len(after) > replicas.shape[1]:
+            replicas = widened(replicas, len(after))
+        replicas[tablet] = NOBODY
+        replicas[tablet, : len(after)] = [place[node_id] for node_id in after]
+        busy[tablet] = True
+    for request in asked:
+        if request.from_node in place and request.to_node in place:
             row = replicas[request.tablet]
             row[row == place[request.from_node]] = place[request.to_node]
             busy[request.tablet] = True

@@ -13,7 +13,9 @@ from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, RangeReplicas, ranges_of
 from stele.domain.ring.replicas import WRITES
 from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.transition import TransitionRow
 from stele.domain.schema.facts import TABLET_MAP, Table
+from stele.domain.topology.facts import Transition
 
 TOKEN_BITS: Final = 64
 MAX_TABLETS: Final = 1 << 20
@@ -42,6 +44,11 @@ def tablet_of(count: int, end: int) -> int:
     return (end - MIN_TOKEN) * count >> TOKEN_BITS
 
 
+def row_of(placement: Placement, tablet: int) -> RangeReplicas:
+    """The row of a map's tablet. Raises IndexError."""
+    return placement.row_for(range_of(len(placement), tablet).end)
+
+
 def new_map(replicas: Sequence[Sequence[str]]) -> tuple[RangeReplicas, ...]:
     """The rows of a map whose tablets have these replicas."""
     rows = zip(ranges(len(replicas)), map(tuple, replicas), strict=True)
@@ -67,19 +74,17 @@ def held_by(image: Image) -> dict[str, int]:
 
 def tablets_on(image: Image, node_id: str) -> int:
     """Replicas of tablets that a node has, gets, or has not deleted yet."""
-    number = image.ring.nodes.numbers.get(node_id)
-    if number is None:
-        return 0
-    held = sum(
-        int((chunk.rows.values[WRITES] == number).sum())
-        for _, placement in maps_of(image)
-        for chunk in placement.table.chunks
-    )
-    return held + sum(
-        node_id not in image.ring.placements[name].row_for(row.end).writes
-        for transition in image.topology.transitions.values()
-        for name, plan in transition.plans.items()
-        if name.startswith(TABLET_MAP)
-        for row in plan.rows
+    placements = image.ring.placements
+    return held_by(image).get(node_id, 0) + sum(
+        node_id not in placements[name].row_for(row.end).writes
+        for _, name, row in moving(image)
         if node_id in row.old or node_id in row.new
     )
+
+
+def moving(image: Image) -> Iterator[tuple[Transition, str, TransitionRow]]:
+    """Each tablet that has a transition: that, the name of its map, and its replicas before and after."""
+    for transition in image.topology.transitions.values():
+        for name, plan in transition.plans.items():
+            if name.startswith(TABLET_MAP):
+                yield from ((transition, name, row) for row in plan.rows)

@@ -16,7 +16,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.transition import TransitionRow, lacks_sources
 from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
-from stele.domain.tablets.maps import range_of
+from stele.domain.tablets.maps import row_of
 from stele.domain.topology.operations.commands import TabletMove
 
 LASTING: Final = frozenset({Rule.HOLDS_ONE, Rule.OTHER_DC, Rule.RACK})
@@ -86,13 +86,12 @@ def _lost(image: Image, what: Tablets, forced: Set[str]) -> dict[int, tuple[str,
     dead nodes alone, and nobody has accepted that it is lost.
     """
     dead, state, found = image.membership.excluded(), what.state, dict[int, tuple[str, int]]()
-    for node_id in sorted(dead - forced & {*what.node_ids}):
+    for node_id in sorted((dead - forced) & {*what.node_ids}):
         for replica in state.members(what.node_ids.index(node_id)).tolist():
             name, tablet = what.tablet(replica // state.width)
             table = image.schema.table_named(name)
             assert table is not None, "a table that is balanced has a name"
-            placement = image.ring.placements[table.placement]
-            row = placement.row_for(range_of(len(placement), tablet).end)
+            row = row_of(image.ring.placements[table.placement], tablet)
             new = tuple("" if n == node_id else n for n in row.reads)
             if lacks_sources(TransitionRow(row.start, row.end, row.reads, new), dead):
                 found[replica] = name, tablet

@@ -6,7 +6,8 @@ opening checks it once more: the placement of the ring with all that is open mus
 all their deltas.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from itertools import chain
 from typing import Final
 
@@ -60,9 +61,8 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     refused = operation.check(image, requests)
     if refused is not None:
         return Planned(None, refused)
-    subjects = (
-        operation.subjects(image, ring_with_open(image), requests) if operation.subjects else ()
-    )
+    later = cache(partial(ring_with_open, image))  # what is about tablets alone needs none
+    subjects = operation.subjects(image, later(), requests) if operation.subjects else ()
     own = operation.own_placement(image, requests[0])
     if own is not None:
         plans = {own.name: _plan_of_own(ring_now(image), own)}
@@ -89,7 +89,7 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     if refused is not None:
         return Planned(None, refused)
     held = _check_tablets(image, planned)
-    refused = held or _check_locks(image, planned) or _check_outcome(image, planned)
+    refused = held or _check_locks(image, planned) or _check_outcome(image, later, planned)
     return Planned(planned, refused, drains=held is not None)
 
 
@@ -220,15 +220,16 @@ def _check_tablets(image: Image, planned: Transition) -> Rejection | None:
     )
 
 
-def _check_outcome(image: Image, planned: Transition) -> Rejection | None:
+def _check_outcome(
+    image: Image, later: Callable[[], Ring], planned: Transition
+) -> Rejection | None:
     """The placement of (ring + all open + this) equals the live rows with all deltas.
 
     Tablet maps are not computed from the ring, so there it is enough that locks do not meet.
     """
     if all(name.startswith(TABLET_MAP) for name in planned.plans):
         return None
-    later = ring_with_open(image)
-    after = OPERATIONS[planned.kind].ring_after(image, later, planned.subjects)
+    after = OPERATIONS[planned.kind].ring_after(image, later(), planned.subjects)
     replications = image.schema.replications()
     begins_as = dict[str, str]()
     for other in (*image.topology.open(), planned):

@@ -13,7 +13,6 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.requests.rows import new_request
 from stele.domain.schema.facts import KeyspaceChanged, KeyspaceDropped
@@ -26,6 +25,7 @@ from stele.domain.topology.operations.base import (
 )
 from stele.domain.topology.operations.commands import DropKeyspace
 from stele.domain.topology.operations.keyspaces import (
+    cleaned_everywhere,
     dropped_table,
     free_keyspace,
     left_placement,
@@ -49,15 +49,14 @@ def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyF
 
 
 def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
-    """Its tables, its row, and its placement when nobody else uses it. Every member has data to delete."""
+    """Its tables, its row, and its placement when nobody else uses it."""
     keyspace = image.schema.by_id[transition.keyspace_id]
     for table in image.schema.tables_of(keyspace):
         yield from dropped_table(image, table)
     yield KeyspaceDropped(keyspace.keyspace_id)
     if not keyspace.tablets:
         yield from left_placement(image, keyspace)
-    for node in image.membership.taking_part().values():
-        yield NodeChanged(replace(node, cleanup_since=epoch))
+    yield from cleaned_everywhere(image, epoch)
 
 
 DROP_KEYSPACE: Final = Operation(

@@ -12,14 +12,17 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.requests.rows import new_request
 from stele.domain.schema.facts import TableChanged
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, nobody, replicas_of_data
 from stele.domain.topology.operations.commands import DropTable
-from stele.domain.topology.operations.keyspaces import dropped_table, free_table
+from stele.domain.topology.operations.keyspaces import (
+    cleaned_everywhere,
+    dropped_table,
+    free_table,
+)
 
 replace = msgspec.structs.replace
 
@@ -38,10 +41,8 @@ def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyF
 
 
 def on_done(image: Image, transition: Transition, epoch: int) -> Iterable[AnyFact]:
-    """Every member has data to delete."""
     yield from dropped_table(image, image.schema.tables[transition.table_id])
-    for node in image.membership.taking_part().values():
-        yield NodeChanged(replace(node, cleanup_since=epoch))
+    yield from cleaned_everywhere(image, epoch)
 
 
 DROP_TABLE: Final = Operation(

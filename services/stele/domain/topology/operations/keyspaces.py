@@ -2,14 +2,19 @@
 
 from collections.abc import Iterable
 
+import msgspec
+
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.membership.facts import NodeChanged
 from stele.domain.requests.facts import Request
 from stele.domain.ring.facts import PlacementDropped
 from stele.domain.schema.facts import Keyspace, Table, TableDropped
 from stele.domain.topology.facts import TransitionUnplanned
+
+replace = msgspec.structs.replace
 
 
 def free_keyspace(image: Image, name: str) -> Keyspace | Rejection:
@@ -67,6 +72,12 @@ def _dropped_placement(image: Image, placement: str) -> Iterable[AnyFact]:
     for other in image.topology.open():
         if placement in other.plans:
             yield TransitionUnplanned(other.transition_id, placement)
+
+
+def cleaned_everywhere(image: Image, epoch: int) -> Iterable[NodeChanged]:
+    """Every member has data to delete."""
+    for node in image.membership.taking_part().values():
+        yield NodeChanged(replace(node, cleanup_since=epoch))
 
 
 def has_no_data(name: str) -> Rejection:

@@ -25,7 +25,7 @@ from stele.domain.ring import transition
 from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
-from stele.domain.tablets.maps import range_of
+from stele.domain.tablets.maps import row_of
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -195,9 +195,7 @@ def _check_target(image: Image, move: TabletMove) -> Rejection | None:
 
 def _row(image: Image, table: Table, tablet: int) -> RangeReplicas | None:
     placement = image.ring.placements[table.placement]
-    if not 0 <= tablet < len(placement):
-        return None
-    return placement.row_for(range_of(len(placement), tablet).end)
+    return row_of(placement, tablet) if 0 <= tablet < len(placement) else None
 
 
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
