@@ -133,6 +133,7 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
         stuck={"leave-n2": "no other node can take 2 tablets"},
         held={"n10": 4, "n2": 2},
         down=("n3",),
+        avoided=("n5",),
     )
     server.answer("GET", "/v1/balance", answer)
     ran = stele("balance", "status")
@@ -141,6 +142,7 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
     assert "stalled at epoch 31; 1 tablets move" in text
     assert "request leave-n2 cannot go on: no other node can take 2 tablets" in text
     assert "not heard: n3" in text
+    assert "moves have failed to n5: nothing goes there for a while" in text
     assert "node tablets n2 2 n10 4" in text
     assert "music.songs 3 n1 n4 migration n1 has 4 replicas" in text
     assert json.loads(stele("balance", "status", "--json").out)["planned"][0]["tablet"] == 3

@@ -102,6 +102,7 @@ class Balancer:
             stuck=stuck,
             held=held_by(image),
             down=tuple(sorted(self._down())),
+            avoided=tuple(sorted(self._avoided())),
         )
 
     async def run(self) -> None:
@@ -124,7 +125,7 @@ class Balancer:
         if time.monotonic() - self._listening_since_s < self._down_after_s:
             return  # nobody has had the time to be heard
         began_s = time.monotonic()
-        self._last = found = proposal(image, self._down())
+        self._last = found = proposal(image, self._down() | self._avoided())
         metrics.look_seconds.observe(time.monotonic() - began_s)
         for stuck in found.stuck:
             await self._ask(Cancel(stuck.request_id), stuck.why)
@@ -136,7 +137,11 @@ class Balancer:
         now_s = time.monotonic()
         members = self.image.membership.taking_part()
         late = (n for n in members if self._acks.silent_for_s(n, now_s) > self._down_after_s)
-        return frozenset(late) | (self._failures.avoided(now_s) & members.keys())
+        return frozenset(late)
+
+    def _avoided(self) -> frozenset[str]:
+        """Members to which moves have failed just now."""
+        return self._failures.avoided(time.monotonic()) & self.image.membership.taking_part().keys()
 
     async def _ask(self, command: AnyCommand, why: str) -> None:
         await self._submit(

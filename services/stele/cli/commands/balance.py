@@ -28,6 +28,9 @@ def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
         shown.print(f"request {request_id} cannot go on: {why}", soft_wrap=True)
     if found.down:
         shown.print(f"not heard: {joined(found.down)}", soft_wrap=True)
+    if found.avoided:
+        text = f"moves have failed to {joined(found.avoided)}: nothing goes there for a while"
+        shown.print(text, soft_wrap=True)
     held = table_of("", "node", "tablets", right=("tablets",))
     for node_id, count in sorted(found.held.items(), key=lambda pair: as_counted(pair[0])):
         held.add_row(node_id, str(count))

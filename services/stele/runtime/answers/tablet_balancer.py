@@ -30,7 +30,7 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How the tablets stand at an epoch: requests under way, what comes next, and requests that cannot go on.
 
     ``held`` are replicas of tablets by node, those on their way counted too; ``down`` are members that are not
-    heard.
+    heard, ``avoided`` those to which moves have failed just now.
     """
 
     epoch: int
@@ -41,3 +41,4 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     stuck: dict[str, str]
     held: dict[str, int]
     down: tuple[str, ...]
+    avoided: tuple[str, ...]
