@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from stele.cli.commands.topology import submit_and_follow
+from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json, table
@@ -37,11 +37,7 @@ def create(
     """
     copies = parse_replication(replication)
     command = CreateKeyspace(name, copies, tablets=tablets, initial_tablets=initial_tablets)
-    envelope = change.envelope(command)
-    with where.client() as client:
-        console().print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = client.submit(envelope)
-    console().print(f"keyspace {name} exists since epoch {outcome.epoch}", soft_wrap=True)
+    submit_and_tell(where, change, command, f"keyspace {name} exists")
 
 
 @app.command
@@ -89,7 +85,7 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
         reading = read.of(client)
         keyspaces = reading.keyspaces()
         ranges = {
-            name: next(reading.placement(name, 1)).ranges
+            name: reading.ranges(name)
             for name in sorted({k.placement for k in keyspaces if not k.tablets})
         }
     if read.as_json:

@@ -16,6 +16,7 @@ from stele.domain.ring.ownership import tokens_in
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.tokens import RING_SIZE
 from stele.domain.schema.facts import Keyspace
+from stele.runtime.answers.metadata_log import PlacementsPage
 
 PAGE = 1000
 
@@ -39,7 +40,7 @@ def ring(
         reading = read.of(client)
         keyspaces = reading.keyspaces()
         chosen = _chosen(keyspaces, keyspace, reading.epoch)
-        found = {name: _rows(reading, name, limit) for name in chosen}
+        found = {name: shown_rows(reading, limit, placement=name) for name in chosen}
     if read.as_json:
         placements = {name: rows for name, (rows, _) in found.items()}
         print_value_as_json(
@@ -75,9 +76,10 @@ def _print(title: str, rows: list[RangeReplicas]) -> None:
     console().print(shown)
 
 
-def _rows(reading: Reading, name: str, limit: int) -> tuple[list[RangeReplicas], int]:
-    """The rows that are shown, and how many there are."""
-    pages = reading.placement(name, min(limit or PAGE, PAGE))
+def shown_rows(reading: Reading, limit: int, **which: str) -> tuple[list[RangeReplicas], int]:
+    """The rows that are shown, 0: all, and how many there are; of ``placement=NAME`` or ``keyspace=NAME``."""
+    size = min(limit or PAGE, PAGE)
+    pages = reading.pages("/v1/placements", PlacementsPage, limit=size, **which)
     first = next(pages)
     rest = (row for page in pages for row in page.rows)
     missing = max(0, limit - len(first.rows)) if limit else None

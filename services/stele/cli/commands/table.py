@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 from cyclopts import App, Parameter
 
-from stele.cli.commands.topology import submit_and_follow
+from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.options import Change, Read, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.output import table as table_of
@@ -53,7 +53,8 @@ def create(
     Args:
         name: KEYSPACE.TABLE.
     """
-    _change(CreateTable(name, options.options()), f"table {name} exists", change, where)
+    command = CreateTable(name, options.options())
+    submit_and_tell(where, change, command, f"table {name} exists")
 
 
 @app.command
@@ -69,7 +70,8 @@ def alter(
     Args:
         name: KEYSPACE.TABLE.
     """
-    _change(AlterTable(name, options.options()), f"table {name} has these options", change, where)
+    command = AlterTable(name, options.options())
+    submit_and_tell(where, change, command, f"table {name} has these options")
 
 
 @app.command
@@ -122,11 +124,3 @@ def list_tables(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B
 def _said(options: TableOptions) -> str:
     found = msgspec.structs.asdict(options)
     return ", ".join(f"{name} {value}" for name, value in found.items() if value)
-
-
-def _change(command: CreateTable | AlterTable, text: str, change: Change, where: Where) -> None:
-    envelope = change.envelope(command)
-    with where.client() as client:
-        console().print(f"request {envelope.request_id}", soft_wrap=True)
-        outcome = client.submit(envelope)
-    console().print(f"{text} since epoch {outcome.epoch}", soft_wrap=True)

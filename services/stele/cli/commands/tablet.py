@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from stele.cli.commands.ring import replicas
+from stele.cli.commands.ring import replicas, shown_rows
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.output import table as table_of
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
-from stele.runtime.answers.metadata_log import PlacementsPage
 
 app = App(name="tablet", help="Tablets: the parts of a table, each with replicas of its own.")
 
@@ -36,11 +34,7 @@ def list_tablets(
     """
     with where.client() as client:
         reading = read.of(client)
-        pages = reading.pages("/v1/placements", PlacementsPage, keyspace=table)
-        first = next(pages)
-        rest = (row for page in pages for row in page.rows)
-        rows = [*first.rows, *islice(rest, max(0, limit - len(first.rows)) if limit else None)]
-        rows = rows[:limit] if limit else rows
+        rows, tablets = shown_rows(reading, limit, keyspace=table)
     if read.as_json:
         print_value_as_json(
             {"epoch": reading.epoch, "state_id": reading.state_id, "table": table, "tablets": rows}
@@ -48,7 +42,7 @@ def list_tablets(
         return
     numbers = ("tablet", "start (exclusive)", "end (inclusive)", "version")
     shown = table_of(
-        f"{first.ranges} tablets of {table} at epoch {reading.epoch}",
+        f"{tablets} tablets of {table} at epoch {reading.epoch}",
         *numbers,
         "replicas",
         right=numbers,
@@ -56,8 +50,8 @@ def list_tablets(
     for number, row in enumerate(rows):
         shown.add_row(str(number), str(row.start), str(row.end), str(row.version), replicas(row))
     console().print(shown)
-    if len(rows) < first.ranges:
-        console().print(f"{first.ranges - len(rows)} more tablets: --limit 0 shows all.")
+    if len(rows) < tablets:
+        console().print(f"{tablets - len(rows)} more tablets: --limit 0 shows all.")
 
 
 @app.command

@@ -245,6 +245,15 @@ def cancel(
         return Exit.FAILED if proof.differing else Exit.OK
 
 
+def submit_and_tell(where: Where, change: Change, command: AnyCommand, text: str) -> None:
+    """Submit what is done at once, say its id before anything else, and since when ``text`` is true."""
+    envelope = change.envelope(command)
+    with where.client() as client:
+        console().print(f"request {envelope.request_id}", soft_wrap=True)
+        outcome = client.submit(envelope)
+    console().print(f"{text} since epoch {outcome.epoch}", soft_wrap=True)
+
+
 def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> int:
     """Submit topology requests, say the id of each before anything else, and follow them if asked to.
 
