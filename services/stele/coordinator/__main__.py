@@ -8,10 +8,9 @@ from stele.coordinator.settings import CoordinatorSettings
 from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
 from stele.runtime.http import build_app, serve
-from stele.runtime.logs import configure_logs
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
-from stele.runtime.settings import load_settings
+from stele.runtime.start import started
 
 NAME = "coordinator"
 MAX_BODY_BYTES = 64 * 1024
@@ -19,13 +18,7 @@ MAX_BODY_BYTES = 64 * 1024
 
 
 async def main(stop: Stop) -> None:
-    settings = load_settings(CoordinatorSettings)
-    configure_logs(
-        service=NAME,
-        instance=settings.instance_id,
-        level=settings.log_level,
-        json=settings.log_json,
-    )
+    settings = started(NAME, CoordinatorSettings)
     async with following(settings) as followed, driving(settings, followed) as driver:
         follower = followed.follower
         position = position_route(NAME, settings.instance_id, follower)

@@ -15,11 +15,10 @@ from stele.metadata_log.writer import Writer
 from stele.runtime.announce import announced
 from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import Health, build_app, serve
-from stele.runtime.logs import configure_logs
 from stele.runtime.memory import settle
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
-from stele.runtime.settings import load_settings
+from stele.runtime.start import started
 
 NAME = "metadata-log"
 
@@ -65,13 +64,7 @@ def health_of(writer: Writer, commands: CommandsTopic) -> Health:
 
 
 async def main(stop: Stop) -> None:
-    settings = load_settings(MetadataLogSettings)
-    configure_logs(
-        service=NAME,
-        instance=settings.instance_id,
-        level=settings.log_level,
-        json=settings.log_json,
-    )
+    settings = started(NAME, MetadataLogSettings)
     async with (
         running(settings) as (writer, commands),
         announced(NAME, settings, lambda: writer.image, lambda: writer.ready),

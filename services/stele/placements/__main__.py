@@ -18,10 +18,9 @@ from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, Announcer
 from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import build_app, serve
 from stele.runtime.kafka import ensure_topics
-from stele.runtime.logs import configure_logs
 from stele.runtime.metrics import REGISTRY
 from stele.runtime.service import Stop, run_service
-from stele.runtime.settings import load_settings
+from stele.runtime.start import started
 
 STOP_DEADLINE_S: Final = 25.0
 """From the signal; the batch that is being written is finished. Compose grants 30 s."""
@@ -58,13 +57,7 @@ strays_skipped = Gauge(
 
 
 async def main(stop: Stop) -> None:
-    settings = load_settings(PlacementsSettings)
-    configure_logs(
-        service=NAME,
-        instance=settings.instance_id,
-        level=settings.log_level,
-        json=settings.log_json,
-    )
+    settings = started(NAME, PlacementsSettings)
     check_java()
     jar_files(settings.spark_jars)
     if not settings.clusters_pattern:

@@ -19,12 +19,13 @@ from stele.log.kafka import KafkaLog
 from stele.runtime.announce import announced
 from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import Health, build_app, serve
-from stele.runtime.logs import configure_logs, get_logger
+from stele.runtime.logs import get_logger
 from stele.runtime.memory import settle
 from stele.runtime.position import position_route
 from stele.runtime.retries import until_it_works
 from stele.runtime.service import Stop, run_service
-from stele.runtime.settings import ServiceSettings, load_settings
+from stele.runtime.settings import ServiceSettings
+from stele.runtime.start import started
 
 CATCH_UP_ATTEMPT_S: Final = 30.0
 """One look whether the end of the log has been reached; a long log takes several."""
@@ -130,13 +131,7 @@ def run_follower_service(name: str, kind: type[ServiceSettings] = ServiceSetting
     """The whole process of a service that follows the log and has no other work; its exit code."""
 
     async def main(stop: Stop) -> None:
-        settings = load_settings(kind)
-        configure_logs(
-            service=name,
-            instance=settings.instance_id,
-            level=settings.log_level,
-            json=settings.log_json,
-        )
+        settings = started(name, kind)
         await serve_follower(name, settings, stop)
 
     return run_service(main)

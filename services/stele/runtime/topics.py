@@ -6,21 +6,16 @@ A deployment runs it once, before the services; each of them would make the topi
 import asyncio
 
 from stele.runtime.kafka import TopicsUnavailable, ensure_topics, topic_specs
-from stele.runtime.logs import configure_logs, get_logger
+from stele.runtime.logs import get_logger
 from stele.runtime.service import Stop, run_service
-from stele.runtime.settings import ConfigurationError, ServiceSettings, load_settings
+from stele.runtime.settings import ConfigurationError, ServiceSettings
+from stele.runtime.start import started
 
 log = get_logger(__name__)
 
 
 async def main(_: Stop) -> None:
-    settings = load_settings(ServiceSettings)
-    configure_logs(
-        service="topics",
-        instance=settings.instance_id,
-        level=settings.log_level,
-        json=settings.log_json,
-    )
+    settings = started("topics", ServiceSettings)
     factor = settings.kafka_replication_factor
     try:
         await asyncio.to_thread(ensure_topics, settings.kafka_bootstrap, settings.cluster, factor)

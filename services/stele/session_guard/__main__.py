@@ -6,10 +6,9 @@ from contextlib import AsyncExitStack
 from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
 from stele.runtime.http import build_app, serve
-from stele.runtime.logs import configure_logs
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
-from stele.runtime.settings import load_settings
+from stele.runtime.start import started
 from stele.session_guard.acks import reading_acks
 from stele.session_guard.guard import Guard
 from stele.session_guard.http import health, routes
@@ -21,13 +20,7 @@ NAME = "session-guard"
 
 
 async def main(stop: Stop) -> None:
-    settings = load_settings(SessionGuardSettings)
-    configure_logs(
-        service=NAME,
-        instance=settings.instance_id,
-        level=settings.log_level,
-        json=settings.log_json,
-    )
+    settings = started(NAME, SessionGuardSettings)
     async with following(settings) as followed, AsyncExitStack() as stack:
         follower = followed.follower
         guard = Guard(follower, settings.heartbeat_timeout_s)

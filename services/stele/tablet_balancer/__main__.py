@@ -9,10 +9,9 @@ from starlette.routing import Route
 from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
 from stele.runtime.http import JsonResponse, build_app, serve
-from stele.runtime.logs import configure_logs
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
-from stele.runtime.settings import load_settings
+from stele.runtime.start import started
 from stele.tablet_balancer.balancing import Balancer, balancing
 from stele.tablet_balancer.settings import BalancerSettings
 
@@ -20,13 +19,7 @@ NAME = "tablet-balancer"
 
 
 async def main(stop: Stop) -> None:
-    settings = load_settings(BalancerSettings)
-    configure_logs(
-        service=NAME,
-        instance=settings.instance_id,
-        level=settings.log_level,
-        json=settings.log_json,
-    )
+    settings = started(NAME, BalancerSettings)
     async with following(settings) as followed, balancing(settings, followed) as balancer:
         follower = followed.follower
         position = position_route(NAME, settings.instance_id, follower)
