@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -80,6 +81,16 @@ class Cluster:
         keyspace = self.image.schema.named(name)
         assert keyspace is not None
         return keyspace.keyspace_id
+
+    async def keys(self, node_id: str) -> int:
+        """The rows that a node stores, counted after this was asked; a node keeps a count for a second."""
+        asked_s = sent_s = time.monotonic()
+        view = await self.nodes[node_id].get("/v1/node")
+        while sent_s - view["counted_ago_s"] < asked_s:
+            await asyncio.sleep(0.05)
+            sent_s = time.monotonic()
+            view = await self.nodes[node_id].get("/v1/node")
+        return int(view["keys"])
 
     async def replica(self, node_id: str, *ops: AnyOp) -> list[Answer]:
         """What a node answers to other nodes."""

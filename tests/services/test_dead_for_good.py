@@ -75,8 +75,7 @@ async def test_the_dead_are_removed_and_replaced_under_load_and_nothing_is_lost(
         await clients.go_on(50)
     assert {r.status for r in four.image.requests.requests.values()} == {RequestStatus.DONE}
     await clients.is_read(["n1", "n2", "n5"])
-    found = await four.nodes["n5"].get("/v1/node")
-    assert found["keys"] >= len(clients.acknowledged)
+    assert await four.keys("n5") >= len(clients.acknowledged)
 
     await four.nodes["n4"].start()
     epoch = four.image.epoch

@@ -70,7 +70,7 @@ async def test_what_was_truncated_never_comes_back_from_a_node_that_was_away(
     n4.kill()
     await n4.start()
     assert await ended(four, asked) == RequestStatus.DONE
-    assert (await n4.get("/v1/node"))["keys"] <= len(after.acknowledged)
+    assert await four.keys("n4") <= len(after.acknowledged)
 
     await four.start_node("n5")
     await four.normal("n5")
@@ -107,8 +107,7 @@ async def test_a_cleanup_deletes_what_is_not_a_nodes_own_and_waits_for_each(four
     await n1.start()
     assert await ended(four, asked) == RequestStatus.DONE
     assert stray
-    found = await n1.get("/v1/node")
-    assert found["keys"] == had
+    assert await four.keys("n1") == had
     await until(lambda: settle(four.image), "rest", REST_S)
     await clients.is_read(["n1", "n2", "n3", "n4"])
     status, _ = await four.get("n1", stray[0].decode())

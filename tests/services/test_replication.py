@@ -42,8 +42,7 @@ async def alter(cluster: Cluster, rf: int) -> None:
 
 
 async def keys_of(cluster: Cluster) -> list[int]:
-    found = [await cluster.nodes[node_id].get("/v1/node") for node_id in NODES]
-    return [node["keys"] for node in found]
+    return [await cluster.keys(node_id) for node_id in NODES]
 
 
 async def test_from_three_replicas_to_one_and_back_under_load_and_nothing_is_lost(

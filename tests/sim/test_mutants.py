@@ -94,3 +94,9 @@ def test_after_all_mutants_a_seed_runs_as_before() -> None:
         with Patch() as patch:
             mutant(patch)
     assert run_seed(3, "rough").trace_hash == before
+
+
+def test_a_bug_that_would_only_break_the_call_is_not_planted() -> None:
+    """Any test would find it, so that it would prove nothing."""
+    with Patch() as patch, pytest.raises(TypeError, match="out of date"):
+        patch.attribute(Patch, "item", lambda patch, table: None)

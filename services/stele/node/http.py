@@ -1,5 +1,6 @@
 """The node over HTTP: data for clients, operations for other nodes, and what the node is doing."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
@@ -60,6 +61,7 @@ class NodeHttp:
         self._store = store
         self._sizes: dict[str, Size] = {}
         self._sizes_at_s = float("-inf")
+        self._counting = asyncio.Lock()
 
     def routes(self) -> list[Route]:
         data = "/v1/data/{keyspace}/{key:path}"
@@ -132,6 +134,7 @@ class NodeHttp:
                 keys=sum(size.keys for size in sizes.values()),
                 bytes=sum(size.size_bytes for size in sizes.values()),
                 keyspaces={k: KeyspaceSize(*size) for k, size in sizes.items()},
+                counted_ago_s=time.monotonic() - self._sizes_at_s,
             )
         )
 
@@ -209,12 +212,13 @@ class NodeHttp:
         return "" if out is None else f"{out.message} {out.hint}"
 
     async def _current_sizes(self) -> dict[str, Size]:
-        now_s = time.monotonic()
-        if now_s - self._sizes_at_s > SIZE_AGE_S:
-            self._sizes_at_s = now_s
-            self._sizes = await self._store.sizes()
-            metrics.keys.set(sum(size.keys for size in self._sizes.values()))
-        return self._sizes
+        async with self._counting:
+            now_s = time.monotonic()
+            if now_s - self._sizes_at_s > SIZE_AGE_S:
+                self._sizes = await self._store.sizes()
+                self._sizes_at_s = now_s
+                metrics.keys.set(sum(size.keys for size in self._sizes.values()))
+            return self._sizes
 
 
 async def _measured(kind: str, work: Callable[[], Awaitable[T]]) -> T:

@@ -73,7 +73,7 @@ def ring_moves_while_replication_changes(patch: Patch) -> None:
     """Nodes come and go beside a change of replication, whose plan is of the ring without them."""
     patch.function(moving_placements, lambda image: frozenset[str]())
     patch.function(needs, lambda image, planned: locks(planned))
-    patch.attribute(planning, "_check_outcome", lambda image, planned: None)
+    patch.attribute(planning, "_check_outcome", lambda image, later, planned: None)
 
 
 def who_stays_of_two_need_not_be_there(patch: Patch) -> None:

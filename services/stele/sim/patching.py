@@ -1,5 +1,6 @@
 """Planting a bug: replacing one function, method or table row everywhere, and putting it back."""
 
+import inspect
 import sys
 from collections.abc import Callable
 from types import TracebackType
@@ -40,9 +41,14 @@ class Patch:
             raise LookupError(f"{original} is held by no module: the mutant is out of date.")
 
     def attribute(self, owner: Any, name: str, replacement: Any) -> None:
-        """Replace a method of a class or a name of a module. Raises AttributeError when it is not there."""
+        """Replace a method of a class or a name of a module.
+
+        Raises AttributeError when it is not there, and TypeError when it is called in another way by now: a
+        planted bug that only breaks the call would be found by any test, and prove nothing.
+        """
         before = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
         inherited = name not in vars(owner)
+        _check_is_called_alike(name, before, replacement)
         setattr(owner, name, replacement)
 
         def undo() -> None:
@@ -58,3 +64,17 @@ class Patch:
         before = table[key]
         table[key] = replacement
         self._undo.append(lambda: table.__setitem__(key, before))
+
+
+def _check_is_called_alike(name: str, before: Any, replacement: Any) -> None:
+    if not inspect.isroutine(before) or not inspect.isroutine(replacement):
+        return
+    asked = inspect.signature(before).parameters.values()
+    by_name = [of.name for of in asked if of.kind == of.KEYWORD_ONLY]
+    by_place = [of for of in asked if of.kind in (of.POSITIONAL_ONLY, of.POSITIONAL_OR_KEYWORD)]
+    try:
+        inspect.signature(replacement).bind(*by_place, **dict.fromkeys(by_name))
+    except TypeError as error:
+        raise TypeError(
+            f"'{name}' is called in another way by now ({error}): the mutant is out of date."
+        ) from None

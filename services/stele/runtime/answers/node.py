@@ -35,3 +35,5 @@ class NodeView(msgspec.Struct, frozen=True):
     bytes: int = 0
     keyspaces: dict[str, KeyspaceSize] = {}
     """By keyspace id; those of which the node stores nothing are left out."""
+    counted_ago_s: float = 0.0
+    """How long ago the rows and bytes were counted; a count is kept for a second."""
