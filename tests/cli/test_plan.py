@@ -133,6 +133,7 @@ def test_every_operation_has_a_command_that_can_be_planned(server: Server, stele
         "drop-keyspace": ["library"],
         "alter-keyspace": ["library", "--replication", "dc1=2"],
         "new-cdc-generation": ["--force"],
+        "resize-table": ["music.songs", "16"],
         "move-tablet": ["music.songs", "3", "--from", "n1", "--to", "n2"],
     }
     for name in COMMANDS:

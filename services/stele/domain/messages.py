@@ -78,3 +78,5 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     state_id: bytes = b""
     """Of ``epoch``: an ack of another history counts for nothing."""
     host_id: str = ""
+    prepared: tuple[str, ...] = ()
+    """Requests to split tables for which its storage is cut."""

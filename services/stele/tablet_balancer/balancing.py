@@ -10,13 +10,13 @@ import msgspec
 from confluent_kafka import KafkaException
 
 from stele.domain.acks import AckTable
-from stele.domain.commands import AnyCommand, Cancel, Envelope, MoveTablets
+from stele.domain.commands import AnyCommand, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.proposals import Proposal, proposal
-from stele.domain.topology.operations.tablet_migration import BALANCER, MAX_MOVES
+from stele.domain.topology.operations.tablet_migration import BALANCER
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.commander import Commander, NotTakenError
 from stele.log.flows import FlowReader, flow_topic
@@ -75,11 +75,11 @@ class Balancer:
     def answer(self) -> BalanceAnswer:
         """How things stand by the newest image and the last look."""
         image = self.image
-        under_way = [r for r in image.requests.unfinished() if r.to_node]
+        under_way = [r for r in image.requests.unfinished() if r.tablet_count]
         stuck = {each.request_id: each.why for each in self._last.stuck}
         if not image.schema.with_tablets():
             state = BalanceState.NO_TABLETS
-        elif under_way or self._last.moves:
+        elif under_way or self._last.moves or self._last.resizes:
             state = BalanceState.BALANCING
         else:
             state = BalanceState.STALLED if stuck else BalanceState.BALANCED
@@ -127,11 +127,8 @@ class Balancer:
         began_s = time.monotonic()
         self._last = found = proposal(image, self._down() | self._avoided())
         metrics.look_seconds.observe(time.monotonic() - began_s)
-        for stuck in found.stuck:
-            await self._ask(Cancel(stuck.request_id), stuck.why)
-        moves = tuple(each.move for each in found.moves[:MAX_MOVES])
-        if moves:
-            await self._ask(MoveTablets(moves), f"{len(moves)} moves")
+        for command, why in found.commands():
+            await self._ask(command, why)
 
     def _down(self) -> frozenset[str]:
         now_s = time.monotonic()

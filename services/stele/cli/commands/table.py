@@ -1,4 +1,4 @@
-"""``stele table create|alter|drop|list``."""
+"""``stele table create|alter|resize|drop|list``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.options import Change, Read, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.output import table as table_of
-from stele.domain.commands import AlterTable, CreateTable, DropTable
+from stele.domain.commands import AlterTable, CreateTable, DropTable, ResizeTable
 from stele.domain.schema.facts import TableOptions
 
 app = App(name="table", help="Tables: what has data in a keyspace.")
@@ -72,6 +72,26 @@ def alter(
     """
     command = AlterTable(name, options.options())
     submit_and_tell(where, change, command, f"table {name} has these options")
+
+
+@app.command
+def resize(
+    name: str,
+    tablets: int,
+    *,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Split or merge the tablets of a table, while it is read and written.
+
+    The balancer does so by itself, and later again: what is to last is an option of the table (table alter).
+
+    Args:
+        name: KEYSPACE.TABLE.
+        tablets: How many it is to have: a larger power of two, or half of those that it has.
+    """
+    with where.client() as client:
+        return submit_and_follow(client, change, ResizeTable(name, tablets))
 
 
 @app.command

@@ -24,5 +24,30 @@ WRITES: Final = Count(
     most=1024,
 )
 """Scylla's limits are per shard; nodes have one here."""
+TARGET_SIZE: Final = Count(
+    name="target_tablet_size_in_bytes",
+    counts="bytes that a tablet is to have: it is split above twice that, and merged below half of it",
+    default=5 * 2**30,
+    most=2**50,
+)
+PER_SHARD_GOAL: Final = Count(
+    name="tablets_per_shard_goal",
+    counts="replicas of tablets of all tables that a node is to have at most",
+    default=100,
+    most=2**20,
+)
+SCALE_FACTOR: Final = Count(
+    name="tablets_initial_scale_factor",
+    counts="replicas of a table that each node is to have at least, unless the table or its keyspace says",
+    default=10,
+    most=1024,
+)
 
-LIMITS: Final[tuple[Setting, ...]] = (BALANCING, READS, WRITES)
+LIMITS: Final[tuple[Setting, ...]] = (
+    BALANCING,
+    READS,
+    WRITES,
+    TARGET_SIZE,
+    PER_SHARD_GOAL,
+    SCALE_FACTOR,
+)
