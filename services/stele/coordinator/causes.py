@@ -15,7 +15,14 @@ from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import WaitKind
 
-ON_NODES = (WaitKind.MEMBERS, WaitKind.LIVES, WaitKind.RECEIVERS, WaitKind.APPLIED, WaitKind.FENCED)
+ON_NODES = (
+    WaitKind.MEMBERS,
+    WaitKind.LIVES,
+    WaitKind.PREPARED,
+    WaitKind.RECEIVERS,
+    WaitKind.APPLIED,
+    WaitKind.FENCED,
+)
 """Kinds of waits whose blockers are the cause, each for itself."""
 
 
