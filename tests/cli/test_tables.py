@@ -6,8 +6,17 @@ import json
 
 import msgspec
 
-from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState, PlannedTabletMove
+from stele.domain.balance.verdicts import Rule, Verdict
+from stele.domain.tablets.look import to_the_end
+from stele.runtime.answers.tablet_balancer import (
+    BalanceAnswer,
+    BalancePlan,
+    BalanceState,
+    PlannedTabletMove,
+    TabletWhy,
+)
 from tests.cli.conftest import Server, Stele, at
+from tests.coordinator.test_tablets import with_table
 
 KEYSPACE = {
     "keyspace_id": "k-1",
@@ -166,3 +175,41 @@ def test_requests_about_tablets_are_told_by_names(server: Server, stele: Stele) 
     server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
     text = " ".join(stele("requests").out.split())
     assert "tablet_migration of music.songs tablet 3 from n1 to n4" in text
+
+
+def test_why_a_tablet_is_where_it_is(server: Server, stele: Stele) -> None:
+    verdicts = (
+        Verdict("n1", "n1", False, Rule.HOLDS_ONE, "n1 has a replica of this tablet already"),
+        Verdict("n1", "n3", False, Rule.RACK, "rack r1 of n3 would have too many of its replicas"),
+        Verdict("n1", "n4", True, Rule.EVENER, "n1 has 4 replicas, its share is 2; n4 has 0 of 2"),
+    )
+    answer = TabletWhy(epoch=31, state_id="ab", table="music.songs", tablet=3, verdicts=verdicts)
+    server.answer("GET", "/v1/balance/why", answer)
+    ran = stele("balance", "why", "music.songs", "3")
+    assert ran.exit_code == 0, ran.err
+    text = " ".join(ran.out.split())
+    assert "tablet 3 of music.songs at epoch 31" in text
+    assert "n1 n3 no rack rack r1 of n3 would have too many" in text
+    assert "n1 n4 yes evener n1 has 4 replicas" in text
+    assert "n1 n1" not in text
+    (asked,) = server.asked_for("/v1/balance/why")
+    assert (asked.query["table"], asked.query["tablet"]) == (["music.songs"], ["3"])
+    found = json.loads(stele("balance", "why", "music.songs", "3", "--json").out)
+    assert found["verdicts"][2]["accepted"] is True
+
+
+def test_the_balancers_plan_is_shown_as_that_of_a_file(server: Server, stele: Stele) -> None:
+    world = with_table("a1 b1 c1", 16)
+    world.add("d1")
+    world.run()
+    plan = to_the_end(world.image)
+    answer = BalancePlan(epoch=31, state_id="ab", plan=plan)
+    server.answer("GET", "/v1/balance/plan", answer)
+    ran = stele("balance", "plan")
+    assert ran.exit_code == 0, ran.err
+    text = " ".join(ran.out.split())
+    assert text.startswith(f"plan at epoch 31 moves: {len(plan.moves)} migration; nothing is done")
+    assert "node replicas after of its share will be" in text
+    assert len(json.loads(stele("balance", "plan", "--json").out)["plan"]["moves"]) == len(
+        plan.moves
+    )

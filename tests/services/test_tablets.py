@@ -157,7 +157,7 @@ async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Clu
 
 
 async def test_a_table_is_split_and_merged_while_it_is_written(three: Cluster) -> None:
-    """By its options, past a coordinator that dies; then every node has what it is a replica of, and no more."""
+    """By its options, past a coordinator that dies; then every node has what is its own, and no more."""
     await three.start("tablet_balancer", "balancer", balance_interval_s=0.2, heartbeat_timeout_s=3)
     async with written(three, "n1", "n2", "n3"):
         await three.command(type="alter_table", name=TABLE, options={"min_tablet_count": 32})

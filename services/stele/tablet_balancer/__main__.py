@@ -2,17 +2,14 @@
 
 import asyncio
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-
 from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
-from stele.runtime.http import JsonResponse, build_app, serve
+from stele.runtime.http import build_app, serve
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.start import started
-from stele.tablet_balancer.balancing import Balancer, balancing
+from stele.tablet_balancer.balancing import balancing
+from stele.tablet_balancer.http import routes
 from stele.tablet_balancer.settings import BalancerSettings
 
 NAME = "tablet-balancer"
@@ -23,19 +20,12 @@ async def main(stop: Stop) -> None:
     async with following(settings) as followed, balancing(settings, followed) as balancer:
         follower = followed.follower
         position = position_route(NAME, settings.instance_id, follower)
-        app = build_app(NAME, [position, _balance_route(balancer)], followed.health)
+        app = build_app(NAME, [position, *routes(balancer)], followed.health)
         async with (
             announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
             run_beside(asyncio.ensure_future(balancer.run()), stop),
         ):
             await serve(app, settings, NAME, stop)
-
-
-def _balance_route(balancer: Balancer) -> Route:
-    async def balance(_: Request) -> Response:
-        return JsonResponse(balancer.answer())
-
-    return Route("/v1/balance", balance, methods=["GET"])
 
 
 if __name__ == "__main__":

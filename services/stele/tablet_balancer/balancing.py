@@ -10,17 +10,25 @@ import msgspec
 from confluent_kafka import KafkaException
 
 from stele.domain.acks import AckTable
+from stele.domain.base import Rejection
 from stele.domain.commands import AnyCommand, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.requests.facts import RequestChanged
+from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.proposals import Proposal, proposal
 from stele.domain.topology.operations.tablet_migration import BALANCER
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.commander import Commander, NotTakenError
 from stele.log.flows import FlowReader, flow_topic
-from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState, PlannedTabletMove
+from stele.runtime.answers.tablet_balancer import (
+    BalanceAnswer,
+    BalancePlan,
+    BalanceState,
+    PlannedTabletMove,
+    TabletWhy,
+)
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
@@ -103,6 +111,26 @@ class Balancer:
             held=held_by(image),
             down=tuple(sorted(self._down())),
             avoided=tuple(sorted(self._avoided())),
+        )
+
+    async def plan(self) -> BalancePlan:
+        """All moves that are left to make; in a thread, since where there is much to move it takes seconds."""
+        image = self.image
+        plan = await asyncio.to_thread(to_the_end, image, self._down() | self._avoided())
+        return BalancePlan(epoch=image.epoch, state_id=image.state_id.hex(), plan=plan)
+
+    def why(self, table: str, tablet: int) -> TabletWhy | Rejection:
+        """Why a tablet is where it is."""
+        image = self.image
+        found = why_there(image, table, tablet, self._down() | self._avoided())
+        if isinstance(found, Rejection):
+            return found
+        return TabletWhy(
+            epoch=image.epoch,
+            state_id=image.state_id.hex(),
+            table=table,
+            tablet=tablet,
+            verdicts=tuple(found),
         )
 
     async def run(self) -> None:

@@ -1,17 +1,63 @@
-"""``stele balance status``."""
+"""``stele balance status|plan|why``."""
 
 from __future__ import annotations
 
 from cyclopts import App
 
+from stele.cli.balance_file import exit_of, print_plan
 from stele.cli.options import Json, Where
 from stele.cli.output import console, joined, print_value_as_json, styled
 from stele.cli.output import table as table_of
 from stele.cli.reading import as_counted
-from stele.runtime.answers.tablet_balancer import BalanceAnswer
+from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalancePlan, TabletWhy
 
 SERVICE = "tablet-balancer"
 app = App(name="balance", help="How tablets are spread over the nodes, and what moves.")
+
+
+@app.command
+def plan(json: Json = Json(), where: Where = Where()) -> int:  # noqa: B008
+    """All moves that are left until everything is even, each with its reason, and how even it is then.
+
+    What really moves is planned anew at each step. Nothing is done.
+    """
+    with where.client() as client:
+        found = client.get(SERVICE, "/v1/balance/plan", BalancePlan)
+    if json.as_json:
+        print_value_as_json(found)
+    else:
+        console().print(f"plan at epoch {found.epoch}")
+        print_plan(found.plan)
+    return exit_of(found.plan)
+
+
+@app.command
+def why(
+    table: str,
+    tablet: int,
+    *,
+    json: Json = Json(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Why a tablet is where it is: for each of its replicas and each other node, what speaks for a move, or
+    forbids it.
+
+    Args:
+        table: KEYSPACE.TABLE.
+        tablet: Its number.
+    """
+    with where.client() as client:
+        found = client.get(SERVICE, "/v1/balance/why", TabletWhy, table=table, tablet=tablet)
+    if json.as_json:
+        print_value_as_json(found)
+        return
+    title = f"tablet {tablet} of {table} at epoch {found.epoch}"
+    shown = table_of(title, "replica on", "could go to", "would it", "rule", "because")
+    for verdict in found.verdicts:
+        if verdict.source != verdict.target:
+            accepted = "yes" if verdict.accepted else "no"
+            shown.add_row(verdict.source, verdict.target, accepted, verdict.rule, verdict.reason)
+    console().print(shown)
 
 
 @app.command

@@ -9,11 +9,12 @@ from stele.domain.balance.plan import plan_round
 from stele.domain.balance.scopes import LEAVING
 from stele.domain.commands import AnyCommand, Cancel, MoveTablets, ResizeTable
 from stele.domain.image import Image
-from stele.domain.tablets.colocation import bring_together, merges_of
-from stele.domain.tablets.columns import Tablets, tablets_of
+from stele.domain.tablets.colocation import bring_together
+from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
+from stele.domain.tablets.look import look
 from stele.domain.tablets.resizing import Resize, sizing
-from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge, lost_replicas
+from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 
@@ -56,15 +57,9 @@ def proposal(
     """
     settings = image.features.settings
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
-    what = tablets_of(image, down)
-    forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
-    lost = lost_replicas(image, what, forced)
-    merges = merges_of(image)
-    merging = {merge.name for merge in merges}
-    what.state.pinned = frozenset(lost)
-    what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in down)
-    what.state.still = frozenset(at for at, name in enumerate(what.names) if name in merging)
-    moves = [_told(what, move, forced) for move in plan_round(what.state, what.names, limits)]
+    seen = look(image, down)
+    what, merges = seen.what, seen.merges
+    moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
     resizes, revoked = tuple[Resize, ...](), tuple[Stuck, ...]()
     if BALANCING.of(settings) != ON:
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
@@ -75,8 +70,8 @@ def proposal(
             together = bring_together(image.membership.nodes, what, merges, limits)
             moves = [Proposed(move, Kind.MIGRATION) for move in together]
     moving = frozenset(each.move.from_node for each in moves)
-    stuck = [] if down else cannot_be_drained(image, what, lost, moving)[-1:]
-    stuck += cannot_merge(image, merges, lost)
+    stuck = [] if down else cannot_be_drained(image, what, seen.lost, moving)[-1:]
+    stuck += cannot_merge(image, merges, seen.lost)
     return Proposal(tuple(moves), resizes, tuple(stuck), revoked)
 
 

@@ -4,6 +4,9 @@ from enum import StrEnum
 
 import msgspec
 
+from stele.domain.balance.offline import OfflinePlan
+from stele.domain.balance.verdicts import Verdict
+
 
 class BalanceState(StrEnum):
     """How the tablets stand."""
@@ -24,6 +27,24 @@ class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
     to_node: str
     kind: str
     why: str
+
+
+class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
+    """For each replica of a tablet and each node, whether the balancer would move it there."""
+
+    epoch: int
+    state_id: str
+    table: str
+    tablet: int
+    verdicts: tuple[Verdict, ...]
+
+
+class BalancePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """All moves from an epoch on until everything is even; nothing is done."""
+
+    epoch: int
+    state_id: str
+    plan: OfflinePlan
 
 
 class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
