@@ -216,6 +216,16 @@ def test_ring_asks_for_no_more_than_it_shows(server: Server, stele: Stele) -> No
     assert asked.query["limit"] == ["2"]
 
 
+def test_ring_shows_the_range_of_a_key(server: Server, stele: Stele) -> None:
+    cluster(server)
+    ran = stele("ring", "library", "--key", "chorus")
+    assert "key 'chorus' has token -6786713022667782255 and is in this range" in ran.out
+    (asked,) = server.asked_for("/v1/placements")
+    assert asked.query["token"] == ["-6786713022667782255"]
+    assert stele("ring", "--key", "chorus").exit_code == 2
+    assert stele("ring", "library", "--limit", "-1").exit_code == 2
+
+
 def test_ring_of_an_unknown_keyspace_names_those_that_are_known(
     server: Server, stele: Stele
 ) -> None:

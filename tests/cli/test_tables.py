@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import msgspec
+import pytest
 
 from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState, PlannedTabletMove
 from tests.cli.conftest import Server, Stele, at
@@ -113,6 +114,70 @@ def test_tablets_are_numbered_and_show_who_comes(server: Server, stele: Stele) -
     assert asked.query["keyspace"] == ["music.songs"]
     found = json.loads(stele("tablet", "list", "music.songs", "--json").out)
     assert [row["reads"] for row in found["tablets"]] == [["n1", "n2"], ["n3"]]
+
+
+def tablet_page(row: dict[str, object], ranges: int) -> dict[str, object]:
+    page = {"placement": "tablets:t-1", "keyspaces": ["music.songs"], "ranges": ranges}
+    return {**at(31), **page, "rows": [row], "next_cursor": ""}
+
+
+def test_the_tablet_of_a_key_is_shown_with_its_number(server: Server, stele: Stele) -> None:
+    token = -6786713022667782255  # of "chorus", by Cassandra's Murmur3Partitioner
+    quarter = {"start": 2**62 - 1, "end": -(2**63), "reads": ["n4"], "writes": ["n4"]}
+    server.answer("GET", "/v1/placements", tablet_page(quarter, ranges=4))
+    ran = stele("tablet", "list", "music.songs", "--key", "chorus")
+    assert ran.exit_code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0] == f"key 'chorus' has token {token} and is in tablet 3"
+    assert lines[1].strip() == "4 tablets of music.songs at epoch 31"
+    assert lines[3].split()[0] == "3"
+    assert "more tablets" not in ran.out
+    (asked,) = server.asked_for("/v1/placements")
+    assert asked.query["token"] == [str(token)]
+    server.answers.clear()
+    second = {"start": -(2**62) - 1, "end": -1, "reads": ["n4"], "writes": ["n4"]}
+    server.answer("GET", "/v1/placements", tablet_page(second, ranges=4))
+    found = json.loads(stele("tablet", "list", "music.songs", "--key", "chorus", "--json").out)
+    assert found["first"] == 1
+
+
+def test_a_table_on_the_ring_has_no_tablets_to_list(server: Server, stele: Stele) -> None:
+    page = {"placement": "dc1:2", "keyspaces": ["plain"], "ranges": 2, "rows": ROWS}
+    server.answer("GET", "/v1/placements", {**at(31), **page, "next_cursor": ""})
+    ran = stele("tablet", "list", "plain.t")
+    assert ran.exit_code == 2
+    assert "plain.t has no tablets" in ran.err
+    assert "stele ring plain" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("table", "create", "songs"),
+        ("table", "alter", "music."),
+        ("table", "drop", "music"),
+        ("tablet", "list", "music"),
+        ("tablet", "move", "songs", "0", "--from", "n1", "--to", "n2"),
+    ],
+)
+def test_a_table_is_named_with_its_keyspace(
+    server: Server, stele: Stele, words: tuple[str, ...]
+) -> None:
+    ran = stele(*words)
+    assert ran.exit_code == 2
+    assert f"'{words[2]}' names no table. Write KEYSPACE.TABLE;" in ran.err
+    assert not server.asked
+
+
+def test_who_looks_for_tablets_on_the_ring_is_told_where_they_are(
+    server: Server, stele: Stele
+) -> None:
+    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    for name in ("music", "music.songs"):
+        ran = stele("ring", name)
+        assert ran.exit_code == 2
+        assert f"'{name}' is in tablets, not on the ring" in ran.err
+        assert "`stele tablet list KEYSPACE.TABLE`" in ran.err
 
 
 def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: Stele) -> None:
