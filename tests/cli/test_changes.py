@@ -333,6 +333,31 @@ def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_p
     assert server.asked_for(path)[0].query == {"consistency": ["quorum"]}
 
 
+def test_who_gets_no_quorum_is_told_so_and_not_that_a_member_is_away(
+    server: Server, stele: Stele
+) -> None:
+    alive = {**NODES[0], "address": server.url}
+    cluster(server, nodes=[alive, {**NODES[1], "address": "http://127.0.0.1:9"}])
+    refused = {"code": "no_quorum", "message": "1 of 2 replicas answered.", "hint": "Try again."}
+    server.answer("GET", "/v1/data/library/key", refused, status=503)
+    ran = stele("get", "library", "key")
+    assert ran.exit_code == 1
+    assert ran.err == "stele: 1 of 2 replicas answered. Try again.\n"
+
+
+def test_a_write_whose_outcome_is_unknown_is_not_called_refused(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster(server, nodes=[{**node, "address": server.url} for node in NODES[:2]])
+    unknown = {"code": "outcome_unknown", "message": "It may have been written."}
+    server.answer("PUT", "/v1/data/library/key", unknown, status=504)
+    server.answer("PUT", "/v1/data/library/key", {"code": "x", "message": "No."}, status=503)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
+    ran = stele("put", "library", "key", "-")
+    assert ran.exit_code == 3
+    assert "It may have been written." in ran.err
+
+
 def test_put_reads_standard_input(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
