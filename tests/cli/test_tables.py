@@ -201,10 +201,11 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
         avoided=("n5",),
     )
     server.answer("GET", "/v1/balance", answer)
+    around(server)
     ran = stele("balance", "status")
     assert ran.exit_code == 0, ran.err
     text = " ".join(ran.out.split())
-    assert "stalled at epoch 31; 1 tablets move" in text
+    assert "stalled at epoch 31; 1 tablet moves" in text
     assert "request leave-n2 cannot go on: no other node can take 2 tablets" in text
     assert "not heard: n3" in text
     assert "moves have failed to n5: nothing goes there for a while" in text
@@ -231,3 +232,69 @@ def test_requests_about_tablets_are_told_by_names(server: Server, stele: Stele) 
     server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
     text = " ".join(stele("requests").out.split())
     assert "tablet_migration of music.songs tablet 3 from n1 to n4" in text
+
+
+MOVE = {
+    "request_id": "r-1",
+    "kind": "tablet_migration",
+    "status": "running",
+    "table_id": "t-1",
+    "tablet": 3,
+    "from_node": "n2",
+    "to_node": "n4",
+    "actor": "tablet-balancer",
+    "reason": "n2 has 7 replicas of music.songs, its share is 4",
+}
+LEAVE = {
+    "request_id": "r-2",
+    "kind": "leave",
+    "status": "pending",
+    "node_id": "n2",
+    "removes_node": True,
+    "actor": "ada",
+}
+
+
+def around(server: Server, *requests: dict[str, object], **settings: str) -> None:
+    """What the log says beside the balancer."""
+    page = {**at(31), "since_epoch": 0, "since_ms": 0, "next_cursor": ""}
+    server.answer("GET", "/v1/requests", {**page, "requests": requests})
+    found = {**at(31), "features": [], "settings": settings, "next_cursor": ""}
+    server.answer("GET", "/v1/settings", found)
+    server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
+    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+
+
+def balance(state: BalanceState, **more: tuple[PlannedTabletMove, ...]) -> BalanceAnswer:
+    return BalanceAnswer(
+        epoch=31,
+        state_id="ab",
+        state=state,
+        under_way=("r-1",),
+        planned=more.get("planned", ()),
+        stuck={},
+        held={"n2": 3, "n4": 1},
+        down=(),
+        avoided=(),
+    )
+
+
+def test_balance_shows_what_is_under_way_once_and_who_leaves(server: Server, stele: Stele) -> None:
+    move = PlannedTabletMove(
+        table="music.songs", tablet=3, from_node="n2", to_node="n4", kind="migration", why="x"
+    )
+    server.answer("GET", "/v1/balance", balance(BalanceState.BALANCING, planned=(move,)))
+    around(server, MOVE, LEAVE)
+    lines = [" ".join(line.split()) for line in stele("balance", "status").out.splitlines()]
+    assert "leave n2 (r-2) is pending: 3 tablets are left on n2" in lines
+    because = "n2 has 7 replicas of music.songs, its share is 4"
+    assert f"music.songs 3 n2 n4 tablet-balancer {because}" in lines
+    assert "planned at the last look" not in lines
+
+
+def test_a_balancer_that_is_off_is_not_called_balanced(server: Server, stele: Stele) -> None:
+    server.answer("GET", "/v1/balance", balance(BalanceState.BALANCED))
+    around(server, tablet_balancing="off")
+    lines = stele("balance", "status").out.splitlines()
+    assert lines[0] == "off at epoch 31; 1 tablet moves"
+    assert lines[1] == "tablet_balancing is off: only tablets of nodes that leave move"
