@@ -40,7 +40,7 @@ def epochs(
         first: The first epoch that is shown.
         last: How many are shown; from the end, unless --from says where to begin.
         epoch: End at this epoch instead of the newest.
-        barriers: Show those too that changed nothing: the barriers of reads and refusals.
+        barriers: Show those too that changed nothing: the barriers of reads.
     """
     with where.client() as client:
         end = newest_epoch(client) if epoch is None else epoch
