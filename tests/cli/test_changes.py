@@ -7,12 +7,17 @@ import itertools
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from stele.cli.follow import Seen
+from stele.cli.steps import History
 from stele.domain.commands import AnyCommand
+from stele.domain.names import RequestKind
+from stele.runtime.answers.coordinator import TransitionProgress
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -286,7 +291,7 @@ def test_cancel_of_an_ambiguous_beginning_sends_nothing(server: Server, stele: S
     cluster(server, requests=two)
     ran = stele("cancel", "join-n3")
     assert ran.exit_code == 1
-    assert "2 requests begin with 'join-n3'" in ran.err
+    assert "2 requests begin with 'join-n3' at epoch 7: join-n3-1, join-n3-2." in ran.err
     assert not server.asked_for("/v1/commands")
 
 
@@ -320,6 +325,36 @@ def test_a_follower_shows_the_line_of_why_once_while_nothing_changes(
     assert len(shown) == 1
     assert "the cause is n2: is down, and gives n3 no data" in shown[0]
     assert "then it is undone" in shown[0]
+
+
+def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> None:
+    def work(done: int) -> TransitionProgress:
+        return TransitionProgress(
+            transition_id="t",
+            request_ids=("mine",),
+            kind=RequestKind.JOIN,
+            state="write_both_read_old",
+            session="s",
+            going_back="",
+            waiting_for="stream by n3",
+            blockers=(),
+            nodes={},
+            bytes_done=done,
+            bytes_total=4_000_000,
+            bytes_per_s=100_000.0,
+            eta_s=30.0,
+        )
+
+    seen = Seen(History("mine"))
+
+    def told(after_s: float, done: int) -> list[str]:
+        seen.began = time.monotonic() - after_s
+        return seen.moved(work(done))
+
+    said = [told(11, 0), told(11, 1_000_000), told(20, 2_000_000), told(22, 3_000_000)]
+    line = "         {} MB of 4.0 MB streamed, about 30.0 s to go at 100.0 kB/s"
+    assert said == [[], [line.format("1.0")], [], [line.format("3.0")]]
+    assert told(40, 4_000_000) == []
 
 
 def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:

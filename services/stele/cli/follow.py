@@ -17,7 +17,7 @@ from rich.progress import (
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
-from stele.cli.explain import after_failure, waiting_line
+from stele.cli.explain import after_failure, moved_line, waiting_line
 from stele.cli.facts import EpochRow
 from stele.cli.optional import ask
 from stele.cli.output import console, duration
@@ -34,6 +34,8 @@ PATIENT_S = 2.0
 """A command of the coordinator's is in the log long before."""
 APPEARS_WITHIN_S = 30.0
 """An accepted request is in the state at once; an instance that restarts may lag a little."""
+MOVED_EVERY_S = 10.0
+"""Where no bar can be drawn, a line says so often how much was streamed."""
 UNKNOWN = "unknown_request"
 MOST_EPOCHS = 1000
 """So many epochs are looked through for steps; of an older request only what follows is told."""
@@ -46,6 +48,7 @@ class Seen:
     history: History
     step: str = ""
     waiting: str = ""
+    moved_at_s: float = 0.0
     epoch: int = 0
     began: float = field(default_factory=time.monotonic)
 
@@ -79,6 +82,15 @@ class Seen:
             lines.append(f"         {waiting_line(wait)}")
             self.waiting = waiting
         return lines
+
+    def moved(self, work: answers.TransitionProgress | None) -> list[str]:
+        """How much was streamed and how long the rest takes, now and then."""
+        if work is None or not 0 < work.bytes_done < work.bytes_total:
+            return []
+        if self.passed_s() - self.moved_at_s < MOVED_EVERY_S:
+            return []
+        self.moved_at_s = self.passed_s()
+        return [f"         {moved_line(work)}"]
 
     def passed_s(self) -> float:
         return time.monotonic() - self.began
@@ -149,11 +161,13 @@ def _watch(client: Client, request_id: str, bar: Progress, seen: Seen) -> Reques
         answer = _look(client, request_id, seen)
         if answer is not None:
             progress = ask(client, "coordinator", "/v1/progress", answers.Progress)
-            for line in seen.news(answer, _epochs(client, seen, answer), progress):
+            work = None if progress is None else progress.of_request(request_id)
+            lines = seen.news(answer, _epochs(client, seen, answer), progress)
+            if not bar.console.is_terminal:
+                lines += seen.moved(work)
+            for line in lines:
                 bar.console.print(line, markup=False, soft_wrap=True)
-            _draw(
-                bar, task, seen.step, None if progress is None else progress.of_request(request_id)
-            )
+            _draw(bar, task, seen.step, work)
             if answer.request.status not in UNFINISHED:
                 return answer.request
         time.sleep(POLL_S)
