@@ -10,7 +10,7 @@ from rich.table import Table
 
 from stele.cli.client import Client
 from stele.cli.options import Json, Where
-from stele.cli.output import console, joined, print_value_as_json, styled
+from stele.cli.output import console, counted, joined, print_value_as_json, styled
 from stele.cli.output import table as table_of
 from stele.cli.reading import Reading, as_counted
 from stele.cli.request_words import what
@@ -40,8 +40,7 @@ def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
         return
     out = console()
     is_off = not around.is_on and found.state is BalanceState.BALANCED
-    count = len(found.under_way)
-    moving = f"{count} tablet{' moves' if count == 1 else 's move'}"
+    moving = counted(len(found.under_way), "tablet moves", "tablets move")
     out.print(styled("off" if is_off else found.state), f"at epoch {found.epoch}; {moving}")
     for line in _lines(found, around):
         out.print(line, soft_wrap=True, markup=False)
@@ -94,9 +93,9 @@ def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
     if not around.is_on:
         yield "tablet_balancing is off: only tablets of nodes that leave move"
     for request in around.leaving:
-        left = found.held.get(request.node_id, 0)
+        left = counted(found.held.get(request.node_id, 0), "tablet is", "tablets are")
         asked = f"{what(request, around.names)} ({request.request_id})"
-        yield f"{asked} is {request.status}: {left} tablets are left on {request.node_id}"
+        yield f"{asked} is {request.status}: {left} left on {request.node_id}"
     for request_id, why in found.stuck.items():
         yield f"request {request_id} cannot go on: {why}"
     if found.down:
