@@ -327,6 +327,33 @@ def test_a_follower_shows_the_line_of_why_once_while_nothing_changes(
     assert "then it is undone" in shown[0]
 
 
+def test_who_follows_a_request_that_is_forgotten_reads_its_end_in_the_log(
+    server: Server, stele: Stele
+) -> None:
+    """As are the balancer's, once they are done."""
+    running = request("running", request_id="mine")
+    cluster(server, requests=[running])
+    server.answers.pop(("GET", "/v1/requests/mine"), None)
+    server.answer("GET", "/v1/requests/mine", {**at(9), "request": running, "transition": None})
+    gone = {"code": "unknown_request", "message": "There is no request 'mine'."}
+    server.answer("GET", "/v1/requests/mine", gone, status=404)
+    done = {**running, "status": "done", "finished_epoch": 12, "finished_at_ms": 4_000}
+    facts = [
+        {"type": "RequestChanged", "request": done},
+        {"type": "RequestForgotten", "request_id": "mine"},
+    ]
+    end = {"epoch": 12, "command": "advance", "at_ms": 4_000, "facts": facts}
+    server.answer("GET", "/v1/epochs", [])
+    server.answer("GET", "/v1/epochs", [end])
+    server.answer("GET", "/v1/epochs", [])
+    ran = stele("request", "follow", "mine")
+    assert ran.exit_code == 0, ran.err
+    assert ran.out.splitlines()[-2:] == [
+        "  3.0 s  epoch   12  done",
+        "done at epoch 12, 3.0 s after it was asked for",
+    ]
+
+
 def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> None:
     def work(done: int) -> TransitionProgress:
         return TransitionProgress(
