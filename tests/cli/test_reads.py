@@ -258,7 +258,7 @@ def test_the_list_of_requests_says_what_it_lacks(server: Server, stele: Stele) -
     cut_off = {**at(7), "requests": [], "since_epoch": 4, "since_ms": 1_000}
     server.answer("GET", "/v1/requests", cut_off)
     cut = stele("requests").out
-    assert "goes back to epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
+    assert "all since epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
     missing = stele("request", "show", "01a2")
     assert "There is no request '01a2'" in missing.err
     assert "Those that ended up to epoch 4 are in `stele epochs`." in missing.err
