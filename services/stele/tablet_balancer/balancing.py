@@ -83,11 +83,12 @@ class Balancer:
     def answer(self) -> BalanceAnswer:
         """How things stand by the newest image and the last look."""
         image = self.image
-        under_way = [r for r in image.requests.unfinished() if r.tablet_count]
+        under_way = [r for r in image.requests.unfinished() if r.to_node]
+        resizing = image.requests.resizing()
         stuck = {each.request_id: each.why for each in self._last.stuck}
         if not image.schema.with_tablets():
             state = BalanceState.NO_TABLETS
-        elif under_way or self._last.moves or self._last.resizes:
+        elif under_way or resizing or self._last.moves or self._last.resizes:
             state = BalanceState.BALANCING
         else:
             state = BalanceState.STALLED if stuck else BalanceState.BALANCED
@@ -96,6 +97,7 @@ class Balancer:
             state_id=image.state_id.hex(),
             state=state,
             under_way=tuple(request.request_id for request in under_way),
+            resizing=resizing,
             planned=tuple(
                 PlannedTabletMove(
                     table=each.move.table,

@@ -48,7 +48,8 @@ class BalancePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tablets stand at an epoch: requests under way, what comes next, and requests that cannot go on.
+    """How the tablets stand at an epoch: moves under way, tables that get another number of tablets, what comes
+    next, and requests that cannot go on.
 
     ``held`` are replicas of tablets by node, those on their way counted too; ``down`` are members that are not
     heard, ``avoided`` those to which moves have failed just now.
@@ -58,6 +59,7 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     state_id: str
     state: BalanceState
     under_way: tuple[str, ...]
+    resizing: tuple[str, ...] = ()
     planned: tuple[PlannedTabletMove, ...]
     stuck: dict[str, str]
     held: dict[str, int]
