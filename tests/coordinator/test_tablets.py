@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from stele.coordinator.openings import MOST_AT_ONCE
-from stele.domain.commands import CreateKeyspace, CreateTable, Exclude, Leave, MoveTablets
+from stele.domain.commands import CreateKeyspace, CreateTable, Exclude, Leave, MoveTablets, Remove
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
@@ -89,15 +89,48 @@ def test_replicas_that_are_lost_keep_no_place_of_those_that_are_not() -> None:
     assert any("d1" in row.reads for row in tablets(world, "one.t"))
 
 
-def test_nothing_is_drained_onto_a_node_that_is_down() -> None:
+def asked_of(world: World) -> int:
+    return sum(bool(r.to_node) for r in world.image.requests.requests.values())
+
+
+def test_nobody_gives_its_tablets_away_for_a_leave_that_cannot_be() -> None:
+    """It waits for a member that is down, and ends; nothing has moved, to that member least of all."""
     world = with_table("a1 b1 c1 d1", 16)
     world.balances = True
     world.crash("d1")
     world.pass_s(20)
+    before = held_by(world.image)
     assert world.apply(Leave("c1"), "leave") is None
-    world.until(lambda: held_by(world.image).get("c1", 0) <= 4, "c1 to be drained", 300)
-    asked = Counter(r.to_node for r in world.image.requests.requests.values() if r.to_node)
-    assert asked["d1"] == 0
+    world.until(lambda: status_of(world, "leave") is RequestStatus.FAILED, "its end", 300)
+    assert (held_by(world.image), asked_of(world)) == (before, 0)
+    world.nodes["d1"].alive = True
+    assert world.apply(Leave("c1"), "again") is None
+    world.until(lambda: status_of(world, "again") is RequestStatus.DONE, "the leave", 300)
+
+
+def test_a_member_that_goes_down_meanwhile_gets_nothing_and_what_has_moved_stays() -> None:
+    world = with_table("a1 b1 c1 d1", 32)
+    world.balances = True
+    assert world.apply(Leave("c1"), "leave") is None
+    world.until(lambda: held_by(world.image)["c1"] < 12, "the first tablets to have moved", 60)
+    world.crash("d1")
+    world.pass_s(15)
+    world.until(lambda: not world.image.topology.transitions, "those under way", 60)
+    moved, left = asked_of(world), held_by(world.image)["c1"]
+    world.pass_s(5)
+    assert (asked_of(world), held_by(world.image)["c1"]) == (moved, left)
+    world.nodes["d1"].alive = True
+    world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "the leave", 300)
+
+
+def test_a_removal_by_mistake_moves_nothing() -> None:
+    """The node is up, so it is not excluded, and the request is rejected."""
+    world = with_table("a1 b1 c1 d1", 16)
+    world.balances = True
+    assert world.apply(Remove(node_id="c1"), "remove") is None
+    world.until(lambda: status_of(world, "remove") is RequestStatus.FAILED, "its end", 300)
+    world.pass_s(30)
+    assert asked_of(world) == 0
 
 
 def test_of_several_who_cannot_leave_together_not_all_are_kept() -> None:

@@ -276,7 +276,7 @@ class World:
         """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
         members = self.image.membership.taking_part()
         down = {name for name in members if name in self.nodes and not self.nodes[name].alive}
-        for command, why in proposal(self.image, down, self.sizes).commands():
+        for command, why in proposal(self.image, down, sizes=self.sizes).commands():
             name = f"{command_name(command)}-{next(self._ids)}"
             envelope = Envelope(request_id=name, command=command, actor=BALANCER, reason=why)
             self.submit(envelope)

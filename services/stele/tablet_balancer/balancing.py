@@ -118,13 +118,13 @@ class Balancer:
     async def plan(self) -> BalancePlan:
         """All moves that are left to make; in a thread, since where there is much to move it takes seconds."""
         image = self.image
-        plan = await asyncio.to_thread(to_the_end, image, self._down() | self._avoided())
+        plan = await asyncio.to_thread(to_the_end, image, self._down(), self._avoided())
         return BalancePlan(epoch=image.epoch, state_id=image.state_id.hex(), plan=plan)
 
     def why(self, table: str, tablet: int) -> TabletWhy | Rejection:
         """Why a tablet is where it is."""
         image = self.image
-        found = why_there(image, table, tablet, self._down() | self._avoided())
+        found = why_there(image, table, tablet, self._down(), self._avoided())
         if isinstance(found, Rejection):
             return found
         return TabletWhy(
@@ -155,7 +155,7 @@ class Balancer:
         if time.monotonic() - self._listening_since_s < self._down_after_s:
             return  # nobody has had the time to be heard
         began_s = time.monotonic()
-        self._last = found = proposal(image, self._down() | self._avoided())
+        self._last = found = proposal(image, self._down(), self._avoided())
         metrics.look_seconds.observe(time.monotonic() - began_s)
         for command, why in found.commands():
             await self._ask(command, why)

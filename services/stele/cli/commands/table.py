@@ -69,7 +69,7 @@ def alter(
 ) -> None:
     """Give a table other options; those that are not named say nothing from then on.
 
-    It keeps the tablets that it has: splitting and merging are to come.
+    The balancer then splits or merges its tablets as the options say.
 
     Args:
         name: KEYSPACE.TABLE.

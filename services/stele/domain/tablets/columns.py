@@ -51,14 +51,17 @@ class Tablets:
         return self.names[at], unit - self.first[at]
 
 
-def tablets_of(image: Image, down: Set[str] = frozenset()) -> Tablets:
+def tablets_of(
+    image: Image, down: Set[str] = frozenset(), waiting: Set[str] = frozenset()
+) -> Tablets:
     """Those of all tables that stay. Tablets under way count where they will be.
 
-    Nodes that are about to leave are to be drained; those that are ``down`` were not heard.
+    Nodes that are about to leave are to be drained, but those that are ``waiting`` to; those that are ``down``
+    were not heard.
     """
     schema = image.schema
     maps = [(t, p) for t, p in maps_of(image) if not schema.data_of(t).dropped_version]
-    nodes = _nodes(image, {p.nodes.names for _, p in maps}, down)
+    nodes = _nodes(image, {p.nodes.names for _, p in maps}, down, waiting)
     place = {node.id: at for at, node in enumerate(nodes)}
     afterwards, asked = _afterwards(image), _asked(image)
     parts = [
@@ -106,6 +109,7 @@ def _nodes(
     image: Image,
     named: set[tuple[str, ...]],
     down: Set[str],
+    waiting: Set[str],
 ) -> list[Node]:
     """Those who have room, and whoever else a map names: they have to give all away."""
     going, members = image.requests.going(), image.membership.nodes
@@ -116,7 +120,7 @@ def _nodes(
         node = members[node_id]
         stays = node.state in STAYS and bool(node.tokens)
         if stays or node_id in used:
-            state = _state(node, goes=node_id in going, is_down=node_id in down)
+            state = _state(node, goes=node_id in going - waiting, is_down=node_id in down | waiting)
             found.append(Node(node_id, node.dc, node.rack, SHARDS, None, state))
     return found
 

@@ -25,22 +25,40 @@ class Look:
     merges: list[Merge]
 
 
-def look(image: Image, down: Set[str]) -> Look:
-    """``down`` are nodes that get nothing now."""
-    what = tablets_of(image, down)
+def look(image: Image, down: Set[str], avoided: Set[str]) -> Look:
+    """``down`` are nodes that are not heard; they get nothing now, nor do those that are ``avoided``."""
+    waiting = _waiting(image, down)
+    what = tablets_of(image, down | avoided, waiting)
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
     lost = lost_replicas(image, what, forced)
     merges = merges_of(image)
     merging = {merge.name for merge in merges}
     what.state.pinned = frozenset(lost)
-    what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in down)
+    what.state.shut = frozenset(
+        at for at, n in enumerate(what.node_ids) if n in down | avoided | waiting
+    )
     what.state.still = frozenset(at for at, name in enumerate(what.names) if name in merging)
     return Look(what, lost, forced, merges)
 
 
-def to_the_end(image: Image, down: Set[str] = frozenset()) -> OfflinePlan:
+def _waiting(image: Image, down: Set[str]) -> frozenset[str]:
+    """Nodes that are asked to leave, or to be removed, and keep what they have until that can be carried out:
+    a removal once its node is excluded, a leave while all other members are heard.
+    """
+    members, excluded = image.membership.taking_part().keys(), image.membership.excluded()
+    return frozenset(
+        request.node_id
+        for request in image.requests.pending()
+        if request.removes_node
+        and (not excluded.issuperset(request.dead_nodes) or not members.isdisjoint(down))
+    )
+
+
+def to_the_end(
+    image: Image, down: Set[str] = frozenset(), avoided: Set[str] = frozenset()
+) -> OfflinePlan:
     """All moves until everything is even, were nothing else to happen; and how even it is then."""
-    what = look(image, down).what
+    what = look(image, down, avoided).what
 
     def named(unit: int) -> list[tuple[str, str, int | str]]:
         name, tablet = what.tablet(unit)
@@ -51,10 +69,14 @@ def to_the_end(image: Image, down: Set[str] = frozenset()) -> OfflinePlan:
 
 
 def why_there(
-    image: Image, table: str, tablet: int, down: Set[str] = frozenset()
+    image: Image,
+    table: str,
+    tablet: int,
+    down: Set[str] = frozenset(),
+    avoided: Set[str] = frozenset(),
 ) -> list[Verdict] | Rejection:
     """For each replica of a tablet and each node, whether the balancer would move it there, and the rule."""
-    what = look(image, down).what
+    what = look(image, down, avoided).what
     if table not in what.names:
         return unknown_table(table)
     at = what.names.index(table)

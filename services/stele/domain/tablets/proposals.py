@@ -46,18 +46,22 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 def proposal(
-    image: Image, down: Set[str] = frozenset(), sizes: Mapping[str, float] | None = None
+    image: Image,
+    down: Set[str] = frozenset(),
+    avoided: Set[str] = frozenset(),
+    sizes: Mapping[str, float] | None = None,
 ) -> Proposal:
     """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
 
-    ``down`` are nodes that are not heard, or where moves have failed just now: they get nothing, not even of
-    those that leave (the planner by itself would let these wait). While there are any nothing is said to be
-    stuck; else one request at a time, the newest: when it ends its node may take what the others have.
+    ``down`` are nodes that are not heard, ``avoided`` those where moves have failed just now: they get
+    nothing, not even of those that leave (the planner by itself would let these wait). While there are any
+    nothing is said to be stuck; else one request at a time, the newest: when it ends its node may take what the
+    others have.
     ``sizes`` are the bytes of one copy of tables' data, by its id, as far as they are known.
     """
     settings = image.features.settings
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
-    seen = look(image, down)
+    seen = look(image, down, avoided)
     what, merges = seen.what, seen.merges
     moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
     resizes, revoked = tuple[Resize, ...](), tuple[Stuck, ...]()
@@ -70,7 +74,7 @@ def proposal(
             together = bring_together(image.membership.nodes, what, merges, limits)
             moves = [Proposed(move, Kind.MIGRATION) for move in together]
     moving = frozenset(each.move.from_node for each in moves)
-    stuck = [] if down else cannot_be_drained(image, what, seen.lost, moving)[-1:]
+    stuck = [] if down or avoided else cannot_be_drained(image, what, seen.lost, moving)[-1:]
     stuck += cannot_merge(image, merges, seen.lost)
     return Proposal(tuple(moves), resizes, tuple(stuck), revoked)
 

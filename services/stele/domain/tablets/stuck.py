@@ -6,7 +6,6 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from stele.domain.balance.cluster import NodeState
 from stele.domain.balance.scopes import LEAVING
 from stele.domain.balance.verdicts import Rule, summed_up, verdicts_from
 from stele.domain.image import Image
@@ -81,7 +80,7 @@ def _why_stuck(what: Tablets, request: Request, calm: bool) -> str:
     node = what.node_ids.index(request.node_id)
     held = state.members(node)
     waiting = held[~state.busy[held // state.width]]
-    if state.state[node] == NodeState.NORMAL or not len(waiting):
+    if state.state[node] not in LEAVING or not len(waiting):
         return ""
     unit = int(waiting[0]) // state.width
     table, tablet = what.tablet(unit)
