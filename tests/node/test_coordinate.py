@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from stele.domain.commands import CreateKeyspace
 from stele.domain.fencing import VersionTracker
 from stele.domain.image import Image
 from stele.domain.membership.image import MembershipImage
@@ -139,7 +140,7 @@ async def test_one_dead_replica_is_no_obstacle_and_two_are(bench: Bench) -> None
 
 async def test_consistency_all_needs_every_replica(bench: Bench) -> None:
     bench.replicas.down = {"n3"}
-    with pytest.raises(Refused, match="Only 2 of 3"):
+    with pytest.raises(Refused, match="Too few of its replicas n1, n2, n3"):
         await bench.write(b"v", ALL)
 
 
@@ -191,7 +192,7 @@ async def test_a_read_that_cannot_repair_does_not_answer(bench: Bench) -> None:
             bench.replicas.down = {"n1", "n2"}
 
     bench.replicas.on_op = refuse_writes
-    with pytest.raises(Refused, match="Only 1 of 3"):
+    with pytest.raises(Refused, match="Too few of its replicas n1, n2, n3"):
         await bench.read()
 
 
@@ -369,7 +370,7 @@ async def test_a_write_that_times_out_is_unknown(bench: Bench) -> None:
         bench.replicas.silent = {"n1", "n2", "n3"}
 
     then(bench, 2, silence)
-    refused = await unknown(bench, "Only 1 of 3")
+    refused = await unknown(bench, "Too few of its replicas n1, n2, n3")
     assert [*refused.details.values()].count("did not answer in time") == 2
 
 
@@ -378,7 +379,7 @@ async def test_a_call_that_breaks_off_may_have_arrived(bench: Bench) -> None:
         bench.replicas.down = {"n1", "n2", "n3"}
 
     then(bench, 1, cut)
-    await unknown(bench, "Only 0 of 3")
+    await unknown(bench, "Too few of its replicas n1, n2, n3")
 
 
 async def test_a_write_that_nothing_was_sent_of_is_refused_as_not_done(
@@ -386,7 +387,7 @@ async def test_a_write_that_nothing_was_sent_of_is_refused_as_not_done(
 ) -> None:
     bench.replicas.down = {"n2", "n3"}  # not even the timestamps can be asked
     for request in (bench.write(b"v"), bench.read()):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Refused, match="do it in time: not n2, n3") as refused:
             await request
         assert (refused.value.status, refused.value.code) == (503, "unavailable")
     world.drop()
@@ -415,3 +416,21 @@ async def test_an_unknown_keyspace_is_said_to_be_unknown(bench: Bench) -> None:
     with pytest.raises(Refused) as refused:
         await bench.coordination.read("nothing", KEY, QUORUM)
     assert (refused.value.status, refused.value.code) == (404, "unknown_keyspace")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "hint"),
+    [
+        ("nothing", "unknown_keyspace", "`stele keyspace list` shows them."),
+        ("music.nothing", "unknown_table", "`stele table list` shows them."),
+        ("music", "keyspace_with_tablets", "Name a table, as in 'music.TABLE'"),
+    ],
+)
+async def test_what_serves_nothing_is_told_apart(
+    world: World, bench: Bench, name: str, code: str, hint: str
+) -> None:
+    world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True))
+    with pytest.raises(Refused) as refused:
+        await bench.coordination.read(name, KEY, QUORUM)
+    assert (refused.value.status, refused.value.code) == (404, code)
+    assert refused.value.hint.startswith(hint)

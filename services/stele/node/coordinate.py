@@ -12,11 +12,14 @@ from typing import Final, Protocol
 
 import msgspec
 
+from stele.domain.base import Rejection
+from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.fencing import Hold
 from stele.domain.image import Image
 from stele.domain.names import NodeState
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.topology.operations.keyspaces import has_no_data
 from stele.log.errors import LogError
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, newest, stamp_of
@@ -181,9 +184,7 @@ class Coordination:
             image = await self._newest_image()
         serving = image.schema.serving(keyspace)
         if serving is None:
-            raise Refused(
-                404, "unknown_keyspace", f"There is no keyspace '{keyspace}'.", "Create it first."
-            )
+            raise _unknown(image, keyspace)
         row = image.ring.placements[serving.placement].row_for(token)
         return _Attempt(image, row, serving.data_id, token, key, until)
 
@@ -353,6 +354,17 @@ def _check_member(image: Image, node_id: str) -> None:
         )
 
 
+def _unknown(image: Image, name: str) -> Refused:
+    """Nothing serves requests under this name."""
+    found: Rejection = unknown_keyspace(name)
+    keyspace = image.schema.named(name)
+    if keyspace is not None and keyspace.tablets and not keyspace.dropped_version:
+        found = has_no_data(name)
+    elif "." in name:
+        found = unknown_table(name)
+    return Refused(404, found.code, found.message, found.hint)
+
+
 def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
     facts = {"answered": ",".join(sorted(vote.done)), **vote.refused()}
     full = [n for n, answer in sorted(vote.answers.items()) if answer.code is Code.DISK_FULL]
@@ -364,11 +376,12 @@ def _unavailable(attempt: _Attempt, vote: Vote) -> Refused:
             "Free some space there; reads go on.",
             facts,
         )
+    replicas, lacking = ", ".join(sorted(attempt.row.writes)), ", ".join(vote.lacking())
     return Refused(
         503,
         "unavailable",
-        f"Only {len(vote.done)} of {len(attempt.row.writes)} replicas answered in time.",
-        "Try again, through another node if this goes on.",
+        f"Too few of its replicas {replicas} do it in time: not {lacking}.",
+        "See who is down: `stele nodes`. One replica is enough for a request at consistency ONE.",
         facts,
     )
 

@@ -85,6 +85,10 @@ class Vote:
         found = {n: f"{a.code}: {a.text}" for n, a in sorted(self.answers.items()) if not a.done}
         return {**found, **dict.fromkeys(sorted(self._waiting), "did not answer in time")}
 
+    def lacking(self) -> list[str]:
+        """Those who refused or failed; when nobody did, those who have not answered."""
+        return sorted(n for n, a in self.answers.items() if not a.done) or sorted(self._waiting)
+
     def may_be_done(self) -> bool:
         """Could any replica have done it, or do it yet?"""
         answers = self.answers.values()
