@@ -48,7 +48,7 @@ def test_the_last_node_of_a_dc_leaves_only_when_no_keyspace_names_it(*, named: b
     refused = world.apply(Leave("d1"), "leave")
     if named:
         assert refused is not None and refused.code == "too_few_nodes"
-        assert "0 nodes would remain in 'dc2'; replication needs 1" in refused.message
+        assert "0 nodes would remain in 'dc2'; keyspace 'library' needs 1" in refused.message
         return
     world.run()
     assert world.state("d1") is NodeState.LEFT

@@ -184,3 +184,17 @@ def test_a_thousand_moves_open_in_rounds_that_the_log_decides_quickly() -> None:
     ]
     assert max(opened) <= MOST_AT_ONCE
     assert [row.reads for row in tablets(world)] == [(move.to_node,) for move in moves]
+
+
+def test_requests_are_found_by_every_node_that_they_name() -> None:
+    world = with_table("a1 b1 c1 d1", 4)
+    row = tablets(world)[0]
+    source, target = row.reads[0], min({"a1", "b1", "c1", "d1"} - {*row.reads})
+    move = TabletMove(table=TABLE, tablet=0, from_node=source, to_node=target)
+    assert world.apply(MoveTablets((move,)), "migration") is None
+    assert world.apply(Remove(node_id="d1", ignore_nodes=("c1",)), "removal") is None
+    asked = world.image.requests.requests.values()
+    found = {node: {r.request_id for r in asked if node in r.nodes()} for node in world.nodes}
+    assert all("migration" in found[node] for node in (source, target))
+    assert all("removal" in found[node] for node in ("c1", "d1"))
+    assert "removal" not in found["a1"]

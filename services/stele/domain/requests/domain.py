@@ -48,7 +48,7 @@ def diff(before: RequestsImage, after: RequestsImage) -> Json:
 FILTERS = {
     "status": lambda request, value: request.status == value,
     "unfinished": lambda request, value: (request.status in UNFINISHED) == (value == "true"),
-    "node": lambda request, value: request.node_id == value,
+    "node": lambda request, value: value in request.nodes(),
     "kind": lambda request, value: request.kind == value,
     "prefix": lambda request, value: request.request_id.startswith(value),
 }

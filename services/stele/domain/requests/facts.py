@@ -53,6 +53,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     finished_at_ms: int = 0
     ended_ms: int = 0
 
+    def nodes(self) -> frozenset[str]:
+        """All that it names."""
+        named = (self.node_id, self.replaced_id, self.from_node, self.to_node, *self.dead_nodes)
+        return frozenset(named) - {""}
+
     @property
     def resizes(self) -> bool:
         """Its table is to have another number of tablets."""

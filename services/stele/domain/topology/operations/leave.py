@@ -71,15 +71,18 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
             "The last node with tokens cannot leave.",
             "Add another node before this one leaves.",
         )
-    asked = (request.replication for request in image.requests.unfinished())
-    used = (keyspace.replication for keyspace in image.schema.by_id.values())
-    for replication in (*used, *asked):
+    keyspaces = sorted(image.schema.by_id.values(), key=lambda keyspace: keyspace.name)
+    names = {keyspace.keyspace_id: keyspace.name for keyspace in keyspaces}
+    asked = [(r.keyspace_id, r.replication) for r in image.requests.unfinished()]
+    used = [(keyspace.keyspace_id, keyspace.replication) for keyspace in keyspaces]
+    for keyspace_id, replication in used + asked:
         rf = replication.get(leaving.dc, 0)
         remaining = sum(1 for node in staying if node.dc == leaving.dc)
         if remaining < rf:
+            name = names.get(keyspace_id, keyspace_id)
             return Rejection(
                 "too_few_nodes",
-                f"{remaining} nodes would remain in '{leaving.dc}'; replication needs {rf}.",
+                f"{remaining} nodes would remain in '{leaving.dc}'; keyspace '{name}' needs {rf}.",
                 "Add a node to that dc first, replace the node, or lower the replication factor.",
                 {"dc": leaving.dc, "remaining": str(remaining), "replication_factor": str(rf)},
             )
