@@ -29,6 +29,7 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import NodeState, OrderKind, ReportStatus
 from stele.domain.reports import ReportTable
+from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.tablet_migration import BALANCER
@@ -144,6 +145,8 @@ class World:
         self.events: list[str] = []
         self.balances = False
         """Whether a balancer asks for moves of tablets."""
+        self.loads: Callable[[Image], LoadTable] = lambda _image: NO_LOADS
+        """What nodes of an image tell the balancer."""
         self._waiting_reports: list[Report] = []
         self._ids = count(1)
 
@@ -275,7 +278,7 @@ class World:
         """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
         members = self.image.membership.taking_part()
         down = {name for name in members if name in self.nodes and not self.nodes[name].alive}
-        found = proposal(self.image, down)
+        found = proposal(self.image, down, self.loads(self.image))
         asked: list[tuple[AnyCommand, str]] = [(Cancel(s.request_id), s.why) for s in found.stuck]
         if found.moves:
             asked.append((MoveTablets(tuple(each.move for each in found.moves)), ""))

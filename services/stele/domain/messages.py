@@ -98,7 +98,9 @@ class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
             return f"{len(known)} tablets of {self.data_id} have {len(self.sizes_bytes)} sizes"
         for tablet in known:
             if not last < tablet < self.tablet_count:
-                return f"tablet {tablet} of {self.tablet_count} of {self.data_id} comes after {last}"
+                return (
+                    f"tablet {tablet} of {self.tablet_count} of {self.data_id} comes after {last}"
+                )
             last = tablet
         if min(self.sizes_bytes, default=0) < 0:
             return f"a tablet of {self.data_id} has less than nothing"

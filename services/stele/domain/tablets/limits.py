@@ -2,7 +2,9 @@
 
 from typing import Final
 
+from stele.domain.balance.cluster import BalanceBy
 from stele.domain.features.counts import Choice, Count, Setting
+from stele.domain.tablets.sizing import TARGET_SIZE_BYTES
 
 ON: Final = "on"
 BALANCING: Final = Choice(
@@ -24,5 +26,17 @@ WRITES: Final = Count(
     most=1024,
 )
 """Scylla's limits are per shard; nodes have one here."""
+BALANCE_BY: Final = Choice(
+    name="tablet_balance_by",
+    counts="size: bytes by the nodes' capacities, as soon as all nodes have reported them; count: replicas",
+    default=BalanceBy.SIZE,
+    options=(BalanceBy.SIZE, BalanceBy.COUNT),
+)
+MINIMAL_SIZE: Final = Count(
+    name="minimal_tablet_size_for_balancing",
+    counts="bytes as which smaller tablets count, so that empty ones are spread too",
+    default=TARGET_SIZE_BYTES // 100,
+    most=1 << 50,
+)
 
-LIMITS: Final[tuple[Setting, ...]] = (BALANCING, READS, WRITES)
+LIMITS: Final[tuple[Setting, ...]] = (BALANCING, BALANCE_BY, MINIMAL_SIZE, READS, WRITES)

@@ -16,6 +16,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.transition import TransitionRow, lacks_sources
 from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
+from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.maps import row_of
 from stele.domain.topology.operations.commands import TabletMove
 
@@ -44,26 +45,28 @@ class Proposal(msgspec.Struct, frozen=True):
     stuck: tuple[Stuck, ...] = ()
 
 
-def proposal(image: Image, down: Set[str] = frozenset()) -> Proposal:
+def proposal(image: Image, down: Set[str] = frozenset(), loads: LoadTable = NO_LOADS) -> Proposal:
     """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
 
     ``down`` are nodes that are not heard, or where moves have failed just now: they get nothing, not even of
-    those that leave (the planner by itself would let these wait). While there are any nothing is said to be
-    stuck; else one request at a time, the newest: when it ends its node may take what the others have.
+    those that leave (the planner by itself would let these wait), nor do nodes whose disks are full by the
+    ``loads`` that they told. While there are any nothing is said to be stuck; else one request at a time, the
+    newest: when it ends its node may take what the others have. Without ``loads`` all tablets count the same.
     """
     settings = image.features.settings
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
-    what = tablets_of(image, down)
+    what = tablets_of(image, down, loads)
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
     lost = _lost(image, what, forced)
     what.state.pinned = frozenset(lost)
-    what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in down)
+    shut = down | loads.full()
+    what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in shut)
     moves = [_told(what, move, forced) for move in plan_round(what.state, what.names, limits)]
     if BALANCING.of(settings) != ON:
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
     moving = frozenset(each.move.from_node for each in moves)
-    stuck = () if down else tuple(_stuck(image, what, lost, moving)[-1:])
+    stuck = () if shut else tuple(_stuck(image, what, lost, moving)[-1:])
     return Proposal(tuple(moves), stuck)
 
 
