@@ -6,7 +6,12 @@ import json
 
 import msgspec
 
-from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState, PlannedTabletMove
+from stele.runtime.answers.tablet_balancer import (
+    BalanceAnswer,
+    BalancedNode,
+    BalanceState,
+    PlannedTabletMove,
+)
 from tests.cli.conftest import Server, Stele, at
 
 KEYSPACE = {
@@ -115,6 +120,14 @@ def test_tablets_are_numbered_and_show_who_comes(server: Server, stele: Stele) -
     assert [row["reads"] for row in found["tablets"]] == [["n1", "n2"], ["n3"]]
 
 
+TOLD = BalancedNode(
+    tablets=2, size_bytes=1500, capacity_bytes=2_000_000, of_share=0.95, report_age_s=3.0
+)
+SILENT = BalancedNode(
+    tablets=4, size_bytes=None, capacity_bytes=None, of_share=None, report_age_s=None
+)
+
+
 def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: Stele) -> None:
     move = PlannedTabletMove(
         table="music.songs",
@@ -131,9 +144,12 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
         under_way=("r-1",),
         planned=(move,),
         stuck={"leave-n2": "no other node can take 2 tablets"},
-        held={"n10": 4, "n2": 2},
+        balanced_by="count",
+        why="no load is known of n10",
+        nodes={"n10": SILENT, "n2": TOLD},
         down=("n3",),
         avoided=("n5",),
+        full=("n6",),
     )
     server.answer("GET", "/v1/balance", answer)
     ran = stele("balance", "status")
@@ -143,7 +159,9 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
     assert "request leave-n2 cannot go on: no other node can take 2 tablets" in text
     assert "not heard: n3" in text
     assert "moves have failed to n5: nothing goes there for a while" in text
-    assert "node tablets n2 2 n10 4" in text
+    assert "no room left on n6: nothing goes there" in text
+    assert "by count: no load is known of n10" in text
+    assert "reported n2 2 1.5 kB 2.0 MB 95.0 % 3.0 s ago n10 4 never" in text
     assert "music.songs 3 n1 n4 migration n1 has 4 replicas" in text
     assert json.loads(stele("balance", "status", "--json").out)["planned"][0]["tablet"] == 3
 

@@ -14,7 +14,7 @@ from stele.domain.commands import AnyCommand, Cancel, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.requests.facts import RequestChanged
-from stele.domain.tablets.maps import held_by
+from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import Proposal, proposal
 from stele.domain.topology.operations.tablet_migration import BALANCER, MAX_MOVES
 from stele.log.codec import DecodeError, decode_ack
@@ -27,12 +27,16 @@ from stele.runtime.metrics import foreign_messages
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import wait_at_most
 from stele.tablet_balancer import metrics
+from stele.tablet_balancer.described import described
 from stele.tablet_balancer.failures import Failures
+from stele.tablet_balancer.loads import Loads
 from stele.tablet_balancer.settings import BalancerSettings
 
 GATHER_S: Final = 0.2
 """Epochs this close together are answered by one look: many tablets go on in one."""
 SUBMIT_TIMEOUT_S: Final = 10.0
+LOADS_TIMEOUT_S: Final = 10.0
+"""After which it balances by what it knows; else a topic that is gone would stop it."""
 
 log = get_logger(__name__)
 
@@ -41,9 +45,14 @@ class Balancer:
     """What one process knows, and its loop."""
 
     def __init__(
-        self, settings: BalancerSettings, followed: Followed, commander: Commander
+        self,
+        settings: BalancerSettings,
+        followed: Followed,
+        commander: Commander,
+        loads: Loads,
     ) -> None:
         self._followed = followed
+        self._loads = loads
         self._commander = commander
         self._down_after_s = settings.heartbeat_timeout_s
         self._interval_s = settings.balance_interval_s
@@ -75,6 +84,8 @@ class Balancer:
     def answer(self) -> BalanceAnswer:
         """How things stand by the newest image and the last look."""
         image = self.image
+        loads = self._known_loads()
+        measure, nodes = described(image, self._down() | self._avoided(), loads, time.monotonic())
         under_way = [r for r in image.requests.unfinished() if r.to_node]
         stuck = {each.request_id: each.why for each in self._last.stuck}
         if not image.schema.with_tablets():
@@ -100,14 +111,18 @@ class Balancer:
                 for each in self._last.moves
             ),
             stuck=stuck,
-            held=held_by(image),
+            balanced_by=measure.by,
+            why=measure.why,
+            nodes=nodes,
             down=tuple(sorted(self._down())),
             avoided=tuple(sorted(self._avoided())),
+            full=tuple(sorted(loads.full())),
         )
 
     async def run(self) -> None:
         """Balance until cancelled."""
         await self._followed.caught_up.wait()
+        await wait_at_most(self._loads.read, LOADS_TIMEOUT_S)
         while True:
             await self._look()
             await wait_at_most(self._wake, self._interval_s)
@@ -125,13 +140,18 @@ class Balancer:
         if time.monotonic() - self._listening_since_s < self._down_after_s:
             return  # nobody has had the time to be heard
         began_s = time.monotonic()
-        self._last = found = proposal(image, self._down() | self._avoided())
+        self._last = found = proposal(image, self._down() | self._avoided(), self._known_loads())
         metrics.look_seconds.observe(time.monotonic() - began_s)
         for stuck in found.stuck:
             await self._ask(Cancel(stuck.request_id), stuck.why)
         moves = tuple(each.move for each in found.moves[:MAX_MOVES])
         if moves:
             await self._ask(MoveTablets(moves), f"{len(moves)} moves")
+
+    def _known_loads(self) -> LoadTable:
+        """Which of them count is not known before the log has been read."""
+        read = self._followed.caught_up.is_set()
+        return self._loads.table(self.image) if read else NO_LOADS
 
     def _down(self) -> frozenset[str]:
         now_s = time.monotonic()
@@ -188,10 +208,12 @@ class Balancer:
 
 
 @asynccontextmanager
-async def balancing(settings: BalancerSettings, followed: Followed) -> AsyncIterator[Balancer]:
+async def balancing(
+    settings: BalancerSettings, followed: Followed, loads: Loads
+) -> AsyncIterator[Balancer]:
     """A balancer with what it reads and asks by; ``run`` is the caller's to start."""
     commander = Commander(settings.kafka_bootstrap, settings.cluster)
-    balancer = Balancer(settings, followed, commander)
+    balancer = Balancer(settings, followed, commander, loads)
     topic = flow_topic(settings.cluster, "acks")
     acks = FlowReader(settings.kafka_bootstrap, topic, balancer.on_ack, balancer.on_unreadable)
     try:

@@ -26,11 +26,26 @@ class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has, and may have. ``tablets`` are replicas, those on their way counted too.
+
+    ``size_bytes`` are those of the tablets that it has once all have arrived, none while nobody reports any;
+    ``of_share`` is 1 when it has its share by the measure in use, none when it takes no part. The report is
+    as old as ``report_age_s``; without one there is no capacity either.
+    """
+
+    tablets: int
+    size_bytes: int | None
+    capacity_bytes: int | None
+    of_share: float | None
+    report_age_s: float | None
+
+
 class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How the tablets stand at an epoch: requests under way, what comes next, and requests that cannot go on.
 
-    ``held`` are replicas of tablets by node, those on their way counted too; ``down`` are members that are not
-    heard, ``avoided`` those to which moves have failed just now.
+    ``balanced_by`` is size or count, with the reason ``why``. ``down`` are members that are not heard,
+    ``avoided`` those to which moves have failed just now, ``full`` those whose disks have no room left.
     """
 
     epoch: int
@@ -39,6 +54,9 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     under_way: tuple[str, ...]
     planned: tuple[PlannedTabletMove, ...]
     stuck: dict[str, str]
-    held: dict[str, int]
+    balanced_by: str
+    why: str
+    nodes: dict[str, BalancedNode]
     down: tuple[str, ...]
     avoided: tuple[str, ...]
+    full: tuple[str, ...]
