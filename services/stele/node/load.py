@@ -28,6 +28,8 @@ from stele.runtime.service import wait_at_most
 
 SOON_S: Final = 5.0
 """Between two reports of a node whose tablets change all the time, and before another try."""
+MUTE_S: Final = 0.5
+"""Between two looks whether the node may speak."""
 MEASURING_PART: Final = 0.1
 """Of a node's time that may go into measuring, however often its tablets change."""
 
@@ -107,6 +109,9 @@ class LoadReporter:
 
     async def run(self) -> None:
         while True:
+            if not self._agent.may_speak():
+                await asyncio.sleep(min(MUTE_S, self._interval_s))
+                continue
             began_s = time.monotonic()
             reported = await self._try()
             took_s = time.monotonic() - began_s
@@ -119,9 +124,7 @@ class LoadReporter:
         return min(SOON_S, self._interval_s)
 
     async def _try(self) -> bool:
-        """False: it was not the time, or it failed."""
-        if not self._agent.may_speak():
-            return False
+        """False: it failed."""
         try:
             await self._report()
         except Exception as error:

@@ -28,7 +28,7 @@ WRITES: Final = Count(
 """Scylla's limits are per shard; nodes have one here."""
 BALANCE_BY: Final = Choice(
     name="tablet_balance_by",
-    counts="size: bytes by the nodes' capacities, as soon as all nodes have reported them; count: replicas",
+    counts="whether nodes get bytes by their capacity, once all have reported, or replicas by count",
     default=BalanceBy.SIZE,
     options=(BalanceBy.SIZE, BalanceBy.COUNT),
 )
