@@ -15,11 +15,12 @@ from stele.domain.image import Image
 from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
+from stele.domain.tablets.sizing import TARGET_SIZE_BYTES
 from tests.coordinator.world import World, empty_cluster
 from tests.domain.load_of import TOTAL_BYTES, loads_of
 
 GIB = 2**30
-SMALL = 5 * GIB // 100
+SMALL = TARGET_SIZE_BYTES // 100
 """What the smallest tablets count as."""
 
 

@@ -4,7 +4,6 @@ from typing import Final
 
 from stele.domain.balance.cluster import BalanceBy
 from stele.domain.features.counts import Choice, Count, Setting
-from stele.domain.tablets.sizing import TARGET_SIZE_BYTES
 
 ON: Final = "on"
 BALANCING: Final = Choice(
@@ -35,8 +34,9 @@ BALANCE_BY: Final = Choice(
 MINIMAL_SIZE: Final = Count(
     name="minimal_tablet_size_for_balancing",
     counts="bytes as which smaller tablets count, so that empty ones are spread too",
-    default=TARGET_SIZE_BYTES // 100,
+    default=5 * 2**30 // 100,
     most=1 << 50,
 )
+"""A hundredth of what a tablet should have. ``sizing`` says that too; the command line must not load it."""
 
 LIMITS: Final[tuple[Setting, ...]] = (BALANCING, BALANCE_BY, MINIMAL_SIZE, READS, WRITES)
