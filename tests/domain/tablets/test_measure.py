@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -12,6 +13,8 @@ import pytest
 from stele.domain.balance.cluster import BalanceBy, NodeState
 from stele.domain.commands import CreateKeyspace, CreateTable, Leave, SetSetting, Truncate
 from stele.domain.image import Image
+from stele.domain.names import RequestStatus
+from stele.domain.requests.facts import RequestChanged
 from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
@@ -22,6 +25,9 @@ from tests.domain.load_of import TOTAL_BYTES, loads_of
 GIB = 2**30
 SMALL = TARGET_SIZE_BYTES // 100
 """What the smallest tablets count as."""
+
+
+SizeOf = Callable[[str, int], int]
 
 
 def size_of(table: str, tablet: int) -> int:
@@ -42,7 +48,7 @@ def world_of(nodes: str = "a1 b1 c1 d1", tablets: int = 16) -> World:
     return world
 
 
-def held(image: Image) -> Counter[str]:
+def held(image: Image, size_of: SizeOf = size_of) -> Counter[str]:
     """Bytes by node."""
     found = Counter[str]()
     for table in image.schema.with_tablets():
@@ -78,6 +84,66 @@ def test_bytes_are_evened_out_and_then_nothing_moves() -> None:
     assert max(bytes_of.values()) - min(bytes_of.values()) <= 2 * GIB
 
 
+class Reporting:
+    """Each node reports now and then, one after the other."""
+
+    def __init__(self, world: World, size_of: SizeOf, every_s: float) -> None:
+        self._world = world
+        self._size_of = size_of
+        self._every_s = every_s
+        self._told = dict[str, float]()
+        self._began_s = world.now_s
+        self.table = loads_of(world.image, size_of)
+
+    def __call__(self, image: Image) -> LoadTable:
+        now_s = self._world.now_s - self._began_s
+        newest = loads_of(image, self._size_of).by_node
+        for number, (node_id, reported) in enumerate(sorted(newest.items())):
+            later_s = self._every_s * (number / len(newest) - 1)
+            if now_s - self._told.get(node_id, later_s) >= self._every_s:
+                self._told[node_id] = now_s
+                load = msgspec.structs.replace(reported.load, sequence=int(now_s * 1000))
+                self.table = self.table.with_load(load, now_s)
+        self.table = self.table.current(image)
+        return self.table
+
+
+def moves_of(world: World) -> Counter[tuple[str, int]]:
+    """How many migrations each tablet has had."""
+    facts = (fact for epoch in world.history.epochs for fact in epoch.facts)
+    requests = (fact.request for fact in facts if isinstance(fact, RequestChanged))
+    return Counter(
+        (request.table_id, request.tablet)
+        for request in requests
+        if request.to_node and request.status is RequestStatus.DONE
+    )
+
+
+@pytest.mark.parametrize("every_s", [1.0, 7.0, 60.0])
+def test_late_reports_make_nothing_move_twice(every_s: float) -> None:
+    """While a tablet has moved, and neither its old nor its new node has told so, or only the old one has."""
+    world = world_of(tablets=32)
+    large = {
+        (world.image.schema.full_name(table), tablet)
+        for table in world.image.schema.with_tablets()
+        for tablet, row in enumerate(world.image.ring.placements[table.placement].rows)
+        if row.reads == ("a1",)
+    }
+
+    def size_of(table: str, tablet: int) -> int:
+        return (4 if (table, tablet) in large else 1) * GIB
+
+    world.loads = Reporting(world, size_of, every_s)
+    balance(world)
+    for _ in range(400):
+        world.tick()
+    bytes_of = held(world.image, size_of)
+    assert max(bytes_of.values()) - min(bytes_of.values()) <= 2 * 4 * GIB
+    moves = moves_of(world)
+    assert moves and max(moves.values()) == 1
+    assert not proposal(world.image, loads=world.loads(world.image)).moves
+
+
 def test_a_node_of_half_the_capacity_gets_half_as_much() -> None:
     world = world_of()
     half = TOTAL_BYTES // 2
@@ -104,6 +170,8 @@ def test_until_all_have_reported_and_while_the_setting_says_so_it_is_by_count() 
     assert by(world, NO_LOADS) == (BalanceBy.COUNT, "no load is known of a1, b1, c1")
     lacks = LoadTable(loads.by_node.delete("b1"))
     assert by(world, lacks) == (BalanceBy.COUNT, "no load is known of b1")
+    many = world_of(" ".join(f"n{number}" for number in range(1, 8)), tablets=1)
+    assert by(many, NO_LOADS)[1] == "no load is known of n1, n2, n3, n4, n5 and 2 more"
     assert by(world, loads) == (BalanceBy.SIZE, "the loads of all 3 nodes are known")
     assert world.apply(Leave("b1")) is None
     assert by(world, lacks)[0] is BalanceBy.SIZE, "its room is not needed"
