@@ -272,6 +272,7 @@ def test_outcomes_orders_reports_and_acks_come_back() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
+        ({"tablet_count": 0, "tablets": (), "sizes_bytes": ()}, "t has 0 tablets"),
         ({"tablets": (1, 3)}, "2 tablets of t have 1 sizes"),
         ({"tablets": (4,)}, "tablet 4 of 4"),
         ({"tablets": (-1,)}, "tablet -1 of 4"),

@@ -94,6 +94,8 @@ class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
     def flaw(self) -> str:
         """Why it says nothing; empty when it does."""
         known, last = self.tablets, -1
+        if self.tablet_count < 1:
+            return f"{self.data_id} has {self.tablet_count} tablets"
         if len(known) != len(self.sizes_bytes):
             return f"{len(known)} tablets of {self.data_id} have {len(self.sizes_bytes)} sizes"
         for tablet in known:
