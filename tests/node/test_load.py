@@ -20,12 +20,16 @@ from stele.log.codec import decode_load, encode_load
 from stele.log.follower import LogFollower
 from stele.node import metrics
 from stele.node.cells import Row
-from stele.node.load import Disk, LoadReporter, disk_of
-from stele.node.store import Store
-from tests.node.world import World, until
+from stele.node.load import Disk, Held, LoadReporter, disk_of, still_held
+from stele.node.store import Size, Span, Store
+from tests.domain.load_of import table_of
+from tests.node.world import World
+from tests.node.world import until as until_within
 
 NEVER_S = 3600.0
 SOON_S = 0.02
+DEADLINE_S = 60.0
+"""A measurement that is starved for a second is followed by a pause of ten."""
 KEYS = [f"k{number}".encode() for number in range(100)]
 
 
@@ -44,6 +48,10 @@ class FakeAgent(SimpleNamespace):
     @property
     def image(self) -> object:
         return self.follower.image
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    await until_within(condition, what, DEADLINE_S)
 
 
 def create(world: World, table: str) -> str:
@@ -113,6 +121,41 @@ async def test_it_tells_the_bytes_of_each_tablet_whose_reads_the_node_serves(
     assert (load.node_id, load.host_id, load.boot_id) == ("n1", "host-n1", "boot-1")
     assert (load.epoch, load.log_id) == (world.image.epoch, world.image.log_id)
     assert metrics.tablet_bytes._value.get() == held
+
+
+@pytest.mark.parametrize("how", ["given away", "split"])
+async def test_what_changes_while_it_is_measured_is_not_told(
+    world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """One tablet that is given away, or all when their numbers mean others: then it is measured anew."""
+    monkeypatch.setattr("stele.node.load.SOON_S", SOON_S)
+    data_id = create(world, "songs")
+    await agent.follower.wait_for_epoch(world.image.epoch)
+    ((_, count, (first, *others)),) = read_from(world.image, "n1")
+    split = tuple(child for tablet in (first, *others) for child in (2 * tablet, 2 * tablet + 1))
+    later = Held(data_id, count, tuple(others))
+    if how == "split":
+        later = Held(data_id, 2 * count, split)
+    measure_each = store.measure_each
+
+    async def measure_while_it_changes(spans: list[Span]) -> list[Size]:
+        if world.image.schema.named("other") is None:
+            world.apply(CreateKeyspace("other", {"dc1": 1}))
+            await agent.follower.wait_for_epoch(world.image.epoch)
+            monkeypatch.setattr("stele.node.load.held_of", lambda *_: (later,))
+        return await measure_each(spans)
+
+    monkeypatch.setattr(store, "measure_each", measure_while_it_changes)
+    async with reporting(agent, store) as sent:
+        await until(lambda: sent, "a report")
+    (told,) = sent[0].tables
+    assert (told.tablet_count, told.tablets) == (later.of, later.tablets)
+
+
+def test_of_a_table_that_is_gone_nothing_is_told() -> None:
+    table = table_of("t", 4, {1: 10, 3: 30})
+    assert still_held([table], [Held("t", 4, (0, 3))]) == (table_of("t", 4, {3: 30}),)
+    assert still_held([table], []) == (table_of("t", 4, {}),)
 
 
 async def test_it_tells_again_after_the_interval_and_counts_up(

@@ -11,12 +11,14 @@ from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.log.flows import FlowWriter, flow_topic
 from tests.services.nodes import HTTP_OK, Cluster, cluster_of
-from tests.services.processes import Service
+from tests.services.processes import Service, Start
+from tests.services.world import LogWriter
 
 pytestmark = pytest.mark.broker
 
@@ -145,3 +147,22 @@ async def test_a_balancer_that_was_killed_has_the_loads_back_though_no_node_repo
     async with httpx.AsyncClient() as client:
         metrics = (await client.get(f"{balancer.url}/metrics")).text
     assert "stele_balancer_unreadable_total 1.0" in metrics
+
+
+async def test_without_the_topic_the_balancer_goes_on_and_says_what_is_missing(
+    kafka: str, writer: LogWriter, start: Start
+) -> None:
+    balancer = await start("tablet_balancer")
+    await balancer.until("/healthz", lambda found: found["ok"], "it to be healthy")
+    topic = flow_topic(writer.cluster, "load")
+    await asyncio.to_thread(delete_topic, kafka, topic)
+    health = await balancer.until(
+        "/healthz", lambda found: "degraded" in found["reason"], "the reason to be said", REST_S
+    )
+    assert health["ok"] and topic in health["reason"] and "no such topic" in health["reason"]
+    assert (await balancer.get("/v1/balance"))["state"] == "no_tablets"
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(20)

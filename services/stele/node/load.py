@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.messages import Load, TabletSizes
@@ -85,6 +87,27 @@ async def measured(store: Store, held: Sequence[Held]) -> tuple[TabletSizes, ...
     return tuple(found)
 
 
+def still_held(tables: Sequence[TabletSizes], held: Sequence[Held]) -> tuple[TabletSizes, ...]:
+    """Without tablets that were given away while they were measured: their data may be gone by half."""
+    has = {each.data_id: frozenset(each.tablets) for each in held}
+    found = list[TabletSizes]()
+    for table in tables:
+        kept = [
+            pair
+            for pair in zip(table.tablets, table.sizes_bytes, strict=True)
+            if pair[0] in has.get(table.data_id, ())
+        ]
+        tablets, sizes = zip(*kept, strict=True) if kept else ((), ())
+        found.append(msgspec.structs.replace(table, tablets=tablets, sizes_bytes=sizes))
+    return tuple(found)
+
+
+def resized(before: Sequence[Held], now: Sequence[Held]) -> bool:
+    """Whether the number of a table's tablets has changed, so that their numbers mean others."""
+    counts = {each.data_id: each.of for each in now}
+    return any(counts.get(each.data_id, each.of) != each.of for each in before)
+
+
 class LoadReporter:
     """Measures and sends. ``run`` it until it is cancelled."""
 
@@ -141,6 +164,11 @@ class LoadReporter:
         held = held_of(image, agent.node_id)
         with metrics.measure_seconds.time():
             tables = await measured(self._store, held)
+        if self._agent.image is not image:
+            now = held_of(self._agent.image, agent.node_id)
+            if resized(held, now):
+                return  # it is measured anew, since it has not told of these tablets
+            tables = still_held(tables, now)
         held_bytes = sum(sum(table.sizes_bytes) for table in tables)
         disk = await asyncio.to_thread(self._disk, held_bytes)
         self._sequence += 1
