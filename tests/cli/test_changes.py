@@ -7,12 +7,17 @@ import itertools
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from stele.cli.follow import Seen
+from stele.cli.steps import History
 from stele.domain.commands import AnyCommand
+from stele.domain.names import RequestKind
+from stele.runtime.answers.coordinator import TransitionProgress
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -286,7 +291,7 @@ def test_cancel_of_an_ambiguous_beginning_sends_nothing(server: Server, stele: S
     cluster(server, requests=two)
     ran = stele("cancel", "join-n3")
     assert ran.exit_code == 1
-    assert "2 requests begin with 'join-n3'" in ran.err
+    assert "2 requests begin with 'join-n3' at epoch 7: join-n3-1, join-n3-2." in ran.err
     assert not server.asked_for("/v1/commands")
 
 
@@ -322,6 +327,63 @@ def test_a_follower_shows_the_line_of_why_once_while_nothing_changes(
     assert "then it is undone" in shown[0]
 
 
+def test_who_follows_a_request_that_is_forgotten_reads_its_end_in_the_log(
+    server: Server, stele: Stele
+) -> None:
+    """As are the balancer's, once they are done."""
+    running = request("running", request_id="mine")
+    cluster(server, requests=[running])
+    server.answers.pop(("GET", "/v1/requests/mine"), None)
+    server.answer("GET", "/v1/requests/mine", {**at(9), "request": running, "transition": None})
+    gone = {"code": "unknown_request", "message": "There is no request 'mine'."}
+    server.answer("GET", "/v1/requests/mine", gone, status=404)
+    done = {**running, "status": "done", "finished_epoch": 12, "finished_at_ms": 4_000}
+    facts = [
+        {"type": "RequestChanged", "request": done},
+        {"type": "RequestForgotten", "request_id": "mine"},
+    ]
+    end = {"epoch": 12, "command": "advance", "at_ms": 4_000, "facts": facts}
+    server.answer("GET", "/v1/epochs", [])
+    server.answer("GET", "/v1/epochs", [end])
+    server.answer("GET", "/v1/epochs", [])
+    ran = stele("request", "follow", "mine")
+    assert ran.exit_code == 0, ran.err
+    assert ran.out.splitlines()[-2:] == [
+        "  3.0 s  epoch   12  done",
+        "done at epoch 12, 3.0 s after it was asked for",
+    ]
+
+
+def test_a_follower_without_a_bar_says_now_and_then_how_much_was_streamed() -> None:
+    def work(done: int) -> TransitionProgress:
+        return TransitionProgress(
+            transition_id="t",
+            request_ids=("mine",),
+            kind=RequestKind.JOIN,
+            state="write_both_read_old",
+            session="s",
+            going_back="",
+            waiting_for="stream by n3",
+            blockers=(),
+            nodes={},
+            bytes_done=done,
+            bytes_total=4_000_000,
+            bytes_per_s=100_000.0,
+            eta_s=30.0,
+        )
+
+    seen = Seen(History("mine"))
+
+    def told(after_s: float, done: int) -> list[str]:
+        seen.began = time.monotonic() - after_s
+        return seen.moved(work(done))
+
+    said = [told(11, 0), told(11, 1_000_000), told(20, 2_000_000), told(22, 3_000_000)]
+    line = "         {} MB of 4.0 MB streamed, about 30.0 s to go at 100.0 kB/s"
+    assert said == [[], [line.format("1.0")], [], [line.format("3.0")]]
+    assert told(40, 4_000_000) == []
+
+
 def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_path: Path) -> None:
     dead, alive = "http://127.0.0.1:9", server.url
     cluster(server, nodes=[{**NODES[0], "address": dead}, {**NODES[1], "address": alive}])
@@ -331,6 +393,31 @@ def test_get_and_put_pass_over_a_dead_member(server: Server, stele: Stele, tmp_p
     assert stele("put", "library", "a b/ü", str(tmp_path / "value")).exit_code == 0
     assert server.asked_for(path)[0].body == b"\x00\xff"
     assert server.asked_for(path)[0].query == {"consistency": ["quorum"]}
+
+
+def test_who_gets_no_quorum_is_told_so_and_not_that_a_member_is_away(
+    server: Server, stele: Stele
+) -> None:
+    alive = {**NODES[0], "address": server.url}
+    cluster(server, nodes=[alive, {**NODES[1], "address": "http://127.0.0.1:9"}])
+    refused = {"code": "no_quorum", "message": "1 of 2 replicas answered.", "hint": "Try again."}
+    server.answer("GET", "/v1/data/library/key", refused, status=503)
+    ran = stele("get", "library", "key")
+    assert ran.exit_code == 1
+    assert ran.err == "stele: 1 of 2 replicas answered. Try again.\n"
+
+
+def test_a_write_whose_outcome_is_unknown_is_not_called_refused(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster(server, nodes=[{**node, "address": server.url} for node in NODES[:2]])
+    unknown = {"code": "outcome_unknown", "message": "It may have been written."}
+    server.answer("PUT", "/v1/data/library/key", unknown, status=504)
+    server.answer("PUT", "/v1/data/library/key", {"code": "x", "message": "No."}, status=503)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
+    ran = stele("put", "library", "key", "-")
+    assert ran.exit_code == 3
+    assert "It may have been written." in ran.err
 
 
 def test_put_reads_standard_input(

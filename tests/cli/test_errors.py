@@ -214,3 +214,9 @@ def test_a_missing_argument_shows_how_the_command_is_written(
 ) -> None:
     assert run(arguments) == 2
     assert says in one_line(capsys.readouterr().err)
+
+
+def test_what_a_command_does_not_take_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["balance", "status", "now", "please"]) == 2
+    said = one_line(capsys.readouterr().err)
+    assert "`stele balance status` does not take 'now please'. See `stele balance status" in said

@@ -16,11 +16,13 @@ from stele.cli.local.control import (
     answer_questions,
     ask_stack,
 )
+from stele.cli.local.foreground import add_node
 from stele.cli.local.lifecycle import READY_FILE, forget_dead, require_stack, wait_ready
 from stele.cli.local.lock import hold, is_held
 from stele.cli.local.table import tail_log
 from stele.cli.main import run
 from stele.cli.places import STACK_FILE, find_places
+from stele.stack.stack import ServiceSpec, Stack, node_specs
 from tests.polling import wait_until
 
 STACK = {
@@ -163,3 +165,18 @@ def test_logs_of_an_unknown_process_name_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(CliError) as raised:
         tail_log(tmp_path, "n9", 2)
     assert "n1" in raised.value.hint
+
+
+def test_who_replaces_a_node_stands_where_that_one_was_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = Stack(tmp_path, nodes=3)
+    started = list[ServiceSpec]()
+    monkeypatch.setattr(stack, "node_names", lambda: ("n1", "n2", "n3", "n4"))
+    monkeypatch.setattr(stack, "start_services", started.extend)
+    monkeypatch.setattr(stack, "url", lambda name: f"http://{name}")
+    stack.choose(node_specs(4)[-1], {"STELE_DC": "dc2", "STELE_RACK": "r2"})
+    add_node(stack, Control(replace="n4"))
+    add_node(stack, Control(replace="n4", rack="r9"))
+    places = [(spec.env["STELE_DC"], spec.env["STELE_RACK"]) for spec in started]
+    assert places == [("dc2", "r2"), ("dc2", "r9")]

@@ -8,14 +8,17 @@ import pytest
 from stele.cli.commands.plan import COMMANDS
 from stele.coordinator.dry_run import dry_run, with_sizes
 from stele.coordinator.knowledge import Observed
-from stele.domain.commands import AnyCommand, Leave, Remove
+from stele.domain.commands import AnyCommand, Leave, MoveTablets, Remove
+from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.table import OPERATIONS, Operation
+from stele.domain.view import section
 from stele.runtime.answers.plans import PlanAnswer
 from tests.cli.conftest import Server, Stele
 from tests.cli.test_changes import IDENTITY
 from tests.coordinator.test_dead_for_good import two_of_a_rack
 from tests.coordinator.test_preflight import envelope
 from tests.coordinator.test_preflight import joining as join_of
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import SimNode, World, three_nodes
 
 
@@ -66,6 +69,27 @@ def test_a_plan_shows_steps_ranges_copies_bytes_and_time(server: Server, stele: 
     (stream,) = (line for line in lines if line.startswith(f"a2 {changing} "))
     assert stream.startswith(f"a2 {changing} {share} a1 about ")
     assert lines[-1].startswith("to move: about ") and "1.0 MB/s a node" in lines[-1]
+
+
+def test_a_plan_of_a_tablet_names_its_table(server: Server, stele: Stele) -> None:
+    world = with_table("a1 b1 c1", 4)
+    source, *_ = replicas = tablets(world)[0].reads
+    (target,) = {"a1", "b1", "c1"} - {*replicas}
+    move = TabletMove(table=TABLE, tablet=0, from_node=source, to_node=target)
+    found = answer_of(world, MoveTablets((move,)), {}, None)
+    server.answer("POST", "/v1/plan", found)
+    place = {"epoch": found.epoch, "state_id": "ab", "next_cursor": ""}
+    view = {**place, "keyspaces": section(world.image, "keyspaces")}
+    server.answer("GET", "/v1/keyspaces", view)
+    server.answer("GET", "/v1/tables", {**place, "tables": section(world.image, "tables")})
+    ran = stele("plan", "move-tablet", TABLE, "0", "--from", source, "--to", target)
+    assert ran.exit_code == 0, ran.err
+    lines = [" ".join(line.split()) for line in ran.out.splitlines()]
+    about = f"tablet_migration of {TABLE} tablet 0 from {source} to {target}"
+    assert lines[0] == f"plan of {about} at epoch {found.epoch}; nothing is done"
+    assert f"{TABLE}: 1 tablet changes, 25.0 % of the ring; it has 4 now" in lines
+    assert any(line.startswith(f"{TABLE} {target} ") for line in lines)
+    assert "tablets:" not in ran.out
 
 
 def test_what_is_not_known_is_called_unknown(server: Server, stele: Stele) -> None:
@@ -133,6 +157,8 @@ def test_every_operation_has_a_command_that_can_be_planned(server: Server, stele
         "drop-keyspace": ["library"],
         "alter-keyspace": ["library", "--replication", "dc1=2"],
         "new-cdc-generation": ["--force"],
+        "resize-table": ["music.songs", "16"],
+        "drop-table": ["music.songs"],
         "move-tablet": ["music.songs", "3", "--from", "n1", "--to", "n2"],
     }
     for name in COMMANDS:

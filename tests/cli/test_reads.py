@@ -7,10 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.cli.facts import IN_WORDS
+from stele.cli.facts import IN_WORDS, EpochRow, fact_lines
+from stele.cli.history_names import HistoryNames
 from stele.cli.reading import as_counted
+from stele.domain.commands import DropTable, MoveTablets
 from stele.domain.registry import FACTS
 from stele.domain.requests.facts import DecidedGeneration, DecidedRequests
+from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.view import epoch_view
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -22,6 +26,7 @@ from tests.cli.conftest import (
     request,
     transition,
 )
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
 
 LIVENESS = [
     {"node_id": "n1", "liveness": "up", "epoch": 7, "lag": 0, "version": 3, "silent_for_s": 0.2},
@@ -216,6 +221,16 @@ def test_ring_asks_for_no_more_than_it_shows(server: Server, stele: Stele) -> No
     assert asked.query["limit"] == ["2"]
 
 
+def test_ring_shows_the_range_of_a_key(server: Server, stele: Stele) -> None:
+    cluster(server)
+    ran = stele("ring", "library", "--key", "chorus")
+    assert "key 'chorus' has token -6786713022667782255 and is in this range" in ran.out
+    (asked,) = server.asked_for("/v1/placements")
+    assert asked.query["token"] == ["-6786713022667782255"]
+    assert stele("ring", "--key", "chorus").exit_code == 2
+    assert stele("ring", "library", "--limit", "-1").exit_code == 2
+
+
 def test_ring_of_an_unknown_keyspace_names_those_that_are_known(
     server: Server, stele: Stele
 ) -> None:
@@ -243,7 +258,7 @@ def test_the_list_of_requests_says_what_it_lacks(server: Server, stele: Stele) -
     cut_off = {**at(7), "requests": [], "since_epoch": 4, "since_ms": 1_000}
     server.answer("GET", "/v1/requests", cut_off)
     cut = stele("requests").out
-    assert "goes back to epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
+    assert "all since epoch 4, 1970-01-01" in cut and "`stele epochs`" in cut
     missing = stele("request", "show", "01a2")
     assert "There is no request '01a2'" in missing.err
     assert "Those that ended up to epoch 4 are in `stele epochs`." in missing.err
@@ -289,6 +304,31 @@ def test_request_show_takes_the_beginning_of_an_id(server: Server, stele: Stele)
     ran = stele("request", "show", "join-n3")
     assert "request join-n3-1" in ran.out
     assert "2.5 s" in ran.out
+
+
+def test_the_history_of_a_tablet_says_which_one_moves_where_and_why() -> None:
+    world = with_table("a1 b1 c1", 4)
+    source, *_ = replicas = tablets(world)[0].reads
+    (target,) = {"a1", "b1", "c1"} - {*replicas}
+    move = TabletMove(table=TABLE, tablet=0, from_node=source, to_node=target, why="it is hot")
+    assert world.apply(MoveTablets((move,)), "migration") is None
+    world.run()
+    assert world.apply(DropTable(TABLE), "drop") is None
+    world.run()
+    shown = msgspec.json.encode([epoch_view(epoch) for epoch in world.epochs])
+    names = HistoryNames()
+    rows = msgspec.json.decode(shown, type=list[EpochRow])
+    lines = [line for row in rows for line in fact_lines(row, names)]
+    about = f"tablet_migration of {TABLE} tablet 0 from {source} to {target}"
+    assert f"request migration is pending: {about}" in [line.partition(", ")[0] for line in lines]
+    assert any(line.startswith(f"{about} begins in allow_write_both_read_old") for line in lines)
+    assert f"tablets of {TABLE}: 1 range out, 1 in" in lines
+    assert f"table {TABLE}" in lines
+    assert f"table {TABLE} is gone" in lines
+    (table_id,) = {
+        fact["table_id"] for row in rows for fact in row.facts if fact["type"] == "TableDropped"
+    }
+    assert not any(table_id in line for line in lines)
 
 
 def test_every_kind_of_fact_has_words() -> None:

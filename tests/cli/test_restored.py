@@ -40,7 +40,7 @@ def test_a_cancel_ends_with_the_proof(server: Server, stele: Stele) -> None:
     ran = stele("cancel", "join-n3")
     assert ran.exit_code == 0, ran.err
     assert ran.out.splitlines()[-1] == (
-        "the placements are those of before: 1 ranges that it had to change compared at epoch 9"
+        "the placements are those of before: 1 range that it had to change compared at epoch 9"
     )
     assert server.asked_for("/v1/placements")[0].query["epoch"] == ["9"]
     asked = [a.query.get("epoch") for a in server.asked_for("/v1/requests/join-n3-1")]
@@ -51,7 +51,7 @@ def test_a_cancel_that_left_something_fails(server: Server, stele: Stele) -> Non
     cancelled(server, row(LOW, 50, ["n1"], ["n1"]), row(50, LOW, ["n1"], ["n1", "n3"]))
     ran = stele("cancel", "join-n3")
     assert ran.exit_code == 1
-    assert ran.out.splitlines()[-1] == "1 of 1 ranges are not as before it began"
+    assert ran.out.splitlines()[-1] == "1 of 1 range is not as before it began"
 
 
 def test_a_request_that_had_not_begun_had_changed_nothing(server: Server, stele: Stele) -> None:

@@ -46,8 +46,20 @@ def test_what_nobody_reads_or_makes_no_sense_is_not_sent(server: Server, stele: 
     assert "stream_mib_per_s" in unknown.err
     none = stele("settings", "set", "stream_concurrency", "0")
     assert none.exit_code == 2
-    assert "from 1 to 64" in none.err
+    assert "stream_concurrency cannot be '0': it is a whole number from 1 to 64." in none.err
+    assert "`stele settings set stream_concurrency 3`" in none.err
+    settings(server)
+    reset = stele("settings", "reset", "stream_mib_per_sec")
+    assert reset.exit_code == 2
+    assert "There is no setting 'stream_mib_per_sec'. Did you mean stream_mib_per_s?" in reset.err
     assert not server.asked_for("/v1/commands")
+
+
+def test_what_another_build_has_set_can_be_reset(server: Server, stele: Stele) -> None:
+    settings(server)
+    assert stele("settings", "reset", "colour").exit_code == 0
+    (asked,) = server.asked_for("/v1/commands")
+    assert json.loads(asked.body)["command"]["name"] == "colour"
 
 
 def test_a_level_is_a_word_and_an_unsafe_one_is_shown_as_such(server: Server, stele: Stele) -> None:

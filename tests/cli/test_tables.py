@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 
 import msgspec
+import pytest
 
+from stele.domain.balance.verdicts import Rule, Verdict
+from stele.domain.tablets.look import to_the_end
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancedNode,
+    BalancePlan,
     BalanceState,
     PlannedTabletMove,
+    TabletWhy,
 )
 from tests.cli.conftest import Server, Stele, at
+from tests.coordinator.test_tablets import with_table
 
 KEYSPACE = {
     "keyspace_id": "k-1",
@@ -120,6 +126,70 @@ def test_tablets_are_numbered_and_show_who_comes(server: Server, stele: Stele) -
     assert [row["reads"] for row in found["tablets"]] == [["n1", "n2"], ["n3"]]
 
 
+def tablet_page(row: dict[str, object], ranges: int) -> dict[str, object]:
+    page = {"placement": "tablets:t-1", "keyspaces": ["music.songs"], "ranges": ranges}
+    return {**at(31), **page, "rows": [row], "next_cursor": ""}
+
+
+def test_the_tablet_of_a_key_is_shown_with_its_number(server: Server, stele: Stele) -> None:
+    token = -6786713022667782255  # of "chorus", by Cassandra's Murmur3Partitioner
+    quarter = {"start": 2**62 - 1, "end": -(2**63), "reads": ["n4"], "writes": ["n4"]}
+    server.answer("GET", "/v1/placements", tablet_page(quarter, ranges=4))
+    ran = stele("tablet", "list", "music.songs", "--key", "chorus")
+    assert ran.exit_code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0] == f"key 'chorus' has token {token} and is in tablet 3"
+    assert lines[1].strip() == "4 tablets of music.songs at epoch 31"
+    assert lines[3].split()[0] == "3"
+    assert "more tablets" not in ran.out
+    (asked,) = server.asked_for("/v1/placements")
+    assert asked.query["token"] == [str(token)]
+    server.answers.clear()
+    second = {"start": -(2**62) - 1, "end": -1, "reads": ["n4"], "writes": ["n4"]}
+    server.answer("GET", "/v1/placements", tablet_page(second, ranges=4))
+    found = json.loads(stele("tablet", "list", "music.songs", "--key", "chorus", "--json").out)
+    assert found["first"] == 1
+
+
+def test_a_table_on_the_ring_has_no_tablets_to_list(server: Server, stele: Stele) -> None:
+    page = {"placement": "dc1:2", "keyspaces": ["plain"], "ranges": 2, "rows": ROWS}
+    server.answer("GET", "/v1/placements", {**at(31), **page, "next_cursor": ""})
+    ran = stele("tablet", "list", "plain.t")
+    assert ran.exit_code == 2
+    assert "plain.t has no tablets" in ran.err
+    assert "stele ring plain" in ran.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("table", "create", "songs"),
+        ("table", "alter", "music."),
+        ("table", "drop", "music"),
+        ("tablet", "list", "music"),
+        ("tablet", "move", "songs", "0", "--from", "n1", "--to", "n2"),
+    ],
+)
+def test_a_table_is_named_with_its_keyspace(
+    server: Server, stele: Stele, words: tuple[str, ...]
+) -> None:
+    ran = stele(*words)
+    assert ran.exit_code == 2
+    assert f"'{words[2]}' names no table. Write KEYSPACE.TABLE;" in ran.err
+    assert not server.asked
+
+
+def test_who_looks_for_tablets_on_the_ring_is_told_where_they_are(
+    server: Server, stele: Stele
+) -> None:
+    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    for name in ("music", "music.songs"):
+        ran = stele("ring", name)
+        assert ran.exit_code == 2
+        assert f"'{name}' is in tablets, not on the ring" in ran.err
+        assert "`stele tablet list KEYSPACE.TABLE`" in ran.err
+
+
 TOLD = BalancedNode(
     tablets=2, size_bytes=1500, capacity_bytes=2_000_000, of_share=0.95, report_age_s=3.0
 )
@@ -152,10 +222,11 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
         full=("n6",),
     )
     server.answer("GET", "/v1/balance", answer)
+    around(server)
     ran = stele("balance", "status")
     assert ran.exit_code == 0, ran.err
     text = " ".join(ran.out.split())
-    assert "stalled at epoch 31; 1 tablets move" in text
+    assert "stalled at epoch 31; 1 tablet moves" in text
     assert "request leave-n2 cannot go on: no other node can take 2 tablets" in text
     assert "not heard: n3" in text
     assert "moves have failed to n5: nothing goes there for a while" in text
@@ -184,3 +255,110 @@ def test_requests_about_tablets_are_told_by_names(server: Server, stele: Stele) 
     server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
     text = " ".join(stele("requests").out.split())
     assert "tablet_migration of music.songs tablet 3 from n1 to n4" in text
+
+
+def test_why_a_tablet_is_where_it_is(server: Server, stele: Stele) -> None:
+    verdicts = (
+        Verdict("n1", "n1", False, Rule.HOLDS_ONE, "n1 has a replica of this tablet already"),
+        Verdict("n1", "n3", False, Rule.RACK, "rack r1 of n3 would have too many of its replicas"),
+        Verdict("n1", "n4", True, Rule.EVENER, "n1 has 4 replicas, its share is 2; n4 has 0 of 2"),
+    )
+    answer = TabletWhy(epoch=31, state_id="ab", table="music.songs", tablet=3, verdicts=verdicts)
+    server.answer("GET", "/v1/balance/why", answer)
+    ran = stele("balance", "why", "music.songs", "3")
+    assert ran.exit_code == 0, ran.err
+    text = " ".join(ran.out.split())
+    assert "tablet 3 of music.songs at epoch 31" in text
+    assert "n1 n3 no rack rack r1 of n3 would have too many" in text
+    assert "n1 n4 yes evener n1 has 4 replicas" in text
+    assert "n1 n1" not in text
+    (asked,) = server.asked_for("/v1/balance/why")
+    assert (asked.query["table"], asked.query["tablet"]) == (["music.songs"], ["3"])
+    found = json.loads(stele("balance", "why", "music.songs", "3", "--json").out)
+    assert found["verdicts"][2]["accepted"] is True
+
+
+def test_the_balancers_plan_is_shown_as_that_of_a_file(server: Server, stele: Stele) -> None:
+    world = with_table("a1 b1 c1", 16)
+    world.add("d1")
+    world.run()
+    plan = to_the_end(world.image)
+    answer = BalancePlan(epoch=31, state_id="ab", plan=plan)
+    server.answer("GET", "/v1/balance/plan", answer)
+    ran = stele("balance", "plan")
+    assert ran.exit_code == 0, ran.err
+    text = " ".join(ran.out.split())
+    assert text.startswith(f"plan at epoch 31 moves: {len(plan.moves)} migration; nothing is done")
+    assert "node replicas after of its share will be" in text
+    assert len(json.loads(stele("balance", "plan", "--json").out)["plan"]["moves"]) == len(
+        plan.moves
+    )
+
+
+MOVE = {
+    "request_id": "r-1",
+    "kind": "tablet_migration",
+    "status": "running",
+    "table_id": "t-1",
+    "tablet": 3,
+    "from_node": "n2",
+    "to_node": "n4",
+    "actor": "tablet-balancer",
+    "reason": "n2 has 7 replicas of music.songs, its share is 4",
+}
+LEAVE = {
+    "request_id": "r-2",
+    "kind": "leave",
+    "status": "pending",
+    "node_id": "n2",
+    "removes_node": True,
+    "actor": "ada",
+}
+
+
+def around(server: Server, *requests: dict[str, object], **settings: str) -> None:
+    """What the log says beside the balancer."""
+    page = {**at(31), "since_epoch": 0, "since_ms": 0, "next_cursor": ""}
+    server.answer("GET", "/v1/requests", {**page, "requests": requests})
+    found = {**at(31), "features": [], "settings": settings, "next_cursor": ""}
+    server.answer("GET", "/v1/settings", found)
+    server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
+    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+
+
+def balance(state: BalanceState, **more: tuple[PlannedTabletMove, ...]) -> BalanceAnswer:
+    return BalanceAnswer(
+        epoch=31,
+        state_id="ab",
+        state=state,
+        under_way=("r-1",),
+        planned=more.get("planned", ()),
+        stuck={},
+        balanced_by="size",
+        why="the loads of all 2 nodes are known",
+        nodes={"n2": msgspec.structs.replace(TOLD, tablets=3), "n4": SILENT},
+        down=(),
+        avoided=(),
+        full=(),
+    )
+
+
+def test_balance_shows_what_is_under_way_once_and_who_leaves(server: Server, stele: Stele) -> None:
+    move = PlannedTabletMove(
+        table="music.songs", tablet=3, from_node="n2", to_node="n4", kind="migration", why="x"
+    )
+    server.answer("GET", "/v1/balance", balance(BalanceState.BALANCING, planned=(move,)))
+    around(server, MOVE, LEAVE)
+    lines = [" ".join(line.split()) for line in stele("balance", "status").out.splitlines()]
+    assert "leave n2 (r-2) is pending: 3 tablets are left on n2" in lines
+    because = "n2 has 7 replicas of music.songs, its share is 4"
+    assert f"music.songs 3 n2 n4 tablet-balancer {because}" in lines
+    assert "planned at the last look" not in lines
+
+
+def test_a_balancer_that_is_off_is_not_called_balanced(server: Server, stele: Stele) -> None:
+    server.answer("GET", "/v1/balance", balance(BalanceState.BALANCED))
+    around(server, tablet_balancing="off")
+    lines = stele("balance", "status").out.splitlines()
+    assert lines[0] == "off at epoch 31; 1 tablet moves"
+    assert lines[1] == "tablet_balancing is off: only tablets of nodes that leave move"

@@ -84,6 +84,15 @@ def test_why_of_a_leave_of_a_dead_node_says_how_to_withdraw_it(
     assert "`stele cancel leave-n4`" in ran.out
 
 
+def test_who_waits_for_tablets_is_told_where_to_see_them_move(server: Server, stele: Stele) -> None:
+    leave = request("pending", request_id="leave-n1", kind="leave", removes_node=True)
+    wait = {"request_ids": ["leave-n1"], "waiting_for": "room: 4 of 'n1'", "blockers": []}
+    cluster(server, requests=[leave])
+    server.answer("GET", "/v1/progress", {**IDLE, "waits": [wait | {"kind": "room"}]})
+    ran = stele("why")
+    assert "do: wait: `stele balance status` shows its tablets that move; if none does," in ran.out
+
+
 def test_why_of_a_request_without_room_names_what_it_waits_for(
     server: Server, stele: Stele
 ) -> None:

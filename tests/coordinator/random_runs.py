@@ -19,6 +19,7 @@ from stele.domain.commands import (
     Quiesce,
     Rebuild,
     Remove,
+    ResizeTable,
     Truncate,
 )
 from stele.domain.names import RequestStatus
@@ -76,7 +77,7 @@ class RandomRun:
             self.drop_table,
             self.drop_table,
         ]
-        plain += [self.alter, self.alter, *[self.migrate] * 4]
+        plain += [self.alter, self.alter, *[self.migrate] * 4, self.resize, self.resize]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         self.chance.choice(plain + (faults if self._faults else []))()
 
@@ -162,8 +163,10 @@ class RandomRun:
         image = self.world.image
         members, tables = sorted(image.membership.normal()), image.schema.with_tablets()
         for _ in range(self.chance.randint(1, 4) if tables and members else 0):
-            table, tablet = self.chance.choice(tables), self.chance.randint(0, 3)
-            row = image.ring.placements[table.placement].rows[tablet]
+            table = self.chance.choice(tables)
+            rows = image.ring.placements[table.placement].rows
+            tablet = self.chance.randrange(len(rows))
+            row = rows[tablet]
             asked = TabletMove(
                 table=image.schema.full_name(table),
                 tablet=tablet,
@@ -171,6 +174,13 @@ class RandomRun:
                 to_node=self.chance.choice(members),
             )
             self.world.apply(MoveTablets((asked,)))
+
+    def resize(self) -> None:
+        tables = self.world.image.schema.with_tablets()
+        for table in tables[:1]:
+            count = len(self.world.image.ring.placements[table.placement])
+            wanted = self.chance.choice((2 * count, 4 * count, count // 2, count // 2))
+            self.world.apply(ResizeTable(self.world.image.schema.full_name(table), min(wanted, 32)))
 
     def alter(self) -> None:
         keyspaces = self.world.image.schema.by_id.values()

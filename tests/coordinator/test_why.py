@@ -254,6 +254,20 @@ def test_a_stream_that_gets_on_has_no_cause() -> None:
     assert advice == "do: wait, or undo it: `stele cancel join-a2`"
 
 
+def test_a_receiver_that_gets_its_data_in_large_rows_is_the_cause_only_after_a_while() -> None:
+    world = joining(STATE.WRITE_BOTH_READ_OLD)
+    world.until(lambda: world.orders("a2"), "the order")
+    running(world, "a2", 10)
+    world.pass_s(8)
+    line, *_, advice = told(world, "join-a2")
+    assert "stream by a2" in line and "the cause" not in line
+    assert advice == "do: wait, or undo it: `stele cancel join-a2`"
+    world.pass_s(4)
+    line, *_, advice = told(world, "join-a2")
+    assert "the cause is a2" in line
+    assert "look at what a2 logs, and restart it if it hangs" in advice
+
+
 def test_before_any_report_the_total_is_unknown() -> None:
     world = joining(STATE.WRITE_BOTH_READ_OLD)
     world.until(lambda: world.orders("a2"), "the order")

@@ -13,13 +13,11 @@ from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
 from stele.domain.commands import (
     AnyCommand,
-    Cancel,
     ClaimCoordinator,
     CreateKeyspace,
     Envelope,
     FoundCluster,
     Join,
-    MoveTablets,
     Rejection,
     Replace,
     command_name,
@@ -77,6 +75,7 @@ class SimNode:
             fence_version=topology.fence_version,
             oldest_version_in_use=self.holds or topology.version,
             host_id=f"host-{self.node_id}",
+            prepared=self.image.requests.resizing(),
         )
 
 
@@ -145,6 +144,8 @@ class World:
         self.events: list[str] = []
         self.balances = False
         """Whether a balancer asks for moves of tablets."""
+        self.sizes: dict[str, float] = {}
+        """What the balancer knows of the tables' sizes."""
         self.loads: Callable[[Image], LoadTable] = lambda _image: NO_LOADS
         """What nodes of an image tell the balancer."""
         self._waiting_reports: list[Report] = []
@@ -278,11 +279,8 @@ class World:
         """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
         members = self.image.membership.taking_part()
         down = {name for name in members if name in self.nodes and not self.nodes[name].alive}
-        found = proposal(self.image, down, self.loads(self.image))
-        asked: list[tuple[AnyCommand, str]] = [(Cancel(s.request_id), s.why) for s in found.stuck]
-        if found.moves:
-            asked.append((MoveTablets(tuple(each.move for each in found.moves)), ""))
-        for command, why in asked:
+        found = proposal(self.image, down, self.sizes, self.loads(self.image))
+        for command, why in found.commands():
             name = f"{command_name(command)}-{next(self._ids)}"
             envelope = Envelope(request_id=name, command=command, actor=BALANCER, reason=why)
             self.submit(envelope)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,26 @@ async def put(cluster: Cluster, via: str, key: str) -> None:
     url = f"{cluster.nodes[via].url}/v1/data/{TABLE}/{key}"
     async with cluster.http.put(url, data=key.encode()) as answer:
         assert answer.status == HTTP_OK, await answer.text()
+
+
+@asynccontextmanager
+async def written(cluster: Cluster, *via: str) -> AsyncIterator[None]:
+    """Some keys are written again and again inside the block; each write must be acknowledged."""
+    stop, writes = asyncio.Event(), 0
+
+    async def keep_on() -> None:
+        nonlocal writes
+        while not stop.is_set():
+            for key in KEYS[:10]:
+                await put(cluster, via[writes % len(via)], key)
+                writes += 1
+            await asyncio.sleep(0.02)
+
+    clients = asyncio.create_task(keep_on())
+    yield
+    stop.set()
+    await clients
+    assert writes > 100
 
 
 async def everything_is_there(cluster: Cluster, *via: str) -> None:
@@ -113,33 +134,19 @@ async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Clu
     balancer = await three.start(
         "tablet_balancer", "balancer", balance_interval_s=0.2, heartbeat_timeout_s=3
     )
-    stop = asyncio.Event()
-    written = 0
+    async with written(three, "n1", "n2"):
+        await three.start_node("n4")
+        await three.normal("n4")
+        quarters = dict.fromkeys(("n1", "n2", "n3", "n4"), 4)
+        await until(lambda: held(three) == quarters, "a quarter of the tablets on each", REST_S)
+        outcome = await three.command(type="leave", node_id="n3")
 
-    async def keep_on() -> None:
-        nonlocal written
-        while not stop.is_set():
-            for key in KEYS[:10]:
-                await put(three, ("n1", "n2")[written % 2], key)
-                written += 1
-            await asyncio.sleep(0.02)
+        def has_left() -> bool:
+            node = three.image.node("n3")
+            return node is not None and node.state is NodeState.LEFT
 
-    clients = asyncio.create_task(keep_on())
-    await three.start_node("n4")
-    await three.normal("n4")
-    quarters = dict.fromkeys(("n1", "n2", "n3", "n4"), 4)
-    await until(lambda: held(three) == quarters, "a quarter of the tablets on each", REST_S)
-    outcome = await three.command(type="leave", node_id="n3")
-
-    def has_left() -> bool:
-        node = three.image.node("n3")
-        return node is not None and node.state is NodeState.LEFT
-
-    await until(has_left, f"n3 to have left: {outcome['request_id']}", REST_S)
-    assert held(three)["n3"] == 0
-    stop.set()
-    await clients
-    assert written > 100
+        await until(has_left, f"n3 to have left: {outcome['request_id']}", REST_S)
+        assert held(three)["n3"] == 0
     await everything_is_there(three, "n1", "n2", "n4")
     answer = await balancer.until(
         "/v1/balance", lambda found: found["state"] == "balanced", "all to be even", REST_S
@@ -147,3 +154,28 @@ async def test_a_balancer_fills_a_new_node_and_drains_one_that_leaves(three: Clu
     assert answer["stuck"] == {}
     counts = [held(three)[name] for name in ("n1", "n2", "n4")]
     assert max(counts) - min(counts) <= 1
+
+
+async def test_a_table_is_split_and_merged_while_it_is_written(three: Cluster) -> None:
+    """By its options, past a coordinator that dies; then every node has what is its own, and no more."""
+    await three.start("tablet_balancer", "balancer", balance_interval_s=0.2, heartbeat_timeout_s=3)
+    async with written(three, "n1", "n2", "n3"):
+        await three.command(type="alter_table", name=TABLE, options={"min_tablet_count": 32})
+        await until(lambda: len(tablets(three)) == 32, "32 tablets", REST_S)
+        await three.start_node("n4")
+        await three.normal("n4")
+        eighths = dict.fromkeys(("n1", "n2", "n3", "n4"), 16)
+        await until(lambda: held(three) == eighths, "all to be even", REST_S)
+        three.coordinator.kill()
+        await three.command(type="alter_table", name=TABLE, options={"max_tablet_count": 4})
+        await three.coordinator.start()
+        await until(lambda: len(tablets(three)) == 4, "4 tablets", REST_S)
+        halves = dict.fromkeys(("n1", "n2", "n3", "n4"), 2)
+        await until(lambda: held(three) == halves, "all to be even again", REST_S)
+    await everything_is_there(three, "n1", "n2", "n3", "n4")
+    asked = three.image.requests.requests.values()
+    resizes = sorted(request.tablet_count for request in asked if request.resizes)
+    assert resizes == [4, 8, 16, 16, 32]
+    assert {request.status for request in asked if request.resizes} == {RequestStatus.DONE}
+    for name in three.nodes:
+        await stores(three, name, keys_on(three, name))

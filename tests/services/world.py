@@ -224,6 +224,7 @@ class FakeNode:
             host_id=f"host-{self.node_id}",
             log_id=self._image.log_id,
             state_id=self._image.state_id,
+            prepared=self._image.requests.resizing(),
         )
         self._acks.send(self.node_id, encode_ack(ack))
 

@@ -37,9 +37,19 @@ def show_balance(file: Path, *, as_json: bool) -> int:
     if as_json:
         print_value_as_json(plan)
     else:
-        out = console()
-        for part in _parts(plan):
-            out.print(part, soft_wrap=isinstance(part, Text))
+        print_plan(plan)
+    return exit_of(plan)
+
+
+def print_plan(plan: OfflinePlan) -> None:
+    """For people: the first moves, what cannot be moved, and how even it was and will be."""
+    out = console()
+    for part in _parts(plan):
+        out.print(part, soft_wrap=isinstance(part, Text))
+
+
+def exit_of(plan: OfflinePlan) -> Exit:
+    """Not well when it does not come to rest, or something cannot be moved."""
     return Exit.OK if plan.converged and not plan.unmovable else Exit.FAILED
 
 

@@ -112,6 +112,17 @@ def explain(
     yield f"do: {advice(case)}"
 
 
+def moved_line(work: TransitionProgress) -> str:
+    """How much of how much, and how long the rest takes."""
+    rest = "" if work.eta_s is None else f", {_to_go(work)}"
+    return f"{size(work.bytes_done)} of {size(work.bytes_total)} streamed{rest}"
+
+
+def _to_go(work: TransitionProgress) -> str:
+    rate = "" if work.bytes_per_s is None else f" at {size(work.bytes_per_s)}/s"
+    return f"about {duration(work.eta_s)} to go{rate}"
+
+
 def moved(work: TransitionProgress) -> Iterator[str]:
     """How much has been streamed, by node and together, and how long the rest will take."""
     for node_id, node in work.nodes.items():
@@ -126,8 +137,7 @@ def moved(work: TransitionProgress) -> Iterator[str]:
     elif work.eta_s is None:
         yield "how long it will take is unknown: no data has moved lately"
     elif work.bytes_total > work.bytes_done:
-        rate = "" if work.bytes_per_s is None else f" at {size(work.bytes_per_s)}/s"
-        yield f"about {duration(work.eta_s)} to go{rate}"
+        yield _to_go(work)
 
 
 def advice(case: Case) -> str:
@@ -183,12 +193,17 @@ def _stop_nodes(case: Case) -> str:
 
 def _make_room(case: Case) -> str:
     other = "" if case.wait is None else case.wait.other_request
-    return (
-        f"wait until it has room (`stele why {other}` says what that waits for), or"
-        f" `stele cancel {other}` while that can be undone"
-        if other
-        else "wait"
-    )
+    if other:
+        return (
+            f"wait until it has room (`stele why {other}` says what that waits for), or"
+            f" `stele cancel {other}` while that can be undone"
+        )
+    if case.request.removes_node:
+        return (
+            "wait: `stele balance status` shows its tablets that move; if none does, see whether a"
+            " tablet-balancer runs (`stele stack status`)"
+        )
+    return "wait"
 
 
 def _look_at_the_log(case: Case) -> str:

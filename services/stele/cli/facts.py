@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from stele.cli.output import clock
+from stele.cli.history_names import HistoryNames
+from stele.cli.output import clock, counted
 from stele.domain.cdc.heads import STREAM_BYTES
-from stele.domain.schema.facts import placement_name
+from stele.domain.schema.facts import TABLET_MAP, placement_name
 
 Fact = Mapping[str, Any]
 
@@ -37,14 +38,20 @@ class EpochRow(msgspec.Struct, frozen=True):
         return not self.facts
 
 
-def summary(row: EpochRow) -> str:
+def summary(row: EpochRow, names: HistoryNames | None = None) -> str:
     """All facts on one line."""
-    return "; ".join(fact_lines(row)) or "nothing: a barrier"
+    return "; ".join(fact_lines(row, names)) or "nothing: a barrier"
 
 
-def fact_lines(row: EpochRow) -> list[str]:
-    """One line a fact."""
-    return [IN_WORDS.get(str(fact.get("type")), _any)(fact) for fact in row.facts]
+def fact_lines(row: EpochRow, names: HistoryNames | None = None) -> list[str]:
+    """One line a fact; ``names`` are those of before this epoch, and learn what it says."""
+    known = names or HistoryNames()
+    lines = list[str]()
+    for fact in row.facts:
+        known.learn(fact)
+        words = IN_WORDS.get(str(fact.get("type")), _any)(fact)
+        lines.append(known.line(fact, words, row.reason))
+    return lines
 
 
 def _node(fact: Fact) -> str:
@@ -89,8 +96,15 @@ def _table(fact: Fact) -> str:
 
 
 def _placement(fact: Fact) -> str:
-    removed, added = fact["removed"], len(fact["added"]["starts"])
-    return f"placement {fact['placement']}: {len(removed)} ranges out, {added} in"
+    removed, added = len(fact["removed"]), len(fact["added"]["starts"])
+    return f"{_data(fact)}: {counted(removed, 'range', 'ranges')} out, {added} in"
+
+
+def _data(fact: Fact) -> str:
+    """Of a table's tablets, or a placement of the ring."""
+    name = str(fact["placement"])
+    table = name.removeprefix(TABLET_MAP)
+    return f"placement {name}" if table == name else f"tablets of {table}"
 
 
 def _versions(fact: Fact) -> str:
@@ -116,10 +130,8 @@ def _setting(fact: Fact) -> str:
 def _opened(fact: Fact) -> str:
     transition = fact["transition"]
     about = [s["node_id"] for s in transition["subjects"]] or [transition["keyspace_id"]]
-    return (
-        f"{transition['kind']} {' '.join(about)} begins in {transition['state']} "
-        f"(transition {transition['transition_id']})"
-    )
+    what = " ".join([transition["kind"], *filter(None, about)])
+    return f"{what} begins in {transition['state']} (transition {transition['transition_id']})"
 
 
 def _moved(fact: Fact) -> str:
@@ -132,11 +144,12 @@ def _marked(fact: Fact) -> str:
 
 def _planned(fact: Fact) -> str:
     rows = len(fact["plan"]["rows"])
-    return f"transition {fact['transition_id']} changes {rows} ranges of {fact['placement']}"
+    changed = counted(rows, "range", "ranges")
+    return f"transition {fact['transition_id']} changes {changed} of {_data(fact)}"
 
 
 def _unplanned(fact: Fact) -> str:
-    return f"transition {fact['transition_id']} changes nothing of {fact['placement']} any more"
+    return f"transition {fact['transition_id']} changes nothing of {_data(fact)} any more"
 
 
 def _coordinator(fact: Fact) -> str:
@@ -182,7 +195,7 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "TableChanged": _table,
     "TableDropped": lambda fact: f"table {fact['table_id']} is gone",
     "PlacementChanged": _placement,
-    "PlacementDropped": lambda fact: f"placement {fact['placement']} is gone",
+    "PlacementDropped": lambda fact: f"{_data(fact)}: all gone",
     "VersionsChanged": _versions,
     "BarrierRelaxed": _relaxed,
     "TransitionOpened": _opened,

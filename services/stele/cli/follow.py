@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import msgspec
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -17,7 +18,7 @@ from rich.progress import (
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError
-from stele.cli.explain import after_failure, waiting_line
+from stele.cli.explain import after_failure, moved_line, waiting_line
 from stele.cli.facts import EpochRow
 from stele.cli.optional import ask
 from stele.cli.output import console, duration
@@ -34,6 +35,8 @@ PATIENT_S = 2.0
 """A command of the coordinator's is in the log long before."""
 APPEARS_WITHIN_S = 30.0
 """An accepted request is in the state at once; an instance that restarts may lag a little."""
+MOVED_EVERY_S = 10.0
+"""Where no bar can be drawn, a line says so often how much was streamed."""
 UNKNOWN = "unknown_request"
 MOST_EPOCHS = 1000
 """So many epochs are looked through for steps; of an older request only what follows is told."""
@@ -46,7 +49,10 @@ class Seen:
     history: History
     step: str = ""
     waiting: str = ""
+    moved_at_s: float = 0.0
     epoch: int = 0
+    asked_ms: int = 0
+    found_at_s: float = 0.0
     began: float = field(default_factory=time.monotonic)
 
     def begins_at(self, answer: RequestAnswer) -> int:
@@ -61,12 +67,9 @@ class Seen:
         known, and what is waited for now.
         """
         lines: list[str] = []
-        asked_ms = answer.request.submitted_at_ms
+        self.asked_ms = answer.request.submitted_at_ms
         for row in rows:
-            step = self.history.step(row)
-            if step and step != self.step:
-                lines.append(_line((row.at_ms - asked_ms) / 1000, row.epoch, step))
-                self.step = step
+            lines += self.steps(row)
         step = step_of(answer.request, answer.transition)
         if step != self.step:
             lines.append(_line(self.passed_s(), answer.epoch, step))
@@ -79,6 +82,23 @@ class Seen:
             lines.append(f"         {waiting_line(wait)}")
             self.waiting = waiting
         return lines
+
+    def steps(self, row: EpochRow) -> list[str]:
+        """The line of an epoch that begins another step."""
+        step = self.history.step(row)
+        if not step or step == self.step:
+            return []
+        self.step = step
+        return [_line((row.at_ms - self.asked_ms) / 1000, row.epoch, step)]
+
+    def moved(self, work: answers.TransitionProgress | None) -> list[str]:
+        """How much was streamed and how long the rest takes, now and then."""
+        if work is None or not 0 < work.bytes_done < work.bytes_total:
+            return []
+        if self.passed_s() - self.moved_at_s < MOVED_EVERY_S:
+            return []
+        self.moved_at_s = self.passed_s()
+        return [f"         {moved_line(work)}"]
 
     def passed_s(self) -> float:
         return time.monotonic() - self.began
@@ -147,26 +167,52 @@ def _watch(client: Client, request_id: str, bar: Progress, seen: Seen) -> Reques
     task = bar.add_task("", total=None, eta="", visible=False)
     while True:
         answer = _look(client, request_id, seen)
+        if answer is None and seen.epoch:
+            lines, request = _ended(client, request_id, seen)
+            for line in lines:
+                bar.console.print(line, markup=False, soft_wrap=True)
+            if request is not None:
+                return request
         if answer is not None:
             progress = ask(client, "coordinator", "/v1/progress", answers.Progress)
-            for line in seen.news(answer, _epochs(client, seen, answer), progress):
+            work = None if progress is None else progress.of_request(request_id)
+            lines = seen.news(answer, _epochs(client, seen, answer), progress)
+            if not bar.console.is_terminal:
+                lines += seen.moved(work)
+            for line in lines:
                 bar.console.print(line, markup=False, soft_wrap=True)
-            _draw(
-                bar, task, seen.step, None if progress is None else progress.of_request(request_id)
-            )
+            _draw(bar, task, seen.step, work)
             if answer.request.status not in UNFINISHED:
                 return answer.request
         time.sleep(POLL_S)
 
 
 def _look(client: Client, request_id: str, seen: Seen) -> RequestAnswer | None:
-    """None while an instance that lags does not know the request yet."""
+    """None while an instance that lags does not know the request yet, or when it is forgotten."""
     try:
-        return Reading(client, level="local").request(request_id)
+        answer = Reading(client, level="local").request(request_id)
     except CliError as error:
-        if error.code != UNKNOWN or seen.passed_s() > APPEARS_WITHIN_S:
+        if error.code != UNKNOWN or seen.passed_s() - seen.found_at_s > APPEARS_WITHIN_S:
             raise
         return None
+    seen.found_at_s = seen.passed_s()
+    return answer
+
+
+def _ended(client: Client, request_id: str, seen: Seen) -> tuple[list[str], Request | None]:
+    """The last steps of a request that was there and is not any more, and its end, as the log says.
+
+    Those of the balancer are forgotten once they are done. None where the log says nothing of it.
+    """
+    lines = list[str]()
+    for row in read_epochs(client, seen.epoch + 1, MOST_EPOCHS, list[EpochRow]):
+        lines += seen.steps(row)
+        for fact in row.facts:
+            if fact.get("type") == "RequestChanged" and fact["request"]["request_id"] == request_id:
+                found = msgspec.convert(fact["request"], Request)
+                if found.status not in UNFINISHED:
+                    return lines, found
+    return lines, None
 
 
 def _epochs(client: Client, seen: Seen, answer: RequestAnswer) -> list[EpochRow]:

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from stele.cli.errors import CliError, Exit
 
@@ -101,7 +101,7 @@ def run(arguments: Sequence[str]) -> int:
         _say(error.line())
         return error.exit_code
     except CycloptsError as error:
-        _say(f"{' '.join(str(error).split())} {_usage(error)}")
+        _say(f"{_wrong(error)} {_usage(error)}")
         return Exit.USAGE
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
@@ -109,6 +109,14 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.close()  # the reader of a pipe has gone; nobody is left to be told
         return Exit.OK
     return result if isinstance(result, int) else Exit.OK
+
+
+def _wrong(error: CycloptsError) -> str:
+    """What is wrong with the command line, as a sentence."""
+    if isinstance(error, UnusedCliTokensError):
+        words = ["stele", *(error.command_chain or ())]
+        return f"`{' '.join(words)}` does not take '{' '.join(error.unused_tokens or ())}'."
+    return " ".join(str(error).split())
 
 
 def _usage(error: CycloptsError) -> str:

@@ -24,6 +24,8 @@ Force = Annotated[bool, Parameter(name="--force", negative="")]
 
 FROM_ONE: Final = validators.Number(gte=1)
 """Epochs and counts."""
+FROM_ZERO: Final = validators.Number(gte=0)
+"""How many are shown, 0 being all."""
 
 
 @Parameter(name="*")

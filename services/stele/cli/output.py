@@ -115,6 +115,11 @@ def clock(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
+def counted(number: int, one: str, more: str) -> str:
+    """``1 range changes``, ``2 ranges change``."""
+    return f"{number} {one if number == 1 else more}"
+
+
 def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole else ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -13,6 +13,7 @@ from stele.cli.explain import waiting_line
 from stele.cli.options import Planning
 from stele.cli.output import (
     console,
+    counted,
     duration,
     joined,
     percent,
@@ -20,7 +21,10 @@ from stele.cli.output import (
     size,
     table,
 )
+from stele.cli.reading import Reading
+from stele.cli.request_words import what
 from stele.domain.commands import AnyCommand, Rejection
+from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.topology.preflight import PlannedPlacement, PlannedStep, Preflight
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
 
@@ -45,23 +49,25 @@ def show_plan(client: Client, planning: Planning, *commands: AnyCommand) -> int:
         print_json(answer.content)
     else:
         out = console()
-        for part in _parts(found):
+        names = Reading(client, found.epoch).names(found.plan.requests())
+        for part in _parts(found, names):
             out.print(part, soft_wrap=isinstance(part, Text))
     return 1 if found.verdict is Verdict.FAILS else 0
 
 
-def _parts(found: PlanAnswer) -> Iterator[RenderableType]:
+def _parts(found: PlanAnswer, names: Mapping[str, str]) -> Iterator[RenderableType]:
     plan = found.plan
     nodes = tuple(r.node_id for r in plan.requests() if r.node_id) or plan.request.dead_nodes
-    what = f"{plan.request.kind} {joined(nodes)}"
-    yield Text(f"plan of {what.rstrip()} at epoch {found.epoch}; nothing is done", style="bold")
+    about = f"{plan.request.kind} {joined(nodes)}" if nodes else what(plan.request, names)
+    yield Text(f"plan of {about} at epoch {found.epoch}; nothing is done", style="bold")
     yield from _verdict(found)
     if plan.excludes:
         yield Text(f"declares dead for good: {joined(plan.excludes)}", style="yellow")
     for concern in plan.concerns:
         part = percent(concern.share, 1)
         yield Text(
-            f"mind: {concern.message} ({part} of placement {concern.placement})", style="red"
+            f"mind: {concern.message} ({part} of placement {_name(concern.placement, plan)})",
+            style="red",
         )
     if plan.steps:
         yield _steps(plan.steps)
@@ -105,10 +111,21 @@ def _steps(steps: tuple[PlannedStep, ...]) -> Table:
 
 def _placement(placement: PlannedPlacement) -> Text:
     names = ", ".join(placement.keyspaces)
-    return Text(
-        f"placement {placement.placement} ({names}): {placement.changing} ranges change,"
-        f" {percent(placement.changing_share, 1)} of the ring; it has {placement.ranges} now"
-    )
+    if placement.placement.startswith(TABLET_MAP):
+        whose, changing = names, counted(placement.changing, "tablet changes", "tablets change")
+    else:
+        whose = f"placement {placement.placement} ({names})"
+        changing = counted(placement.changing, "range changes", "ranges change")
+    share = percent(placement.changing_share, 1)
+    return Text(f"{whose}: {changing}, {share} of the ring; it has {placement.ranges} now")
+
+
+def _name(placement: str, plan: Preflight) -> str:
+    """Of a table's tablets the table's name, else the placement's own."""
+    if placement.startswith(TABLET_MAP):
+        found = (each.keyspaces for each in plan.placements if each.placement == placement)
+        return ", ".join(next(found, ())) or placement
+    return placement
 
 
 def _shares(plan: Preflight) -> Table:
@@ -119,7 +136,7 @@ def _shares(plan: Preflight) -> Table:
         for name, share in (*placement.racks.items(), *placement.nodes.items()):
             style = "bold" if share.before != share.after else ""
             before, after = _copies(share.before), _copies(share.after)
-            shown.add_row(placement.placement, name, before, after, style=style)
+            shown.add_row(_name(placement.placement, plan), name, before, after, style=style)
     return shown
 
 
@@ -153,7 +170,7 @@ def _total(found: PlanAnswer) -> str:
     by = "no rate was measured yet" if rate is None else f"{size(rate)}/s a node"
     return (
         f"to move: {_bytes(found.size_bytes)}; it takes {_time(found.duration_s)} ({by});"
-        f" estimated from what {len(found.held_bytes)} nodes hold"
+        f" estimated from what {counted(len(found.held_bytes), 'node holds', 'nodes hold')}"
     )
 
 

@@ -30,6 +30,8 @@ T = TypeVar("T")
 Level = Literal["local", "barrier", "linearizable"]
 
 SERVICE = "metadata-log"
+MOST_ALIKE = 3
+"""So many requests are named whose ids begin alike."""
 EPOCHS_IN_ANSWER = 1000
 """At most: the metadata-log refuses to be asked for more."""
 
@@ -115,8 +117,16 @@ class Reading:
         exact = [request for request in alike if request.request_id == begins]
         if len(exact or alike) == 1:
             return (exact or alike)[0]
-        what = f"{len(alike)} requests begin with" if alike else "There is no request"
-        raise CliError(f"{what} '{begins}' at epoch {self.epoch}.", self._where_requests_are())
+        if alike:
+            shown = ", ".join(request.request_id for request in alike[:MOST_ALIKE])
+            more = f" and {len(alike) - MOST_ALIKE} more" if len(alike) > MOST_ALIKE else ""
+            raise CliError(
+                f"{len(alike)} requests begin with '{begins}' at epoch {self.epoch}: {shown}{more}.",
+                "Give more of the id.",
+            )
+        raise CliError(
+            f"There is no request '{begins}' at epoch {self.epoch}.", self._where_requests_are()
+        )
 
     def _where_requests_are(self) -> str:
         all_ = "`stele requests` shows them all."

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from stele.cli.client import Client
+from stele.cli.output import counted
 from stele.cli.reading import Reading
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas, upper_bound
@@ -28,10 +29,11 @@ class Restored(msgspec.Struct, frozen=True):
         if not self.ranges:
             return "no range had changed its replicas"
         if self.differing:
-            return f"{len(self.differing)} of {self.ranges} ranges are not as before it began"
+            of = counted(self.ranges, "range is", "ranges are")
+            return f"{len(self.differing)} of {of} not as before it began"
         return (
-            f"the placements are those of before: {self.ranges} ranges that it had to change"
-            f" compared at epoch {self.epoch}"
+            f"the placements are those of before: {counted(self.ranges, 'range', 'ranges')} that it had to"
+            f" change compared at epoch {self.epoch}"
         )
 
 

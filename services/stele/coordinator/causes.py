@@ -1,6 +1,7 @@
 """Who is the cause of a wait: a source that hangs, before the receiver that waits for its data."""
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -15,8 +16,20 @@ from stele.domain.topology.operations.base import declared_dead
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.runtime.answers.coordinator import WaitKind
 
-ON_NODES = (WaitKind.MEMBERS, WaitKind.LIVES, WaitKind.RECEIVERS, WaitKind.APPLIED, WaitKind.FENCED)
+ON_NODES = (
+    WaitKind.MEMBERS,
+    WaitKind.LIVES,
+    WaitKind.PREPARED,
+    WaitKind.RECEIVERS,
+    WaitKind.APPLIED,
+    WaitKind.FENCED,
+)
 """Kinds of waits whose blockers are the cause, each for itself."""
+
+HANGS_S: Final = 10.0
+"""A receiver whose sources are all up is a cause only after so long without data: a large row comes as a whole,
+and seldom where ``stream_mib_per_s`` is low.
+"""
 
 
 class Explained(msgspec.Struct, frozen=True):
@@ -41,10 +54,13 @@ def _streaming(wait: Wait, seen: Observed, limits: Limits) -> Explained:
     transition = seen.image.topology.of_request(wait.request_ids[0])
     if transition is None:
         return Explained(wait.blockers)
-    stalled = [b for b in wait.blockers if _is_stalled(transition, b.node_id, seen, limits)]
+    late = limits.resend_s  # so long an order takes to be sent again
+    stalled = [b for b in wait.blockers if _is_stalled(transition, b.node_id, seen, limits, late)]
+    found = {blocker.node_id: blocker for blocker in _sources(transition, stalled, seen, limits)}
+    if not found:
+        stalled = [b for b in stalled if _is_stalled(transition, b.node_id, seen, limits, HANGS_S)]
     if not stalled:
         return Explained(wait.blockers)
-    found = {blocker.node_id: blocker for blocker in _sources(transition, stalled, seen, limits)}
     rest = [b for b in (*stalled, *wait.blockers) if b.node_id not in found]
     blockers = (*found.values(), *dict.fromkeys(rest))
     return Explained(blockers, blockers[0].node_id)
@@ -55,15 +71,17 @@ def report_of(transition: Transition, node_id: str, seen: Observed) -> ReceivedR
     return seen.reports.by_work.get((node_id, OrderKind.STREAM, transition.session))
 
 
-def _is_stalled(transition: Transition, node_id: str, seen: Observed, limits: Limits) -> bool:
-    """It was down, has failed, or has got no data for longer than an order takes to be sent again."""
+def _is_stalled(
+    transition: Transition, node_id: str, seen: Observed, limits: Limits, after_s: float
+) -> bool:
+    """It is down, has failed, or has got no data for so long."""
     received = report_of(transition, node_id, seen)
     if seen.acks.silent_for_s(node_id, seen.now_s) > limits.down_after_s:
         return True
     if received is None:
         return False
     failed = received.report.status is ReportStatus.FAILED
-    return failed or seen.now_s - received.progress_at_s > limits.resend_s
+    return failed or seen.now_s - received.progress_at_s > after_s
 
 
 def _sources(

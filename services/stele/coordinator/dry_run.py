@@ -22,7 +22,7 @@ from stele.domain.messages import Ack
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.ring.tokens import RING_SIZE
 from stele.domain.topology.commands import Advance, ExcludeDead
-from stele.domain.topology.preflight import Gain, Preflight, asked, preflight, tokens_held
+from stele.domain.topology.preflight import Asked, Gain, Preflight, asked, preflight, tokens_held
 from stele.runtime.answers.coordinator import WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
 
@@ -54,7 +54,9 @@ def dry_run(
     if not plan.has_plan:
         return msgspec.structs.replace(found, verdict=Verdict.FAILS, failure=plan.refusal)
     term = image.topology.coordinator.term
-    acks = _with_newcomers(seen, pending.image)
+    acks = _as_prepared(
+        _with_newcomers(seen, pending.image), pending, seen.now_s - limits.down_after_s
+    )
     looked_at = msgspec.structs.replace(seen, image=pending.image, acks=acks, term=term)
     return _judged(found, next_steps(memory, looked_at, limits), looked_at, limits)
 
@@ -75,6 +77,16 @@ def _with_newcomers(seen: Observed, image: Image) -> AckTable:
                 host_id=node.host_id,
             )
             acks = acks.with_ack(ack, seen.now_s)
+    return acks
+
+
+def _as_prepared(acks: AckTable, pending: Asked, since_s: float) -> AckTable:
+    """Nobody prepares for what nobody has asked for yet: those who were heard ``since_s`` are taken to be."""
+    ids = tuple(request.request_id for request in pending.requests)
+    for node_id, known in acks.by_node.items():
+        if known.at_s >= since_s:
+            ack = msgspec.structs.replace(known.ack, prepared=(*known.ack.prepared, *ids))
+            acks = AckTable(acks.by_node.set(node_id, msgspec.structs.replace(known, ack=ack)))
     return acks
 
 

@@ -10,7 +10,7 @@ import msgspec
 from stele.coordinator.desk import Desk
 from stele.coordinator.exclusions import not_excluded, reject_unplanned
 from stele.coordinator.knowledge import Patience
-from stele.coordinator.startable import startable
+from stele.coordinator.startable import prepared, startable
 from stele.domain.commands import Rejection
 from stele.domain.requests.facts import Request
 from stele.domain.topology.operations.table import OPERATIONS
@@ -41,7 +41,7 @@ def openings(desk: Desk) -> tuple[tuple[str, ...], ...]:
     for group in groups:
         if len(chosen) >= MOST_AT_ONCE:
             break
-        if startable(desk, group):
+        if startable(desk, group) and prepared(desk, group):
             with_room = _with_room(desk, group, earlier)
             if not _waits_for_company(desk, group, groups):
                 chosen += with_room
@@ -102,7 +102,7 @@ def _with_room(desk: Desk, group: list[Request], earlier: list[_Queued]) -> list
     """
     planned = desk.planned(group)
     ids = tuple(request.request_id for request in group)
-    if planned.drains:
+    if planned.held:
         _say_why(desk, ids, planned.refusal, "")
     elif planned.transition is not None:
         mine = locks(planned.transition)

@@ -1,6 +1,7 @@
 """Whether the nodes are up that a request needs to start (seed 000): all that are not declared dead."""
 
 from stele.coordinator.desk import Desk
+from stele.domain.acks import Blocker
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.requests.facts import Request
 from stele.domain.topology.barriers import configured_level, missing_replicas
@@ -37,6 +38,26 @@ def startable(desk: Desk, group: list[Request], given_up: frozenset[str] = froze
         patience = desk.patience_with_dead(since_s)
         desk.wait(WaitKind.MEMBERS, f"dead nodes, to start {group[0].kind}", down, ids, patience)
     return False
+
+
+def prepared(desk: Desk, group: list[Request]) -> bool:
+    """Each node that must prepare its storage for it has told so."""
+    for request in group:
+        late = [
+            Blocker(n, "has not prepared its storage", desk.silent_for_s(n))
+            for n in sorted(OPERATIONS[request.kind].prepared_by(desk.seen.image, request))
+            if not _is_prepared(desk, n, request.request_id)
+        ]
+        if late:
+            what = f"nodes to prepare their storage for {request.kind}"
+            desk.wait(WaitKind.PREPARED, what, tuple(late), (request.request_id,))
+            return False
+    return True
+
+
+def _is_prepared(desk: Desk, node_id: str, request_id: str) -> bool:
+    seen = desk.seen.acks.by_node.get(node_id)
+    return seen is not None and request_id in seen.ack.prepared
 
 
 def _quorums_need(desk: Desk, group: list[Request], given_up: frozenset[str]) -> list[str]:

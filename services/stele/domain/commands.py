@@ -47,6 +47,7 @@ from stele.domain.topology.operations.commands import (
     Rebuild,
     Remove,
     Replace,
+    ResizeTable,
     Truncate,
 )
 
@@ -91,6 +92,7 @@ __all__ = [
     "Rejection",
     "Remove",
     "Replace",
+    "ResizeTable",
     "Rollback",
     "ServeRequest",
     "SetSetting",

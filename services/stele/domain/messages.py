@@ -78,6 +78,8 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     state_id: bytes = b""
     """Of ``epoch``: an ack of another history counts for nothing."""
     host_id: str = ""
+    prepared: tuple[str, ...] = ()
+    """Requests to split tables for which its storage is cut."""
 
 
 class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,6 +47,8 @@ class TransitionState(StrEnum):
     CLEANUP_TARGET = "cleanup_target"
     """On the way back: the replica that was to come deletes what it has got."""
     REVERT_MIGRATION = "revert_migration"
+    TABLET_RESIZE_FINALIZATION = "tablet_resize_finalization"
+    """Nothing of the table moves any more: its new tablet map comes next."""
 
 
 class RequestKind(StrEnum):
@@ -62,6 +64,7 @@ class RequestKind(StrEnum):
     DROP_KEYSPACE = "drop_keyspace"
     DROP_TABLE = "drop_table"
     TABLET_MIGRATION = "tablet_migration"
+    TABLET_RESIZE = "tablet_resize"
     NOOP_REQUEST = "noop_request"
     QUIESCE = "quiesce"
     CLEANUP = "cleanup"

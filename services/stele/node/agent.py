@@ -203,6 +203,7 @@ class Agent:
                 log_id=self.image.log_id,
                 state_id=self.image.state_id,
                 host_id=self.host_id,
+                prepared=self.image.requests.resizing(),  # rows are found by token: each cut is there
             )
         )
 

@@ -20,6 +20,7 @@ MAX_GONE: Final = 1
 NOTHING_FROM_LOG: Final = 3
 SERVES_PEERS_ALONE: Final = 4
 BARRIER_GAP_S: Final = 0.02
+MOST_TABLETS: Final = 16
 STRIKE_STEP_S: Final = 0.3
 """About the time between a step's two barriers."""
 
@@ -244,6 +245,16 @@ def _drop_table(world: World, action: Action, index: int) -> None:
     world.request(commands.DropTable(action.target))
 
 
+def _resize(world: World, action: Action, index: int) -> None:
+    """Table ``target`` gets more tablets, or half of them; ``number`` says which."""
+    image = world.witness.image
+    data = image.schema.serving(action.target)
+    if data is not None:
+        count = len(image.ring.placements[data.placement])
+        wanted = (2 * count, 4 * count, count // 2)[action.number % 3]
+        world.request(commands.ResizeTable(action.target, min(wanted, MOST_TABLETS)))
+
+
 def _migrate(world: World, action: Action, index: int) -> None:
     """Some tablet of table ``target`` goes from one of its nodes to some node; ``number`` chooses all three."""
     image, number = world.witness.image, action.number
@@ -347,6 +358,7 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "table": _table,
     "drop_table": _drop_table,
     "migrate": _migrate,
+    "resize": _resize,
     "alter": _alter,
     "drop": _drop,
     "truncate": _truncate,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from stele.domain.commands import AnyCommand, Cancel, Envelope, MoveTablets
+from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.requests.ids import named
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.tablet_migration import BALANCER
@@ -26,11 +26,8 @@ class Balancer(Caller, Follower):
         while True:
             await self.sleep(BALANCE_S)
             found = proposal(self.image, self._down())
-            for stuck in found.stuck:
-                await self._ask(Cancel(stuck.request_id), rounds, stuck.why)
-            if found.moves:
-                moves = tuple(each.move for each in found.moves)
-                await self._ask(MoveTablets(moves), rounds)
+            for number, (command, why) in enumerate(found.commands()):
+                await self._ask(command, f"{rounds}/{number}", why)
             rounds += 1
 
     def _down(self) -> frozenset[str]:
@@ -41,9 +38,7 @@ class Balancer(Caller, Follower):
             n for n in members if not nodes[n].alive or nodes[n].paused_until_us > now_us
         )
 
-    async def _ask(self, command: AnyCommand, rounds: int, why: str = "") -> None:
-        name = f"{self.name}/{self.incarnation}/{rounds}/{type(command).__name__}/{why}"
-        envelope = Envelope(
-            request_id=named(name), command=command, actor=BALANCER, reason=why or "balance"
-        )
+    async def _ask(self, command: AnyCommand, which: str, why: str) -> None:
+        name = f"{self.name}/{self.incarnation}/{which}"
+        envelope = Envelope(request_id=named(name), command=command, actor=BALANCER, reason=why)
         await self.submit(envelope, ATTEMPTS)

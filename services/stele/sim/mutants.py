@@ -14,6 +14,7 @@ from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
+from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
 from stele.sim.mutants_tablets import TABLET_MUTANTS
@@ -36,6 +37,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *FAILURE_MUTANTS,
         *GENERATION_MUTANTS,
         *TABLET_MUTANTS,
+        *RESIZING_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
@@ -49,6 +51,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *BARRIER_MUTANTS,
             *DEAD_RACK_MUTANTS,
             *GENERATION_TEST_MUTANTS,
+            *RESIZING_TEST_MUTANTS,
         )
     },
 }

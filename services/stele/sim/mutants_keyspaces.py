@@ -73,6 +73,7 @@ def ring_moves_while_replication_changes(patch: Patch) -> None:
     """Nodes come and go beside a change of replication, whose plan is of the ring without them."""
     patch.function(moving_placements, lambda image: frozenset[str]())
     patch.function(needs, lambda image, planned: locks(planned))
+    patch.attribute(planning, "_changes_tokens", lambda transition: False)
     patch.attribute(planning, "_check_outcome", lambda image, later, planned: None)
 
 

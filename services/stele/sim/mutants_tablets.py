@@ -166,7 +166,7 @@ def tablet_is_rebuilt_from_one(patch: Patch) -> None:
 def nodes_leave_with_their_tablets(patch: Patch) -> None:
     """Who leaves or is removed does not wait until its tablets are elsewhere."""
     for kind in (RequestKind.LEAVE, RequestKind.REMOVE):
-        _operation(patch, kind, drained=False)
+        _operation(patch, kind, held=OPERATIONS[_MIGRATION].held)
 
 
 def tablets_of_the_replaced_are_forgotten(patch: Patch) -> None:

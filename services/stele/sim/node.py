@@ -100,6 +100,7 @@ class Node(OrderWorker, Caller, Follower):
             host_id=f"host-{self.name}",
             log_id=self.image.log_id,
             state_id=self.image.state_id,
+            prepared=self.image.requests.resizing(),
         )
         for driver in self.world.drivers:
             self.world.network.send(self, driver, driver.on_ack, ack)

@@ -13,6 +13,7 @@ BEGIN_S: Final = 0.5
 TABLE_EVERY_S: Final = 12.0
 MIGRATE_EVERY_S: Final = 2.5
 STRIKE_EVERY_S: Final = 12.0
+RESIZE_EVERY_S: Final = 6.0
 STAGES: Final = (
     "allow_write_both_read_old",
     "write_both_read_old",
@@ -24,6 +25,7 @@ STAGES: Final = (
     *("cleanup_target",) * 2,
     "revert_migration",
     "drop_table",
+    "tablet_resize_finalization",
 )
 
 
@@ -48,6 +50,16 @@ def with_tables(random: Random, rules: Profile, base: Scenario) -> tuple[bool, l
                 Action(min(later_s, base.duration_s), "cancel", number=random.randrange(8))
             )
     return True, found + _strikes(random, rules, base)
+
+
+def resizes(random: Random, base: Scenario) -> list[Action]:
+    """Tables get more tablets, or fewer, which the balancer may undo."""
+    if not base.tables:
+        return []
+    return [
+        Action(at_s, "resize", random.choice(TABLES), number=random.randrange(3))
+        for at_s in times(random, RESIZE_EVERY_S, base.duration_s)
+    ]
 
 
 def _strikes(random: Random, rules: Profile, base: Scenario) -> list[Action]:

@@ -6,6 +6,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     join X@150 Y@250                       nodes start and ask to join (node@token,token/rack)
     leave X | cancel X | keyspace k rf 1 | drop k | truncate k   asked for at once
     keyspace m rf 2 with 4 tablets | table m.t     the same; m's tables have tablets
+    resize m.t to 8                        the same; it goes by m.t/resize
     drop m.t | truncate m.t | migrate m.t/0 from A to B    the same; that of tablet 0 goes by m.t/0
     a balancer works                       from now on: it moves tablets, so that they are even and leaves end
     quiesce | noop_request | cleanup | cleanup X    the same; the request goes by that word, or by X
@@ -232,6 +233,10 @@ class Story:
     def balance(self, line: Line) -> None:
         self.world.start_balancer()
 
+    def resize(self, line: Line, table: str, tablets: str) -> None:
+        command = commands.ResizeTable(table, int(tablets))
+        self._asked[f"{table}/resize"] = self.world.request(command)
+
     def use_table(self, line: Line, name: str) -> None:
         self.world.use_table(name)
 
@@ -402,6 +407,7 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"keyspace (\S+) rf (\d+) with (\d+) tablets", Story.tablet_keyspace),
     (r"table (\S+)", Story.table),
     (r"migrate (\S+)/(\d+) from (\S+) to (\S+)", Story.migrate),
+    (r"resize (\S+) to (\d+)", Story.resize),
     (r"a balancer works", Story.balance),
     (r"alter (\S+) rf (\d+)", Story.alter),
     (r"until (\w+)", Story.until),

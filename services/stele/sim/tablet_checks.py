@@ -28,10 +28,11 @@ def check_tablets(before: Image, after: Image) -> None:
     for table in after.schema.tables.values():
         if table.placement:
             _check_one_transition_each(after, table)
-            if after.ring.placements.get(table.placement) is not before.ring.placements.get(
-                table.placement
-            ):
+            one = before.ring.placements.get(table.placement)
+            if after.ring.placements.get(table.placement) is not one:
                 _check_replicas(after, table)
+                if one is not None:
+                    _check_resize(before, after, table)
 
 
 def _check_plans(image: Image) -> None:
@@ -62,6 +63,28 @@ def _check_one_transition_each(image: Image, table: Table) -> None:
             f"tablet {one} of {table.name} has one transition at a time",
             f"at epoch {image.epoch} it is in {first} and in {others}",
         )
+
+
+def _check_resize(before: Image, after: Image, table: Table) -> None:
+    """A map of another size has each token where it was, and no tablet moves meanwhile."""
+    one, two = (image.ring.placements[table.placement] for image in (before, after))
+    if len(one) == len(two):
+        return
+    for end in sorted({row.end for row in (*one.rows, *two.rows)}):
+        was, now = one.row_for(end), two.row_for(end)
+        require(
+            {*was.reads} == {*was.writes} == {*now.reads} == {*now.writes},
+            "INV-TABL-2",
+            f"a resize of {table.name} has token {end} where it was, {was.reads}",
+            f"epoch {after.epoch} has it on {now.reads} and {now.writes}",
+        )
+    moving = [t for t in after.topology.open() if table.placement in t.plans]
+    require(
+        not moving,
+        "INV-TABL-2",
+        f"no tablet of {table.name} moves while it is resized",
+        f"at epoch {after.epoch} do {[t.transition_id for t in moving]}",
+    )
 
 
 def _check_replicas(image: Image, table: Table) -> None:

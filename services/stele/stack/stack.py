@@ -103,7 +103,7 @@ class Stack:
         self.kafka = BrokerCluster(self.directory / "kafka", count=brokers, front=front)
         self.redis = RedisServer(self.directory / "redis", front=front)
         self.supervisor = Supervisor(on_change=self._write_stack_file)
-        self._specs = (*services, *map(self._as_chosen, node_specs(nodes)))
+        self._specs = (*services, *(self.node_spec(number) for number in range(1, nodes + 1)))
         self._env = dict(env or {})
         self._file_lock = threading.Lock()
         self._front = front
@@ -157,6 +157,10 @@ class Stack:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CHOSEN_FILE).write_text(json.dumps(dict(chosen)))
         return self._as_chosen(spec)
+
+    def node_spec(self, number: int) -> ServiceSpec:
+        """Node n<number>, with the variables that it was added with."""
+        return self._as_chosen(node_specs(number)[-1])
 
     def _as_chosen(self, spec: ServiceSpec) -> ServiceSpec:
         file = self._folder() / spec.name / CHOSEN_FILE

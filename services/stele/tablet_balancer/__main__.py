@@ -3,18 +3,16 @@
 import asyncio
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from stele.runtime.announce import announced
 from stele.runtime.follow import Followed, following, run_beside
-from stele.runtime.http import Health, JsonResponse, build_app, serve
+from stele.runtime.http import Health, build_app, serve
 from stele.runtime.live_flow import LiveReader, reading_live
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.start import started
-from stele.tablet_balancer.balancing import Balancer, balancing
+from stele.tablet_balancer.balancing import balancing
+from stele.tablet_balancer.http import routes
 from stele.tablet_balancer.loads import LOADS, Loads
 from stele.tablet_balancer.settings import BalancerSettings
 
@@ -31,9 +29,7 @@ async def main(stop: Stop) -> None:
     ):
         follower = followed.follower
         position = position_route(NAME, settings.instance_id, follower)
-        app = build_app(
-            NAME, [position, _balance_route(balancer)], lambda: _health(followed, reader)
-        )
+        app = build_app(NAME, [position, *routes(balancer)], lambda: _health(followed, reader))
         async with (
             announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
             run_beside(asyncio.ensure_future(reader.watch()), stop),
@@ -48,13 +44,6 @@ def _health(followed: Followed, reader: LiveReader) -> Health:
     if not state.ok or not degraded:
         return state
     return msgspec.structs.replace(state, reason=f"degraded: {degraded}")
-
-
-def _balance_route(balancer: Balancer) -> Route:
-    async def balance(_: Request) -> Response:
-        return JsonResponse(balancer.answer())
-
-    return Route("/v1/balance", balance, methods=["GET"])
 
 
 if __name__ == "__main__":

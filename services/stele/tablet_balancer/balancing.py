@@ -10,17 +10,25 @@ import msgspec
 from confluent_kafka import KafkaException
 
 from stele.domain.acks import AckTable
-from stele.domain.commands import AnyCommand, Cancel, Envelope, MoveTablets
+from stele.domain.base import Rejection
+from stele.domain.commands import AnyCommand, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.tablets.load import NO_LOADS, LoadTable
+from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.proposals import Proposal, proposal
-from stele.domain.topology.operations.tablet_migration import BALANCER, MAX_MOVES
+from stele.domain.topology.operations.tablet_migration import BALANCER
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.commander import Commander, NotTakenError
 from stele.log.flows import FlowReader, flow_topic
-from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalanceState, PlannedTabletMove
+from stele.runtime.answers.tablet_balancer import (
+    BalanceAnswer,
+    BalancePlan,
+    BalanceState,
+    PlannedTabletMove,
+    TabletWhy,
+)
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
@@ -87,10 +95,11 @@ class Balancer:
         loads = self._known_loads()
         measure, nodes = described(image, self._down() | self._avoided(), loads, time.monotonic())
         under_way = [r for r in image.requests.unfinished() if r.to_node]
+        resizing = image.requests.resizing()
         stuck = {each.request_id: each.why for each in self._last.stuck}
         if not image.schema.with_tablets():
             state = BalanceState.NO_TABLETS
-        elif under_way or self._last.moves:
+        elif under_way or resizing or self._last.moves or self._last.resizes:
             state = BalanceState.BALANCING
         else:
             state = BalanceState.STALLED if stuck else BalanceState.BALANCED
@@ -99,6 +108,7 @@ class Balancer:
             state_id=image.state_id.hex(),
             state=state,
             under_way=tuple(request.request_id for request in under_way),
+            resizing=resizing,
             planned=tuple(
                 PlannedTabletMove(
                     table=each.move.table,
@@ -117,6 +127,28 @@ class Balancer:
             down=tuple(sorted(self._down())),
             avoided=tuple(sorted(self._avoided())),
             full=tuple(sorted(loads.full())),
+        )
+
+    async def plan(self) -> BalancePlan:
+        """All moves that are left to make; in a thread, since where there is much to move it takes seconds."""
+        image = self.image
+        down, loads = self._down() | self._avoided(), self._known_loads()
+        plan = await asyncio.to_thread(to_the_end, image, down, loads)
+        return BalancePlan(epoch=image.epoch, state_id=image.state_id.hex(), plan=plan)
+
+    def why(self, table: str, tablet: int) -> TabletWhy | Rejection:
+        """Why a tablet is where it is."""
+        image = self.image
+        down = self._down() | self._avoided()
+        found = why_there(image, table, tablet, down, self._known_loads())
+        if isinstance(found, Rejection):
+            return found
+        return TabletWhy(
+            epoch=image.epoch,
+            state_id=image.state_id.hex(),
+            table=table,
+            tablet=tablet,
+            verdicts=tuple(found),
         )
 
     async def run(self) -> None:
@@ -140,13 +172,12 @@ class Balancer:
         if time.monotonic() - self._listening_since_s < self._down_after_s:
             return  # nobody has had the time to be heard
         began_s = time.monotonic()
-        self._last = found = proposal(image, self._down() | self._avoided(), self._known_loads())
+        self._last = found = proposal(
+            image, self._down() | self._avoided(), loads=self._known_loads()
+        )
         metrics.look_seconds.observe(time.monotonic() - began_s)
-        for stuck in found.stuck:
-            await self._ask(Cancel(stuck.request_id), stuck.why)
-        moves = tuple(each.move for each in found.moves[:MAX_MOVES])
-        if moves:
-            await self._ask(MoveTablets(moves), f"{len(moves)} moves")
+        for command, why in found.commands():
+            await self._ask(command, why)
 
     def _known_loads(self) -> LoadTable:
         """Which of them count is not known before the log has been read."""

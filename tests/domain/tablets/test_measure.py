@@ -18,12 +18,11 @@ from stele.domain.requests.facts import RequestChanged
 from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
-from stele.domain.tablets.sizing import TARGET_SIZE_BYTES
 from tests.coordinator.world import World, empty_cluster
 from tests.domain.load_of import TOTAL_BYTES, loads_of
 
 GIB = 2**30
-SMALL = TARGET_SIZE_BYTES // 100
+SMALL = 5 * GIB // 100
 """What the smallest tablets count as."""
 
 

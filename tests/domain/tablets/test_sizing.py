@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.schema.facts import TableOptions
-from stele.domain.tablets.sizing import Scope, first_count
+from stele.domain.tablets.sizing import Goals, Present, Scope, first_count, wanted_count
 
+GOALS = Goals(target_bytes=1000)
+DEFAULT = Goals()
 NINE = {"dc1": Scope(shards=9, replication_factor=3, held=0)}
 
 
@@ -33,20 +35,20 @@ NINE = {"dc1": Scope(shards=9, replication_factor=3, held=0)}
 def test_the_largest_that_is_asked_for(
     options: TableOptions, initial: int, count: int, reason: str
 ) -> None:
-    found = first_count(options, initial, NINE)
+    found = first_count(options, initial, NINE, DEFAULT)
     assert (found.count, found.reason) == (count, reason)
 
 
 def test_what_nobody_asked_for_leaves_room_for_other_tables() -> None:
     full = {"dc1": Scope(shards=9, replication_factor=3, held=890)}
-    found = first_count(TableOptions(), 0, full)
+    found = first_count(TableOptions(), 0, full, GOALS)
     assert (found.count, found.reason) == (4, "100 replicas of all tables for each shard of dc1")
-    assert first_count(TableOptions(), 64, full).count == 64, "what is asked for is given"
+    assert first_count(TableOptions(), 64, full, GOALS).count == 64, "what is asked for is given"
 
 
 def test_the_dc_that_asks_for_most_decides() -> None:
     two = {"dc1": Scope(9, 3, 0), "dc2": Scope(40, 1, 0)}
-    assert first_count(TableOptions(), 0, two).count == 512
+    assert first_count(TableOptions(), 0, two, GOALS).count == 512
 
 
 @given(
@@ -65,8 +67,42 @@ def test_the_dc_that_asks_for_most_decides() -> None:
 def test_a_power_of_two_within_the_bounds(
     options: TableOptions, initial: int, shards: int, factor: int, held: int
 ) -> None:
-    count = first_count(options, initial, {"dc1": Scope(shards, factor, held)}).count
+    scopes = {"dc1": Scope(shards, factor, held)}
+    count = first_count(options, initial, scopes, GOALS).count
     assert count & (count - 1) == 0 < count
     most = options.max_tablet_count
     assert not most or count <= most
     assert most or count >= max(options.min_tablet_count, initial)
+
+
+@pytest.mark.parametrize(
+    ("mean", "resizing_to", "count"),
+    [
+        (2000, 0, 64),
+        (2001, 0, 129),
+        (9000, 0, 576),
+        (1999, 128, 128),
+        (1000, 128, 128),
+        (999, 128, 64),
+        (500, 0, 64),
+        (499, 0, 32),
+        (0, 0, 32),
+        (1000, 32, 32),
+        (1001, 32, 64),
+    ],
+)
+def test_a_size_splits_above_twice_the_target_and_merges_below_half(
+    mean: int, resizing_to: int, count: int
+) -> None:
+    """What has begun goes on until the target itself is passed: sizes that waver do not turn it round."""
+    present = Present(64, 64.0 * mean, resizing_to)
+    found = wanted_count(TableOptions(), 1, NINE, present, GOALS)
+    assert found.count == count
+
+
+def test_a_table_of_unknown_size_stays_as_it_is_and_an_empty_one_keeps_what_it_asks_for() -> None:
+    assert wanted_count(TableOptions(), 0, NINE, Present(256), GOALS).count == 256
+    assert wanted_count(TableOptions(), 0, NINE, Present(16), GOALS).count == 30
+    assert wanted_count(TableOptions(), 24, NINE, Present(32, 0.0), GOALS).count == 24
+    options = TableOptions(min_tablet_count=512)
+    assert wanted_count(options, 0, NINE, Present(512, 0.0), GOALS).count == 512

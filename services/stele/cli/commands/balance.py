@@ -1,12 +1,19 @@
-"""``stele balance status``."""
+"""``stele balance status|plan|why``."""
 
 from __future__ import annotations
 
-from cyclopts import App
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+from cyclopts import App
+from rich.table import Table
+
+from stele.cli.balance_file import exit_of, print_plan
+from stele.cli.client import Client
 from stele.cli.options import Json, Where
 from stele.cli.output import (
     console,
+    counted,
     duration,
     joined,
     percent,
@@ -15,44 +22,167 @@ from stele.cli.output import (
     styled,
 )
 from stele.cli.output import table as table_of
-from stele.cli.reading import as_counted
-from stele.runtime.answers.tablet_balancer import BalanceAnswer, BalancedNode
+from stele.cli.reading import Reading, as_counted
+from stele.cli.request_words import what
+from stele.domain.requests.facts import Request
+from stele.domain.tablets.limits import BALANCING, ON
+from stele.runtime.answers.tablet_balancer import (
+    BalanceAnswer,
+    BalancedNode,
+    BalancePlan,
+    BalanceState,
+    PlannedTabletMove,
+    TabletWhy,
+)
 
 SERVICE = "tablet-balancer"
+MOST_MOVES = 20
+"""So many are shown of those that are under way: each node gives and gets two at a time."""
 app = App(name="balance", help="How tablets are spread over the nodes, and what moves.")
 
 
 @app.command
-def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
-    """Whether every node has its share of every table; what moves next and why, and what cannot."""
+def plan(json: Json = Json(), where: Where = Where()) -> int:  # noqa: B008
+    """All moves that are left until everything is even, each with its reason, and how even it is then.
+
+    What really moves is planned anew at each step. Nothing is done.
+    """
     with where.client() as client:
-        found = client.get(SERVICE, "/v1/balance", BalanceAnswer)
+        found = client.get(SERVICE, "/v1/balance/plan", BalancePlan)
+    if json.as_json:
+        print_value_as_json(found)
+    else:
+        console().print(f"plan at epoch {found.epoch}")
+        print_plan(found.plan)
+    return exit_of(found.plan)
+
+
+@app.command
+def why(
+    table: str,
+    tablet: int,
+    *,
+    json: Json = Json(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Why a tablet is where it is: for each of its replicas and each other node, what speaks for a move, or
+    forbids it.
+
+    Args:
+        table: KEYSPACE.TABLE.
+        tablet: Its number.
+    """
+    with where.client() as client:
+        found = client.get(SERVICE, "/v1/balance/why", TabletWhy, table=table, tablet=tablet)
     if json.as_json:
         print_value_as_json(found)
         return
-    shown = console()
-    shown.print(styled(found.state), f"at epoch {found.epoch}; {len(found.under_way)} tablets move")
-    for request_id, why in found.stuck.items():
-        shown.print(f"request {request_id} cannot go on: {why}", soft_wrap=True)
-    if found.down:
-        shown.print(f"not heard: {joined(found.down)}", soft_wrap=True)
-    if found.avoided:
-        text = f"moves have failed to {joined(found.avoided)}: nothing goes there for a while"
-        shown.print(text, soft_wrap=True)
-    if found.full:
-        shown.print(f"no room left on {joined(found.full)}: nothing goes there", soft_wrap=True)
-    shown.print(f"by {found.balanced_by}: {found.why}", soft_wrap=True)
-    numbers = ("tablets", "bytes", "capacity", "of its share")
-    nodes = table_of("", "node", *numbers, "reported", right=numbers)
-    for node_id, node in sorted(found.nodes.items(), key=lambda pair: as_counted(pair[0])):
-        nodes.add_row(node_id, *_row(node))
-    shown.print(nodes)
-    if found.planned:
+    title = f"tablet {tablet} of {table} at epoch {found.epoch}"
+    shown = table_of(title, "replica on", "could go to", "would it", "rule", "because")
+    for verdict in found.verdicts:
+        if verdict.source != verdict.target:
+            accepted = "yes" if verdict.accepted else "no"
+            shown.add_row(verdict.source, verdict.target, accepted, verdict.rule, verdict.reason)
+    console().print(shown)
+
+
+@app.command
+def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
+    """Whether every node has its share of every table; what moves and why, what is next, and what cannot.
+
+    It is done when it says `balanced`. Shares are within the racks: no rack gets more replicas of a tablet than
+    its fullest one has, so nodes of a small rack may have more than others. A replica that moves counts on both
+    of its nodes once the new one is written.
+    """
+    with where.client() as client:
+        found = client.get(SERVICE, "/v1/balance", BalanceAnswer)
+        around = None if json.as_json else look(client)
+    if around is None:
+        print_value_as_json(found)
+        return
+    out = console()
+    is_off = not around.is_on and found.state is BalanceState.BALANCED
+    moving = counted(len(found.under_way), "tablet moves", "tablets move")
+    out.print(styled("off" if is_off else found.state), f"at epoch {found.epoch}; {moving}")
+    for line in _lines(found, around):
+        out.print(line, soft_wrap=True, markup=False)
+    out.print(_nodes(found))
+    if around.moves:
+        out.print(_under_way(around))
+    if len(around.moves) > MOST_MOVES:
+        rest = len(around.moves) - MOST_MOVES
+        out.print(f"{rest} more: `stele requests --unfinished`", soft_wrap=True)
+    following = [move for move in found.planned if _moved(move) not in around.moved()]
+    if following:
         planned = table_of("planned at the last look", "tablet", "from", "to", "kind", "because")
-        for move in found.planned:
-            tablet = f"{move.table} {move.tablet}"
-            planned.add_row(tablet, move.from_node, move.to_node, move.kind, move.why)
-        shown.print(planned)
+        for move in following:
+            planned.add_row(*_moved(move), move.kind, move.why)
+        out.print(planned)
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the log says beside the balancer: moves, requests whose nodes give all away, and tables that
+    get another number of tablets.
+    """
+
+    is_on: bool
+    moves: list[Request]
+    leaving: list[Request]
+    resizes: list[Request]
+    names: Mapping[str, str]
+
+    def moved(self) -> set[tuple[str, str, str]]:
+        """Tablet, from and to of each move, as they are shown."""
+        return {self.columns(request) for request in self.moves}
+
+    def columns(self, request: Request) -> tuple[str, str, str]:
+        table = self.names.get(request.table_id, request.table_id)
+        return f"{table} {request.tablet}", request.from_node, request.to_node
+
+
+def look(client: Client) -> Around:
+    """Raises CliError."""
+    reading = Reading(client)
+    unfinished = reading.requests(unfinished="true")
+    moves = [request for request in unfinished if request.to_node]
+    leaving = [request for request in unfinished if request.removes_node]
+    resizes = [request for request in unfinished if request.resizes]
+    is_on = BALANCING.of(reading.settings()) == ON
+    names = reading.names([*moves, *leaving, *resizes])
+    return Around(is_on, moves, leaving, resizes, names)
+
+
+def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
+    if not around.is_on:
+        yield "tablet_balancing is off: only tablets of nodes that leave move"
+    for request in around.resizes:
+        yield f"{what(request, around.names)} ({request.request_id}) is {request.status}: {request.reason}"
+    for request in around.leaving:
+        left = counted(_held(found, request.node_id), "tablet is", "tablets are")
+        asked = f"{what(request, around.names)} ({request.request_id})"
+        yield f"{asked} is {request.status}: {left} left on {request.node_id}"
+    for request_id, why in found.stuck.items():
+        yield f"request {request_id} cannot go on: {why}"
+    if found.down:
+        yield f"not heard: {joined(found.down)}"
+    if found.avoided:
+        yield f"moves have failed to {joined(found.avoided)}: nothing goes there for a while"
+    if found.full:
+        yield f"no room left on {joined(found.full)}: nothing goes there"
+    yield f"by {found.balanced_by}: {found.why}"
+
+
+def _held(found: BalanceAnswer, node_id: str) -> int:
+    return found.nodes[node_id].tablets if node_id in found.nodes else 0
+
+
+def _nodes(found: BalanceAnswer) -> Table:
+    numbers = ("tablets", "bytes", "capacity", "of its share")
+    shown = table_of("", "node", *numbers, "reported", right=numbers)
+    for node_id, node in sorted(found.nodes.items(), key=lambda pair: as_counted(pair[0])):
+        shown.add_row(node_id, *_row(node))
+    return shown
 
 
 def _row(node: BalancedNode) -> tuple[str, ...]:
@@ -63,3 +193,14 @@ def _row(node: BalancedNode) -> tuple[str, ...]:
         "" if node.of_share is None else percent(node.of_share, 1),
         "never" if node.report_age_s is None else f"{duration(node.report_age_s)} ago",
     )
+
+
+def _under_way(around: Around) -> Table:
+    shown = table_of("under way", "tablet", "from", "to", "by", "because")
+    for request in around.moves[:MOST_MOVES]:
+        shown.add_row(*around.columns(request), request.actor, request.reason)
+    return shown
+
+
+def _moved(move: PlannedTabletMove) -> tuple[str, str, str]:
+    return f"{move.table} {move.tablet}", move.from_node, move.to_node

@@ -42,6 +42,8 @@ def put(
     """Write a value.
 
     Args:
+        keyspace: KEYSPACE.TABLE, or a keyspace without tablets.
+        key: Its key.
         file: The file that holds the value; - reads standard input.
         consistency: How many replicas must have it before it counts.
     """
@@ -66,6 +68,8 @@ def get(
     """Read a value to standard output.
 
     Args:
+        keyspace: KEYSPACE.TABLE, or a keyspace without tablets.
+        key: Its key.
         consistency: How many replicas must have answered.
     """
     with where.client() as client:
@@ -82,11 +86,16 @@ def through_any_node(
     consistency: Consistency,
     value: bytes | None,
 ) -> httpx.Response:
-    """The first answer of a member; members that do not answer are passed over. Raises CliError."""
+    """The first answer of a member; members that do not answer are passed over.
+
+    Raises CliError: what a member said, if one did, before that another could not be reached, and that the
+    outcome is unknown before that a later one refused.
+    """
     nodes = Reading(client, level="local").nodes()
     addresses = [node.address for node in nodes if node.state in OWNS_TOKENS]
     path = data_path(keyspace, key)
-    last = CliError("The cluster has no member that serves data.", "Add a node: `stele join`.")
+    refused: CliError | None = None
+    away = CliError("The cluster has no member that serves data.", "Add a node: `stele join`.")
     for address in addresses:
         try:
             answer = httpx.request(
@@ -97,14 +106,17 @@ def through_any_node(
                 timeout=client.timeout_s,
             )
         except httpx.TransportError as error:
-            last = UnreachableError(f"{address} does not answer ({error}).", "`stele status`.")
+            away = UnreachableError(
+                f"{address} does not answer ({error}).", "`stele status` shows who is up."
+            )
             continue
         if answer.is_success:
             return answer
-        last = refusal_of(answer)
+        if not isinstance(refused, UnreachableError):
+            refused = refusal_of(answer)
         if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
-            raise last
-    raise last
+            break
+    raise refused or away
 
 
 def data_path(keyspace: str, key: str) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from stele.cli.client import Client, decode
 from stele.cli.errors import UsageError
 from stele.cli.facts import EpochRow, fact_lines, summary
+from stele.cli.history_names import names_at
 from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import clock, console, print_json, print_value_as_json, table
 from stele.cli.reading import Reading, read_epochs
@@ -40,7 +41,7 @@ def epochs(
         first: The first epoch that is shown.
         last: How many are shown; from the end, unless --from says where to begin.
         epoch: End at this epoch instead of the newest.
-        barriers: Show those too that changed nothing: the barriers of reads and refusals.
+        barriers: Show those too that changed nothing: the barriers of reads.
     """
     with where.client() as client:
         end = newest_epoch(client) if epoch is None else epoch
@@ -50,14 +51,15 @@ def epochs(
             rows, hidden = last_epochs(client, end, last, barriers)
         else:
             rows, hidden = first_epochs(client, first, end, last, barriers)
+        shown = [] if json.as_json else [msgspec.convert(raw, EpochRow) for raw in rows]
+        names = names_at(client, shown[0].epoch - 1) if shown else None
     if json.as_json:
         print_value_as_json(rows)
         return
     found = table("", "epoch", "at", "command", "by", "what became true", right=("epoch",))
-    for raw in rows:
-        row = msgspec.convert(raw, EpochRow)
+    for row in shown:
         by = f"{row.actor}: {row.reason}" if row.reason else row.actor
-        found.add_row(str(row.epoch), clock(row.at_ms), row.command, by, summary(row))
+        found.add_row(str(row.epoch), clock(row.at_ms), row.command, by, summary(row, names))
     out = console()
     out.print(found)
     if hidden:
@@ -120,6 +122,7 @@ def show(
     """One epoch with all of its facts."""
     with where.client() as client:
         raw = client.get_raw("metadata-log", f"/v1/epochs/{epoch}")
+        names = None if json.as_json else names_at(client, epoch - 1)
     if json.as_json:
         print_json(raw)
         return
@@ -137,7 +140,7 @@ def show(
     ):
         if value:
             out.print(Text(f"  {name:<9} {value}"), soft_wrap=True)
-    for line in fact_lines(row):
+    for line in fact_lines(row, names):
         out.print(Text(f"  - {line}"), soft_wrap=True)
 
 
@@ -151,14 +154,17 @@ def diff(
     with where.client() as client:
         params = {"from": first, "to": second}
         raw = client.get_raw("metadata-log", "/v1/diff", **params)
-    if json.as_json:
+        names = None if json.as_json else names_at(client, first, second)
+    if names is None:
         print_json(raw)
         return
     lines = diff_lines(decode(raw, dict[str, Any]))
     out = console()
     for sign, line in lines:
         out.print(
-            Text(f"{sign} {line}", style={"+": "green", "-": "red"}.get(sign, "yellow")),
+            Text(
+                f"{sign} {names.named(line)}", style={"+": "green", "-": "red"}.get(sign, "yellow")
+            ),
             soft_wrap=True,
         )
     if not lines:

@@ -33,7 +33,8 @@ def create(
         name: The keyspace's name.
         replication: DC=COPIES; may be repeated or separated by commas.
         tablets: Its data is in tables, split into tablets that move one by one.
-        initial_tablets: How many tablets a new table has, a power of two; 0: as many as its copies ask for.
+        initial_tablets: How many tablets a new table has at least, rounded up to a power of two; 0: as many as
+            its copies ask for.
     """
     copies = parse_replication(replication)
     command = CreateKeyspace(name, copies, tablets=tablets, initial_tablets=initial_tablets)

@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "drop-keyspace": keyspace.drop,
     "drop-table": table.drop,
     "move-tablet": tablet.move,
+    "resize-table": table.resize,
     "truncate": global_requests.truncate,
     "new-cdc-generation": cdc.new_generation,
 }

@@ -117,7 +117,7 @@ def since_text(epoch: int, ms: int) -> str:
     """How far back finished requests are kept."""
     if not epoch:
         return "goes back to the beginning of the log"
-    return f"goes back to epoch {epoch}, {clock(ms)}; what ended earlier is in `stele epochs`"
+    return f"all since epoch {epoch}, {clock(ms)}; of what ended earlier some are only in `stele epochs`"
 
 
 def _moment(epoch: int, at_ms: int) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 from rich.text import Text
 
 from stele.cli.errors import UsageError
-from stele.cli.options import Read, Where
+from stele.cli.options import FROM_ZERO, Read, Where
 from stele.cli.output import console, joined, percent, print_value_as_json, table
 from stele.cli.reading import Reading
 from stele.domain.ring.ownership import tokens_in
@@ -24,7 +24,8 @@ PAGE = 1000
 def ring(
     keyspace: str | None = None,
     *,
-    limit: Annotated[int, Parameter(name="--limit")] = 64,
+    key: Annotated[str | None, Parameter(name="--key")] = None,
+    limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 64,
     read: Read = Read(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -34,22 +35,27 @@ def ring(
 
     Args:
         keyspace: Only the placement of this keyspace; of a table with tablets, see `stele tablet list`.
+        key: Only the range that this key of the keyspace is in.
         limit: Most ranges that are shown; 0 shows all.
     """
+    if key is not None and keyspace is None:
+        raise UsageError("--key is a key of one keyspace.", "stele ring KEYSPACE --key KEY")
     with where.client() as client:
         reading = read.of(client)
         keyspaces = reading.keyspaces()
         chosen = _chosen(keyspaces, keyspace, reading.epoch)
-        found = {name: shown_rows(reading, limit, placement=name) for name in chosen}
+        found = {name: shown_rows(reading, limit, key, placement=name) for name in chosen}
     if read.as_json:
-        placements = {name: rows for name, (rows, _) in found.items()}
+        placements = {name: shown.rows for name, shown in found.items()}
         print_value_as_json(
             {"epoch": reading.epoch, "state_id": reading.state_id, "placements": placements}
         )
         return
-    for name, (rows, ranges) in found.items():
+    for name, (rows, ranges, _) in found.items():
+        if key is not None:
+            console().print(f"{key_text(key)} is in this range", soft_wrap=True, markup=False)
         _print(f"placement {name} at epoch {reading.epoch}", rows)
-        if len(rows) < ranges:
+        if len(rows) < ranges and key is None:
             console().print(
                 f"{ranges - len(rows)} more ranges: --limit 0 shows all.", soft_wrap=True
             )
@@ -76,14 +82,35 @@ def _print(title: str, rows: list[RangeReplicas]) -> None:
     console().print(shown)
 
 
-def shown_rows(reading: Reading, limit: int, **which: str) -> tuple[list[RangeReplicas], int]:
-    """The rows that are shown, 0: all, and how many there are; of ``placement=NAME`` or ``keyspace=NAME``."""
+class Shown(NamedTuple):
+    """Rows that are shown, of how many, of which placement."""
+
+    rows: list[RangeReplicas]
+    ranges: int
+    placement: str
+
+
+def shown_rows(reading: Reading, limit: int, key: str | None = None, **which: str) -> Shown:
+    """The first ``limit`` rows, 0: all, or that of a key; of ``placement=NAME`` or ``keyspace=NAME``."""
     size = min(limit or PAGE, PAGE)
+    if key is not None:
+        which["token"] = str(token_of_key(key))
     pages = reading.pages("/v1/placements", PlacementsPage, limit=size, **which)
     first = next(pages)
     rest = (row for page in pages for row in page.rows)
     missing = max(0, limit - len(first.rows)) if limit else None
-    return [*first.rows, *islice(rest, missing)], first.ranges
+    return Shown([*first.rows, *islice(rest, missing)], first.ranges, first.placement)
+
+
+def token_of_key(key: str) -> int:
+    """Where ``stele put`` and ``stele get`` find a key on the ring."""
+    from stele.domain.ring.partitioner import token_of  # noqa: PLC0415 - only who asks for a key hashes
+
+    return token_of(key.encode())
+
+
+def key_text(key: str) -> str:
+    return f"key '{key}' has token {token_of_key(key)} and"
 
 
 def _chosen(keyspaces: list[Keyspace], name: str | None, epoch: int) -> list[str]:
@@ -92,6 +119,12 @@ def _chosen(keyspaces: list[Keyspace], name: str | None, epoch: int) -> list[str
     for known in keyspaces:
         if known.name == name and not known.tablets:
             return [known.placement]
+    spread = {known.name for known in keyspaces if known.tablets}
+    if name.partition(".")[0] in spread:
+        raise UsageError(
+            f"'{name}' is in tablets, not on the ring.",
+            "`stele table list` shows the tables, `stele tablet list KEYSPACE.TABLE` where one is.",
+        )
     names = ", ".join(k.name for k in keyspaces if not k.tablets) or "none"
     raise UsageError(
         f"There is no keyspace '{name}' on the ring at epoch {epoch}.", f"Known: {names}."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+
 from cyclopts import App
 
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json, table
+from stele.cli.reading import Reading
 from stele.domain.commands import SetSetting
 from stele.domain.features.counts import Setting
 from stele.domain.features.known import KNOWN
@@ -54,7 +57,8 @@ def set_(
     setting = _known(name)
     if not setting.accepts(value):
         raise UsageError(
-            f"{value} is not {setting.wanted()}.", f"stele settings set {name} {setting.default}"
+            f"{name} cannot be '{value}': it is {setting.wanted()}.",
+            f"`stele settings set {name} {setting.default}` sets its default.",
         )
     _submit(SetSetting(name, value, force), change, where)
 
@@ -72,14 +76,20 @@ def reset(
     Args:
         name: As `stele settings list` shows it.
     """
+    with where.client() as client:
+        values = {} if name in KNOWN else Reading(client).settings()
+    if name not in values:
+        _known(name)
     _submit(SetSetting(name, ""), change, where)
 
 
 def _known(name: str) -> Setting:
     """Raises UsageError: what nobody reads would look as if it were in force."""
-    if name not in KNOWN:
-        raise UsageError(f"'{name}' is none of {', '.join(sorted(KNOWN))}.", "stele settings list")
-    return KNOWN[name]
+    if name in KNOWN:
+        return KNOWN[name]
+    near = difflib.get_close_matches(name, KNOWN)
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    raise UsageError(f"There is no setting '{name}'.", f"{meant}`stele settings list` shows all.")
 
 
 def _submit(command: SetSetting, change: Change, where: Where) -> None:

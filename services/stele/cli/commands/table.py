@@ -1,4 +1,4 @@
-"""``stele table create|alter|drop|list``."""
+"""``stele table create|alter|resize|drop|list``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import msgspec
 from cyclopts import App, Parameter
 
 from stele.cli.commands.topology import submit_and_follow, submit_and_tell
+from stele.cli.errors import UsageError
 from stele.cli.options import Change, Read, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.output import table as table_of
-from stele.domain.commands import AlterTable, CreateTable, DropTable
+from stele.domain.commands import AlterTable, CreateTable, DropTable, ResizeTable
 from stele.domain.schema.facts import TableOptions
 
 app = App(name="table", help="Tables: what has data in a keyspace.")
@@ -23,7 +24,7 @@ class Options:
     """How many tablets a table is to have; 0 says nothing."""
 
     min_tablet_count: int = 0
-    """At least so many."""
+    """At least so many, rounded up to a power of two."""
     max_tablet_count: int = 0
     """At most so many."""
     min_per_shard_tablet_count: int = 0
@@ -53,6 +54,7 @@ def create(
     Args:
         name: KEYSPACE.TABLE.
     """
+    require_table_name(name)
     command = CreateTable(name, options.options())
     submit_and_tell(where, change, command, f"table {name} exists")
 
@@ -67,11 +69,34 @@ def alter(
 ) -> None:
     """Give a table other options; those that are not named say nothing from then on.
 
+    It keeps the tablets that it has: splitting and merging are to come.
+
     Args:
         name: KEYSPACE.TABLE.
     """
+    require_table_name(name)
     command = AlterTable(name, options.options())
     submit_and_tell(where, change, command, f"table {name} has these options")
+
+
+@app.command
+def resize(
+    name: str,
+    tablets: int,
+    *,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Split or merge the tablets of a table, while it is read and written.
+
+    The balancer does so by itself, and later again: what is to last is an option of the table (table alter).
+
+    Args:
+        name: KEYSPACE.TABLE.
+        tablets: How many it is to have: a larger power of two, or half of those that it has.
+    """
+    with where.client() as client:
+        return submit_and_follow(client, change, ResizeTable(name, tablets))
 
 
 @app.command
@@ -87,6 +112,7 @@ def drop(
     Args:
         name: KEYSPACE.TABLE.
     """
+    require_table_name(name)
     with where.client() as client:
         return submit_and_follow(client, change, DropTable(name))
 
@@ -119,6 +145,16 @@ def list_tables(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B
             "is being dropped" if each.dropped_version else "",
         )
     console().print(found)
+
+
+def require_table_name(name: str) -> None:
+    """Raises UsageError for what names no table of a keyspace."""
+    keyspace, _, table = name.partition(".")
+    if not (keyspace and table):
+        raise UsageError(
+            f"'{name}' names no table.",
+            "Write KEYSPACE.TABLE; `stele table list` shows the tables.",
+        )
 
 
 def _said(options: TableOptions) -> str:

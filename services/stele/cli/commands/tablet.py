@@ -6,11 +6,16 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from stele.cli.commands.ring import replicas, shown_rows
+from stele.cli.commands.ring import key_text, replicas, shown_rows
+from stele.cli.commands.table import require_table_name
 from stele.cli.commands.topology import submit_and_follow
-from stele.cli.options import Change, Force, Read, Where
+from stele.cli.errors import UsageError
+from stele.cli.options import FROM_ZERO, Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.output import table as table_of
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.tokens import MIN_TOKEN, RING_SIZE
+from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 
 app = App(name="tablet", help="Tablets: the parts of a table, each with replicas of its own.")
@@ -20,7 +25,8 @@ app = App(name="tablet", help="Tablets: the parts of a table, each with replicas
 def list_tablets(
     table: str,
     *,
-    limit: int = 64,
+    key: Annotated[str | None, Parameter(name="--key")] = None,
+    limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 64,
     read: Read = Read(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
@@ -30,28 +36,49 @@ def list_tablets(
 
     Args:
         table: KEYSPACE.TABLE.
+        key: Only the tablet that this key is in.
         limit: Most tablets that are shown; 0 shows all.
     """
+    require_table_name(table)
     with where.client() as client:
         reading = read.of(client)
-        rows, tablets = shown_rows(reading, limit, keyspace=table)
+        rows, tablets, placement = shown_rows(reading, limit, key, keyspace=table)
+    if not placement.startswith(TABLET_MAP):
+        raise UsageError(
+            f"{table} has no tablets: its keyspace is spread over the ring.",
+            f"stele ring {table.partition('.')[0]}",
+        )
+    first = 0 if key is None else number_of(rows[0], tablets)
     if read.as_json:
         print_value_as_json(
-            {"epoch": reading.epoch, "state_id": reading.state_id, "table": table, "tablets": rows}
+            {
+                "epoch": reading.epoch,
+                "state_id": reading.state_id,
+                "table": table,
+                "first": first,
+                "tablets": rows,
+            }
         )
         return
     numbers = ("tablet", "start (exclusive)", "end (inclusive)", "version")
+    if key is not None:
+        console().print(f"{key_text(key)} is in tablet {first}", soft_wrap=True, markup=False)
     shown = table_of(
         f"{tablets} tablets of {table} at epoch {reading.epoch}",
         *numbers,
         "replicas",
         right=numbers,
     )
-    for number, row in enumerate(rows):
+    for number, row in enumerate(rows, first):
         shown.add_row(str(number), str(row.start), str(row.end), str(row.version), replicas(row))
     console().print(shown)
-    if len(rows) < tablets:
+    if len(rows) < tablets and key is None:
         console().print(f"{tablets - len(rows)} more tablets: --limit 0 shows all.")
+
+
+def number_of(row: RangeReplicas, tablets: int) -> int:
+    """Which of so many tablets a row is: their ranges are equal."""
+    return tablets - 1 if row.end == MIN_TOKEN else (row.end - MIN_TOKEN) * tablets // RING_SIZE
 
 
 @app.command
@@ -76,6 +103,7 @@ def move(
         to_node: The node that gets it.
         force: Give up what only nodes have that are declared dead.
     """
+    require_table_name(table)
     asked = TabletMove(
         table=table, tablet=tablet, from_node=from_node, to_node=to_node, force=force
     )

@@ -15,6 +15,7 @@ from stele.cli.client import Client, decode
 from stele.cli.commands.epochs import newest_epoch
 from stele.cli.errors import UnreachableError
 from stele.cli.facts import EpochRow, summary
+from stele.cli.history_names import names_at
 from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import clock, console
 
@@ -34,11 +35,12 @@ def watch(
     Args:
         first: Begin at this epoch of the past.
         count: Leave after so many epochs that are shown.
-        barriers: Show those too that changed nothing: the barriers of reads and refusals.
+        barriers: Show those too that changed nothing: the barriers of reads.
     """
     out = console()
     with where.client() as client:
         begin = newest_epoch(client) + 1 if first is None else first
+        names = None if json.as_json else names_at(client, begin - 1)
         found = epochs_from(client, begin, where.timeout_s)
         rows = ((data, decode(data.encode(), EpochRow)) for data in found)
         shown = ((data, row) for data, row in rows if barriers or not row.is_barrier())
@@ -48,7 +50,7 @@ def watch(
                 sys.stdout.flush()
             else:
                 head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
-                out.print(Text.assemble((head, "bold"), f"  {summary(row)}"), soft_wrap=True)
+                out.print(Text.assemble((head, "bold"), f"  {summary(row, names)}"), soft_wrap=True)
 
 
 def epochs_from(client: Client, first: int, give_up_after_s: float) -> Iterator[str]:

@@ -156,7 +156,7 @@ def _screen(stack: Stack) -> Table:
 
 
 def _do(stack: Stack, control: Control) -> Answer:
-    return _kill(stack, control.kill) if control.kill else _add_node(stack, control)
+    return _kill(stack, control.kill) if control.kill else add_node(stack, control)
 
 
 def _kill(stack: Stack, name: str) -> Answer:
@@ -167,19 +167,21 @@ def _kill(stack: Stack, name: str) -> Answer:
     return Answer(name=name)
 
 
-def _add_node(stack: Stack, control: Control) -> Answer:
+def add_node(stack: Stack, control: Control) -> Answer:
+    """Start one more node; one that replaces another stands where that one does, unless told otherwise."""
     taken = {status.name for status in stack.supervisor.status()}
     number = next(n for n in range(1, len(taken) + 2) if f"n{n}" not in taken)
     spec = node_specs(number)[-1]
-    rack = control.rack
+    dc, rack = control.dc, control.rack
     if control.replace:
         if control.replace not in stack.node_names():
             known = ", ".join(stack.node_names())
             raise CliError(f"There is no node '{control.replace}'.", f"Known: {known}.")
-        rack = rack or node_specs(int(control.replace[1:]))[-1].env["STELE_RACK"]
+        dead = stack.node_spec(int(control.replace[1:])).env
+        dc, rack = dc or dead["STELE_DC"], rack or dead["STELE_RACK"]
     more = {
         "STELE_REPLACE_NODE": control.replace,
-        "STELE_DC": control.dc,
+        "STELE_DC": dc,
         "STELE_RACK": rack,
         "STELE_NUM_TOKENS": "" if control.num_tokens is None else str(control.num_tokens),
         "STELE_JOIN": "" if control.join else "no",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -9,11 +10,12 @@ import numpy as np
 
 from stele.domain.balance.bound import least_bytes
 from stele.domain.balance.cluster import Cluster
-from stele.domain.balance.described import Described, described
+from stele.domain.balance.described import described
 from stele.domain.balance.evenness import Evenness, bytes_of, evenness
 from stele.domain.balance.moves import Kind, Move
 from stele.domain.balance.plan import plan_to_fixed_point
 from stele.domain.balance.scopes import LEAVING, standing, stopped
+from stele.domain.balance.state import State
 from stele.domain.balance.verdicts import summed_up, verdicts_from
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -60,47 +62,58 @@ class OfflinePlan(msgspec.Struct, frozen=True):
     lower_bound_bytes: int
 
 
+Named = Callable[[int], list[tuple[str, str, int | str]]]
+"""The tablets of a unit: keyspace, table and id of each."""
+
+
 def plan_offline(cluster: Cluster) -> OfflinePlan:
     """Plan to the fixed point. The cluster has been checked."""
     what = described(cluster)
-    state = what.state
+
+    def named(unit: int) -> list[tuple[str, str, int | str]]:
+        return [(table.keyspace, table.name, tablet.id) for table, tablet in what.units[unit]]
+
+    return whole_plan(what.state, what.names, named)
+
+
+def whole_plan(state: State, names: list[str], named: Named) -> OfflinePlan:
+    """Plan to the fixed point, in ``state``; ``names`` are of the tables."""
     first = bytes_of(state)
-    before = evenness(state, what.names)
-    plan = plan_to_fixed_point(state, what.names)
+    before = evenness(state, names)
+    plan = plan_to_fixed_point(state, names)
     size = np.nan_to_num(state.size)
     between = sum(size[move.unit] for move in plan.moves if move.source[0] != move.target[0])
     within = sum(size[move.unit] for move in plan.moves if move.source[0] == move.target[0])
     return OfflinePlan(
-        moves=tuple(told for move in plan.moves for told in _told(what, move)),
+        moves=tuple(told for move in plan.moves for told in _told(state, named, move)),
         converged=plan.converged,
-        unmovable=tuple(_unmovable(what)),
+        unmovable=tuple(_unmovable(state, names, named)),
         before=before,
-        after=evenness(state, what.names),
+        after=evenness(state, names),
         moved_bytes=int(between),
         moved_within_nodes_bytes=int(within),
         lower_bound_bytes=least_bytes(state, first),
     )
 
 
-def _told(what: Described, move: Move) -> list[PlannedMove]:
+def _told(state: State, named: Named, move: Move) -> list[PlannedMove]:
     """The move of each tablet of a unit."""
-    nodes = what.state.nodes
+    nodes = state.nodes
     return [
         PlannedMove(
-            table.keyspace,
-            table.name,
-            tablet.id,
+            keyspace,
+            table,
+            tablet,
             (nodes[move.source[0]].id, move.source[1]),
             (nodes[move.target[0]].id, move.target[1]),
             move.kind,
             move.reason,
         )
-        for table, tablet in what.units[move.unit]
+        for keyspace, table, tablet in named(move.unit)
     ]
 
 
-def _unmovable(what: Described) -> list[Unmovable]:
-    state = what.state
+def _unmovable(state: State, names: list[str], named: Named) -> list[Unmovable]:
     found = list[Unmovable]()
     now = standing(state, draining=True)
     for node in np.flatnonzero(np.isin(state.state, LEAVING)).tolist():
@@ -111,10 +124,10 @@ def _unmovable(what: Described) -> list[Unmovable]:
             elif stopped(state, int(state.dc[node]), now):
                 reason = "sizes of tablets in its dc are unknown, so nobody knows who has room"
             else:
-                reason = summed_up(verdicts_from(state, what.names, unit, node))
+                reason = summed_up(verdicts_from(state, names, unit, node))
             found.extend(
-                Unmovable(table.keyspace, table.name, tablet.id, state.nodes[node].id, reason)
-                for table, tablet in what.units[unit]
+                Unmovable(keyspace, table, tablet, state.nodes[node].id, reason)
+                for keyspace, table, tablet in named(unit)
             )
     return found
 

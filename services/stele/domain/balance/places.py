@@ -36,13 +36,18 @@ class NodePlaces:
         return _pile(state, replicas)
 
     def fits(self, replica: int, column: int) -> bool:
-        """A node that is down gives nothing, and gets only what a node that leaves has to give."""
+        """A node that is down gives nothing, and gets only what a node that leaves has to give.
+
+        Nor does a table that stands still give anything but that.
+        """
         state, target = self._plan.state, self._columns[column]
         if self.waits(replica) or replica in state.pinned or target in state.shut:
             return False
         source = state.state[state.node.ravel()[replica]]
-        if source not in LEAVING and NodeState.DOWN in (source, state.state[target]):
-            return False
+        if source not in LEAVING:
+            still = int(state.table[replica // state.width]) in state.still
+            if still or NodeState.DOWN in (source, state.state[target]):
+                return False
         return state.fits(replica, target)
 
     def waits(self, replica: int) -> bool:

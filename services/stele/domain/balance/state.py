@@ -28,8 +28,8 @@ class State:
     whole cluster, ``first_shard`` each node's first. ``largest`` is a load that no unit of the table has
     ever exceeded. ``reading`` and ``writing`` are the weights of streams under way, per shard. ``peak`` is
     (units, dcs), the replicas in the unit's fullest rack; ``rack_room``, its sums, and ``units_in``, how many
-    units are there, are (tables, dcs). Replicas that are ``pinned`` go nowhere; nodes that are ``shut`` get
-    nothing.
+    units are there, are (tables, dcs). Replicas that are ``pinned`` go nowhere, those of tables that stand
+    ``still`` only off nodes that leave; nodes that are ``shut`` get nothing.
     """
 
     def __init__(
@@ -73,6 +73,7 @@ class State:
         self._find_peaks()
         self.unsettled = set(range(len(nodes)))
         self.pinned = frozenset[int]()
+        self.still = frozenset[int]()
         self.shut = frozenset[int]()
 
     # -- changes ---------------------------------------------------------------------------------------

@@ -27,6 +27,12 @@ class Rule(StrEnum):
     RACK = "rack"
     STATISTICS = "statistics"
     IN_TRANSITION = "in_transition"
+    SHUT = "shut"
+    """The node gets nothing now."""
+    LOST = "lost"
+    """The replica cannot be made anew elsewhere."""
+    STANDS_STILL = "stands_still"
+    """The table gives nothing but what has to leave."""
     LEAVES = "leaves"
     """Accepts: the source must become empty."""
     NOT_EVENER = "not_evener"
@@ -104,6 +110,8 @@ class _Judge:
 
     def _takes_no_part(self, node: int) -> tuple[Rule, str] | None:
         state, name = self._state, self._state.nodes[node].id
+        if node in state.shut:
+            return Rule.SHUT, f"{name} is not heard, or moves to it have failed just now"
         if self._now.incomplete[node]:
             what = "sizes of tablets" if state.unknown[node] else "capacity"
             return Rule.STATISTICS, f"{what} of {name}: unknown"
@@ -113,7 +121,13 @@ class _Judge:
         state, source = self._state, self._source
         if state.busy[self._unit]:
             return Rule.IN_TRANSITION, "the tablet moves already"
-        return None if state.state[source] in LEAVING else self._takes_no_part(source)
+        if self._unit * state.width + self._row.index(source) in state.pinned:
+            return Rule.LOST, f"what {state.nodes[source].id} has of it may be on dead nodes alone"
+        if state.state[source] in LEAVING:
+            return None
+        if int(state.table[self._unit]) in state.still:
+            return Rule.STANDS_STILL, "tablets of its table are brought together, to become fewer"
+        return self._takes_no_part(source)
 
     def judge(self, target: int) -> tuple[Rule, str]:
         """What a move that is allowed is good for."""

@@ -16,9 +16,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``replaced_id`` is the one of them whose place a new node takes. ``force``: the loss of what only excluded
     nodes have is accepted. ``tokens`` are those that its node asks for, none: they are chosen for it.
     ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done.
-    ``features`` are to be enabled. ``table_id`` is the table that it is about, of which ``tablet`` is to go
-    from ``from_node`` to ``to_node``. The ``*_at_ms`` (milliseconds since 1970) are shown to people and never
-    decide anything. ``ended_ms`` is the log's own time of its end, by which it is forgotten.
+    ``features`` are to be enabled. ``table_id`` is the table that it is about, of which ``tablet``, one of
+    ``tablet_count``, is to go from ``from_node`` to ``to_node``; or which is to have ``tablet_count``.
+    The ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the
+    log's own time of its end, by which it is forgotten.
     """
 
     request_id: str
@@ -37,6 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
     table_id: str = ""
     tablet: int = 0
+    tablet_count: int = 0
     from_node: str = ""
     to_node: str = ""
     actor: str = ""
@@ -50,6 +52,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     started_at_ms: int = 0
     finished_at_ms: int = 0
     ended_ms: int = 0
+
+    @property
+    def resizes(self) -> bool:
+        """Its table is to have another number of tablets."""
+        return self.tablet_count > 0 and not self.to_node
 
 
 class RequestChanged(Fact, frozen=True):

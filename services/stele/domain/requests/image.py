@@ -30,6 +30,10 @@ class RequestsImage(msgspec.Struct, frozen=True):
         """Nodes that are about to be gone: room and racks count without them."""
         return frozenset(r.node_id for r in self.open.values() if r.removes_node)
 
+    def resizing(self) -> tuple[str, ...]:
+        """Ids of those that give tables another number of tablets."""
+        return tuple(sorted(r.request_id for r in self.open.values() if r.resizes))
+
     def finished(self) -> list[Request]:
         """Finished requests, the oldest first."""
         return self.finished_first(len(self.requests))

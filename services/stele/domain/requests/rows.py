@@ -26,6 +26,7 @@ def new_request(
     source_dc: str = "",
     features: tuple[str, ...] = (),
     table_id: str = "",
+    tablet_count: int = 0,
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -43,6 +44,7 @@ def new_request(
             source_dc=source_dc,
             features=features,
             table_id=table_id,
+            tablet_count=tablet_count,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

@@ -291,14 +291,14 @@ def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> Plac
         if same and [(row.start, row.end) for row in there] == [(range_.start, range_.end)]:
             continue
         newest = max(row.version for row in there)
-        kept, before = (newest, _before(there, newest)) if same else (version, newest)
+        kept, before = (newest, newest_before(there, newest)) if same else (version, newest)
         removed.update(dict.fromkeys(range_of(row) for row in there))
         reads, writes, other = replicas
         added.append(RangeReplicas(range_.start, range_.end, reads, writes, kept, before, other))
     return PlacementDelta(tuple(removed), tuple(added))
 
 
-def _before(rows: Sequence[RangeReplicas], newest: int) -> int:
+def newest_before(rows: Sequence[RangeReplicas], newest: int) -> int:
     """The newest change of any of these rows before ``newest``."""
     versions = (v for row in rows for v in (row.version, row.version_before) if v < newest)
     return max(versions, default=0)

@@ -1,11 +1,8 @@
 """Creating and altering tables. Dropping and truncating one are operations: ``topology/operations``."""
 
-from collections import Counter
-
 import msgspec
 
 from stele.domain.balance.allocation import NoRoom, allocate
-from stele.domain.balance.state import State
 from stele.domain.base import Rejection
 from stele.domain.context import (
     Context,
@@ -28,7 +25,7 @@ from stele.domain.schema.names import check_name_is_free
 from stele.domain.schema.replication import check_replication
 from stele.domain.tablets.columns import tablets_of
 from stele.domain.tablets.maps import MAX_TABLETS, new_map
-from stele.domain.tablets.sizing import Scope, first_count
+from stele.domain.tablets.sizing import Goals, first_count, scopes_of
 
 
 def create_table(context: Context, command: CreateTable) -> Decision:
@@ -79,26 +76,17 @@ def _first_replicas(
     if refused is not None:
         return refused
     there = tablets_of(image)
-    scopes = _scopes(image, keyspace, there.state)
-    count = first_count(options, keyspace.initial_tablets, scopes).count
+    state = there.state
+    held = {name: int(state.count[:, state.dc == at].sum()) for name, at in state.dcs.items()}
+    scopes, goals = scopes_of(image, keyspace, held), Goals.of(image.features.settings)
+    count = first_count(options, keyspace.initial_tablets, scopes, goals).count
     try:
-        nodes, _ = allocate(there.state, count, keyspace.replication)
+        nodes, _ = allocate(state, count, keyspace.replication)
     except NoRoom as why:
         return Rejection(
             "too_few_nodes", f"{why}.", "Add nodes to that dc first, or lower the factor."
         )
     return [[there.node_ids[node] for node in row] for row in nodes.tolist()]
-
-
-def _scopes(image: Image, keyspace: Keyspace, state: State) -> dict[str, Scope]:
-    """Each dc of the keyspace with the nodes that have room there, and the tablets that these hold."""
-    going = image.requests.going()
-    shards = Counter(n.dc for n in image.membership.holding().values() if n.node_id not in going)
-    held = {name: int(state.count[:, state.dc == at].sum()) for name, at in state.dcs.items()}
-    return {
-        dc: Scope(shards[dc], factor, held.get(dc, 0))
-        for dc, factor in keyspace.replication.items()
-    }
 
 
 def _check_options(options: TableOptions) -> Rejection | None:

@@ -183,7 +183,8 @@ def _replicas(
         replicas[tablet, : len(after)] = [place[node_id] for node_id in after]
         busy[tablet] = True
     for request in asked:
-        if request.from_node in place and request.to_node in place:
+        stands = request.tablet_count == len(placement)
+        if stands and request.from_node in place and request.to_node in place:
             row = replicas[request.tablet]
             row[row == place[request.from_node]] = place[request.to_node]
             busy[request.tablet] = True

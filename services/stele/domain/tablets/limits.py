@@ -31,12 +31,38 @@ BALANCE_BY: Final = Choice(
     default=BalanceBy.SIZE,
     options=(BalanceBy.SIZE, BalanceBy.COUNT),
 )
+TARGET_SIZE: Final = Count(
+    name="target_tablet_size_in_bytes",
+    counts="bytes that a tablet is to have: it is split above twice that, and merged below half of it",
+    default=5 * 2**30,
+    most=2**50,
+)
 MINIMAL_SIZE: Final = Count(
     name="minimal_tablet_size_for_balancing",
     counts="bytes as which smaller tablets count, so that empty ones are spread too",
-    default=5 * 2**30 // 100,
+    default=TARGET_SIZE.default // 100,
     most=1 << 50,
 )
-"""A hundredth of what a tablet should have. ``sizing`` says that too; the command line must not load it."""
+PER_SHARD_GOAL: Final = Count(
+    name="tablets_per_shard_goal",
+    counts="replicas of tablets of all tables that a node is to have at most",
+    default=100,
+    most=2**20,
+)
+SCALE_FACTOR: Final = Count(
+    name="tablets_initial_scale_factor",
+    counts="replicas of a table that each node is to have at least, unless the table or its keyspace says",
+    default=10,
+    most=1024,
+)
 
-LIMITS: Final[tuple[Setting, ...]] = (BALANCING, BALANCE_BY, MINIMAL_SIZE, READS, WRITES)
+LIMITS: Final[tuple[Setting, ...]] = (
+    BALANCING,
+    BALANCE_BY,
+    MINIMAL_SIZE,
+    READS,
+    WRITES,
+    TARGET_SIZE,
+    PER_SHARD_GOAL,
+    SCALE_FACTOR,
+)

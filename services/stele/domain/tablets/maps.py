@@ -7,13 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
 
 from stele.domain.image import Image
+from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, RangeReplicas, ranges_of
 from stele.domain.ring.replicas import WRITES
 from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.ring.transition import TransitionRow
+from stele.domain.ring.transition import TransitionRow, newest_before
 from stele.domain.schema.facts import TABLET_MAP, Table, TableData
 from stele.domain.topology.facts import Transition
 
@@ -53,6 +56,42 @@ def new_map(replicas: Sequence[Sequence[str]]) -> tuple[RangeReplicas, ...]:
     """The rows of a map whose tablets have these replicas."""
     rows = zip(ranges(len(replicas)), map(tuple, replicas), strict=True)
     return tuple(RangeReplicas(at.start, at.end, nodes, nodes) for at, nodes in rows)
+
+
+def resized(rows: Sequence[RangeReplicas], count: int) -> tuple[RangeReplicas, ...]:
+    """The rows of the map with so many tablets instead. Where two become one, both have the same replicas.
+
+    Each range keeps what versions it has been changed by: no request is refused, or taken, because of it.
+    """
+    if count < len(rows):
+        return tuple(
+            _joined(left, right) for left, right in zip(rows[::2], rows[1::2], strict=True)
+        )
+    of_each = count // len(rows)
+    return tuple(
+        replace(rows[tablet // of_each], start=at.start, end=at.end)
+        for tablet, at in enumerate(ranges(count))
+    )
+
+
+def _joined(left: RangeReplicas, right: RangeReplicas) -> RangeReplicas:
+    version = max(left.version, right.version)
+    before = newest_before((left, right), version)
+    return replace(left, end=right.end, version=version, version_before=before)
+
+
+def apart(placement: Placement) -> npt.NDArray[np.int64]:
+    """The pairs of siblings, by number, that are not read from the same nodes: tablets 2n and 2n + 1."""
+    reads = np.sort(placement.reads(), axis=1)
+    return np.flatnonzero((reads[::2] != reads[1::2]).any(axis=1))
+
+
+def holders(placement: Placement) -> frozenset[str]:
+    """Whoever receives writes of any tablet."""
+    names, numbers = placement.nodes.names, set[int]()
+    for chunk in placement.table.chunks:
+        numbers |= {*np.unique(chunk.rows.values[WRITES]).tolist()}
+    return frozenset(names[number] for number in numbers if number != PAD)
 
 
 def maps_of(image: Image) -> Iterator[tuple[Table, Placement]]:

@@ -29,10 +29,9 @@ from stele.domain.ring.transition import (
     prepare,
 )
 from stele.domain.schema.facts import TABLET_MAP
-from stele.domain.tablets.maps import tablets_on
 from stele.domain.topology import pieces
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.operations.base import OwnPlacement, declared_dead
+from stele.domain.topology.operations.base import OwnPlacement, declared_dead, unchanged
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.rings import Ring, ring_now
 
@@ -47,12 +46,12 @@ _NO_ROOM: Final = TransitionPlan(rows=(), locks=_WHOLE_RING)
 class Planned(msgspec.Struct, frozen=True):
     """What would open, and why it has no room now; no transition when there is no plan at all.
 
-    While its nodes ``drain`` it keeps no place for itself: what they give away may need it.
+    While it is ``held`` it keeps no place for itself: what it waits for may need that.
     """
 
     transition: Transition | None
     refusal: Rejection | None = None
-    drains: bool = False
+    held: bool = False
 
 
 def plan_group(image: Image, requests: list[Request]) -> Planned:
@@ -88,9 +87,9 @@ def plan_group(image: Image, requests: list[Request]) -> Planned:
     refused = _check_receivers(image, planned, requests) or _check_sources(image, planned, requests)
     if refused is not None:
         return Planned(None, refused)
-    held = _check_tablets(image, planned)
+    held = operation.held(image, planned, requests)
     refused = held or _check_locks(image, planned) or _check_outcome(image, later, planned)
-    return Planned(planned, refused, drains=held is not None)
+    return Planned(planned, refused, held=held is not None)
 
 
 def ring_with_open(image: Image) -> Ring:
@@ -197,27 +196,17 @@ def _overlap(mine: tuple[Range, ...], theirs: tuple[Range, ...]) -> bool:
 
 def _check_locks(image: Image, planned: Transition) -> Rejection | None:
     mine = needs(image, planned)
+    stays = not locks(planned).keys() <= {*image.ring.placements}
     for other in image.topology.open():
-        if locks_meet(mine, locks(other)):
+        if locks_meet(mine, locks(other)) or (stays and _changes_tokens(other)):
             return _locked(other)
     return None
 
 
-def _check_tablets(image: Image, planned: Transition) -> Rejection | None:
-    """Nodes that go give their tablets away first."""
-    if not OPERATIONS[planned.kind].drained:
-        return None
-    left = {node_id: tablets_on(image, node_id) for node_id in planned.nodes()}
-    held = {node_id: count for node_id, count in left.items() if count}
-    if not held:
-        return None
-    text = ", ".join(f"{count} of '{node_id}'" for node_id, count in sorted(held.items()))
-    return Rejection(
-        "has_tablets",
-        f"Tablets have to migrate to other nodes first: {text}.",
-        "It waits until that is done; see to it that a tablet-balancer runs.",
-        {"tablets": str(sum(held.values()))},
-    )
+def _changes_tokens(transition: Transition) -> bool:
+    """Tokens come or go by it; also such as no placement has ranges of, which a new one may have."""
+    comes_or_goes = any(s.tokens and not s.replaced_id for s in transition.subjects)
+    return comes_or_goes and OPERATIONS[transition.kind].ring_after is not unchanged
 
 
 def _check_outcome(

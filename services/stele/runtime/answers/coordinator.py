@@ -22,6 +22,8 @@ class WaitKind(StrEnum):
     """A sign of life of nodes that are said to be dead."""
     LIVES = "lives"
     """Nodes that are said to be dead, and are heard."""
+    PREPARED = "prepared"
+    """Nodes that must prepare their storage for it; what else they have goes on meanwhile."""
     ROOM = "room"
     """Ranges that another request is moving."""
     APPLIED = "applied"

@@ -4,6 +4,9 @@ from enum import StrEnum
 
 import msgspec
 
+from stele.domain.balance.offline import OfflinePlan
+from stele.domain.balance.verdicts import Verdict
+
 
 class BalanceState(StrEnum):
     """How the tablets stand."""
@@ -41,8 +44,27 @@ class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
     report_age_s: float | None
 
 
+class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
+    """For each replica of a tablet and each node, whether the balancer would move it there."""
+
+    epoch: int
+    state_id: str
+    table: str
+    tablet: int
+    verdicts: tuple[Verdict, ...]
+
+
+class BalancePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """All moves from an epoch on until everything is even; nothing is done."""
+
+    epoch: int
+    state_id: str
+    plan: OfflinePlan
+
+
 class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How the tablets stand at an epoch: requests under way, what comes next, and requests that cannot go on.
+    """How the tablets stand at an epoch: moves under way, tables that get another number of tablets, what comes
+    next, and requests that cannot go on.
 
     ``balanced_by`` is size or count, with the reason ``why``. ``down`` are members that are not heard,
     ``avoided`` those to which moves have failed just now, ``full`` those whose disks have no room left.
@@ -52,6 +74,7 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     state_id: str
     state: BalanceState
     under_way: tuple[str, ...]
+    resizing: tuple[str, ...] = ()
     planned: tuple[PlannedTabletMove, ...]
     stuck: dict[str, str]
     balanced_by: str

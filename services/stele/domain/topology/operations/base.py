@@ -171,8 +171,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         lambda image, subjects: {}
     )
     """What it changes of tablet maps besides."""
-    drained: bool = False
-    """It has no room while its nodes have tablets: these migrate first."""
+    held: Callable[[Image, Transition, list[Request]], Rejection | None] = (
+        lambda image, planned, requests: None
+    )
+    """Why it has no room yet, and keeps no place for itself either: what comes later makes it."""
+    prepared_by: Callable[[Image, Request], Set[str]] = lambda image, request: frozenset()
+    """Nodes that must have prepared their storage before it opens; they say so in their acks."""
     cleans_up: bool = True
     """What its nodes have and is not theirs is deleted once it is over; else it has seen to that itself."""
     needed: Callable[[Image, list[Request]], list[str]]

@@ -119,6 +119,13 @@ class MoveTablets(Command, frozen=True, tag="tablet_migration"):
     moves: tuple[TabletMove, ...]
 
 
+class ResizeTable(Command, frozen=True, tag="tablet_resize"):
+    """Give a table (``keyspace.table``) another number of tablets: so many times more, or half of them."""
+
+    name: str
+    tablets: int
+
+
 class EnableFeatures(Command, frozen=True, tag="enable_features"):
     """Switch on semantics that every node and service supports, for ever."""
 
@@ -175,6 +182,7 @@ OperationCommand = (
     | DropKeyspace
     | DropTable
     | MoveTablets
+    | ResizeTable
     | KeyspaceRfChange
     | EnableFeatures
     | NoopRequest

@@ -26,7 +26,7 @@ def free_keyspace(image: Image, name: str) -> Keyspace | Rejection:
         return unknown_keyspace(name)
     tables = {table.table_id for table in image.schema.tables_of(keyspace)}
     for other in image.requests.unfinished():
-        is_of_table = other.table_id in tables and not other.to_node
+        is_of_table = other.table_id in tables and not other.tablet_count
         if other.keyspace_id == keyspace.keyspace_id or is_of_table:
             return _busy(other, f"keyspace '{keyspace.name}'")
     return keyspace
@@ -38,7 +38,7 @@ def free_table(image: Image, name: str) -> Table | Rejection:
     if table is None:
         return unknown_table(name)
     for other in image.requests.unfinished():
-        mine = other.table_id == table.table_id and not other.to_node
+        mine = other.table_id == table.table_id and not other.tablet_count
         if mine or other.keyspace_id == table.keyspace_id:
             return _busy(other, f"table '{name}'")
     return table

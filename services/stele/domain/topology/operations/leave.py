@@ -16,6 +16,8 @@ from stele.domain.names import NodeState, RequestKind, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
+from stele.domain.tablets.maps import tablets_on
+from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
     Operation,
@@ -84,6 +86,21 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
     return None
 
 
+def held(image: Image, planned: Transition, requests: list[Request]) -> Rejection | None:
+    """Nodes that go give their tablets away first."""
+    left = {node_id: tablets_on(image, node_id) for node_id in planned.nodes()}
+    having = {node_id: count for node_id, count in left.items() if count}
+    if not having:
+        return None
+    text = ", ".join(f"{count} of '{node_id}'" for node_id, count in sorted(having.items()))
+    return Rejection(
+        "has_tablets",
+        f"Tablets have to migrate to other nodes first: {text}.",
+        "It waits until that is done; see to it that a tablet-balancer runs.",
+        {"tablets": str(sum(having.values()))},
+    )
+
+
 def states_of_going(node_state: NodeState) -> dict[TransitionState, State]:
     """The way out of the ring, in which the node is in this state."""
     return {
@@ -112,7 +129,7 @@ LEAVE: Final = Operation(
     states=states_of_going(NodeState.DECOMMISSIONING),
     done=NodeState.LEFT,
     undone=NodeState.NORMAL,
-    drained=True,
+    held=held,
     subjects=subjects,
     ring_after=ring_after,
     needed=every_member,

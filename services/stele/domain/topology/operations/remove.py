@@ -25,6 +25,7 @@ from stele.domain.topology.operations.base import (
 from stele.domain.topology.operations.commands import Remove
 from stele.domain.topology.operations.leave import (
     check_enough_remain,
+    held,
     ring_after,
     states_of_going,
     subjects,
@@ -70,7 +71,7 @@ REMOVE: Final = Operation(
     grouped=True,
     done=NodeState.LEFT,
     undone=NodeState.NORMAL,
-    drained=True,
+    held=held,
     subjects_work=False,
     subjects=subjects,
     ring_after=ring_after,

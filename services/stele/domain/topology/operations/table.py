@@ -22,6 +22,7 @@ from stele.domain.topology.operations.rebuild import REBUILD
 from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
 from stele.domain.topology.operations.tablet_migration import TABLET_MIGRATION
+from stele.domain.topology.operations.tablet_resize import TABLET_RESIZE
 from stele.domain.topology.operations.truncate import TRUNCATE
 
 __all__ = ["OPERATIONS", "Operation", "State", "excluded_receivers"]
@@ -38,6 +39,7 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         EXCLUDE,
         DROP_KEYSPACE,
         DROP_TABLE,
+        TABLET_RESIZE,
         TABLET_MIGRATION,
         KEYSPACE_RF_CHANGE,
         ENABLE_FEATURES,

@@ -93,6 +93,7 @@ def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -
             asked,
             request_id=id_,
             tablet=move.tablet,
+            tablet_count=len(context.image.ring.placements[table.placement]),
             from_node=move.from_node,
             to_node=move.to_node,
             force=move.force,
@@ -204,6 +205,13 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
     table = image.schema.tables.get(request.table_id)
     if table is None or table.dropped_version:
         return Rejection("table_dropped", "The table was dropped.", "There is nothing to move.")
+    count = len(image.ring.placements[table.placement])
+    if count != request.tablet_count:
+        return Rejection(
+            "tablets_resized",
+            f"The table has {count} tablets by now, and had {request.tablet_count} when this was asked.",
+            "Ask again, for one of the new tablets.",
+        )
     move = TabletMove(
         table=image.schema.full_name(table),
         tablet=request.tablet,

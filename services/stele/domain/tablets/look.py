@@ -1,0 +1,76 @@
+"""What the balancer sees at one look: the tablets as columns, and what of them may go where."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+from stele.domain.balance.offline import OfflinePlan, whole_plan
+from stele.domain.balance.verdicts import Verdict, verdicts
+from stele.domain.base import Rejection
+from stele.domain.context import unknown_table
+from stele.domain.image import Image
+from stele.domain.tablets.colocation import Merge, merges_of
+from stele.domain.tablets.columns import Tablets, tablets_of
+from stele.domain.tablets.load import NO_LOADS, LoadTable
+from stele.domain.tablets.stuck import Lost, lost_replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """``lost`` are replicas that cannot be made anew, ``forced`` nodes of which that is accepted, ``merges``
+    tables whose siblings are brought together.
+    """
+
+    what: Tablets
+    lost: Lost
+    forced: frozenset[str]
+    merges: list[Merge]
+
+
+def look(image: Image, down: Set[str], loads: LoadTable = NO_LOADS) -> Look:
+    """``down`` are nodes that get nothing now, beside those whose disks are full by the ``loads``."""
+    what, shut = tablets_of(image, down, loads), down | loads.full()
+    forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
+    lost = lost_replicas(image, what, forced)
+    merges = merges_of(image)
+    merging = {merge.name for merge in merges}
+    what.state.pinned = frozenset(lost)
+    what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in shut)
+    what.state.still = frozenset(at for at, name in enumerate(what.names) if name in merging)
+    return Look(what, lost, forced, merges)
+
+
+def to_the_end(
+    image: Image, down: Set[str] = frozenset(), loads: LoadTable = NO_LOADS
+) -> OfflinePlan:
+    """All moves until everything is even, were nothing else to happen; and how even it is then."""
+    what = look(image, down, loads).what
+
+    def named(unit: int) -> list[tuple[str, str, int | str]]:
+        name, tablet = what.tablet(unit)
+        keyspace, _, table = name.partition(".")
+        return [(keyspace, table, tablet)]
+
+    return whole_plan(what.state, what.names, named)
+
+
+def why_there(
+    image: Image,
+    table: str,
+    tablet: int,
+    down: Set[str] = frozenset(),
+    loads: LoadTable = NO_LOADS,
+) -> list[Verdict] | Rejection:
+    """For each replica of a tablet and each node, whether the balancer would move it there, and the rule."""
+    what = look(image, down, loads).what
+    if table not in what.names:
+        return unknown_table(table)
+    at = what.names.index(table)
+    ends = [*what.first[1:], len(what.state.table)]
+    count = ends[at] - what.first[at]
+    if not 0 <= tablet < count:
+        return Rejection(
+            "unknown_tablet",
+            f"Table {table} has tablets 0 to {count - 1}, and no {tablet}.",
+            f"`stele tablet list {table}` shows them.",
+        )
+    return verdicts(what.state, what.names, what.first[at] + tablet)

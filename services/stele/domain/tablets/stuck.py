@@ -1,0 +1,111 @@
+"""What is asked for and can never be: nodes whose tablets nobody can take, and merges with what is lost."""
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from stele.domain.balance.cluster import NodeState
+from stele.domain.balance.scopes import LEAVING
+from stele.domain.balance.verdicts import Rule, summed_up, verdicts_from
+from stele.domain.image import Image
+from stele.domain.requests.facts import Request
+from stele.domain.ring.transition import TransitionRow, lacks_sources
+from stele.domain.tablets.colocation import Merge
+from stele.domain.tablets.columns import Tablets
+from stele.domain.tablets.maps import row_of
+
+LASTING: Final = frozenset({Rule.HOLDS_ONE, Rule.OTHER_DC, Rule.RACK})
+"""What forbids a move of a tablet wherever others are. So does that the other node leaves too."""
+
+
+class Stuck(msgspec.Struct, frozen=True):
+    """A request that is to end, and why: its node has tablets that nobody else can take, or a table is not to
+    have another number of them any more.
+    """
+
+    request_id: str
+    why: str
+
+
+Lost = Mapping[int, tuple[str, int]]
+"""Replicas that cannot be made anew: the table and the tablet of each."""
+
+
+def lost_replicas(image: Image, what: Tablets, forced: Set[str]) -> dict[int, tuple[str, int]]:
+    """Replicas on dead nodes that cannot be made anew, with table and tablet: what was acknowledged may be on
+    dead nodes alone, and nobody has accepted that it is lost.
+    """
+    dead, state, found = image.membership.excluded(), what.state, dict[int, tuple[str, int]]()
+    for node_id in sorted((dead - forced) & {*what.node_ids}):
+        for replica in state.members(what.node_ids.index(node_id)).tolist():
+            name, tablet = what.tablet(replica // state.width)
+            table = image.schema.table_named(name)
+            assert table is not None, "a table that is balanced has a name"
+            row = row_of(image.ring.placements[table.placement], tablet)
+            new = tuple("" if n == node_id else n for n in row.reads)
+            if lacks_sources(TransitionRow(row.start, row.end, row.reads, new), dead):
+                found[replica] = name, tablet
+    return found
+
+
+def cannot_be_drained(image: Image, what: Tablets, lost: Lost, moving: Set[str]) -> list[Stuck]:
+    """Nothing is planned for what these nodes have, nor ever can be, whatever moves elsewhere."""
+    found, calm = list[Stuck](), not moving and not what.state.busy.any()
+    flat = what.state.node.ravel()
+    of_node = {what.node_ids[int(flat[replica])]: tablet for replica, tablet in lost.items()}
+    for request in image.requests.pending():
+        if not request.removes_node or request.node_id in moving:
+            continue
+        tablet = of_node.get(request.node_id)
+        why = _why_lost(image, *tablet) if tablet else _why_stuck(what, request, calm)
+        if why:
+            found.append(Stuck(request.request_id, why))
+    return found
+
+
+def _why_lost(image: Image, table: str, tablet: int) -> str:
+    dead = ", ".join(sorted(image.membership.excluded()))
+    return (
+        f"tablet {tablet} of {table} may have acknowledged writes that only dead nodes have, {dead}:"
+        " ask again with force to give these up"
+    )
+
+
+def _why_stuck(what: Tablets, request: Request, calm: bool) -> str:
+    """Empty while there is hope, or nothing left. Unless all is ``calm``, other tablets may make room."""
+    state = what.state
+    if request.node_id not in what.node_ids:
+        return ""
+    node = what.node_ids.index(request.node_id)
+    held = state.members(node)
+    waiting = held[~state.busy[held // state.width]]
+    if state.state[node] == NodeState.NORMAL or not len(waiting):
+        return ""
+    unit = int(waiting[0]) // state.width
+    table, tablet = what.tablet(unit)
+    found = verdicts_from(state, what.names, unit, node)
+    going = {n for at, n in enumerate(what.node_ids) if state.state[at] in LEAVING}
+    if not calm and any(v.rule not in LASTING and v.target not in going for v in found):
+        return ""
+    reason = summed_up(found)
+    return (
+        f"no other node can take {len(np.unique(held // state.width))} tablets of '{request.node_id}', such as "
+        f"tablet {tablet} of {table}: {reason}"
+    )
+
+
+def cannot_merge(image: Image, merges: Iterable[Merge], lost: Lost) -> list[Stuck]:
+    """A tablet with a replica that is lost stays where it is, and its sibling cannot follow it there."""
+    dead = ", ".join(sorted(image.membership.excluded()))
+    found = dict(lost.values())
+    return [
+        Stuck(
+            merge.request.request_id,
+            f"tablet {found[merge.name]} of {merge.name} cannot be brought to where its sibling is, since what"
+            f" it had may be on dead nodes alone: {dead}",
+        )
+        for merge in merges
+        if merge.name in found
+    ]

@@ -1,0 +1,144 @@
+"""Known bugs of splits and merges: what they wait for, what they keep, and when they are wanted no more."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from stele.domain.base import Rejection
+from stele.domain.image import Image
+from stele.domain.names import RequestKind
+from stele.domain.requests.facts import Request
+from stele.domain.ring.placement import Placement
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.schema.facts import TableOptions
+from stele.domain.tablets import colocation, maps, resizing, sizing
+from stele.domain.tablets.sizing import Goals, Present, Scope, Sized
+from stele.domain.topology.operations import tablet_migration, tablet_resize
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.sim.patching import Patch
+
+replace = msgspec.structs.replace
+_RESIZE: Final = RequestKind.TABLET_RESIZE
+
+
+def _operation(patch: Patch, **parts: Any) -> None:
+    patch.item(OPERATIONS, _RESIZE, replace(OPERATIONS[_RESIZE], **parts))
+
+
+def resize_does_not_wait_for_migrations(patch: Patch) -> None:
+    """The new map comes while tablets of the old one move."""
+    plain = OPERATIONS[_RESIZE].plans
+    assert plain is not None
+
+    def unlocked(image: Image, requests: list[Request]) -> Any:
+        found = plain(image, requests)
+        if isinstance(found, Rejection):
+            return found
+        return {name: replace(plan, locks=()) for name, plan in found.items()}
+
+    _operation(patch, plans=unlocked)
+
+
+def siblings_that_are_apart_become_one(patch: Patch) -> None:
+    """A merge does not wait until both tablets are on the same nodes."""
+    _operation(patch, held=OPERATIONS[RequestKind.TRUNCATE].held)
+
+
+def split_does_not_wait_for_storage(patch: Patch) -> None:
+    """A split is finished although replicas have not cut their storage."""
+    _operation(patch, prepared_by=OPERATIONS[RequestKind.TRUNCATE].prepared_by)
+
+
+def new_tablets_forget_their_versions(patch: Patch) -> None:
+    """After a resize late requests are served by the replicas that their tablet had before."""
+    plain = maps.resized
+
+    def forgetful(rows: Sequence[RangeReplicas], count: int) -> tuple[RangeReplicas, ...]:
+        return tuple(replace(row, version=0, version_before=0) for row in plain(rows, count))
+
+    patch.function(plain, forgetful)
+
+
+def merged_tablet_has_the_version_of_the_first(patch: Patch) -> None:
+    """Of two tablets that become one the second one's newest change is forgotten."""
+
+    def first(left: RangeReplicas, right: RangeReplicas) -> RangeReplicas:
+        return replace(left, end=right.end)
+
+    patch.attribute(maps, "_joined", first)
+
+
+def number_of_a_tablet_outlives_a_split(patch: Patch) -> None:
+    """A migration that was asked for before moves whatever tablet has that number by now."""
+    plain = tablet_migration.plans
+
+    def whatever(image: Image, requests: list[Request]) -> Any:
+        (request,) = requests
+        table = image.schema.tables.get(request.table_id)
+        if table is not None and table.placement in image.ring.placements:
+            count = len(image.ring.placements[table.placement])
+            requests = [replace(request, tablet_count=count)]
+        return plain(image, requests)
+
+    kind = RequestKind.TABLET_MIGRATION
+    patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], plans=whatever))
+
+
+def two_resizes_of_a_table_at_once(patch: Patch) -> None:
+    """A table may be asked to be split while it is being merged."""
+    patch.attribute(tablet_resize, "_is_of", lambda request, table: False)
+
+
+def sizes_that_waver_turn_a_resize_round(patch: Patch) -> None:
+    """What has begun is judged as if it had not."""
+    plain = sizing.wanted_count
+
+    def anew(
+        options: TableOptions,
+        initial: int,
+        scopes: Mapping[str, Scope],
+        present: Present,
+        goals: Goals,
+    ) -> Sized:
+        return plain(options, initial, scopes, replace(present, resizing_to=0), goals)
+
+    patch.function(plain, anew)
+
+
+def what_users_ask_for_is_revoked(patch: Patch) -> None:
+    """The balancer cancels any resize that it would not have asked for."""
+    patch.attribute(resizing, "_may_be_revoked", lambda asked: True)
+
+
+def siblings_come_together_in_a_full_rack(patch: Patch) -> None:
+    """A tablet is sent to its sibling's node whatever that does to its racks, and the log refuses it."""
+    patch.attribute(colocation, "_rack_allows", lambda nodes, row, source, target: True)
+
+
+def siblings_are_told_apart_by_the_order_of_their_replicas(patch: Patch) -> None:
+    """Tablets on the same nodes with another primary never become one."""
+
+    def strict(placement: Placement) -> Any:
+        reads = placement.reads()
+        return np.flatnonzero((reads[::2] != reads[1::2]).any(axis=1))
+
+    patch.function(maps.apart, strict)
+
+
+RESIZING_MUTANTS: Final = (
+    resize_does_not_wait_for_migrations,
+    siblings_that_are_apart_become_one,
+    new_tablets_forget_their_versions,
+    merged_tablet_has_the_version_of_the_first,
+)
+RESIZING_TEST_MUTANTS: Final = (
+    split_does_not_wait_for_storage,
+    number_of_a_tablet_outlives_a_split,
+    two_resizes_of_a_table_at_once,
+    sizes_that_waver_turn_a_resize_round,
+    what_users_ask_for_is_revoked,
+    siblings_come_together_in_a_full_rack,
+    siblings_are_told_apart_by_the_order_of_their_replicas,
+)

@@ -1,0 +1,356 @@
+"""Tablets are split and merged while everything else goes on (seed 000; scylla's cases of its balancer)."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+
+from stele.domain.commands import (
+    AlterTable,
+    Cancel,
+    CreateKeyspace,
+    CreateTable,
+    DropTable,
+    Exclude,
+    Leave,
+    MoveTablets,
+    Remove,
+    ResizeTable,
+    SetSetting,
+    Truncate,
+)
+from stele.domain.names import RequestStatus, TransitionState
+from stele.domain.schema.facts import TableOptions
+from stele.domain.tablets.maps import apart, held_by
+from stele.domain.topology.operations.commands import TabletMove
+from stele.runtime.answers.coordinator import WaitKind
+from stele.runtime.answers.plans import Verdict
+from tests.coordinator.stories import reach, status_of
+from tests.coordinator.test_dry_run import planned
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
+from tests.coordinator.world import World, empty_cluster
+
+STATE = TransitionState
+TARGET = 1000
+
+
+def count(world: World, name: str = TABLE) -> int:
+    return len(tablets(world, name))
+
+
+def fills(world: World, mean: float, name: str = TABLE) -> None:
+    """So many bytes has each tablet now."""
+    data = world.image.schema.serving(name)
+    assert data is not None
+    world.sizes[data.data_id] = mean * count(world, name)
+
+
+def sized(nodes: str, tablets: int, rf: int = 2, rack: str = "r") -> World:
+    world = with_table(nodes, tablets, rf, rack)
+    assert world.apply(SetSetting("target_tablet_size_in_bytes", str(TARGET))) is None
+    world.balances = True
+    return world
+
+
+def resized(world: World, wanted: int, seconds: float = 600) -> None:
+    world.until(lambda: count(world) == wanted, f"{wanted} tablets", seconds)
+
+
+def moves(world: World, *moved: tuple[int, str, str]) -> None:
+    """Tablets go by hand, one after the other."""
+    for tablet, source, target in moved:
+        move = TabletMove(table=TABLE, tablet=tablet, from_node=source, to_node=target)
+        request_id = f"{tablet} from {source}"
+        assert world.apply(MoveTablets((move,)), request_id) is None
+        world.until(partial(_is_done, world, request_id), "a move")
+
+
+def _is_done(world: World, request_id: str) -> bool:
+    return status_of(world, request_id) is RequestStatus.DONE
+
+
+def test_a_table_that_grows_is_split_and_one_that_shrinks_is_merged() -> None:
+    """Scylla's test_load_balancing_resize_requests."""
+    world = sized("a1 b1", 1)
+    assert world.apply(AlterTable(TABLE, TableOptions(min_tablet_count=2))) is None
+    resized(world, 2)
+    fills(world, 1.5 * TARGET)
+    world.pass_s(60)
+    assert count(world) == 2
+    fills(world, 2.2 * TARGET)
+    resized(world, 4)
+    world.pass_s(60)
+    assert count(world) == 4, "they have 1,100 bytes each by now"
+    assert world.apply(AlterTable(TABLE, TableOptions())) is None
+    fills(world, 0)
+    resized(world, 1)
+
+
+def test_each_row_keeps_its_replicas_and_its_versions() -> None:
+    world = with_table("a1 b1 c1 d1", 4)
+    moves(
+        world,
+        (
+            2,
+            tablets(world)[2].reads[0],
+            min({*["a1", "b1", "c1", "d1"]} - {*tablets(world)[2].reads}),
+        ),
+    )
+    before = tablets(world)
+    assert before[2].version > before[0].version
+    assert world.apply(ResizeTable(TABLE, 16), "resize") is None
+    world.run()
+    after = tablets(world)
+    assert [(r.reads, r.version) for r in after] == [
+        (r.reads, r.version) for r in before for _ in range(4)
+    ]
+    assert status_of(world, "resize") is RequestStatus.DONE
+
+
+def test_a_split_waits_until_all_replicas_have_cut_their_storage() -> None:
+    world = with_table("a1 b1 c1", 4)
+    world.crash("c1")
+    world.pass_s(20)
+    assert world.apply(ResizeTable(TABLE, 8), "resize") is None
+    world.pass_s(60)
+    assert status_of(world, "resize") is RequestStatus.PENDING
+    (wait,) = [w for w in world.brain.steps.waits if w.kind is WaitKind.PREPARED]
+    assert [b.node_id for b in wait.blockers] == ["c1"]
+    world.nodes["c1"].alive = True
+    world.run()
+    assert status_of(world, "resize") is RequestStatus.DONE
+    assert count(world) == 8
+
+
+def test_a_dead_replica_that_is_excluded_holds_no_split_up() -> None:
+    world = with_table("a1 b1 c1", 4, rf=3)
+    world.crash("c1")
+    world.pass_s(20)
+    assert world.apply(Exclude(("c1",))) is None
+    assert world.apply(ResizeTable(TABLE, 8), "resize") is None
+    world.run()
+    assert count(world) == 8
+
+
+def test_a_split_waits_for_migrations_and_those_asked_for_later_wait_for_it() -> None:
+    world = with_table("a1 b1 c1 d1", 4)
+    row, other = tablets(world)[0], tablets(world)[3]
+    nodes = {*world.nodes}
+    first = TabletMove(
+        table=TABLE, tablet=0, from_node=row.reads[0], to_node=min(nodes - {*row.reads})
+    )
+    assert world.apply(MoveTablets((first,)), "first") is None
+    reach(world, "first", STATE.STREAMING)
+    assert world.apply(ResizeTable(TABLE, 8), "resize") is None
+    second = TabletMove(
+        table=TABLE, tablet=3, from_node=other.reads[0], to_node=min(nodes - {*other.reads})
+    )
+    assert world.apply(MoveTablets((second,)), "second") is None
+    world.run()
+    assert status_of(world, "first") is RequestStatus.DONE
+    assert status_of(world, "resize") is RequestStatus.DONE
+    late = world.image.request("second")
+    assert late is not None and late.status is RequestStatus.FAILED
+    assert "8 tablets by now" in late.error, "its number means another tablet"
+    assert tablets(world)[3].reads == tablets(world)[2].reads
+
+
+def test_siblings_that_are_apart_hold_up_their_merge_and_nothing_else() -> None:
+    world = with_table("a1 b1 c1 d1", 4)
+    nodes, row = {*world.nodes}, tablets(world)[1]
+    if {*tablets(world)[0].reads} == {*row.reads}:
+        moves(world, (1, row.reads[0], min(nodes - {*row.reads})))
+    assert world.apply(ResizeTable(TABLE, 2), "merge") is None
+    world.pass_s(30)
+    assert status_of(world, "merge") is RequestStatus.PENDING
+    row = tablets(world)[3]
+    moves(world, (3, row.reads[0], min(nodes - {*row.reads})))
+    world.add("e1")
+    world.until(lambda: status_of(world, "join-e1") is RequestStatus.DONE, "the join")
+    assert status_of(world, "merge") is RequestStatus.PENDING
+    assert world.apply(Cancel("merge")) is None
+    world.run()
+    assert status_of(world, "merge") is RequestStatus.CANCELLED
+    assert count(world) == 4
+
+
+@pytest.mark.parametrize("racks", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_the_places_a_table_that_is_emptied_comes_to_one_tablet(
+    seed: int, racks: bool
+) -> None:
+    """Scylla's test_load_balancing_merge_colocation_with_random_load."""
+    chance = random.Random(seed)
+    names = [f"n{number}" for number in range(chance.randint(3, 7))]
+    world = empty_cluster()
+    for at, name in enumerate(names):
+        world.add(name, rack=f"r{at % 3}" if racks else "r")
+    world.run()
+    keyspace = CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=16)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    for _ in range(12):
+        tablet = chance.randrange(16)
+        row = tablets(world)[tablet]
+        free = sorted({*names} - {*row.reads})
+        if free:
+            move = TabletMove(
+                table=TABLE,
+                tablet=tablet,
+                from_node=chance.choice(row.reads),
+                to_node=chance.choice(free),
+            )
+            world.apply(MoveTablets((move,)))
+            world.run()
+    world.balances = True
+    for wanted in (8, 4, 2, 1):
+        assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=wanted))) is None
+        resized(world, wanted)
+    (row,) = tablets(world)
+    assert len({*row.reads}) == 3
+    if racks:
+        assert len({world.image.membership.nodes[n].rack for n in row.reads}) == 3
+
+
+def test_a_merge_goes_on_while_a_node_is_drained() -> None:
+    """Scylla's ..._with_decomission."""
+    world = with_table("a1 b1 c1 d1", 2, rf=3)
+    world.balances = True
+    assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=1))) is None
+    assert world.apply(Leave("b1"), "leave") is None
+    resized(world, 1)
+    world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "the leave", 300)
+    assert {*tablets(world)[0].reads} == {"a1", "c1", "d1"}
+
+
+def test_balancing_does_not_take_apart_what_was_brought_together() -> None:
+    world = sized("a1 b1 c1", 8)
+    assert world.apply(SetSetting("tablet_balancing", "off")) is None
+    assert world.apply(ResizeTable(TABLE, 4), "merge") is None
+    assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=4))) is None
+    world.add("d1")
+    world.until(lambda: status_of(world, "join-d1") is RequestStatus.DONE, "the join")
+    assert world.apply(SetSetting("tablet_balancing", "on")) is None
+    world.until(lambda: status_of(world, "merge") is RequestStatus.DONE, "the merge", 600)
+    asked = [r for r in world.image.requests.requests.values() if r.to_node]
+    assert all("become one" in r.reason or "share" in r.reason for r in asked)
+    world.until(lambda: {*held_by(world.image).values()} == {2}, "evenness", 300)
+
+
+def test_a_decision_that_is_not_wanted_any_more_is_revoked() -> None:
+    """By its own, while it is pending; what a user asked for is the user's."""
+    world = sized("a1 b1 c1", 4)
+    world.crash("c1")
+    fills(world, 3 * TARGET)
+    world.until(lambda: bool(world.image.requests.resizing()), "a split to be asked for", 60)
+    (split,) = world.image.requests.resizing()
+    fills(world, 1.2 * TARGET)
+    world.pass_s(30)
+    assert status_of(world, split) is RequestStatus.PENDING, "what has begun is not turned round"
+    fills(world, 0.9 * TARGET)
+    world.until(lambda: status_of(world, split) is RequestStatus.CANCELLED, "its end", 60)
+    request = world.image.request(split)
+    assert request is not None and "are to have 1,000" in request.error
+    assert world.apply(ResizeTable(TABLE, 64), "mine") is None
+    world.pass_s(60)
+    assert status_of(world, "mine") is RequestStatus.PENDING
+
+
+def test_a_table_is_dropped_or_truncated_while_it_waits_to_be_merged() -> None:
+    world = with_table("a1 b1 c1 d1", 8)
+    row, other = tablets(world)[:2]
+    moves(world, (0, row.reads[0], min({*world.nodes} - {*row.reads, *other.reads})))
+    (table,) = world.image.schema.with_tablets()
+    assert len(apart(world.image.ring.placements[table.placement])) == 1
+    assert world.apply(ResizeTable(TABLE, 4), "merge") is None
+    assert world.apply(Truncate(TABLE), "truncate") is None
+    world.until(lambda: status_of(world, "truncate") is RequestStatus.DONE, "the truncation", 60)
+    assert world.apply(DropTable(TABLE), "drop") is None
+    world.run()
+    assert status_of(world, "drop") is RequestStatus.DONE
+    assert status_of(world, "merge") in (RequestStatus.FAILED, RequestStatus.DONE)
+
+
+def test_replicas_that_are_lost_end_a_merge_with_the_reason() -> None:
+    world = with_table("a1 b1 c1 d1", 8, rf=1)
+    world.crash("d1")
+    world.pass_s(20)
+    assert world.apply(Exclude(("d1",))) is None
+    assert world.apply(ResizeTable(TABLE, 4), "merge") is None
+    world.balances = True
+    world.until(lambda: status_of(world, "merge") is RequestStatus.CANCELLED, "its end", 60)
+    request = world.image.request("merge")
+    assert request is not None and "dead nodes alone: d1" in request.error
+    assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=4))) is None
+    world.pass_s(60)
+    assert not world.image.requests.resizing(), "nor is it asked for again and again"
+    assert world.apply(Remove(node_id="d1", force=True), "remove") is None
+    resized(world, 4)
+
+
+@pytest.mark.parametrize("wanted", [0, -8, 8, 12, 2, 1, 2**21, 2**70])
+def test_no_other_number_is_taken(wanted: int) -> None:
+    world = with_table("a1 b1 c1", 8)
+    refused = world.apply(ResizeTable(TABLE, wanted))
+    assert refused is not None and refused.code == "bad_tablet_count"
+    assert "8 tablets" in refused.message
+
+
+def test_a_table_gets_another_number_once_at_a_time() -> None:
+    world = with_table("a1 b1 c1", 8)
+    assert world.apply(ResizeTable(TABLE, 16), "first") is None
+    refused = world.apply(ResizeTable(TABLE, 32))
+    assert refused is not None and refused.code == "table_resizes"
+    assert refused.details == {"request_id": "first"}
+    unknown = world.apply(ResizeTable("music.none", 16))
+    assert unknown is not None and unknown.code == "unknown_table"
+    assert world.apply(CreateKeyspace("plain", {"dc1": 1})) is None
+    assert world.apply(CreateTable("plain.t")) is None
+    none = world.apply(ResizeTable("plain.t", 16))
+    assert none is not None and none.code == "no_tablets"
+
+
+def test_all_tables_together_are_kept_to_what_shards_are_to_have() -> None:
+    """Each gets less by the same part, and none is split and merged in turn."""
+    world = sized("a1 b1", 16)
+    assert world.apply(SetSetting("tablets_per_shard_goal", "20")) is None
+    for number in range(3):
+        assert world.apply(CreateTable(f"music.t{number}")) is None
+    names = [TABLE, *(f"music.t{number}" for number in range(3))]
+    world.until(lambda: {count(world, name) for name in names} == {8}, "8 tablets of each", 600)
+    world.pass_s(60)
+    asked = world.image.requests.requests.values()
+    assert sum(request.resizes for request in asked) == 4
+
+
+def test_siblings_come_together_where_the_racks_allow_it() -> None:
+    """The even tablet goes to the odd one's node where it may not be the other way round."""
+    world = empty_cluster()
+    world.add("a1", rack="r1")
+    world.add("a2", rack="r1")
+    world.run()
+    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=2)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    world.add("b1", rack="r2")
+    world.run()
+    moves(world, (1, "a2", "b1"))
+    world.balances = True
+    assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=1))) is None
+    resized(world, 1)
+    assert {*tablets(world)[0].reads} == {"a1", "b1"}
+
+
+def test_a_plan_of_a_split_takes_those_who_are_up_to_have_prepared() -> None:
+    world = with_table("a1 b1 c1", 8, rf=3)
+    world.pass_s(1)
+    assert planned(world, ResizeTable(TABLE, 16)).verdict is Verdict.STARTS
+    world.crash("c1")
+    world.pass_s(20)
+    found = planned(world, ResizeTable(TABLE, 16))
+    assert found.verdict is Verdict.WAITS
+    assert found.wait is not None and found.wait.kind is WaitKind.PREPARED
+    assert found.wait.cause == "c1"
+    assert planned(world, ResizeTable(TABLE, 4)).verdict is Verdict.STARTS

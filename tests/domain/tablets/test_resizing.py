@@ -1,0 +1,104 @@
+"""Which tables are split and merged: always to an end, never in turn."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stele.domain.commands import CreateTable, ResizeTable, SetSetting
+from stele.domain.schema.facts import TableOptions
+from stele.domain.tablets.resizing import MOST_AT_ONCE, sizing
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
+from tests.coordinator.world import World
+
+TARGET = 1000
+tables = st.lists(
+    st.tuples(
+        st.builds(
+            TableOptions,
+            min_tablet_count=st.sampled_from((0, 0, 1, 6, 16)),
+            max_tablet_count=st.sampled_from((0, 0, 16, 40)),
+            min_per_shard_tablet_count=st.sampled_from((0, 0, 1, 9)),
+        ),
+        st.one_of(st.none(), st.integers(0, 100_000)),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def of_tables(world: World, name: str) -> str:
+    data = world.image.schema.serving(name)
+    assert data is not None
+    return data.data_id
+
+
+def cluster(goal: int = 100) -> World:
+    """Two nodes that have a replica of everything each: nothing has to move."""
+    world = with_table("a1 b1", 1)
+    for name, value in {
+        "target_tablet_size_in_bytes": TARGET,
+        "tablets_per_shard_goal": goal,
+    }.items():
+        assert world.apply(SetSetting(name, str(value))) is None
+    return world
+
+
+@settings(max_examples=25)
+@given(tables, st.sampled_from((5, 20, 100)))
+def test_there_is_an_end_and_no_table_goes_both_ways(
+    asked: list[tuple[TableOptions, int | None]], goal: int
+) -> None:
+    world, sizes = cluster(goal), dict[str, float]()
+    went = dict[str, set[bool]]()
+    for number, (options, size) in enumerate(asked):
+        name = f"music.t{number}"
+        assert world.apply(CreateTable(name, options)) is None
+        if size is not None:
+            sizes[of_tables(world, name)] = float(size)
+    for _ in range(20):
+        found = sizing(world.image, sizes)
+        assert not found.revoked
+        if not found.resizes:
+            break
+        for resize in found.resizes:
+            count = len(tablets(world, resize.table))
+            went.setdefault(resize.table, set()).add(resize.tablets > count)
+            assert resize.tablets in (2 * count, count // 2)
+            assert resize.why
+            assert world.apply(ResizeTable(resize.table, resize.tablets)) is None
+        world.run()
+    else:
+        raise AssertionError(f"it goes on and on: {found}")
+    assert all(len(ways) == 1 for ways in went.values()), went
+    for number, (options, _) in enumerate(asked):
+        count = len(tablets(world, f"music.t{number}"))
+        assert not options.max_tablet_count or count <= options.max_tablet_count
+
+
+def test_what_is_asked_for_already_is_not_asked_for_again_and_sizes_that_waver_do_not_turn_it_round() -> (
+    None
+):
+    world = cluster()
+    world.crash("b1")
+    size = {of_tables(world, TABLE): 2001.0}
+    (resize,) = sizing(world.image, size).resizes
+    assert (resize.table, resize.tablets) == (TABLE, 2)
+    assert resize.why == "its 1 tablets have 2,001 bytes each, and are to have 1,000"
+    assert world.apply(ResizeTable(TABLE, 2)) is None
+    for bytes_ in (3000.0, 2000.0, 1000.0):
+        assert sizing(world.image, {of_tables(world, TABLE): bytes_}) == ((), ())
+
+
+def test_so_many_tables_at_one_time() -> None:
+    world = cluster()
+    sizes = dict[str, float]()
+    for number in range(MOST_AT_ONCE + 3):
+        assert world.apply(CreateTable(f"music.t{number:02}")) is None
+        sizes[of_tables(world, f"music.t{number:02}")] = 2500.0
+    first = sizing(world.image, sizes).resizes
+    assert len(first) == MOST_AT_ONCE
+    world.crash("b1")
+    for resize in first[1:]:
+        assert world.apply(ResizeTable(resize.table, resize.tablets)) is None
+    assert len(sizing(world.image, sizes).resizes) == 1

@@ -1,0 +1,80 @@
+"""Why a tablet is where it is, and what would move: what is told is what the balancer then does."""
+
+from __future__ import annotations
+
+from stele.domain.balance.verdicts import Rule, Verdict
+from stele.domain.base import Rejection
+from stele.domain.commands import Exclude, Leave, ResizeTable
+from stele.domain.tablets.look import to_the_end, why_there
+from stele.domain.tablets.maps import held_by
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
+from tests.coordinator.world import World
+
+
+def told(world: World, tablet: int, *down: str) -> dict[tuple[str, str], Verdict]:
+    found = why_there(world.image, TABLE, tablet, {*down})
+    assert isinstance(found, list), found
+    return {(verdict.source, verdict.target): verdict for verdict in found}
+
+
+def test_each_node_is_judged_for_each_replica() -> None:
+    world = with_table("a1 b1 c1", 4)
+    world.add("d1")
+    world.add("z1", "dc2")
+    world.run()
+    row = tablets(world)[0].reads
+    found = told(world, 0)
+    assert {source for source, _ in found} == {*row}
+    assert found[row[0], row[1]].rule is Rule.HOLDS_ONE
+    assert found[row[0], "z1"].rule is Rule.OTHER_DC
+    assert [v.target for v in found.values() if v.accepted] == ["d1", "d1"]
+    assert found[row[0], "d1"].rule is Rule.EVENER
+    shut = told(world, 0, "d1")[row[0], "d1"]
+    assert (shut.rule, shut.accepted) == (Rule.SHUT, False)
+    assert "d1 is not heard" in shut.reason
+
+
+def test_what_is_lost_and_what_stands_still_says_so() -> None:
+    world = with_table("a1 b1 c1", 8)
+    pairs = [*zip(tablets(world)[::2], tablets(world)[1::2], strict=True)]
+    assert any({*even.reads} != {*odd.reads} for even, odd in pairs)
+    world.add("d1")
+    world.run()
+    assert world.apply(ResizeTable(TABLE, 4)) is None
+    (source, _) = tablets(world)[0].reads
+    still = told(world, 0)[source, "d1"]
+    assert (still.rule, still.accepted) == (Rule.STANDS_STILL, False)
+    assert world.apply(Leave(source)) is None
+    assert told(world, 0)[source, "d1"].rule is Rule.LEAVES
+    single = with_table("a1 b1 c1", 4, rf=1)
+    single.crash("b1")
+    single.pass_s(20)
+    assert single.apply(Exclude(("b1",))) is None
+    single.run()
+    number = next(at for at, each in enumerate(tablets(single)) if each.reads == ("b1",))
+    lost = told(single, number)["b1", "a1"]
+    assert (lost.rule, lost.accepted) == (Rule.LOST, False)
+    assert lost.reason == "what b1 has of it may be on dead nodes alone"
+
+
+def test_what_there_is_not_is_refused_with_what_there_is() -> None:
+    world = with_table("a1 b1 c1", 4)
+    for table, tablet, code in ((TABLE, 4, "unknown_tablet"), ("music.none", 0, "unknown_table")):
+        found = why_there(world.image, table, tablet)
+        assert isinstance(found, Rejection) and found.code == code
+
+
+def test_the_plan_to_the_end_is_what_the_balancer_makes_of_it() -> None:
+    world = with_table("a1 b1 c1", 16)
+    world.add("d1")
+    world.run()
+    found = to_the_end(world.image)
+    assert found.converged and not found.unmovable
+    assert {move.keyspace for move in found.moves} == {"music"}
+    assert all(move.target[0] == "d1" and move.reason for move in found.moves)
+    world.balances = True
+    wanted = {node.id: node.replicas for node in found.after.nodes}
+    world.until(lambda: held_by(world.image) == wanted, "the plan", 300)
+    asked = [r for r in world.image.requests.requests.values() if r.to_node]
+    assert len(asked) <= len(found.moves)
+    assert to_the_end(world.image).moves == ()
