@@ -11,6 +11,7 @@ from stele.domain.balance.verdicts import Rule, Verdict
 from stele.domain.tablets.look import to_the_end
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
+    BalancedNode,
     BalancePlan,
     BalanceState,
     PlannedTabletMove,
@@ -189,6 +190,14 @@ def test_who_looks_for_tablets_on_the_ring_is_told_where_they_are(
         assert "`stele tablet list KEYSPACE.TABLE`" in ran.err
 
 
+TOLD = BalancedNode(
+    tablets=2, size_bytes=1500, capacity_bytes=2_000_000, of_share=0.95, report_age_s=3.0
+)
+SILENT = BalancedNode(
+    tablets=4, size_bytes=None, capacity_bytes=None, of_share=None, report_age_s=None
+)
+
+
 def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: Stele) -> None:
     move = PlannedTabletMove(
         table="music.songs",
@@ -205,9 +214,12 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
         under_way=("r-1",),
         planned=(move,),
         stuck={"leave-n2": "no other node can take 2 tablets"},
-        held={"n10": 4, "n2": 2},
+        balanced_by="count",
+        why="no load is known of n10",
+        nodes={"n10": SILENT, "n2": TOLD},
         down=("n3",),
         avoided=("n5",),
+        full=("n6",),
     )
     server.answer("GET", "/v1/balance", answer)
     around(server)
@@ -218,7 +230,9 @@ def test_balance_shows_what_moves_next_and_what_cannot(server: Server, stele: St
     assert "request leave-n2 cannot go on: no other node can take 2 tablets" in text
     assert "not heard: n3" in text
     assert "moves have failed to n5: nothing goes there for a while" in text
-    assert "node tablets n2 2 n10 4" in text
+    assert "no room left on n6: nothing goes there" in text
+    assert "by count: no load is known of n10" in text
+    assert "reported n2 2 1.5 kB 2.0 MB 95.0 % 3.0 s ago n10 4 never" in text
     assert "music.songs 3 n1 n4 migration n1 has 4 replicas" in text
     assert json.loads(stele("balance", "status", "--json").out)["planned"][0]["tablet"] == 3
 
@@ -320,9 +334,12 @@ def balance(state: BalanceState, **more: tuple[PlannedTabletMove, ...]) -> Balan
         under_way=("r-1",),
         planned=more.get("planned", ()),
         stuck={},
-        held={"n2": 3, "n4": 1},
+        balanced_by="size",
+        why="the loads of all 2 nodes are known",
+        nodes={"n2": msgspec.structs.replace(TOLD, tablets=3), "n4": SILENT},
         down=(),
         avoided=(),
+        full=(),
     )
 
 
@@ -340,7 +357,7 @@ def test_balance_shows_what_is_under_way_once_and_who_leaves(server: Server, ste
 
 
 def test_a_balancer_that_is_off_is_not_called_balanced(server: Server, stele: Stele) -> None:
-    server.answer("GET", "/v1/balance", balance(BalanceState.BALANCED))
+    server.answer("GET", "/v1/balance", balance(BalanceState.OFF))
     around(server, tablet_balancing="off")
     lines = stele("balance", "status").out.splitlines()
     assert lines[0] == "off at epoch 31; 1 tablet moves"

@@ -31,6 +31,7 @@ from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_dry_run import planned
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World, empty_cluster
+from tests.domain.load_of import loads_of
 
 STATE = TransitionState
 TARGET = 1000
@@ -44,7 +45,8 @@ def fills(world: World, mean: float, name: str = TABLE) -> None:
     """So many bytes has each tablet now."""
     data = world.image.schema.serving(name)
     assert data is not None
-    world.sizes[data.data_id] = mean * count(world, name)
+    total = int(mean * count(world, name))
+    world.loads = lambda image: loads_of(image, lambda _, __: total // count(world, name))
 
 
 def sized(nodes: str, tablets: int, rf: int = 2, rack: str = "r") -> World:

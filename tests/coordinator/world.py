@@ -27,6 +27,8 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import NodeState, OrderKind, ReportStatus
 from stele.domain.reports import ReportTable
+from stele.domain.tablets.load import NO_LOADS, LoadTable
+from stele.domain.tablets.look import Heard
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.tablet_migration import BALANCER
@@ -142,9 +144,9 @@ class World:
         self.on_event: Callable[[str, str], None] = lambda _what, _when: None
         self.events: list[str] = []
         self.balances = False
-        self.sizes: dict[str, float] = {}
-        """What the balancer knows of the tables' sizes."""
         """Whether a balancer asks for moves of tablets."""
+        self.loads: Callable[[Image], LoadTable] = lambda _image: NO_LOADS
+        """What nodes of an image tell the balancer."""
         self._waiting_reports: list[Report] = []
         self._ids = count(1)
 
@@ -276,7 +278,8 @@ class World:
         """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
         members = self.image.membership.taking_part()
         down = {name for name in members if name in self.nodes and not self.nodes[name].alive}
-        for command, why in proposal(self.image, down, sizes=self.sizes).commands():
+        heard = Heard(down, loads=self.loads(self.image))
+        for command, why in proposal(self.image, heard).commands():
             name = f"{command_name(command)}-{next(self._ids)}"
             envelope = Envelope(request_id=name, command=command, actor=BALANCER, reason=why)
             self.submit(envelope)

@@ -24,7 +24,7 @@ EXPECTED: tuple[Expected, ...] = (
         KILLED,
     ),
     Expected(
-        "session-guard",  # aiokafka, under Faust
+        "session-guard|tablet-balancer",  # aiokafka, under Faust
         r"Unable connect to node|Failed fetch messages from|Unable to request metadata from|"
         r"Unable to update metadata from|Group Coordinator Request failed|"
         r"Heartbeat send request failed|Heartbeat session expired|OffsetCommit.*failed|"

@@ -36,7 +36,7 @@ from stele.domain.commands import (
 )
 from stele.domain.facts import Epoch
 from stele.domain.features.facts import FeaturesEnabled, SettingChanged
-from stele.domain.messages import Ack, Order, Report
+from stele.domain.messages import Ack, Load, Order, Report, TabletSizes
 from stele.domain.names import BarrierLevel, OrderKind, ReportStatus, RequestStatus, TransitionState
 from stele.domain.requests.decisions import refusal
 from stele.domain.requests.facts import DecidedGeneration, DecidedRequests, RequestForgotten
@@ -73,6 +73,20 @@ _OPTIONS = TableOptions(
     max_tablet_count=8,
     min_per_shard_tablet_count=2,
     expected_data_size_in_gb=3,
+)
+
+
+LOAD = Load(
+    node_id="n",
+    host_id="h",
+    boot_id="b",
+    sequence=1,
+    epoch=2,
+    at_ms=3,
+    disk_total_bytes=20,
+    disk_free_bytes=10,
+    tables=(TabletSizes(data_id="t", tablet_count=4, tablets=(3,), sizes_bytes=(7,)),),
+    log_id=bytes(16),
 )
 
 
@@ -252,6 +266,29 @@ def test_outcomes_orders_reports_and_acks_come_back() -> None:
         host_id="h",
     )
     assert codec.decode_ack(codec.encode_ack(ack)) == ack
+    assert codec.decode_load(codec.encode_load(LOAD)) == LOAD
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"tablet_count": 0, "tablets": (), "sizes_bytes": ()}, "t has 0 tablets"),
+        ({"tablets": (1, 3)}, "2 tablets of t have 1 sizes"),
+        ({"tablets": (4,)}, "tablet 4 of 4"),
+        ({"tablets": (-1,)}, "tablet -1 of 4"),
+        ({"tablets": (2, 2), "sizes_bytes": (1, 1)}, "tablet 2 of 4 of t comes after 2"),
+        ({"sizes_bytes": (-1,)}, "less than nothing"),
+    ],
+)
+def test_a_load_with_numbers_that_cannot_be_is_no_load(changes: dict[str, Any], why: str) -> None:
+    table = msgspec.structs.replace(LOAD.tables[0], **changes)
+    with pytest.raises(DecodeError, match=why):
+        codec.decode_load(codec.encode_load(msgspec.structs.replace(LOAD, tables=(table,))))
+
+
+def test_a_disk_has_no_more_room_than_it_has() -> None:
+    with pytest.raises(DecodeError, match="21 of 20 bytes are free"):
+        codec.decode_load(codec.encode_load(msgspec.structs.replace(LOAD, disk_free_bytes=21)))
 
 
 def test_a_plain_avro_library_reads_and_writes_the_same_bytes() -> None:

@@ -8,6 +8,7 @@ import random
 import signal
 import sqlite3
 import sys
+from itertools import pairwise
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.tokens import MIN_TOKEN
+from stele.node import store as store_module
 from stele.node import wire
 from stele.node.cells import Cell, Row, newest
 from stele.node.commits import GROUP_BYTES, StoreFailed, StoreLocked
@@ -126,6 +128,39 @@ async def test_deletion_stops_at_its_limit_and_its_range(store: Store) -> None:
     assert await store.keyspaces() == ["ks", "other"]
 
 
+@pytest.mark.parametrize("page", [1, 3, 7, 10_000])
+async def test_every_span_is_measured_whatever_the_pages(
+    store: Store, monkeypatch: pytest.MonkeyPatch, page: int
+) -> None:
+    """Also where several rows have one token, and where a span has none."""
+    monkeypatch.setattr(store_module, "MEASURE_ROWS", page)
+    monkeypatch.setattr(store_module, "MEASURE_SPANS", 2)
+    chance = random.Random(page)
+    rows = [
+        Row("ks", chance.randrange(-40, 40) * 10, b"%d" % n, 1, False, b"x" * chance.randrange(9))
+        for n in range(200)
+    ]
+    await store.write([*rows, row(b"foreign", 1, b"y", "other")])
+    ends = [MIN_TOKEN, -200, -30, -21, 0, 10, 395, MIN_TOKEN]
+    spans = [Span("ks", *each) for each in pairwise(ends)]
+    assert await store.measure_each(spans) == [await store.measure([span]) for span in spans]
+    backwards = [Span("ks", 100, 200), Span("other", MIN_TOKEN, MIN_TOKEN), Span("ks", -50, 50)]
+    assert await store.measure_each(backwards) == [await store.measure([s]) for s in backwards]
+    assert await store.measure_each([]) == []
+
+
+async def test_other_scans_have_their_turn_while_spans_are_measured(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "MEASURE_ROWS", 10)
+    await store.write([Row("ks", token, b"k", 1, False, b"v") for token in range(500)])
+    measuring = asyncio.create_task(store.measure_each([RING]))
+    await asyncio.sleep(0)
+    assert (await store.measure([RING])).keys == 500
+    assert not measuring.done()
+    assert await measuring == [Size(500, 1000)]
+
+
 async def test_deletions_run_before_writes_that_come_after_them(store: Store) -> None:
     await store.write([row(b"k", 1, b"old")])
     deleting = asyncio.create_task(store.delete(RING, 10))
@@ -147,6 +182,7 @@ async def test_a_cancelled_caller_returns_only_when_its_work_has_ended(store: St
 WRITER = """
 import asyncio, sys
 from pathlib import Path
+from stele.node import store as store_module
 from stele.node import wire
 from stele.node.cells import Row
 from stele.node.store import Store

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -145,13 +146,21 @@ async def cluster_without_nodes(
 
 @asynccontextmanager
 async def cluster_of(
-    kafka: str, topics: str, folder: Path, *names: str, **settings: object
+    kafka: str,
+    topics: str,
+    folder: Path,
+    *names: str,
+    node: Any = MappingProxyType({}),
+    **settings: object,
 ) -> AsyncIterator[Cluster]:
-    """Normal nodes of these names and a keyspace at replication factor 3; settings are the coordinator's."""
+    """Normal nodes of these names and a keyspace at replication factor 3.
+
+    Settings are the coordinator's, those of ``node`` the nodes'.
+    """
     async with cluster_without_nodes(kafka, topics, "redis://127.0.0.1:1/0", folder) as cluster:
         cluster.log_url = (await cluster.start("metadata_log")).url
         cluster.coordinator = await cluster.start("coordinator", resend_s=0.5, **settings)
-        await asyncio.gather(*map(cluster.start_node, names))
+        await asyncio.gather(*(cluster.start_node(name, **node) for name in names))
         await cluster.serve_keyspace(*names)
         yield cluster
 

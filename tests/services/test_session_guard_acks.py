@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from stele.log.flows import flow_topic
-from stele.session_guard.acks import SESSION_TIMEOUT_S
+from stele.runtime.live_flow import SESSION_TIMEOUT_S
 from tests.services.processes import Service, Start
 from tests.services.world import LogWriter, fake_nodes
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from stele.domain.balance.verdicts import Rule, Verdict
 from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
-from stele.domain.tablets.look import to_the_end, why_there
+from stele.domain.tablets.look import Heard, to_the_end, why_there
 from stele.domain.tablets.maps import held_by
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
 
 
 def told(world: World, tablet: int, *down: str) -> dict[tuple[str, str], Verdict]:
-    found = why_there(world.image, TABLE, tablet, {*down})
+    found = why_there(world.image, TABLE, tablet, Heard({*down}))
     assert isinstance(found, list), found
     return {(verdict.source, verdict.target): verdict for verdict in found}
 

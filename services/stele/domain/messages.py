@@ -1,4 +1,4 @@
-"""What coordinator and nodes say to each other through Kafka, beside the log (design, section 4).
+"""What coordinator, balancer and nodes say to each other through Kafka, beside the log (design, section 4).
 
 All of it may be lost, doubled or late: the log alone decides, and whatever is missing is said again.
 Each says which log it speaks of (``log_id``); receivers ignore what speaks of another.
@@ -80,3 +80,57 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     host_id: str = ""
     prepared: tuple[str, ...] = ()
     """Requests to split tables for which its storage is cut."""
+
+
+class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of the tablets that a node has of a table, these in ascending order.
+
+    ``tablet_count`` is of the table's whole map at the report's epoch.
+    """
+
+    data_id: str
+    tablet_count: int
+    tablets: tuple[int, ...]
+    sizes_bytes: tuple[int, ...]
+
+    def flaw(self) -> str:
+        """Why it says nothing; empty when it does."""
+        known, last = self.tablets, -1
+        if self.tablet_count < 1:
+            return f"{self.data_id} has {self.tablet_count} tablets"
+        if len(known) != len(self.sizes_bytes):
+            return f"{len(known)} tablets of {self.data_id} have {len(self.sizes_bytes)} sizes"
+        for tablet in known:
+            if not last < tablet < self.tablet_count:
+                return (
+                    f"tablet {tablet} of {self.tablet_count} of {self.data_id} comes after {last}"
+                )
+            last = tablet
+        if min(self.sizes_bytes, default=0) < 0:
+            return f"a tablet of {self.data_id} has less than nothing"
+        return ""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node's tablets hold, those that it serves reads of, and its disk.
+
+    ``boot_id``, ``sequence`` and ``host_id`` are those of ``Ack``; ``epoch`` is the one by whose maps it was
+    measured.
+    """
+
+    node_id: str
+    host_id: str
+    boot_id: str
+    sequence: int
+    epoch: int
+    at_ms: int
+    disk_total_bytes: int
+    disk_free_bytes: int
+    tables: tuple[TabletSizes, ...] = ()
+    log_id: bytes = b""
+
+    def flaw(self) -> str:
+        """Why it says nothing; empty when it does."""
+        if not 0 <= self.disk_free_bytes <= self.disk_total_bytes:
+            return f"{self.disk_free_bytes} of {self.disk_total_bytes} bytes are free"
+        return next(filter(None, (table.flaw() for table in self.tables)), "")

@@ -9,7 +9,7 @@ from fastavro import parse_schema, schemaless_writer
 
 from stele.domain.commands import Envelope, Outcome, command_name
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.messages import Ack, Order, Report
+from stele.domain.messages import Ack, Load, Order, Report
 from stele.domain.staging.facts import Part
 from stele.log.avro import Reader, read_null, reader_of
 from stele.log.chain import FROZEN, FROZEN_BYTES, FROZEN_FIELDS, STATE_BYTES
@@ -116,6 +116,19 @@ def encode_ack(ack: Ack) -> bytes:
 def decode_ack(value: bytes) -> Ack:
     """Raises DecodeError."""
     return _convert(_read("Ack", value), Ack)
+
+
+def encode_load(load: Load) -> bytes:
+    return _write("Load", _builtins(load))
+
+
+def decode_load(value: bytes) -> Load:
+    """Raises DecodeError, also for numbers that cannot be."""
+    load = _convert(_read("Load", value), Load)
+    flaw = load.flaw()
+    if flaw:
+        raise DecodeError(f"no load of '{load.node_id}': {flaw}")
+    return load
 
 
 def _builtins(struct: msgspec.Struct) -> dict[str, Any]:

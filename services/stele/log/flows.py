@@ -21,6 +21,8 @@ START_TIMEOUT_S: Final = 30.0
 RETRY_S: Final = 0.1
 FLUSH_TIMEOUT_S: Final = 3.0
 BATCH: Final = 500
+LIMIT_BYTES: Final = 1_000_000
+"""A little less than what a topic takes that does not say otherwise."""
 
 OnValue = Callable[[bytes], None]
 OnUnreadable = Callable[[DecodeError], None]
@@ -32,9 +34,12 @@ def flow_topic(cluster: str, flow: str) -> str:
 
 
 class FlowWriter:
-    """Sends records of one topic; the key decides the partition, so one key's records keep their order."""
+    """Sends records of one topic; the key decides the partition, so one key's records keep their order.
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    A record has at most ``limit_bytes``; sending a larger one raises KafkaException.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, limit_bytes: int = LIMIT_BYTES) -> None:
         self._topic = topic
         self._producer = Producer(
             {
@@ -43,6 +48,7 @@ class FlowWriter:
                 "enable.idempotence": True,
                 "linger.ms": 0,
                 "delivery.timeout.ms": 10_000,
+                "message.max.bytes": limit_bytes,
                 "partitioner": "murmur2_random",
             }
         )

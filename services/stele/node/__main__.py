@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import msgspec
 from starlette.applications import Starlette
@@ -29,6 +30,7 @@ from stele.node.coordinate import Coordination
 from stele.node.gate import Gate, floor_of
 from stele.node.http import NodeHttp
 from stele.node.identity import DataDirectory, boot, locked
+from stele.node.load import disk_of, reporting_load
 from stele.node.orders import OrderHandler
 from stele.node.peers import Peers
 from stele.node.replica import Replica
@@ -129,6 +131,16 @@ async def node_app(
                 follower,
                 handlers,
                 settings.heartbeat_interval_s,
+            )
+        )
+        await stack.enter_async_context(
+            reporting_load(
+                settings.kafka_bootstrap,
+                settings.cluster,
+                agent,
+                store,
+                partial(disk_of, directory.folder, capacity_bytes=settings.data_file_capacity),
+                settings.load_interval_s,
             )
         )
         replica = Replica(agent.node_id, follower, Routing(follower), agent, store, clock)

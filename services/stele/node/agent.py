@@ -62,7 +62,7 @@ class Agent:
         self._directory = directory
         self._gate = gate
         self._noting: asyncio.Task[None] | None = None
-        self._boot_id = directory.identity.boot_id()
+        self.boot_id = directory.identity.boot_id()
         self._flows = flows
         self._loop = asyncio.get_running_loop()
         self._drained = asyncio.Event()
@@ -174,12 +174,13 @@ class Agent:
     def _in_use(self) -> tuple[object, ...]:
         return self.image.epoch, self.oldest_version_in_use(), self._sessions.in_use()
 
-    def _ack(self) -> None:
-        """Send an ack; first note on the disk what it tells for the first time.
+    def may_speak(self) -> bool:
+        """Not while it is in doubt whether this is the log that was read."""
+        return self._gate.is_open and not self.follower.in_doubt
 
-        None while it is in doubt whether this is the log that was read.
-        """
-        if not self._gate.is_open or self.follower.in_doubt:
+    def _ack(self) -> None:
+        """Send an ack; first note on the disk what it tells for the first time."""
+        if not self.may_speak():
             return
         known, topology = self._directory.identity.acknowledged, self.image.topology
         if topology.version > known.version or topology.fence_version > known.fence_version:
@@ -191,7 +192,7 @@ class Agent:
         self._flows.send_ack(
             Ack(
                 node_id=self.node_id,
-                boot_id=self._boot_id,
+                boot_id=self.boot_id,
                 sequence=self._sequence,
                 epoch=self.image.epoch,
                 version=topology.version,

@@ -38,3 +38,20 @@ version: Final = Gauge(
 keys: Final = Gauge(
     "stele_node_keys", "Keys in the store, as of the last look at them.", registry=REGISTRY
 )
+tablet_bytes: Final = Gauge(
+    "stele_node_tablet_bytes",
+    "Keys and values in the node's tablets, as of its last report of its load.",
+    registry=REGISTRY,
+)
+measure_seconds: Final = Histogram(
+    "stele_node_measure_seconds",
+    "Time to measure all tablets of the node, between other scans.",
+    # 1 us for each row.
+    buckets=(0.001, 0.01, 0.1, 1, 10, 60, 600),
+    registry=REGISTRY,
+)
+load_failures: Final = Counter(
+    "stele_node_load_failures",
+    "Reports of the node's load that could not be made or sent.",
+    registry=REGISTRY,
+)

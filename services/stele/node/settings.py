@@ -51,6 +51,17 @@ class NodeSettings(ServiceSettings):
     heartbeat_interval_s: float = Field(
         default=0.5, gt=0, le=60, description="Time between two heartbeats; seconds."
     )
+    load_interval_s: float = Field(
+        default=60.0,
+        gt=0,
+        le=3600,
+        description="Time between two reports of what tablets and disk hold; seconds. Sooner if these move.",
+    )
+    data_file_capacity: int = Field(
+        default=0,
+        ge=0,
+        description="Bytes that tablets may take on the node's disk; 0: as many as its file system has.",
+    )
 
     def own_id(self) -> str:
         return self.node_id or self.instance_id

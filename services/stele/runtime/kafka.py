@@ -25,6 +25,8 @@ LAST_PAUSE_S = 1.0
 EPOCH_MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # the log's rule: a record is at most 8 MiB
 ONE_DAY_MS = 24 * 3600 * 1000  # flows: long enough to look back at, nothing depends on it
 SEGMENT_MS = 3600 * 1000  # a flow's retention works by whole segments
+ONE_WEEK_MS = 7 * ONE_DAY_MS  # after which a node that reported its load no more is forgotten
+LOAD_MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # a million tablets of one node
 
 NODE_FLOW_PARTITIONS = 4  # acks and load: keyed by node, so that several guards share the work
 
@@ -67,6 +69,15 @@ def topic_specs(replication_factor: int) -> dict[Topic, TopicSpec]:
         "retention.ms": str(ONE_DAY_MS),
         "segment.ms": str(SEGMENT_MS),
     }
+    # The table of last reports: read from its beginning, so what is older than the segment goes soon.
+    load = {
+        **safe,
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(ONE_WEEK_MS),
+        "segment.ms": str(SEGMENT_MS),
+        "max.compaction.lag.ms": str(SEGMENT_MS),
+        "max.message.bytes": str(LOAD_MAX_MESSAGE_BYTES),
+    }
     # Never compacted, never expired: records leave only behind snapshots, by DeleteRecords.
     epochs = {
         **safe,
@@ -83,7 +94,7 @@ def topic_specs(replication_factor: int) -> dict[Topic, TopicSpec]:
         Topic.ORDERS: TopicSpec(1, flow),
         Topic.ACKS: TopicSpec(NODE_FLOW_PARTITIONS, flow),
         Topic.REPORTS: TopicSpec(1, flow),
-        Topic.LOAD: TopicSpec(NODE_FLOW_PARTITIONS, flow),
+        Topic.LOAD: TopicSpec(NODE_FLOW_PARTITIONS, load),
         Topic.PLACEMENTS: TopicSpec(1, {**safe, "cleanup.policy": "compact"}),
     }
 

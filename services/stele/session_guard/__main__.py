@@ -6,10 +6,10 @@ from contextlib import AsyncExitStack
 from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
 from stele.runtime.http import build_app, serve
+from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.start import started
-from stele.session_guard.acks import reading_acks
 from stele.session_guard.guard import Guard
 from stele.session_guard.http import health, routes
 from stele.session_guard.proof import Proofs
@@ -17,6 +17,9 @@ from stele.session_guard.redis_writer import RedisWriter
 from stele.session_guard.settings import SessionGuardSettings
 
 NAME = "session-guard"
+LOOK_BACK = 1_000
+"""Acks of each partition: several times the nodes that speak there, and read in a second."""
+ACKS = LiveFlow(NAME, "acks", LOOK_BACK)
 
 
 async def main(stop: Stop) -> None:
@@ -29,7 +32,7 @@ async def main(stop: Stop) -> None:
         writer = RedisWriter(settings, follower, guard, proofs)
         stack.push_async_callback(writer.close)
         acks = await stack.enter_async_context(
-            reading_acks(settings, guard.on_ack, guard.on_read_until)
+            reading_live(settings, ACKS, guard.on_ack, guard.on_read_until)
         )
         app = build_app(
             NAME,

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from stele.runtime.answers.session_guard import CheckCode, CheckView, SessionsView
 from stele.runtime.follow import Followed
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
-from stele.session_guard.acks import AckReader
+from stele.runtime.live_flow import LiveReader
 from stele.session_guard.barriers import current_target
 from stele.session_guard.guard import Guard
 from stele.session_guard.permissions import session_not_open, stale_version
@@ -53,7 +53,7 @@ def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
 
 
 def health(
-    guard: Guard, followed: Followed, proofs: Proofs, acks: AckReader, writer: RedisWriter
+    guard: Guard, followed: Followed, proofs: Proofs, acks: LiveReader, writer: RedisWriter
 ) -> Health:
     """Without Redis the guard still answers over HTTP, so it is up, and says that it is degraded.
 

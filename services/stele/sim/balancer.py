@@ -4,6 +4,7 @@ from typing import Final
 
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.requests.ids import named
+from stele.domain.tablets.look import Heard
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.tablet_migration import BALANCER
 from stele.sim.process import Follower
@@ -25,7 +26,7 @@ class Balancer(Caller, Follower):
         rounds = 0
         while True:
             await self.sleep(BALANCE_S)
-            found = proposal(self.image, self._down())
+            found = proposal(self.image, Heard(self._down()))
             for number, (command, why) in enumerate(found.commands()):
                 await self._ask(command, f"{rounds}/{number}", why)
             rounds += 1

@@ -2,14 +2,18 @@
 
 import asyncio
 
+import msgspec
+
 from stele.runtime.announce import announced
-from stele.runtime.follow import following, run_beside
-from stele.runtime.http import build_app, serve
+from stele.runtime.follow import Followed, following, run_beside
+from stele.runtime.http import Health, build_app, serve
+from stele.runtime.live_flow import LiveReader, reading_live
 from stele.runtime.position import position_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.start import started
 from stele.tablet_balancer.balancing import balancing
 from stele.tablet_balancer.http import routes
+from stele.tablet_balancer.loads import LOADS, Loads
 from stele.tablet_balancer.settings import BalancerSettings
 
 NAME = "tablet-balancer"
@@ -17,15 +21,29 @@ NAME = "tablet-balancer"
 
 async def main(stop: Stop) -> None:
     settings = started(NAME, BalancerSettings)
-    async with following(settings) as followed, balancing(settings, followed) as balancer:
+    loads = Loads()
+    async with (
+        following(settings) as followed,
+        reading_live(settings, LOADS, loads.on_record, loads.on_read_until) as reader,
+        balancing(settings, followed, loads) as balancer,
+    ):
         follower = followed.follower
         position = position_route(NAME, settings.instance_id, follower)
-        app = build_app(NAME, [position, *routes(balancer)], followed.health)
+        app = build_app(NAME, [position, *routes(balancer)], lambda: _health(followed, reader))
         async with (
             announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
+            run_beside(asyncio.ensure_future(reader.watch()), stop),
             run_beside(asyncio.ensure_future(balancer.run()), stop),
         ):
             await serve(app, settings, NAME, stop)
+
+
+def _health(followed: Followed, reader: LiveReader) -> Health:
+    """Without new loads it still balances, by those that it knows, or by count."""
+    state, degraded = followed.health(), reader.trouble or reader.restless
+    if not state.ok or not degraded:
+        return state
+    return msgspec.structs.replace(state, reason=f"degraded: {degraded}")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from stele.domain.commands import AnyCommand, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.requests.facts import RequestChanged
-from stele.domain.tablets.look import to_the_end, why_there
-from stele.domain.tablets.maps import held_by
+from stele.domain.tablets.limits import BALANCING, ON
+from stele.domain.tablets.load import NO_LOADS, LoadTable
+from stele.domain.tablets.look import Heard, to_the_end, why_there
 from stele.domain.tablets.proposals import Proposal, proposal
 from stele.domain.topology.operations.tablet_migration import BALANCER
 from stele.log.codec import DecodeError, decode_ack
@@ -35,12 +36,16 @@ from stele.runtime.metrics import foreign_messages
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import wait_at_most
 from stele.tablet_balancer import metrics
+from stele.tablet_balancer.described import described
 from stele.tablet_balancer.failures import Failures
+from stele.tablet_balancer.loads import Loads
 from stele.tablet_balancer.settings import BalancerSettings
 
 GATHER_S: Final = 0.2
 """Epochs this close together are answered by one look: many tablets go on in one."""
 SUBMIT_TIMEOUT_S: Final = 10.0
+LOADS_TIMEOUT_S: Final = 10.0
+"""After which it balances by what it knows; else a topic that is gone would stop it."""
 
 log = get_logger(__name__)
 
@@ -49,9 +54,14 @@ class Balancer:
     """What one process knows, and its loop."""
 
     def __init__(
-        self, settings: BalancerSettings, followed: Followed, commander: Commander
+        self,
+        settings: BalancerSettings,
+        followed: Followed,
+        commander: Commander,
+        loads: Loads,
     ) -> None:
         self._followed = followed
+        self._loads = loads
         self._commander = commander
         self._down_after_s = settings.heartbeat_timeout_s
         self._interval_s = settings.balance_interval_s
@@ -82,22 +92,16 @@ class Balancer:
 
     def answer(self) -> BalanceAnswer:
         """How things stand by the newest image and the last look."""
-        image = self.image
+        image, heard = self.image, self._heard()
+        found = described(image, heard, time.monotonic())
         under_way = [r for r in image.requests.unfinished() if r.to_node]
-        resizing = image.requests.resizing()
         stuck = {each.request_id: each.why for each in self._last.stuck}
-        if not image.schema.with_tablets():
-            state = BalanceState.NO_TABLETS
-        elif under_way or resizing or self._last.moves or self._last.resizes:
-            state = BalanceState.BALANCING
-        else:
-            state = BalanceState.STALLED if stuck else BalanceState.BALANCED
         return BalanceAnswer(
             epoch=image.epoch,
             state_id=image.state_id.hex(),
-            state=state,
+            state=self._state(found.to_leave, heard),
             under_way=tuple(request.request_id for request in under_way),
-            resizing=resizing,
+            resizing=image.requests.resizing(),
             planned=tuple(
                 PlannedTabletMove(
                     table=each.move.table,
@@ -110,21 +114,37 @@ class Balancer:
                 for each in self._last.moves
             ),
             stuck=stuck,
-            held=held_by(image),
-            down=tuple(sorted(self._down())),
-            avoided=tuple(sorted(self._avoided())),
+            balanced_by=found.measure.by,
+            why=found.measure.why,
+            nodes=found.nodes,
+            down=tuple(sorted(heard.down)),
+            avoided=tuple(sorted(heard.avoided)),
+            full=tuple(sorted(heard.loads.full())),
         )
+
+    def _state(self, to_leave: int, heard: Heard) -> BalanceState:
+        image, last = self.image, self._last
+        goes_on = image.requests.resizing() or last.moves or last.resizes
+        if not image.schema.with_tablets():
+            return BalanceState.NO_TABLETS
+        if goes_on or any(request.to_node for request in image.requests.open.values()):
+            return BalanceState.BALANCING
+        if last.stuck or to_leave:
+            return BalanceState.STALLED
+        if BALANCING.of(image.features.settings) != ON:
+            return BalanceState.OFF
+        return BalanceState.WAITING if heard.shut() else BalanceState.BALANCED
 
     async def plan(self) -> BalancePlan:
         """All moves that are left to make; in a thread, since where there is much to move it takes seconds."""
         image = self.image
-        plan = await asyncio.to_thread(to_the_end, image, self._down(), self._avoided())
+        plan = await asyncio.to_thread(to_the_end, image, self._heard())
         return BalancePlan(epoch=image.epoch, state_id=image.state_id.hex(), plan=plan)
 
     def why(self, table: str, tablet: int) -> TabletWhy | Rejection:
         """Why a tablet is where it is."""
         image = self.image
-        found = why_there(image, table, tablet, self._down(), self._avoided())
+        found = why_there(image, table, tablet, self._heard())
         if isinstance(found, Rejection):
             return found
         return TabletWhy(
@@ -138,6 +158,7 @@ class Balancer:
     async def run(self) -> None:
         """Balance until cancelled."""
         await self._followed.caught_up.wait()
+        await wait_at_most(self._loads.read, LOADS_TIMEOUT_S)
         while True:
             await self._look()
             await wait_at_most(self._wake, self._interval_s)
@@ -155,10 +176,18 @@ class Balancer:
         if time.monotonic() - self._listening_since_s < self._down_after_s:
             return  # nobody has had the time to be heard
         began_s = time.monotonic()
-        self._last = found = proposal(image, self._down(), self._avoided())
+        self._last = found = proposal(image, self._heard())
         metrics.look_seconds.observe(time.monotonic() - began_s)
         for command, why in found.commands():
             await self._ask(command, why)
+
+    def _heard(self) -> Heard:
+        return Heard(self._down(), self._avoided(), self._known_loads())
+
+    def _known_loads(self) -> LoadTable:
+        """Which of them count is not known before the log has been read."""
+        read = self._followed.caught_up.is_set()
+        return self._loads.table(self.image) if read else NO_LOADS
 
     def _down(self) -> frozenset[str]:
         now_s = time.monotonic()
@@ -215,10 +244,12 @@ class Balancer:
 
 
 @asynccontextmanager
-async def balancing(settings: BalancerSettings, followed: Followed) -> AsyncIterator[Balancer]:
+async def balancing(
+    settings: BalancerSettings, followed: Followed, loads: Loads
+) -> AsyncIterator[Balancer]:
     """A balancer with what it reads and asks by; ``run`` is the caller's to start."""
     commander = Commander(settings.kafka_bootstrap, settings.cluster)
-    balancer = Balancer(settings, followed, commander)
+    balancer = Balancer(settings, followed, commander, loads)
     topic = flow_topic(settings.cluster, "acks")
     acks = FlowReader(settings.kafka_bootstrap, topic, balancer.on_ack, balancer.on_unreadable)
     try:

@@ -11,7 +11,16 @@ from rich.table import Table
 from stele.cli.balance_file import exit_of, print_plan
 from stele.cli.client import Client
 from stele.cli.options import Json, Where
-from stele.cli.output import console, counted, joined, print_value_as_json, styled
+from stele.cli.output import (
+    console,
+    counted,
+    duration,
+    joined,
+    percent,
+    print_value_as_json,
+    size,
+    styled,
+)
 from stele.cli.output import table as table_of
 from stele.cli.reading import Reading, as_counted
 from stele.cli.request_words import what
@@ -19,8 +28,8 @@ from stele.domain.requests.facts import Request
 from stele.domain.tablets.limits import BALANCING, ON
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
+    BalancedNode,
     BalancePlan,
-    BalanceState,
     PlannedTabletMove,
     TabletWhy,
 )
@@ -91,15 +100,11 @@ def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
         print_value_as_json(found)
         return
     out = console()
-    is_off = not around.is_on and found.state is BalanceState.BALANCED
     moving = counted(len(found.under_way), "tablet moves", "tablets move")
-    out.print(styled("off" if is_off else found.state), f"at epoch {found.epoch}; {moving}")
+    out.print(styled(found.state), f"at epoch {found.epoch}; {moving}")
     for line in _lines(found, around):
         out.print(line, soft_wrap=True, markup=False)
-    held = table_of("", "node", "tablets", right=("tablets",))
-    for node_id, tablets in sorted(found.held.items(), key=lambda pair: as_counted(pair[0])):
-        held.add_row(node_id, str(tablets))
-    out.print(held)
+    out.print(_nodes(found))
     if around.moves:
         out.print(_under_way(around))
     if len(around.moves) > MOST_MOVES:
@@ -152,7 +157,7 @@ def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
     for request in around.resizes:
         yield f"{what(request, around.names)} ({request.request_id}) is {request.status}: {request.reason}"
     for request in around.leaving:
-        left = counted(found.held.get(request.node_id, 0), "tablet is", "tablets are")
+        left = counted(_held(found, request.node_id), "tablet is", "tablets are")
         asked = f"{what(request, around.names)} ({request.request_id})"
         yield f"{asked} is {request.status}: {left} left on {request.node_id}"
     for request_id, why in found.stuck.items():
@@ -161,6 +166,31 @@ def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
         yield f"not heard: {joined(found.down)}"
     if found.avoided:
         yield f"moves have failed to {joined(found.avoided)}: nothing goes there for a while"
+    if found.full:
+        yield f"no room left on {joined(found.full)}: nothing goes there"
+    yield f"by {found.balanced_by}: {found.why}"
+
+
+def _held(found: BalanceAnswer, node_id: str) -> int:
+    return found.nodes[node_id].tablets if node_id in found.nodes else 0
+
+
+def _nodes(found: BalanceAnswer) -> Table:
+    numbers = ("tablets", "bytes", "capacity", "of its share")
+    shown = table_of("", "node", *numbers, "reported", right=numbers)
+    for node_id, node in sorted(found.nodes.items(), key=lambda pair: as_counted(pair[0])):
+        shown.add_row(node_id, *_row(node))
+    return shown
+
+
+def _row(node: BalancedNode) -> tuple[str, ...]:
+    return (
+        str(node.tablets),
+        "" if node.size_bytes is None else size(node.size_bytes),
+        "" if node.capacity_bytes is None else size(node.capacity_bytes),
+        "" if node.of_share is None else percent(node.of_share, 1),
+        "never" if node.report_age_s is None else f"{duration(node.report_age_s)} ago",
+    )
 
 
 def _under_way(around: Around) -> Table:

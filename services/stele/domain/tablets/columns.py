@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.balance.cluster import BalanceBy, Node, NodeState, Options
+from stele.domain.balance.cluster import Node, NodeState, Options
 from stele.domain.balance.moves import WEIGHT
 from stele.domain.balance.state import NOBODY, State
 from stele.domain.image import Image
@@ -19,13 +19,15 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.facts import tablet_map
+from stele.domain.schema.facts import Table, tablet_map
+from stele.domain.tablets.limits import MINIMAL_SIZE
+from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.maps import maps_of, moving, tablet_of
+from stele.domain.tablets.measure import Measure, measure_of
 
 SHARDS: Final = 1
 """Of each node: a node that has several says so once its tablets have places in it."""
 
-BY_COUNT: Final = Options(balance_by=BalanceBy.COUNT)
 _BEFORE_READS_MOVE: Final = (
     TransitionState.ALLOW_WRITE_BOTH_READ_OLD,
     TransitionState.WRITE_BOTH_READ_OLD,
@@ -37,13 +39,15 @@ _BEFORE_READS_MOVE: Final = (
 class Tablets:
     """``state`` has a unit for each tablet, those of a table in the order of its map, from its ``first`` on.
 
-    ``names`` are the tables' full names, ``node_ids`` the nodes', both in the state's order.
+    ``names`` are the tables' full names, ``node_ids`` the nodes', both in the state's order. ``measure`` is by
+    what the state is to be balanced.
     """
 
     state: State
     names: list[str]
     first: list[int]
     node_ids: list[str]
+    measure: Measure
 
     def tablet(self, unit: int) -> tuple[str, int]:
         """The table's name and the tablet's number."""
@@ -52,16 +56,21 @@ class Tablets:
 
 
 def tablets_of(
-    image: Image, down: Set[str] = frozenset(), waiting: Set[str] = frozenset()
+    image: Image,
+    down: Set[str] = frozenset(),
+    waiting: Set[str] = frozenset(),
+    loads: LoadTable = NO_LOADS,
 ) -> Tablets:
     """Those of all tables that stay. Tablets under way count where they will be.
 
     Nodes that are about to leave are to be drained, but those that are ``waiting`` to; those that are ``down``
-    were not heard.
+    were not heard. ``loads`` are what nodes have told: without them all tablets are of unknown size, and count
+    the same.
     """
     schema = image.schema
     maps = [(t, p) for t, p in maps_of(image) if not schema.data_of(t).dropped_version]
-    nodes = _nodes(image, {p.nodes.names for _, p in maps}, down, waiting)
+    measure = measure_of(image, loads)
+    nodes = _nodes(image, {p.nodes.names for _, p in maps}, down, waiting, loads)
     place = {node.id: at for at, node in enumerate(nodes)}
     afterwards, asked = _afterwards(image), _asked(image)
     parts = [
@@ -77,16 +86,25 @@ def tablets_of(
         nodes,
         len(maps),
         np.repeat(np.arange(len(maps)), counts),
-        np.full(len(node), np.nan),
+        np.concatenate([*(_sizes(t, len(p), loads) for t, p in maps), np.zeros(0)]),
         node,
         np.zeros_like(node),
         np.concatenate([*(busy for _, busy in parts), np.zeros(0, np.bool_)]),
-        BY_COUNT,
+        Options(
+            balance_by=measure.by,
+            minimal_tablet_size_bytes=MINIMAL_SIZE.of(image.features.settings),
+        ),
     )
     _count_streams(image, state, place)
     first = (np.cumsum(counts) - counts).tolist() if counts else []
     names = [image.schema.full_name(table) for table, _ in maps]
-    return Tablets(state, names, first, [node.id for node in nodes])
+    return Tablets(state, names, first, [node.id for node in nodes], measure)
+
+
+def _sizes(table: Table, count: int, loads: LoadTable) -> npt.NDArray[np.float64]:
+    """Bytes of each tablet; unknown ones are empty when any are known, see ``measure_of``."""
+    found = loads.tablet_sizes(table.data_id, count)
+    return np.nan_to_num(found) if loads.by_node else found
 
 
 def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None:
@@ -110,6 +128,7 @@ def _nodes(
     named: set[tuple[str, ...]],
     down: Set[str],
     waiting: Set[str],
+    loads: LoadTable,
 ) -> list[Node]:
     """Those who have room, and whoever else a map names: they have to give all away."""
     going, members = image.requests.going(), image.membership.nodes
@@ -121,7 +140,8 @@ def _nodes(
         stays = node.state in STAYS and bool(node.tokens)
         if stays or node_id in used:
             state = _state(node, goes=node_id in going - waiting, is_down=node_id in down | waiting)
-            found.append(Node(node_id, node.dc, node.rack, SHARDS, None, state))
+            capacity = loads.capacity_bytes(node_id)
+            found.append(Node(node_id, node.dc, node.rack, SHARDS, capacity, state))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from stele.domain.balance.cluster import BalanceBy
 from stele.domain.features.counts import Choice, Count, Setting
 
 ON: Final = "on"
@@ -24,11 +25,23 @@ WRITES: Final = Count(
     most=1024,
 )
 """Scylla's limits are per shard; nodes have one here."""
+BALANCE_BY: Final = Choice(
+    name="tablet_balance_by",
+    counts="whether nodes get bytes by their capacity, once all have reported, or replicas by count",
+    default=BalanceBy.SIZE,
+    options=(BalanceBy.SIZE, BalanceBy.COUNT),
+)
 TARGET_SIZE: Final = Count(
     name="target_tablet_size_in_bytes",
     counts="bytes that a tablet is to have: it is split above twice that, and merged below half of it",
     default=5 * 2**30,
     most=2**50,
+)
+MINIMAL_SIZE: Final = Count(
+    name="minimal_tablet_size_for_balancing",
+    counts="bytes as which smaller tablets count, so that empty ones are spread too",
+    default=TARGET_SIZE.default // 100,
+    most=1 << 50,
 )
 PER_SHARD_GOAL: Final = Count(
     name="tablets_per_shard_goal",
@@ -45,6 +58,8 @@ SCALE_FACTOR: Final = Count(
 
 LIMITS: Final[tuple[Setting, ...]] = (
     BALANCING,
+    BALANCE_BY,
+    MINIMAL_SIZE,
     READS,
     WRITES,
     TARGET_SIZE,

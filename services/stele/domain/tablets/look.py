@@ -2,6 +2,7 @@
 
 from collections.abc import Set
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from stele.domain.balance.offline import OfflinePlan, whole_plan
 from stele.domain.balance.verdicts import Verdict, verdicts
@@ -10,6 +11,7 @@ from stele.domain.context import unknown_table
 from stele.domain.image import Image
 from stele.domain.tablets.colocation import Merge, merges_of
 from stele.domain.tablets.columns import Tablets, tablets_of
+from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.stuck import Lost, lost_replicas
 
 
@@ -25,18 +27,33 @@ class Look:
     merges: list[Merge]
 
 
-def look(image: Image, down: Set[str], avoided: Set[str]) -> Look:
-    """``down`` are nodes that are not heard; they get nothing now, nor do those that are ``avoided``."""
-    waiting = _waiting(image, down)
-    what = tablets_of(image, down | avoided, waiting)
+class Heard(NamedTuple):
+    """What the balancer hears beside the log: members that are silent, nodes where moves have failed just now,
+    and what nodes told of their loads.
+    """
+
+    down: Set[str] = frozenset()
+    avoided: Set[str] = frozenset()
+    loads: LoadTable = NO_LOADS
+
+    def shut(self) -> frozenset[str]:
+        """Nodes that get nothing now; those whose disks are full are among them."""
+        return frozenset(self.down | self.avoided | self.loads.full())
+
+
+NOTHING_HEARD: Final = Heard()
+
+
+def look(image: Image, heard: Heard) -> Look:
+    waiting = _waiting(image, heard.down)
+    what = tablets_of(image, heard.down | heard.avoided, waiting, heard.loads)
+    shut = heard.shut() | waiting
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
     lost = lost_replicas(image, what, forced)
     merges = merges_of(image)
     merging = {merge.name for merge in merges}
     what.state.pinned = frozenset(lost)
-    what.state.shut = frozenset(
-        at for at, n in enumerate(what.node_ids) if n in down | avoided | waiting
-    )
+    what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in shut)
     what.state.still = frozenset(at for at, name in enumerate(what.names) if name in merging)
     return Look(what, lost, forced, merges)
 
@@ -54,11 +71,9 @@ def _waiting(image: Image, down: Set[str]) -> frozenset[str]:
     )
 
 
-def to_the_end(
-    image: Image, down: Set[str] = frozenset(), avoided: Set[str] = frozenset()
-) -> OfflinePlan:
+def to_the_end(image: Image, heard: Heard = NOTHING_HEARD) -> OfflinePlan:
     """All moves until everything is even, were nothing else to happen; and how even it is then."""
-    what = look(image, down, avoided).what
+    what = look(image, heard).what
 
     def named(unit: int) -> list[tuple[str, str, int | str]]:
         name, tablet = what.tablet(unit)
@@ -72,11 +87,10 @@ def why_there(
     image: Image,
     table: str,
     tablet: int,
-    down: Set[str] = frozenset(),
-    avoided: Set[str] = frozenset(),
+    heard: Heard = NOTHING_HEARD,
 ) -> list[Verdict] | Rejection:
     """For each replica of a tablet and each node, whether the balancer would move it there, and the rule."""
-    what = look(image, down, avoided).what
+    what = look(image, heard).what
     if table not in what.names:
         return unknown_table(table)
     at = what.names.index(table)

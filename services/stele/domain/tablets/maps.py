@@ -17,7 +17,7 @@ from stele.domain.ring.ranges import Range, RangeReplicas, ranges_of
 from stele.domain.ring.replicas import WRITES
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import TransitionRow, newest_before
-from stele.domain.schema.facts import TABLET_MAP, Table
+from stele.domain.schema.facts import TABLET_MAP, Table, TableData
 from stele.domain.topology.facts import Transition
 
 TOKEN_BITS: Final = 64
@@ -98,6 +98,15 @@ def maps_of(image: Image) -> Iterator[tuple[Table, Placement]]:
     """All tables that have tablets, by id, with their maps."""
     for table in image.schema.with_tablets():
         yield table, image.ring.placements[table.placement]
+
+
+def read_from(image: Image, node_id: str) -> Iterator[tuple[TableData, int, list[int]]]:
+    """The tables that stand, by id, how many tablets each has, and which of them a node serves reads of."""
+    for table, placement in maps_of(image):
+        data, number = image.schema.data_of(table), placement.nodes.numbers.get(node_id)
+        if not data.dropped_version and number is not None:
+            its = np.flatnonzero((placement.reads() == number).any(axis=1))
+            yield data, len(placement), its.tolist()
 
 
 def held_by(image: Image) -> dict[str, int]:

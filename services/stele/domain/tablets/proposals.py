@@ -1,6 +1,6 @@
 """What the balancer asks for next: moves of tablets, other numbers of them, and the end of what cannot be."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Set
 
 import msgspec
 
@@ -12,8 +12,8 @@ from stele.domain.image import Image
 from stele.domain.tablets.colocation import bring_together
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
-from stele.domain.tablets.look import look
-from stele.domain.tablets.resizing import Resize, sizing
+from stele.domain.tablets.look import NOTHING_HEARD, Heard, look
+from stele.domain.tablets.resizing import Resize, sizes_of, sizing
 from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
@@ -45,23 +45,16 @@ class Proposal(msgspec.Struct, frozen=True):
             yield MoveTablets(moves), f"{len(moves)} moves"
 
 
-def proposal(
-    image: Image,
-    down: Set[str] = frozenset(),
-    avoided: Set[str] = frozenset(),
-    sizes: Mapping[str, float] | None = None,
-) -> Proposal:
+def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
 
-    ``down`` are nodes that are not heard, ``avoided`` those where moves have failed just now: they get
-    nothing, not even of those that leave (the planner by itself would let these wait). While there are any
-    nothing is said to be stuck; else one request at a time, the newest: when it ends its node may take what the
-    others have.
-    ``sizes`` are the bytes of one copy of tables' data, by its id, as far as they are known.
+    Nodes that are not heard, where moves have failed just now, or whose disks are full get nothing, not even of
+    those that leave (the planner by itself would let these wait). While there are any nothing is said to be
+    stuck; else one request at a time, the newest: when it ends its node may take what the others have.
     """
     settings = image.features.settings
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
-    seen = look(image, down, avoided)
+    seen = look(image, heard)
     what, merges = seen.what, seen.merges
     moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
     resizes, revoked = tuple[Resize, ...](), tuple[Stuck, ...]()
@@ -69,12 +62,12 @@ def proposal(
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
     else:
-        resizes, revoked = sizing(image, sizes or {})
+        resizes, revoked = sizing(image, sizes_of(image, heard.loads))
         if not moves:  # merging can wait
             together = bring_together(image.membership.nodes, what, merges, limits)
             moves = [Proposed(move, Kind.MIGRATION) for move in together]
     moving = frozenset(each.move.from_node for each in moves)
-    stuck = [] if down or avoided else cannot_be_drained(image, what, seen.lost, moving)[-1:]
+    stuck = [] if heard.shut() else cannot_be_drained(image, what, seen.lost, moving)[-1:]
     stuck += cannot_merge(image, merges, seen.lost)
     return Proposal(tuple(moves), resizes, tuple(stuck), revoked)
 

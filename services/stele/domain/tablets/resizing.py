@@ -10,6 +10,7 @@ from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Table
+from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.maps import holders, maps_of
 from stele.domain.tablets.sizing import (
     Goals,
@@ -70,6 +71,13 @@ def sizing(image: Image, sizes: Mapping[str, float]) -> Sizing:
         ):
             revoked.append(Stuck(asked.request_id, f"not wanted any more: {aim.reason}"))
     return Sizing(tuple(resizes), tuple(revoked))
+
+
+def sizes_of(image: Image, loads: LoadTable) -> dict[str, float]:
+    """Bytes of one copy of tables' data, by its id, of those whose tablets are all known."""
+    counts = {image.schema.data_of(t).data_id: len(placement) for t, placement in maps_of(image)}
+    found = {data_id: loads.table_bytes(data_id, count) for data_id, count in counts.items()}
+    return {data_id: size for data_id, size in found.items() if size is not None}
 
 
 def _wanted(image: Image, sizes: Mapping[str, float]) -> list[_Sized]:

@@ -16,6 +16,10 @@ class BalanceState(StrEnum):
     BALANCING = "balancing"
     STALLED = "stalled"
     """Something has to move, and nothing can."""
+    WAITING = "waiting"
+    """Nothing goes to or from some nodes now: they are not heard, full, or moves to them have failed."""
+    OFF = "off"
+    """It is switched off, and no node leaves."""
 
 
 class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +31,21 @@ class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
     to_node: str
     kind: str
     why: str
+
+
+class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has, and may have. ``tablets`` are replicas, those on their way counted too.
+
+    ``size_bytes`` are those of the tablets that it has once all have arrived, none while nobody reports any;
+    ``of_share`` is 1 when it has its share by the measure in use, none when it takes no part. The report is
+    as old as ``report_age_s``; without one there is no capacity either.
+    """
+
+    tablets: int
+    size_bytes: int | None
+    capacity_bytes: int | None
+    of_share: float | None
+    report_age_s: float | None
 
 
 class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +70,8 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How the tablets stand at an epoch: moves under way, tables that get another number of tablets, what comes
     next, and requests that cannot go on.
 
-    ``held`` are replicas of tablets by node, those on their way counted too; ``down`` are members that are not
-    heard, ``avoided`` those to which moves have failed just now.
+    ``balanced_by`` is size or count, with the reason ``why``. ``down`` are members that are not heard,
+    ``avoided`` those to which moves have failed just now, ``full`` those whose disks have no room left.
     """
 
     epoch: int
@@ -62,6 +81,9 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     resizing: tuple[str, ...] = ()
     planned: tuple[PlannedTabletMove, ...]
     stuck: dict[str, str]
-    held: dict[str, int]
+    balanced_by: str
+    why: str
+    nodes: dict[str, BalancedNode]
     down: tuple[str, ...]
     avoided: tuple[str, ...]
+    full: tuple[str, ...]

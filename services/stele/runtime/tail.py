@@ -1,4 +1,4 @@
-"""Where a reader stands at the tail of the acks, and until when it has therefore heard everybody. Pure.
+"""Where a reader stands at the tail of a flow, and until when it has therefore heard everybody. Pure.
 
 Each answer to a fetch says how long the partition is. Once all records up to there were handed on, everything
 that was in the partition when the fetch was answered has been read: reading is confirmed until then. So a

@@ -1,9 +1,9 @@
-"""The acks of all nodes, by Faust: one agent that reads raw records inside the service's event loop.
+"""What all nodes say in one flow, by Faust: an agent that reads raw records inside the service's event loop.
 
-Every guard answers for the whole cluster, so every guard reads all acks, in a group of its own that is named
-after its instance and has one static member. The topic itself is the table of last acks: at each start, and
-whenever its group was rebalanced, the reader goes back a bounded way from the end. Why it is built like this
-is in docs/decisions/004-faust-carries-the-acks.md.
+Every process that reads a flow answers for the whole cluster, so each reads all of it, in a group of its own
+that is named after its instance and has one static member. The topic itself is the table of what was said last:
+at each start, and whenever its group was rebalanced, the reader goes back a bounded way from the end. Why it is
+built like this is in docs/decisions/004-faust-carries-the-acks.md.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import faust
+import msgspec
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from faust.transport.drivers.aiokafka import Consumer as FaustConsumer
@@ -24,7 +25,7 @@ from faust.transport.drivers.aiokafka import Consumer as FaustConsumer
 from stele.log.flows import flow_topic
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ServiceSettings
-from stele.session_guard.tail import Fetched, Tail
+from stele.runtime.tail import Fetched, Tail
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 6.0
@@ -32,49 +33,61 @@ STOP_TIMEOUT_S: Final = 6.0
 LOOK_S: Final = 0.25
 """How often it is seen whether reading goes on."""
 STALLED_S: Final = 6.0
-"""Without a confirmation for this long the guard is not healthy. Electing a leader takes less."""
+"""Without a confirmation for this long something is wrong. Electing a leader takes less."""
 ASK_WHY_S: Final = 3.0
 RESTLESS_STARTS: Final = 4
 RESTLESS_S: Final = 30.0
 """A start, and one rebalance or two, are nothing; as many starts as this within this time are."""
-LOOK_BACK: Final = 1_000
-"""Records of each partition: several times the nodes that speak there, and read in a second."""
 SESSION_TIMEOUT_S: Final = 10.0
 """Nobody waits for a session to end: the group has one member, and its next start takes its place at once."""
 HEARTBEAT_S: Final = 2.0
 REQUEST_TIMEOUT_S: Final = 10.0
 """After which a broker that is silent is given up; Faust wants it not below the session's."""
 
-OnAck = Callable[[bytes, float], None]
+OnRecord = Callable[[bytes, float], None]
 """Gets a record and its age in seconds, which is 0 for one that was sent while this process read."""
 OnReadUntil = Callable[[float, float], None]
-"""Gets until when all acks have been read, and since when."""
+"""Gets until when all records have been read, and since when."""
 
 log = get_logger(__name__)
 
 
-class AcksLost(Exception):
-    """The reader of acks has ended; without it nobody can be told who is up."""
+class LiveFlow(msgspec.Struct, frozen=True):
+    """Whose flow is read by which service. ``look_back`` are the records of each partition to begin with; none:
+    all that are there, which a compacted topic keeps few.
+    """
+
+    service: str
+    name: str
+    look_back: int | None = None
+
+
+class FlowLost(Exception):
+    """The reader of a flow has ended; what nodes say is not known any more."""
 
 
 class TailConsumer(FaustConsumer):  # type: ignore[misc]  # Faust has no types
-    """Begins near the end of each partition, whatever was read before, and commits nothing."""
+    """Begins so many records before the end of each partition, whatever was read before; commits nothing."""
 
-    def __init__(self, *args: Any, tail: Tail, **more: Any) -> None:
+    def __init__(self, *args: Any, tail: Tail, look_back: int | None, **more: Any) -> None:
         super().__init__(*args, **more)
         self._tail = tail
+        self._look_back = look_back
 
     async def seek_to_committed(self) -> Mapping[Any, int]:
         """Faust calls this wherever reading begins: after each rebalance, before the first record."""
         partitions = self.assignment()
         ends = await self.highwaters(*partitions)
         begins = await self.earliest_offsets(*partitions)
-        starts = {each: max(begins[each], ends[each] - LOOK_BACK) for each in partitions}
+        starts = {each: self._start(begins[each], ends[each]) for each in partitions}
         await self.seek_wait(starts)
         by_number = {each.partition: ends[each] for each in partitions}
         at = {each.partition: start for each, start in starts.items()}
         self._tail.start(at, by_number, time.monotonic())
         return starts
+
+    def _start(self, begin: int, end: int) -> int:
+        return begin if self._look_back is None else max(begin, end - self._look_back)
 
     async def _commit(self, _offsets: Mapping[Any, int]) -> bool:
         return True
@@ -90,20 +103,27 @@ class TailConsumer(FaustConsumer):  # type: ignore[misc]  # Faust has no types
         return answers
 
 
-class AckReader:
-    """The Faust application of one guard.
+class LiveReader:
+    """The Faust application of one process.
 
-    ``trouble`` says why acks are not read, empty while they are; ``restless`` why reading begins anew so often.
+    ``trouble`` says why records are not read, empty while they are; ``restless`` why reading begins anew so
+    often.
     """
 
     def __init__(
-        self, settings: ServiceSettings, datadir: str, on_ack: OnAck, on_read_until: OnReadUntil
+        self,
+        settings: ServiceSettings,
+        flow: LiveFlow,
+        datadir: str,
+        on_record: OnRecord,
+        on_read_until: OnReadUntil,
     ) -> None:
         self.trouble = ""
         self.restless = ""
+        self._flow = flow
         self._bootstrap = settings.kafka_bootstrap
-        self._topic = flow_topic(settings.cluster, "acks")
-        self._on_ack = on_ack
+        self._topic = flow_topic(settings.cluster, flow.name)
+        self._on_record = on_record
         self._on_read_until = on_read_until
         self._tail = Tail()
         self._read_until_s = time.monotonic()
@@ -111,7 +131,7 @@ class AckReader:
         self.app = self._make_app(settings, datadir)
 
     async def watch(self) -> None:
-        """Note how far reading has come, for ever. Raises AcksLost when it has ended for good."""
+        """Note how far reading has come, for ever. Raises FlowLost when it has ended for good."""
         asked_why_s = float("-inf")
         while not (self.app.crashed or self.app.should_stop):
             await asyncio.sleep(LOOK_S)
@@ -123,9 +143,9 @@ class AckReader:
                 self.trouble = ""
             elif now_s - asked_why_s > ASK_WHY_S:
                 self.trouble = await asyncio.to_thread(self._why_stalled)
-                log.warning("acks are not read", why=self.trouble)
+                log.warning("a flow is not read", flow=self._flow.name, why=self.trouble)
                 asked_why_s = time.monotonic()
-        raise AcksLost(f"The reader of acks has ended: {self.app.crash_reason!r}")
+        raise FlowLost(f"The reader of {self._flow.name} has ended: {self.app.crash_reason!r}")
 
     def _look(self, now_s: float) -> None:
         try:
@@ -143,14 +163,14 @@ class AckReader:
             self._starts_s.append(began_s)
         lately = sum(now_s - start_s < RESTLESS_S for start_s in self._starts_s)
         self.restless = (
-            f"reading of acks began {lately} times within {RESTLESS_S:g} s. If another process has the"
-            " same STELE_INSTANCE_ID, give each its own"
+            f"reading of {self._flow.name} began {lately} times within {RESTLESS_S:g} s."
+            " If another process has the same STELE_INSTANCE_ID, give each its own"
             if lately >= RESTLESS_STARTS
             else ""
         )
 
     def _why_stalled(self) -> str:
-        silent = f"The acks in {self._topic} are not read since {STALLED_S:g} s or more"
+        silent = f"The records in {self._topic} are not read since {STALLED_S:g} s or more"
         try:
             admin = AdminClient({"bootstrap.servers": self._bootstrap})
             topic = admin.list_topics(self._topic, timeout=ASK_WHY_S).topics[self._topic]
@@ -164,7 +184,7 @@ class AckReader:
 
     def _make_app(self, settings: ServiceSettings, datadir: str) -> Any:
         app = faust.App(
-            f"stele.{settings.cluster}.session-guard.{settings.instance_id}",
+            f"stele.{settings.cluster}.{self._flow.service}.{settings.instance_id}",
             broker=[f"kafka://{server}" for server in settings.kafka_bootstrap.split(",")],
             autodiscover=False,
             broker_heartbeat_interval=HEARTBEAT_S,
@@ -181,17 +201,19 @@ class AckReader:
             web_enabled=False,
             worker_redirect_stdouts=False,
         )
-        app.transport.Consumer = functools.partial(TailConsumer, tail=self._tail)
+        app.transport.Consumer = functools.partial(
+            TailConsumer, tail=self._tail, look_back=self._flow.look_back
+        )
         raw = {"key_type": bytes, "value_type": bytes}
         topic = app.topic(self._topic, key_serializer="raw", value_serializer="raw", **raw)
-        app.agent(topic, concurrency=1, name="acks")(self._read)
+        app.agent(topic, concurrency=1, name=self._flow.name)(self._read)
         return app
 
     async def _read(self, stream: Any) -> None:
         async for event in stream.events():
             message = event.message
             is_new = self._tail.take(message.partition, message.offset)
-            self._on_ack(event.value, 0.0 if is_new else _age_s(message.timestamp))
+            self._on_record(event.value, 0.0 if is_new else _age_s(message.timestamp))
 
 
 def _age_s(sent_at_s: float) -> float:
@@ -200,12 +222,12 @@ def _age_s(sent_at_s: float) -> float:
 
 
 @asynccontextmanager
-async def reading_acks(
-    settings: ServiceSettings, on_ack: OnAck, on_read_until: OnReadUntil
-) -> AsyncIterator[AckReader]:
-    """Read acks inside the block; the callbacks must not raise."""
-    with tempfile.TemporaryDirectory(prefix="stele-session-guard-") as datadir:
-        reader = AckReader(settings, datadir, on_ack, on_read_until)
+async def reading_live(
+    settings: ServiceSettings, flow: LiveFlow, on_record: OnRecord, on_read_until: OnReadUntil
+) -> AsyncIterator[LiveReader]:
+    """Read a flow inside the block; the callbacks must not raise."""
+    with tempfile.TemporaryDirectory(prefix=f"stele-{flow.service}-") as datadir:
+        reader = LiveReader(settings, flow, datadir, on_record, on_read_until)
         async with asyncio.timeout(START_TIMEOUT_S):
             await reader.app.start()
         try:

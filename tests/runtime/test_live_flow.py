@@ -1,4 +1,4 @@
-"""The reader of acks: when it ends, the guard ends, and says why."""
+"""The reader of a live flow: when it ends, its service ends, and says why."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from stele.runtime import live_flow
 from stele.runtime.follow import run_beside
+from stele.runtime.live_flow import FlowLost, LiveFlow, LiveReader
 from stele.runtime.service import Stop
-from stele.session_guard import acks
-from stele.session_guard.acks import AckReader, AcksLost
-from stele.session_guard.settings import SessionGuardSettings
-from stele.session_guard.tail import Fetched
+from stele.runtime.settings import ServiceSettings
+from stele.runtime.tail import Fetched
 
 LIMIT_S = 5.0
+ACKS = LiveFlow("session-guard", "acks", 1000)
 
 
 class FakeApp(SimpleNamespace):
@@ -33,21 +34,23 @@ def app() -> FakeApp:
 
 
 @pytest.fixture
-def reader(tmp_path: Path, app: FakeApp) -> Iterator[AckReader]:
-    settings = SessionGuardSettings(cluster="c", instance_id="guard-1")
+def reader(tmp_path: Path, app: FakeApp) -> Iterator[LiveReader]:
+    settings = ServiceSettings(cluster="c", instance_id="guard-1")
     confirmed = list[tuple[float, float]]()
-    made = AckReader(settings, str(tmp_path), lambda *_: None, lambda *at: confirmed.append(at))
+    made = LiveReader(
+        settings, ACKS, str(tmp_path), lambda *_: None, lambda *at: confirmed.append(at)
+    )
     made.app = app
     made.confirmed = confirmed  # type: ignore[attr-defined]
     yield made
 
 
 @pytest.mark.parametrize("how", ["crashed", "should_stop"])
-async def test_a_reader_that_ends_takes_the_guard_down_with_a_reason(
-    reader: AckReader, app: FakeApp, how: str
+async def test_a_reader_that_ends_takes_the_service_down_with_a_reason(
+    reader: LiveReader, app: FakeApp, how: str
 ) -> None:
     stop = Stop()
-    with pytest.raises(AcksLost, match="not authorized"):
+    with pytest.raises(FlowLost, match="not authorized"):
         async with run_beside(asyncio.ensure_future(reader.watch()), stop):
             assert not stop.requested
             app.crash_reason = RuntimeError("not authorized for acks")
@@ -57,9 +60,9 @@ async def test_a_reader_that_ends_takes_the_guard_down_with_a_reason(
 
 
 async def test_reading_is_told_on_and_a_stall_says_why(
-    reader: AckReader, app: FakeApp, monkeypatch: pytest.MonkeyPatch
+    reader: LiveReader, app: FakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(acks, "STALLED_S", 0.5)
+    monkeypatch.setattr(live_flow, "STALLED_S", 0.5)
     monkeypatch.setattr(reader, "_why_stalled", lambda: "the topic is gone")
     reader._tail.start({0: 0}, {0: 0}, 0.0)
     answers = iter(range(4))
@@ -81,7 +84,7 @@ async def test_reading_is_told_on_and_a_stall_says_why(
 
 
 def test_the_group_is_named_after_the_instance_and_its_member_is_static(tmp_path: Path) -> None:
-    settings = SessionGuardSettings(cluster="c", instance_id="guard-1")
-    made = AckReader(settings, str(tmp_path), lambda *_: None, lambda *_: None)
+    settings = ServiceSettings(cluster="c", instance_id="guard-1")
+    made = LiveReader(settings, ACKS, str(tmp_path), lambda *_: None, lambda *_: None)
     assert made.app.conf.id == "stele.c.session-guard.guard-1"
     assert made.app.conf.consumer_group_instance_id == "guard-1"

@@ -1,0 +1,41 @@
+"""What nodes have and may have, for people."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from stele.domain.balance.evenness import evenness
+from stele.domain.balance.scopes import LEAVING
+from stele.domain.image import Image
+from stele.domain.tablets.look import Heard, look
+from stele.domain.tablets.maps import held_by
+from stele.domain.tablets.measure import Measure
+from stele.runtime.answers.tablet_balancer import BalancedNode
+
+
+class Described(NamedTuple):
+    """By what tablets are balanced; every node that has room for them, or has some; and how many replicas have
+    to leave where they are.
+    """
+
+    measure: Measure
+    nodes: dict[str, BalancedNode]
+    to_leave: int
+
+
+def described(image: Image, heard: Heard, now_s: float) -> Described:
+    """``now_s`` is of the clock by which loads were heard."""
+    what, loads = look(image, heard).what, heard.loads
+    even = {node.id: node for node in evenness(what.state, what.names).nodes}
+    nodes = {
+        node_id: BalancedNode(
+            tablets=tablets,
+            size_bytes=even[node_id].size_bytes if loads.by_node and node_id in even else None,
+            capacity_bytes=loads.capacity_bytes(node_id),
+            of_share=even[node_id].of_share if node_id in even else None,
+            report_age_s=loads.age_s(node_id, now_s),
+        )
+        for node_id, tablets in held_by(image).items()
+    }
+    leaving = np.isin(what.state.state, LEAVING)
+    return Described(what.measure, nodes, int(what.state.count[:, leaving].sum()))

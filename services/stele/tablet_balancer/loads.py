@@ -1,0 +1,53 @@
+"""The loads of all nodes, as the topic has them. It is read from its beginning, so a crash forgets none."""
+
+import asyncio
+import time
+from typing import Final
+
+from stele.domain.image import Image
+from stele.domain.messages import Load
+from stele.domain.tablets.load import LoadTable
+from stele.log.codec import DecodeError, decode_load
+from stele.runtime.live_flow import LiveFlow
+from stele.runtime.logs import get_logger
+from stele.runtime.metrics import foreign_messages
+from stele.tablet_balancer import metrics
+
+LOADS: Final = LiveFlow("tablet-balancer", "load")
+
+log = get_logger(__name__)
+
+
+class Loads:
+    """The fold of reports over an image; no input or output of its own."""
+
+    def __init__(self) -> None:
+        self._heard = list[tuple[Load, float]]()
+        self._table = LoadTable()
+        self.read = asyncio.Event()
+        """What was in the topic at the start has been read."""
+
+    def on_record(self, value: bytes, age_s: float) -> None:
+        """Note one record; what cannot be decoded is counted and left out."""
+        try:
+            load = decode_load(value)
+        except DecodeError as error:
+            metrics.unreadable.inc()
+            log.warning("left out a record", error=str(error))
+            return
+        self._heard.append((load, time.monotonic() - age_s))
+
+    def on_read_until(self, _at_s: float, _began_s: float) -> None:
+        self.read.set()
+
+    def table(self, image: Image) -> LoadTable:
+        """What counts by an image, which has been read to the end that the log had at the start."""
+        heard, self._heard = self._heard, []
+        for load, at_s in heard:
+            if load.log_id == image.log_id:
+                metrics.loads.inc()
+                self._table = self._table.with_load(load, at_s)
+            else:
+                foreign_messages.labels("load").inc()
+        self._table = self._table.current(image)
+        return self._table

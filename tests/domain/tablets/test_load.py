@@ -1,0 +1,179 @@
+"""The newest loads of all nodes, and the sizes of tablets that follow from them."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.domain.commands import CreateKeyspace, CreateTable, Leave, Truncate
+from stele.domain.tablets.load import LoadTable, Sizes
+from stele.domain.tablets.maps import read_from
+from tests.coordinator.world import World, empty_cluster
+from tests.domain.load_of import TOTAL_BYTES, load_of, loads_of, table_of
+
+NAN = float("nan")
+
+
+def told(**by_node: dict[int, int]) -> LoadTable:
+    """Nodes that have told sizes of tablets of a map of four."""
+    table = LoadTable()
+    for name, sizes in by_node.items():
+        table = table.with_load(load_of(name, table_of("t", 4, sizes)), 0.0)
+    return table
+
+
+def sizes(table: LoadTable, count: int = 4) -> Sizes:
+    return table.tablet_sizes("t", count)
+
+
+def test_a_size_is_the_mean_over_the_replicas_that_are_known() -> None:
+    table = told(n1={0: 10, 1: 20}, n2={0: 30, 3: 5})
+    np.testing.assert_array_equal(sizes(table), [20, 20, NAN, 5])
+    assert table.table_bytes("t", 4) is None
+    assert told(n1={0: 1, 1: 2, 2: 3, 3: 4}, n2={0: 3}).table_bytes("t", 4) == 2 + 2 + 3 + 4
+    np.testing.assert_array_equal(table.tablet_sizes("other", 2), [NAN, NAN])
+
+
+def test_the_capacity_is_what_is_free_and_what_the_tablets_have() -> None:
+    table = told(n1={0: 10, 1: 20})
+    assert table.capacity_bytes("n1") == TOTAL_BYTES
+    assert table.capacity_bytes("n2") is None
+    other = load_of("n1", table_of("t", 4, {0: 7}), disk_free_bytes=100, sequence=2)
+    assert table.with_load(other, 0.0).capacity_bytes("n1") == 107
+
+
+@pytest.mark.parametrize(
+    ("changes", "at_s", "newer"),
+    [
+        ({"sequence": 6}, 0.0, True),
+        ({"sequence": 5}, 99.0, False),
+        ({"sequence": 4}, 99.0, False),
+        ({"sequence": 1, "boot_id": "boot-6"}, 0.0, True),
+        ({"sequence": 9, "boot_id": "boot-4"}, 0.0, False),
+        ({"sequence": 1, "boot_id": "boot-4"}, 99.0, True),
+        ({"sequence": 1, "boot_id": "boot-4", "log_id": b"other"}, 0.0, True),
+    ],
+)
+def test_the_newest_report_of_a_node_stands(
+    changes: dict[str, object], at_s: float, newer: bool
+) -> None:
+    first = load_of("n1", table_of("t", 1, {0: 10}), sequence=5, boot_id="boot-5")
+    second = load_of("n1", table_of("t", 1, {0: 20}), **{"boot_id": "boot-5", **changes})
+    table = LoadTable().with_load(first, 0.0).with_load(second, at_s)
+    np.testing.assert_array_equal(sizes(table, 1), [20 if newer else 10])
+
+
+def test_split_tablets_have_equal_shares_and_merged_ones_the_sum() -> None:
+    table = told(n1={0: 10, 1: 20, 2: 30, 3: 40}, n2={2: 50, 3: 60})
+    np.testing.assert_array_equal(sizes(table, 8), [5, 5, 10, 10, 20, 20, 25, 25])
+    np.testing.assert_array_equal(sizes(table, 2), [30, 90])
+    np.testing.assert_array_equal(sizes(table, 1), [100])
+    np.testing.assert_array_equal(sizes(told(n1={0: 10, 2: 1, 3: 1}), 2), [NAN, 2])
+    np.testing.assert_array_equal(sizes(table, 3), [NAN] * 3)
+
+
+def test_reports_by_maps_before_and_after_a_split_meet() -> None:
+    table = told(n1={0: 10}).with_load(load_of("n2", table_of("t", 8, {0: 7, 1: 3})), 0.0)
+    np.testing.assert_array_equal(sizes(table, 8), [6, 4, *[NAN] * 6])
+    np.testing.assert_array_equal(sizes(table, 4), [10, *[NAN] * 3])
+
+
+@given(
+    st.lists(st.integers(0, 1 << 40), min_size=8, max_size=8), st.sampled_from([1, 2, 4, 16, 64])
+)
+def test_no_byte_of_a_table_is_lost_or_made_up_by_another_count(
+    held: list[int], count: int
+) -> None:
+    table = LoadTable().with_load(load_of("n1", table_of("t", 8, dict(enumerate(held)))), 0.0)
+    assert table.table_bytes("t", count) == pytest.approx(sum(held))
+
+
+def test_what_a_node_had_stands_until_its_new_place_tells_of_it() -> None:
+    """Else a tablet had no size between the two reports, and the balancer would balance by another measure."""
+    table = told(n1={0: 10, 1: 20}, n2={2: 5, 3: 5})
+    moved = table.with_load(load_of("n1", table_of("t", 4, {1: 21}), sequence=2), 1.0)
+    np.testing.assert_array_equal(sizes(moved), [10, 21, 5, 5])
+    there = moved.with_load(load_of("n2", table_of("t", 4, {0: 12, 2: 5, 3: 5}), sequence=2), 2.0)
+    np.testing.assert_array_equal(sizes(there), [12, 21, 5, 5])
+    emptied = there.with_load(load_of("n1", sequence=3), 3.0)
+    np.testing.assert_array_equal(sizes(emptied), [12, 21, 5, 5])
+    np.testing.assert_array_equal(sizes(emptied, 2), [31, 10])
+    merged = emptied.with_load(load_of("n2", table_of("t", 2, {1: 9}), sequence=3), 4.0)
+    np.testing.assert_array_equal(sizes(merged, 2), [31, 9])
+
+
+def test_a_disk_is_full_at_98_percent() -> None:
+    table = LoadTable()
+    for name, free in (("n1", 21), ("n2", 20), ("n3", 0)):
+        load = load_of(name, disk_total_bytes=1000, disk_free_bytes=free)
+        table = table.with_load(load, 0.0)
+    assert table.full() == {"n2", "n3"}
+
+
+def test_ages_are_since_it_was_sent() -> None:
+    table = LoadTable().with_load(load_of("n1"), 5.0)
+    assert table.age_s("n1", 7.5) == 2.5
+    assert table.age_s("n2", 7.5) is None
+
+
+@pytest.fixture
+def world() -> World:
+    """Three nodes and a table of four tablets with two replicas each."""
+    world = empty_cluster()
+    for name in ("a1", "b1", "c1"):
+        world.add(name, rack="r")
+    world.run()
+    made = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4)
+    assert world.apply(made) is None
+    assert world.apply(CreateTable("music.songs")) is None
+    return world
+
+
+def test_a_node_tells_of_the_tablets_whose_reads_it_serves(world: World) -> None:
+    (table,) = world.image.schema.with_tablets()
+    rows = world.image.ring.placements[table.placement].rows
+    for node_id in ("a1", "b1", "c1"):
+        ((data, count, tablets),) = read_from(world.image, node_id)
+        assert (data.name, count) == ("music.songs", 4)
+        assert tablets == [at for at, row in enumerate(rows) if node_id in row.reads]
+    assert not [*read_from(world.image, "stranger")]
+
+
+def test_only_members_of_this_log_with_their_own_data_count(world: World) -> None:
+    image = world.image
+    table = loads_of(image, lambda *_: 1)
+    assert {*table.current(image).by_node} == {"a1", "b1", "c1"}
+    ours = {"epoch": image.epoch, "log_id": image.log_id}
+    for load in (
+        load_of("a1", host_id="an emptied disk", sequence=2, **ours),
+        load_of("b1", host_id=image.membership.nodes["b1"].host_id, epoch=1, log_id=b"another"),
+        load_of("stranger", **ours),
+        load_of("to come", epoch=image.epoch + 1, log_id=image.log_id),
+    ):
+        table = table.with_load(load, 0.0)
+    assert {*table.current(image).by_node} == {"c1", "to come"}
+
+
+def test_who_has_left_is_forgotten(world: World) -> None:
+    table = loads_of(world.image, lambda *_: 1)
+    world.balances = True
+    assert world.apply(Leave("c1")) is None
+    world.run()
+    assert {*table.current(world.image).by_node} == {"a1", "b1"}
+
+
+def test_what_is_left_of_data_that_is_gone_is_forgotten(world: World) -> None:
+    table = loads_of(world.image, lambda *_: 1)
+    (data_id,) = (table.data_id for table in world.image.schema.with_tablets())
+    for node_id, reported in table.by_node.items():
+        load = msgspec.structs.replace(reported.load, tables=(), sequence=2)
+        table = table.with_load(load, 1.0)
+        assert node_id in table.by_node
+    assert table.table_bytes(data_id, 4) == 4
+    assert {*table.current(world.image).left} == {data_id}
+    assert world.apply(Truncate("music.songs")) is None
+    world.run()
+    assert not table.current(world.image).left

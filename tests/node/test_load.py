@@ -1,0 +1,221 @@
+"""What a node tells of its tablets and its disk, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from stele.domain.commands import CreateKeyspace, CreateTable
+from stele.domain.messages import Load
+from stele.domain.ring.partitioner import token_of
+from stele.domain.tablets.maps import read_from
+from stele.log.codec import decode_load, encode_load
+from stele.log.follower import LogFollower
+from stele.node import metrics
+from stele.node.cells import Row
+from stele.node.load import Disk, Held, LoadReporter, disk_of, still_held
+from stele.node.store import Size, Span, Store
+from tests.domain.load_of import table_of
+from tests.node.world import World
+from tests.node.world import until as until_within
+
+NEVER_S = 3600.0
+SOON_S = 0.02
+DEADLINE_S = 60.0
+"""A measurement that is starved for a second is followed by a pause of ten."""
+KEYS = [f"k{number}".encode() for number in range(100)]
+
+
+class FakeAgent(SimpleNamespace):
+    """What the reporter asks of a node's agent."""
+
+    node_id = "n1"
+    host_id = "host-n1"
+    boot_id = "boot-1"
+    speaks = True
+    follower: LogFollower
+
+    def may_speak(self) -> bool:
+        return self.speaks
+
+    @property
+    def image(self) -> object:
+        return self.follower.image
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    await until_within(condition, what, DEADLINE_S)
+
+
+def create(world: World, table: str) -> str:
+    """The data id of a new table of four tablets."""
+    world.apply(CreateTable(f"music.{table}"))
+    data = world.image.schema.serving(f"music.{table}")
+    assert data is not None
+    return data.data_id
+
+
+@pytest.fixture
+async def agent(world: World) -> FakeAgent:
+    world.apply(CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4))
+    return FakeAgent(follower=await world.follower())
+
+
+def disk(held_bytes: int) -> Disk:
+    return Disk(10_000 + held_bytes, 10_000)
+
+
+@asynccontextmanager
+async def reporting(
+    agent: FakeAgent,
+    store: Store,
+    interval_s: float = NEVER_S,
+    disk: Callable[[int], Disk] = disk,
+) -> AsyncIterator[list[Load]]:
+    """What is sent meanwhile, through the codec."""
+    sent = list[Load]()
+
+    def send(load: Load) -> None:
+        sent.append(decode_load(encode_load(load)))
+
+    reporter = LoadReporter(agent, store, send, disk, interval_s)  # type: ignore[arg-type]
+    task = asyncio.create_task(reporter.run())
+    try:
+        yield sent
+    finally:
+        assert not task.done(), "nothing ends it"
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_it_tells_the_bytes_of_each_tablet_whose_reads_the_node_serves(
+    world: World, agent: FakeAgent, store: Store
+) -> None:
+    data_id = create(world, "songs")
+    await agent.follower.wait_for_epoch(world.image.epoch)
+    await store.write([Row(data_id, token_of(key), key, 1, False, bytes(10)) for key in KEYS])
+    await store.write([Row("else", token_of(key), key, 1, False, b"1") for key in KEYS])
+    async with reporting(agent, store) as sent:
+        await until(lambda: sent, "a report")
+    (load,) = sent
+    (told,) = load.tables
+    ((_, count, tablets),) = read_from(world.image, "n1")
+    assert (told.data_id, told.tablet_count, [*told.tablets]) == (data_id, count, tablets)
+    expected = dict.fromkeys(tablets, 0)
+    for key in KEYS:
+        tablet = (token_of(key) + 2**63) * count >> 64
+        if tablet in expected:
+            expected[tablet] += len(key) + 10
+    assert 0 < len(tablets) < count and all(expected.values())
+    assert dict(zip(told.tablets, told.sizes_bytes, strict=True)) == expected
+    held = sum(expected.values())
+    assert (load.disk_total_bytes, load.disk_free_bytes) == (10_000 + held, 10_000)
+    assert (load.node_id, load.host_id, load.boot_id) == ("n1", "host-n1", "boot-1")
+    assert (load.epoch, load.log_id) == (world.image.epoch, world.image.log_id)
+    assert metrics.tablet_bytes._value.get() == held
+
+
+@pytest.mark.parametrize("how", ["given away", "split"])
+async def test_what_changes_while_it_is_measured_is_not_told(
+    world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """One tablet that is given away, or all when their numbers mean others: then it is measured anew."""
+    monkeypatch.setattr("stele.node.load.SOON_S", SOON_S)
+    data_id = create(world, "songs")
+    await agent.follower.wait_for_epoch(world.image.epoch)
+    ((_, count, (first, *others)),) = read_from(world.image, "n1")
+    split = tuple(child for tablet in (first, *others) for child in (2 * tablet, 2 * tablet + 1))
+    later = Held(data_id, count, tuple(others))
+    if how == "split":
+        later = Held(data_id, 2 * count, split)
+    measure_each = store.measure_each
+
+    async def measure_while_it_changes(spans: list[Span]) -> list[Size]:
+        if world.image.schema.named("other") is None:
+            world.apply(CreateKeyspace("other", {"dc1": 1}))
+            await agent.follower.wait_for_epoch(world.image.epoch)
+            monkeypatch.setattr("stele.node.load.held_of", lambda *_: (later,))
+        return await measure_each(spans)
+
+    monkeypatch.setattr(store, "measure_each", measure_while_it_changes)
+    async with reporting(agent, store) as sent:
+        await until(lambda: sent, "a report")
+    (told,) = sent[0].tables
+    assert (told.tablet_count, told.tablets) == (later.of, later.tablets)
+
+
+def test_of_a_table_that_is_gone_nothing_is_told() -> None:
+    table = table_of("t", 4, {1: 10, 3: 30})
+    assert still_held([table], [Held("t", 4, (0, 3))]) == (table_of("t", 4, {3: 30}),)
+    assert still_held([table], []) == (table_of("t", 4, {}),)
+
+
+async def test_it_tells_again_after_the_interval_and_counts_up(
+    agent: FakeAgent, store: Store
+) -> None:
+    async with reporting(agent, store, 0.02) as sent:
+        await until(lambda: len(sent) >= 3, "three reports")
+    assert [load.sequence for load in sent] == [*range(1, len(sent) + 1)]
+
+
+async def test_it_tells_soon_when_it_has_other_tablets_and_not_for_other_epochs(
+    world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stele.node.load.SOON_S", SOON_S)
+    async with reporting(agent, store) as sent:
+        await until(lambda: sent, "the first report")
+        assert not sent[0].tables
+        world.apply(CreateKeyspace("other", {"dc1": 1}))
+        await agent.follower.wait_for_epoch(world.image.epoch)
+        await asyncio.sleep(5 * SOON_S)  # what would be told by then
+        assert len(sent) == 1
+        first, second = create(world, "songs"), create(world, "bands")
+        await until(lambda: len(sent) > 1 and len(sent[-1].tables) == 2, "what is new")
+        assert {table.data_id for table in sent[-1].tables} == {first, second}
+        assert len(sent) <= 3
+
+
+async def test_who_may_not_speak_tells_nothing_until_it_may(agent: FakeAgent, store: Store) -> None:
+    agent.speaks = False
+    async with reporting(agent, store, 0.02) as sent:
+        await asyncio.sleep(0.1)  # five intervals
+        assert not sent
+        agent.speaks = True
+        await until(lambda: sent, "a report")
+
+
+async def test_what_cannot_be_measured_is_logged_once_and_tried_again(
+    agent: FakeAgent, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    works = False
+
+    def disk_at_times(held_bytes: int) -> Disk:
+        if not works:
+            raise sqlite3.OperationalError("disk I/O error")
+        return disk(held_bytes)
+
+    failures = metrics.load_failures._value
+    before = failures.get()
+    async with reporting(agent, store, 0.02, disk_at_times) as sent:
+        await until(lambda: failures.get() >= before + 3, "three failures")
+        works = True
+        await until(lambda: sent, "a report")
+    found = capsys.readouterr()
+    assert (found.out + found.err).count("the load cannot be told") == 1
+
+
+def test_the_disk_is_the_file_system_or_what_the_settings_give_of_it(tmp_path: Path) -> None:
+    whole = disk_of(tmp_path, 5, 0)
+    assert 0 < whole.free_bytes < whole.total_bytes
+    assert disk_of(tmp_path, 300, 1000) == Disk(1000, 700)
+    assert disk_of(tmp_path, 1300, 1000) == Disk(1000, 0)
+    beyond = disk_of(tmp_path, 0, 2**60)
+    assert beyond.total_bytes == 2**60 and beyond.free_bytes < whole.total_bytes

@@ -1,0 +1,168 @@
+"""Loads on real processes: nodes report them, the balancer evens out bytes by them, a crash forgets none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.ranges import RangeReplicas
+from stele.log.flows import FlowWriter, flow_topic
+from tests.services.nodes import HTTP_OK, Cluster, cluster_of
+from tests.services.processes import Service, Start
+from tests.services.world import LogWriter
+
+pytestmark = pytest.mark.broker
+
+NAMES = ("n1", "n2", "n3")
+TABLES = ("music.songs", "music.bands")
+TABLETS = 16
+KEYS_PER_TABLET = 2
+LARGE, SMALL = 40_000, 20_000
+CAPACITY = 10**9
+REST_S = 90
+
+
+@pytest.fixture
+async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Three nodes with two tables, whose tablets are larger where n1 has them."""
+    node = {"load_interval_s": 1, "data_file_capacity": CAPACITY}
+    async with cluster_of(kafka, topics, tmp_path, *NAMES, node=node) as cluster:
+        await cluster.command(
+            type="set_setting", name="minimal_tablet_size_for_balancing", value="1"
+        )
+        await cluster.command(
+            type="create_keyspace",
+            name="music",
+            replication={"dc1": 1},
+            tablets=True,
+            initial_tablets=TABLETS,
+        )
+        for table in TABLES:
+            await cluster.command(type="create_table", name=table)
+            await write(cluster, table)
+        yield cluster
+
+
+async def write(cluster: Cluster, table: str) -> None:
+    """The same number of keys in each tablet."""
+    rows, written, number = rows_of(cluster, table), Counter[int](), 0
+    while sum(written.values()) < TABLETS * KEYS_PER_TABLET:
+        key, number = f"key-{number}", number + 1
+        tablet = (token_of(key.encode()) + 2**63) * TABLETS >> 64
+        if written[tablet] < KEYS_PER_TABLET:
+            written[tablet] += 1
+            size = LARGE if rows[tablet].reads == ("n1",) else SMALL
+            url = f"{cluster.nodes['n2'].url}/v1/data/{table}/{key}"
+            async with cluster.http.put(url, data=os.urandom(size)) as answer:
+                assert answer.status == HTTP_OK, await answer.text()
+
+
+def rows_of(cluster: Cluster, table: str) -> list[RangeReplicas]:
+    data = cluster.image.schema.serving(table)
+    assert data is not None
+    return [*cluster.image.ring.placements[data.placement].rows]
+
+
+async def balancer_of(cluster: Cluster) -> Service:
+    return await cluster.start(
+        "tablet_balancer", "balancer", balance_interval_s=0.2, heartbeat_timeout_s=3
+    )
+
+
+def by_size(found: dict[str, Any]) -> bool:
+    return found["balanced_by"] == "size" and all(
+        node["size_bytes"] for node in found["nodes"].values()
+    )
+
+
+async def stored(cluster: Cluster) -> Counter[str]:
+    """Bytes of the tables in each node's store, counted after this was asked."""
+    found = Counter[str]()
+    for name in NAMES:
+        await cluster.keys(name)
+        view = await cluster.nodes[name].get("/v1/node")
+        for table in TABLES:
+            data = cluster.image.schema.serving(table)
+            assert data is not None
+            found[name] += view["keyspaces"].get(data.data_id, {"bytes": 0})["bytes"]
+    return found
+
+
+async def test_bytes_of_unequal_tablets_are_evened_out(three: Cluster) -> None:
+    before = await stored(three)
+    assert before["n1"] > 1.7 * max(before["n2"], before["n3"])
+    balancer = await balancer_of(three)
+    shown = await balancer.until("/v1/balance", by_size, "all loads to be known", REST_S)
+    assert shown["why"] == "the loads of all 3 nodes are known"
+    for node in shown["nodes"].values():
+        assert node["capacity_bytes"] == CAPACITY
+        assert node["report_age_s"] < REST_S
+
+    def is_even(found: dict[str, Any]) -> bool:
+        shares = [node["of_share"] for node in found["nodes"].values()]
+        at_rest = found["state"] == "balanced" and not found["planned"]
+        return at_rest and max(shares) - min(shares) < 0.25
+
+    await balancer.until("/v1/balance", is_even, "bytes to be even", REST_S)
+    after = await stored(three)
+    assert sum(after.values()) == sum(before.values())
+    assert max(after.values()) < 1.3 * min(after.values())
+    counts = [node["tablets"] for node in (await balancer.get("/v1/balance"))["nodes"].values()]
+    assert max(counts) - min(counts) > 1, "not by numbers of replicas"
+
+
+async def test_a_balancer_that_was_killed_has_the_loads_back_though_no_node_reports(
+    three: Cluster, kafka: str, topics: str
+) -> None:
+    await three.command(type="set_setting", name="tablet_balancing", value="off")
+    balancer = await balancer_of(three)
+    held = await stored(three)
+
+    def all_told(found: dict[str, Any]) -> bool:
+        return {n: each["size_bytes"] for n, each in found["nodes"].items()} == held
+
+    shown = await balancer.until("/v1/balance", all_told, "what is stored to be told", REST_S)
+    for name in NAMES:
+        three.nodes[name].kill()
+    balancer.kill()
+    loads = FlowWriter(kafka, flow_topic(topics, "load"))
+    loads.send("n1", b"no load")
+    await loads.close()
+    await asyncio.sleep(0.1)  # so that ages differ
+    await balancer.start()
+    again = await balancer.until("/v1/balance", by_size, "the loads to be back", REST_S)
+    for name, node in again["nodes"].items():
+        was = shown["nodes"][name]
+        assert (node["size_bytes"], node["capacity_bytes"]) == (was["size_bytes"], CAPACITY)
+        assert node["report_age_s"] > 0
+    async with httpx.AsyncClient() as client:
+        metrics = (await client.get(f"{balancer.url}/metrics")).text
+    assert "stele_balancer_unreadable_total 1.0" in metrics
+
+
+async def test_without_the_topic_the_balancer_goes_on_and_says_what_is_missing(
+    kafka: str, writer: LogWriter, start: Start
+) -> None:
+    balancer = await start("tablet_balancer")
+    await balancer.until("/healthz", lambda found: found["ok"], "it to be healthy")
+    topic = flow_topic(writer.cluster, "load")
+    await asyncio.to_thread(delete_topic, kafka, topic)
+    health = await balancer.until(
+        "/healthz", lambda found: "degraded" in found["reason"], "the reason to be said", REST_S
+    )
+    assert health["ok"] and topic in health["reason"] and "no such topic" in health["reason"]
+    assert (await balancer.get("/v1/balance"))["state"] == "no_tablets"
+
+
+def delete_topic(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(20)

@@ -1,0 +1,85 @@
+"""What the balancer knows of loads: what can be read, speaks of its log, and counts by the image."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from stele.domain.commands import CreateKeyspace, CreateTable
+from stele.domain.messages import Load
+from stele.domain.tablets.look import Heard
+from stele.log.codec import encode_load
+from stele.runtime.metrics import foreign_messages
+from stele.tablet_balancer import metrics
+from stele.tablet_balancer.described import described
+from stele.tablet_balancer.loads import Loads
+from tests.coordinator.world import World, empty_cluster
+from tests.domain.load_of import load_of, loads_of
+
+
+@pytest.fixture
+def world() -> World:
+    world = empty_cluster()
+    for name in ("a1", "b1", "c1"):
+        world.add(name, rack="r")
+    world.run()
+    made = CreateKeyspace("music", {"dc1": 1}, tablets=True, initial_tablets=4)
+    assert world.apply(made) is None
+    return world
+
+
+def counted(counter: Any) -> float:
+    value: float = counter._value.get()
+    return value
+
+
+def of(world: World, node_id: str, **changes: object) -> Load:
+    image = world.image
+    known = {"host_id": image.membership.nodes[node_id].host_id, "log_id": image.log_id}
+    return load_of(node_id, **{**known, **changes})
+
+
+def test_reports_are_folded_with_their_age(world: World) -> None:
+    loads, before = Loads(), counted(metrics.loads)
+    loads.on_record(encode_load(of(world, "a1")), 40.0)
+    loads.on_record(encode_load(of(world, "b1")), 0.0)
+    table, now_s = loads.table(world.image), time.monotonic()
+    assert {*table.by_node} == {"a1", "b1"}
+    assert table.age_s("a1", now_s) == pytest.approx(40.0, abs=5)
+    assert table.age_s("b1", now_s) == pytest.approx(0.0, abs=5)
+    assert loads.table(world.image) == table, "nothing is folded twice"
+    assert counted(metrics.loads) == before + 2
+
+
+def test_what_cannot_be_read_and_what_is_of_another_log_is_left_out_and_counted(
+    world: World,
+) -> None:
+    loads, foreign = Loads(), foreign_messages.labels("load")
+    unreadable, others = counted(metrics.unreadable), counted(foreign)
+    loads.on_record(b"what is this?", 0.0)
+    loads.on_record(encode_load(of(world, "a1", disk_free_bytes=-1)), 0.0)
+    loads.on_record(encode_load(of(world, "a1", log_id=bytes([4] * 16))), 0.0)
+    assert not loads.table(world.image).by_node
+    assert counted(metrics.unreadable) == unreadable + 2
+    assert counted(foreign) == others + 1
+
+
+def test_nodes_are_described_with_and_without_loads(world: World) -> None:
+    measure, nodes, _ = described(world.image, Heard(), 0.0)
+    assert measure.by == "count"
+    assert {*nodes} == {"a1", "b1", "c1"}
+    assert {
+        (n.tablets, n.size_bytes, n.capacity_bytes, n.report_age_s) for n in nodes.values()
+    } == {(0, None, None, None)}
+    assert world.apply(CreateTable("music.songs")) is None
+    loads = loads_of(world.image, lambda _, tablet: 2**30 * (tablet + 1), a1=2**40, b1=2**40)
+    measure, nodes, _ = described(world.image, Heard({"c1"}, loads=loads), 2.5)
+    assert measure.by == "size"
+    assert sum(node.tablets for node in nodes.values()) == 4
+    assert sum(node.size_bytes or 0 for node in nodes.values()) == 10 * 2**30
+    a1, c1 = nodes["a1"], nodes["c1"]
+    assert a1.capacity_bytes == 2**40 + (a1.size_bytes or 0)
+    assert a1.report_age_s == 2.5
+    assert a1.of_share is not None and c1.of_share is None, "who is down has no share"
