@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from stele.domain.ring.ranges import RangeReplicas
 from stele.log.flows import FlowWriter, flow_topic
 from tests.services.nodes import HTTP_OK, Cluster, cluster_of
 from tests.services.processes import Service, Start
-from tests.services.world import LogWriter
+from tests.services.world import LogWriter, until
 
 pytestmark = pytest.mark.broker
 
@@ -118,6 +118,24 @@ async def test_bytes_of_unequal_tablets_are_evened_out(three: Cluster) -> None:
     assert max(after.values()) < 1.3 * min(after.values())
     counts = [node["tablets"] for node in (await balancer.get("/v1/balance"))["nodes"].values()]
     assert max(counts) - min(counts) > 1, "not by numbers of replicas"
+
+
+async def test_tables_are_split_and_merged_by_what_their_tablets_hold(three: Cluster) -> None:
+    """Twice as many as hold twice what they should, and as many as before when they may hold more."""
+    await three.command(type="set_setting", name="target_tablet_size_in_bytes", value=str(SMALL))
+    before = await stored(three)
+    await balancer_of(three)
+
+    def has(tablets: int) -> Callable[[], bool]:
+        return lambda: {len(rows_of(three, table)) for table in TABLES} == {tablets}
+
+    await until(has(2 * TABLETS), "tablets to be split", REST_S)
+    await three.command(type="set_setting", name="target_tablet_size_in_bytes", value="")
+    await until(has(TABLETS), "tablets to be merged", REST_S)
+    asked = [r for r in three.image.requests.requests.values() if r.resizes]
+    assert sorted(r.tablet_count for r in asked) == [TABLETS] * 2 + [2 * TABLETS] * 2
+    assert all("bytes each" in r.reason for r in asked if r.tablet_count > TABLETS)
+    assert sum((await stored(three)).values()) == sum(before.values())
 
 
 async def test_a_balancer_that_was_killed_has_the_loads_back_though_no_node_reports(
