@@ -85,6 +85,15 @@ def unknown_table(name: str) -> Rejection:
     )
 
 
+def nothing_left_of(node_id: str) -> Rejection:
+    """For what is asked about a node that is gone."""
+    return Rejection(
+        "node_left",
+        f"Node '{node_id}' has left the cluster.",
+        f"There is nothing left to do for it; `stele requests --node {node_id}` shows how it left.",
+    )
+
+
 def node_has_left(node_id: str) -> Rejection:
     return Rejection(
         "node_left",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, node_has_left, unknown_node
+from stele.domain.context import Context, nothing_left_of, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
@@ -278,7 +278,7 @@ def check_dead(image: Image, node_ids: Iterable[str]) -> Rejection | None:
         if node is None:
             return unknown_node(node_id)
         if node.state is NodeState.LEFT:
-            return node_has_left(node_id)
+            return nothing_left_of(node_id)
     return None
 
 

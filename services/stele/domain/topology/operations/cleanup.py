@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, node_has_left, unknown_node
+from stele.domain.context import Context, Decision, nothing_left_of, unknown_node
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
@@ -75,7 +75,7 @@ def _check_node(image: Image, node_id: str) -> Rejection | None:
     if node is None:
         return unknown_node(node_id)
     if node.state is NodeState.LEFT:
-        return node_has_left(node_id)
+        return nothing_left_of(node_id)
     if node_id in image.membership.normal():
         return None
     return Rejection(

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from stele.domain.base import Rejection
-from stele.domain.context import node_has_left, unknown_node
+from stele.domain.context import nothing_left_of, unknown_node
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
@@ -47,7 +47,7 @@ def free_member(image: Image, node_id: str) -> Node | Rejection:
     if node is None:
         return unknown_node(node_id)
     if node.state is NodeState.LEFT:
-        return node_has_left(node_id)
+        return nothing_left_of(node_id)
     return check_no_request(image, node) or node
 
 
