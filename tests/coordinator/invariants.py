@@ -91,7 +91,7 @@ def check_gate(
     for change in changed:
         keyspace = before.schema.of_data(change.data_id)
         undone = keyspace is not None and any(
-            row.start < change.token <= row.end or row.end < row.start
+            row.start < change.token <= row.end or row.end <= row.start
             for transition in going_back
             if keyspace.placement in transition.plans
             for row in transition.plans[keyspace.placement].rows

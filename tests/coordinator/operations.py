@@ -124,7 +124,7 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
     RequestKind.DROP_KEYSPACE: lambda: _asks(three_nodes(), DropKeyspace("library")),
     RequestKind.DROP_TABLE: lambda: _asks(_with_table(), DropTable(TABLE)),
     RequestKind.TABLET_MIGRATION: _tablet_migration,
-    RequestKind.TABLET_RESIZE: lambda: _asks(_with_table(), ResizeTable(TABLE, 16)),
+    RequestKind.TABLET_RESIZE: lambda: _asks(_with_table(), ResizeTable(TABLE, 8)),
     RequestKind.MOVE: lambda: _asks(three_nodes(), MoveNode(node_id="c1", tokens=(1, 2**60))),
     RequestKind.REBUILD: lambda: _asks(three_nodes(), Rebuild(node_id="c1")),
     RequestKind.KEYSPACE_RF_CHANGE: lambda: _asks(

@@ -179,7 +179,7 @@ class RandomRun:
         tables = self.world.image.schema.with_tablets()
         for table in tables[:1]:
             count = len(self.world.image.ring.placements[table.placement])
-            wanted = self.chance.choice((2 * count, 4 * count, count // 2, count // 2))
+            wanted = self.chance.choice((2 * count, 2 * count, count // 2, count // 2))
             self.world.apply(ResizeTable(self.world.image.schema.full_name(table), min(wanted, 32)))
 
     def alter(self) -> None:

@@ -21,9 +21,12 @@ from stele.domain.commands import (
     SetSetting,
     Truncate,
 )
+from stele.domain.image import Image
 from stele.domain.names import RequestStatus, TransitionState
+from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import TableOptions
 from stele.domain.tablets.maps import apart, held_by
+from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
 from stele.runtime.answers.coordinator import WaitKind
 from stele.runtime.answers.plans import Verdict
@@ -102,11 +105,11 @@ def test_each_row_keeps_its_replicas_and_its_versions() -> None:
     )
     before = tablets(world)
     assert before[2].version > before[0].version
-    assert world.apply(ResizeTable(TABLE, 16), "resize") is None
+    assert world.apply(ResizeTable(TABLE, 8), "resize") is None
     world.run()
     after = tablets(world)
     assert [(r.reads, r.version) for r in after] == [
-        (r.reads, r.version) for r in before for _ in range(4)
+        (r.reads, r.version) for r in before for _ in range(2)
     ]
     assert status_of(world, "resize") is RequestStatus.DONE
 
@@ -254,8 +257,8 @@ def test_a_decision_that_is_not_wanted_any_more_is_revoked() -> None:
     fills(world, 0.9 * TARGET)
     world.until(lambda: status_of(world, split) is RequestStatus.CANCELLED, "its end", 60)
     request = world.image.request(split)
-    assert request is not None and "are to have 1,000" in request.error
-    assert world.apply(ResizeTable(TABLE, 64), "mine") is None
+    assert request is not None and "1,000 are the target" in request.error
+    assert world.apply(ResizeTable(TABLE, 8), "mine") is None
     world.pass_s(60)
     assert status_of(world, "mine") is RequestStatus.PENDING
 
@@ -284,7 +287,7 @@ def test_replicas_that_are_lost_end_a_merge_with_the_reason() -> None:
     world.balances = True
     world.until(lambda: status_of(world, "merge") is RequestStatus.CANCELLED, "its end", 60)
     request = world.image.request("merge")
-    assert request is not None and "dead nodes alone: d1" in request.error
+    assert request is not None and "d1 is dead for good" in request.error
     assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=4))) is None
     world.pass_s(60)
     assert not world.image.requests.resizing(), "nor is it asked for again and again"
@@ -292,7 +295,7 @@ def test_replicas_that_are_lost_end_a_merge_with_the_reason() -> None:
     resized(world, 4)
 
 
-@pytest.mark.parametrize("wanted", [0, -8, 8, 12, 2, 1, 2**21, 2**70])
+@pytest.mark.parametrize("wanted", [0, -8, 8, 12, 2, 1, 32, 2**21, 2**70])
 def test_no_other_number_is_taken(wanted: int) -> None:
     world = with_table("a1 b1 c1", 8)
     refused = world.apply(ResizeTable(TABLE, wanted))
@@ -303,7 +306,7 @@ def test_no_other_number_is_taken(wanted: int) -> None:
 def test_a_table_gets_another_number_once_at_a_time() -> None:
     world = with_table("a1 b1 c1", 8)
     assert world.apply(ResizeTable(TABLE, 16), "first") is None
-    refused = world.apply(ResizeTable(TABLE, 32))
+    refused = world.apply(ResizeTable(TABLE, 4))
     assert refused is not None and refused.code == "table_resizes"
     assert refused.details == {"request_id": "first"}
     unknown = world.apply(ResizeTable("music.none", 16))
@@ -356,3 +359,130 @@ def test_a_plan_of_a_split_takes_those_who_are_up_to_have_prepared() -> None:
     assert found.wait is not None and found.wait.kind is WaitKind.PREPARED
     assert found.wait.cause == "c1"
     assert planned(world, ResizeTable(TABLE, 4)).verdict is Verdict.STARTS
+
+
+def resizes(world: World) -> list[Request]:
+    return [r for r in world.image.requests.requests.values() if r.resizes]
+
+
+def test_an_option_that_can_never_count_merges_nobody_else() -> None:
+    world = with_table("a1 b1", 16)
+    world.balances = True
+    options = TableOptions(max_tablet_count=2, expected_data_size_in_gb=100_000)
+    assert world.apply(CreateTable("music.small", options)) is None
+    world.pass_s(120)
+    assert (count(world, "music.small"), count(world)) == (2, 16)
+
+
+def test_a_table_that_is_large_and_one_that_asks_for_much_come_to_rest() -> None:
+    """Together they are more than shards are to have."""
+    world = sized("a1 b1", 8, rf=1)
+    assert world.apply(CreateTable("music.big", TableOptions(min_tablet_count=64))) is None
+    assert world.apply(SetSetting("tablets_per_shard_goal", "18")) is None
+    assert world.apply(SetSetting("tablets_initial_scale_factor", "1")) is None
+    fills(world, 8.1 * TARGET / 8)
+    world.pass_s(300)
+    before = len(resizes(world))
+    world.pass_s(300)
+    assert len(resizes(world)) == before
+
+
+def test_racks_of_another_dc_do_not_count() -> None:
+    world = empty_cluster()
+    for name, dc in (("a1", "dc1"), ("a2", "dc1"), ("x1", "dc2"), ("x2", "dc2")):
+        world.add(name, dc, "r1")
+    world.run()
+    both = CreateKeyspace("music", {"dc1": 2, "dc2": 2}, tablets=True, initial_tablets=2)
+    assert world.apply(both) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    world.add("y1", "dc2", "r2")
+    world.run()
+    moves(world, (1, "x2", "y1"))
+    world.balances = True
+    assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=1))) is None
+    resized(world, 1)
+
+
+def test_one_look_never_asks_for_a_split_and_then_for_moves_by_the_old_numbers() -> None:
+    world = with_table("a1 b1 c1", 8)
+    world.add("d1")
+    world.run()
+    assert world.apply(AlterTable(TABLE, TableOptions(min_tablet_count=16))) is None
+    found = proposal(world.image)
+    assert [resize.tablets for resize in found.resizes] == [16] and not found.moves
+    (late,) = [
+        c for c, _ in proposal(before_options(world)).commands() if isinstance(c, MoveTablets)
+    ]
+    assert world.apply(ResizeTable(TABLE, 16)) is None
+    world.run()
+    refused = world.apply(late)
+    assert refused is not None and refused.code == "tablets_resized"
+
+
+def before_options(world: World) -> Image:
+    return next(image for image in reversed(world.images) if not _asks(image))
+
+
+def _asks(image: Image) -> int:
+    (table,) = image.schema.with_tablets()
+    return table.options.min_tablet_count
+
+
+def test_splits_that_wait_for_a_dead_node_hold_no_other_table_up() -> None:
+    world = empty_cluster()
+    world.add("a1")
+    world.add("x1", "dc2")
+    world.run()
+    for name, dc in (("music", "dc1"), ("other", "dc2")):
+        keyspace = CreateKeyspace(name, {dc: 1}, tablets=True, initial_tablets=1)
+        assert world.apply(keyspace) is None
+    names = [f"music.t{number}" for number in range(10)]
+    for name in (*names, "other.t"):
+        assert world.apply(CreateTable(name)) is None
+    world.crash("a1")
+    world.pass_s(20)
+    world.balances = True
+    for name in names:
+        assert world.apply(AlterTable(name, TableOptions(min_tablet_count=2))) is None
+    world.pass_s(20)
+    assert world.apply(AlterTable("other.t", TableOptions(min_tablet_count=2))) is None
+    world.until(lambda: count(world, "other.t") == 2, "the other's split", 60)
+
+
+def test_a_merge_is_revoked_while_a_node_is_away_and_asked_for_again() -> None:
+    """Else its tablets stood still, and new nodes stayed empty, for as long."""
+    world = with_table("a1 b1 c1", 16)
+    row = tablets(world)[1]
+    spare = min({"a1", "b1", "c1"} - {*row.reads})
+    if {*tablets(world)[0].reads} == {*row.reads}:
+        moves(world, (1, row.reads[0], spare))
+    world.add("d1")
+    world.run()
+    world.crash("c1")
+    world.pass_s(20)
+    assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=8))) is None
+    world.balances = True
+    world.pass_s(120)
+    assert not world.image.requests.resizing() and held_by(world.image)["d1"] > 0
+    world.nodes["c1"].alive = True
+    resized(world, 8)
+
+
+def test_a_merge_of_the_balancers_ends_when_it_is_switched_off_and_a_users_says_why_it_waits() -> (
+    None
+):
+    world = with_table("a1 b1 c1 d1", 8)
+    row = tablets(world)[1]
+    free = min({"a1", "b1", "c1", "d1"} - {*row.reads, *tablets(world)[0].reads} or {"d1"})
+    moves(world, (1, row.reads[0], free))
+    world.balances = True
+    assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=4))) is None
+    world.until(lambda: bool(world.image.requests.resizing()), "a merge to be asked for", 60)
+    (own,) = world.image.requests.resizing()
+    assert world.apply(SetSetting("tablet_balancing", "off")) is None
+    world.until(lambda: status_of(world, own) is not RequestStatus.PENDING, "its end", 60)
+    assert (status_of(world, own), count(world)) == (RequestStatus.CANCELLED, 8)
+    assert world.apply(ResizeTable(TABLE, 4), "mine") is None
+    world.pass_s(30)
+    (wait,) = [w for w in world.brain.steps.waits if "mine" in w.request_ids]
+    assert "tablet_balancing is off" in wait.what

@@ -27,8 +27,8 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import NodeState, OrderKind, ReportStatus
 from stele.domain.reports import ReportTable
+from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.look import Heard
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.tablet_migration import BALANCER

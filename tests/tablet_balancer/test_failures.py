@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import msgspec
+
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.tablet_balancer.failures import FIRST_PAUSE_S, LONGEST_PAUSE_S, Failures
@@ -11,7 +13,11 @@ from stele.tablet_balancer.failures import FIRST_PAUSE_S, LONGEST_PAUSE_S, Failu
 
 def request(status: RequestStatus, to_node: str = "n4") -> Request:
     return Request(
-        request_id="r", kind=RequestKind.TABLET_MIGRATION, status=status, to_node=to_node
+        request_id="r",
+        kind=RequestKind.TABLET_MIGRATION,
+        status=status,
+        to_node=to_node,
+        started_epoch=7,
     )
 
 
@@ -38,3 +44,11 @@ def test_other_nodes_and_what_is_under_way_mean_nothing() -> None:
     failures.note(request(RequestStatus.RUNNING), 0.0)
     failures.note(request(RequestStatus.CANCELLED), 0.0)
     assert failures.avoided(1.0) == {"n5"}
+
+
+def test_what_never_began_says_nothing_of_its_node() -> None:
+    """It was rejected, as when its table was split meanwhile."""
+    failures = Failures()
+    rejected = msgspec.structs.replace(request(RequestStatus.FAILED), started_epoch=0)
+    failures.note(rejected, 0.0)
+    assert not failures.avoided(1.0)

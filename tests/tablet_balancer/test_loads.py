@@ -9,7 +9,7 @@ import pytest
 
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.messages import Load
-from stele.domain.tablets.look import Heard
+from stele.domain.tablets.heard import Heard
 from stele.log.codec import encode_load
 from stele.runtime.metrics import foreign_messages
 from stele.tablet_balancer import metrics

@@ -5,7 +5,8 @@ from __future__ import annotations
 from stele.domain.balance.verdicts import Rule, Verdict
 from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
-from stele.domain.tablets.look import Heard, to_the_end, why_there
+from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.maps import held_by
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World

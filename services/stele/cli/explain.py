@@ -219,6 +219,7 @@ _BY_KIND: Final[dict[WaitKind, Callable[[Case], str]]] = {
     WaitKind.STANDBY: _look_at_coordinators,
     WaitKind.COMPANY: _wait,
     WaitKind.MEMBERS: _start_nodes,
+    WaitKind.PREPARED: _start_nodes,
     WaitKind.SILENCE: _wait,
     WaitKind.LIVES: _stop_nodes,
     WaitKind.ROOM: _make_room,

@@ -251,7 +251,7 @@ def _resize(world: World, action: Action, index: int) -> None:
     data = image.schema.serving(action.target)
     if data is not None:
         count = len(image.ring.placements[data.placement])
-        wanted = (2 * count, 4 * count, count // 2)[action.number % 3]
+        wanted = (2 * count, count // 2)[action.number % 2]
         world.request(commands.ResizeTable(action.target, min(wanted, MOST_TABLETS)))
 
 

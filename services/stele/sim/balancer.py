@@ -4,7 +4,7 @@ from typing import Final
 
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.requests.ids import named
-from stele.domain.tablets.look import Heard
+from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.tablet_migration import BALANCER
 from stele.sim.process import Follower

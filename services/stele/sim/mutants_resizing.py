@@ -1,5 +1,6 @@
 """Known bugs of splits and merges: what they wait for, what they keep, and when they are wanted no more."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -8,13 +9,13 @@ import numpy as np
 
 from stele.domain.base import Rejection
 from stele.domain.image import Image
+from stele.domain.membership.facts import Node
 from stele.domain.names import RequestKind
 from stele.domain.requests.facts import Request
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.facts import TableOptions
-from stele.domain.tablets import colocation, maps, resizing, sizing
-from stele.domain.tablets.sizing import Goals, Present, Scope, Sized
+from stele.domain.tablets import colocation, look, maps, resizing, sizing
+from stele.domain.tablets.sizing import Goals, Present
 from stele.domain.topology.operations import tablet_migration, tablet_resize
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.patching import Patch
@@ -93,23 +94,18 @@ def two_resizes_of_a_table_at_once(patch: Patch) -> None:
 
 def sizes_that_waver_turn_a_resize_round(patch: Patch) -> None:
     """What has begun is judged as if it had not."""
-    plain = sizing.wanted_count
+    for name in ("_fewest_by_size", "_most_by_size"):
+        plain = getattr(sizing, name)
 
-    def anew(
-        options: TableOptions,
-        initial: int,
-        scopes: Mapping[str, Scope],
-        present: Present,
-        goals: Goals,
-    ) -> Sized:
-        return plain(options, initial, scopes, replace(present, resizing_to=0), goals)
+        def anew(present: Present, goals: Goals, plain: Any = plain) -> Any:
+            return plain(replace(present, resizing_to=0), goals)
 
-    patch.function(plain, anew)
+        patch.attribute(sizing, name, anew)
 
 
 def what_users_ask_for_is_revoked(patch: Patch) -> None:
     """The balancer cancels any resize that it would not have asked for."""
-    patch.attribute(resizing, "_may_be_revoked", lambda asked: True)
+    patch.attribute(resizing, "may_be_revoked", lambda asked: True)
 
 
 def siblings_come_together_in_a_full_rack(patch: Patch) -> None:
@@ -127,6 +123,33 @@ def siblings_are_told_apart_by_the_order_of_their_replicas(patch: Patch) -> None
     patch.function(maps.apart, strict)
 
 
+def racks_of_other_dcs_count(patch: Patch) -> None:
+    """A full rack of one dc lets a rack of another one get too many replicas, and the log refuses it."""
+
+    def of_all(nodes: Mapping[str, Node], row: Sequence[str], source: str, target: str) -> bool:
+        racks = Counter((nodes[n].dc, nodes[n].rack) for n in row)
+        most = max(racks.values())
+        racks[nodes[source].dc, nodes[source].rack] -= 1
+        return racks[nodes[target].dc, nodes[target].rack] + 1 <= most
+
+    patch.attribute(colocation, "_rack_allows", of_all)
+
+
+def what_cannot_be_counts_for_others(patch: Patch) -> None:
+    """Tablets that a table may never have make all tables too many, and the others are merged for them."""
+    patch.attribute(sizing, "_capped", lambda wanted, options: wanted)
+
+
+def merges_wait_for_who_is_away(patch: Patch) -> None:
+    """Tables are merged while tablets of theirs are on nodes that are not heard, and stand still meanwhile."""
+    patch.attribute(resizing, "_why_apart", lambda image, placement, down: "")
+
+
+def nodes_are_drained_for_what_cannot_be(patch: Patch) -> None:
+    """Who is to leave or to be removed gives its tablets away before that can be carried out."""
+    patch.attribute(look, "_waiting", lambda image, down: frozenset())
+
+
 RESIZING_MUTANTS: Final = (
     resize_does_not_wait_for_migrations,
     siblings_that_are_apart_become_one,
@@ -141,4 +164,8 @@ RESIZING_TEST_MUTANTS: Final = (
     what_users_ask_for_is_revoked,
     siblings_come_together_in_a_full_rack,
     siblings_are_told_apart_by_the_order_of_their_replicas,
+    racks_of_other_dcs_count,
+    what_cannot_be_counts_for_others,
+    merges_wait_for_who_is_away,
+    nodes_are_drained_for_what_cannot_be,
 )

@@ -15,9 +15,10 @@ from stele.domain.commands import AnyCommand, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.requests.facts import RequestChanged
+from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.limits import BALANCING, ON
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.look import Heard, to_the_end, why_there
+from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.proposals import Proposal, proposal
 from stele.domain.topology.operations.tablet_migration import BALANCER
 from stele.log.codec import DecodeError, decode_ack

@@ -7,7 +7,8 @@ import numpy as np
 from stele.domain.balance.evenness import evenness
 from stele.domain.balance.scopes import LEAVING
 from stele.domain.image import Image
-from stele.domain.tablets.look import Heard, look
+from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.look import look
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.measure import Measure
 from stele.runtime.answers.tablet_balancer import BalancedNode

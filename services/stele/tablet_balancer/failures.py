@@ -17,10 +17,12 @@ class Failures:
         """Until when, and how long the pause is."""
 
     def note(self, request: Request, now_s: float) -> None:
-        """A request of the balancer's has changed. Those that fail together count once."""
+        """A request of the balancer's has changed. Those that fail together count once; what never began
+        says nothing of its node.
+        """
         if request.status is RequestStatus.DONE:
             self._pauses.pop(request.to_node, None)
-        elif request.status is RequestStatus.FAILED:
+        elif request.status is RequestStatus.FAILED and request.started_epoch:
             until_s, pause_s = self._pauses.get(request.to_node, (now_s, FIRST_PAUSE_S / 2))
             if now_s >= until_s:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

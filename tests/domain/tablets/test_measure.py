@@ -16,8 +16,8 @@ from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.tablets.columns import Tablets, tablets_of
+from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.look import Heard
 from stele.domain.tablets.proposals import proposal
 from tests.coordinator.world import World, empty_cluster
 from tests.domain.load_of import TOTAL_BYTES, loads_of

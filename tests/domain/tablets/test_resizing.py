@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from stele.domain.commands import CreateTable, ResizeTable, SetSetting
 from stele.domain.schema.facts import TableOptions
-from stele.domain.tablets.resizing import MOST_AT_ONCE, sizing
+from stele.domain.tablets.resizing import MOST_AT_ONCE, Table, aims, sizing
+from stele.domain.tablets.sizing import Goals, Present, Scope, fewest, most
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
 
@@ -84,7 +85,7 @@ def test_what_is_asked_for_already_is_not_asked_for_again_and_sizes_that_waver_d
     size = {of_tables(world, TABLE): 2001.0}
     (resize,) = sizing(world.image, size).resizes
     assert (resize.table, resize.tablets) == (TABLE, 2)
-    assert resize.why == "its 1 tablets have 2,001 bytes each, and are to have 1,000"
+    assert resize.why == "its tablet has 2,001 bytes; 1,000 are the target"
     assert world.apply(ResizeTable(TABLE, 2)) is None
     for bytes_ in (3000.0, 2000.0, 1000.0):
         assert sizing(world.image, {of_tables(world, TABLE): bytes_}) == ((), ())
@@ -101,4 +102,53 @@ def test_so_many_tables_at_one_time() -> None:
     world.crash("b1")
     for resize in first[1:]:
         assert world.apply(ResizeTable(resize.table, resize.tablets)) is None
-    assert len(sizing(world.image, sizes).resizes) == 1
+    assert len(sizing(world.image, sizes).resizes) == 4, "those that wait hold nobody up"
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_whatever_is_asked_for_comes_to_rest_and_nothing_goes_both_ways(
+    data: st.DataObject,
+) -> None:
+    """Of any tables, in any number of dcs, of known and unknown sizes, with any goals."""
+    shards = {dc: data.draw(st.integers(1, 6)) for dc in ("d1", "d2")}
+    per_shard = data.draw(st.sampled_from((1, 2, 5, 10, 18, 37, 100)))
+    goals = Goals(TARGET, per_shard, data.draw(st.sampled_from((1, 2, 3, 10))))
+    asked = data.draw(
+        st.lists(
+            st.tuples(
+                st.sets(st.sampled_from(sorted(shards)), min_size=1),
+                st.integers(1, 3),
+                st.builds(
+                    TableOptions,
+                    min_tablet_count=st.sampled_from((0, 0, 3, 9, 40)),
+                    max_tablet_count=st.sampled_from((0, 0, 2, 64, 100)),
+                    expected_data_size_in_gb=st.sampled_from((0, 0, 100)),
+                ),
+                st.one_of(st.none(), st.floats(0, 100 * TARGET)),
+                st.sampled_from((0, 0, 1, 4, 7)),
+                st.integers(0, 7),
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    counts, went = [1 << power for *_, power in asked], [set[bool]() for _ in asked]
+    for _ in range(100):
+        found = list[Table]()
+        for (dcs, factor, options, size, initial, _), count in zip(asked, counts, strict=True):
+            scopes = {dc: Scope(shards[dc], factor) for dc in dcs}
+            about = (options, initial, scopes, Present(count, size), goals)
+            low, high = fewest(*about), most(*about)
+            found.append(
+                Table(name="t", count=count, options=options, scopes=scopes, fewest=low, most=high)
+            )
+        wanted = [aim.count for aim in aims(found, per_shard)]
+        if wanted == counts:
+            break
+        at = data.draw(st.sampled_from([n for n, c in enumerate(counts) if wanted[n] != c]))
+        went[at].add(wanted[at] > counts[at])
+        counts[at] = wanted[at]
+    else:
+        raise AssertionError(f"it goes on and on: {counts}")
+    assert all(len(ways) <= 1 for ways in went), went

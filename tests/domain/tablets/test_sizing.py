@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.schema.facts import TableOptions
-from stele.domain.tablets.sizing import Goals, Present, Scope, first_count, wanted_count
+from stele.domain.tablets.sizing import Goals, Present, Scope, fewest, first_count, most
 
 GOALS = Goals(target_bytes=1000)
 DEFAULT = Goals()
@@ -76,33 +76,42 @@ def test_a_power_of_two_within_the_bounds(
 
 
 @pytest.mark.parametrize(
-    ("mean", "resizing_to", "count"),
+    ("mean", "resizing_to", "fewest_", "most_"),
     [
-        (2000, 0, 64),
-        (2001, 0, 129),
-        (9000, 0, 576),
-        (1999, 128, 128),
-        (1000, 128, 128),
-        (999, 128, 64),
-        (500, 0, 64),
-        (499, 0, 32),
-        (0, 0, 32),
-        (1000, 32, 32),
-        (1001, 32, 64),
+        (2000, 0, 64, 64),
+        (2001, 0, 65, 64),
+        (9000, 0, 288, 64),
+        (1999, 128, 128, 64),
+        (1000, 128, 128, 64),
+        (999, 128, 32, 64),
+        (500, 0, 16, 64),
+        (499, 0, 16, 32),
+        (0, 0, 1, 1),
+        (1000, 32, 32, 32),
+        (1001, 32, 33, 64),
     ],
 )
 def test_a_size_splits_above_twice_the_target_and_merges_below_half(
-    mean: int, resizing_to: int, count: int
+    mean: int, resizing_to: int, fewest_: int, most_: int
 ) -> None:
     """What has begun goes on until the target itself is passed: sizes that waver do not turn it round."""
-    present = Present(64, 64.0 * mean, resizing_to)
-    found = wanted_count(TableOptions(), 1, NINE, present, GOALS)
-    assert found.count == count
+    about = (TableOptions(), 1, NINE, Present(64, 64.0 * mean, resizing_to), GOALS)
+    assert (fewest(*about).count, most(*about).count) == (fewest_, most_)
 
 
-def test_a_table_of_unknown_size_stays_as_it_is_and_an_empty_one_keeps_what_it_asks_for() -> None:
-    assert wanted_count(TableOptions(), 0, NINE, Present(256), GOALS).count == 256
-    assert wanted_count(TableOptions(), 0, NINE, Present(16), GOALS).count == 30
-    assert wanted_count(TableOptions(), 24, NINE, Present(32, 0.0), GOALS).count == 24
-    options = TableOptions(min_tablet_count=512)
-    assert wanted_count(options, 0, NINE, Present(512, 0.0), GOALS).count == 512
+@pytest.mark.parametrize(
+    ("options", "initial", "present", "fewest_", "most_"),
+    [
+        (TableOptions(), 0, Present(256), 30, 256),
+        (TableOptions(), 0, Present(16), 30, 32),
+        (TableOptions(), 24, Present(32, 0.0), 24, 32),
+        (TableOptions(min_tablet_count=512), 0, Present(512, 0.0), 512, 512),
+        (TableOptions(max_tablet_count=2, expected_data_size_in_gb=10**5), 0, Present(2), 2, 2),
+        (TableOptions(expected_data_size_in_gb=10**6), 0, Present(2), 2**20, 2**20),
+    ],
+)
+def test_what_is_asked_for_stands_whatever_the_size_and_no_more_than_there_may_be(
+    options: TableOptions, initial: int, present: Present, fewest_: int, most_: int
+) -> None:
+    about = (options, initial, NINE, present, GOALS)
+    assert (fewest(*about).count, most(*about).count) == (fewest_, most_)

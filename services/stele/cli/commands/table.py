@@ -93,7 +93,7 @@ def resize(
 
     Args:
         name: KEYSPACE.TABLE.
-        tablets: How many it is to have: a larger power of two, or half of those that it has.
+        tablets: How many it is to have: twice as many as it has, or half.
     """
     with where.client() as client:
         return submit_and_follow(client, change, ResizeTable(name, tablets))

@@ -65,14 +65,20 @@ def bring_together(
                 ):
                     reading[away] += WEIGHT
                     writing[to] += WEIGHT
-                    found.append(_move(merge.name, pair, tablet, source, target))
+                    found.append(_move(merge, pair, tablet, source, target))
                     break
     return found
 
 
-def _move(table: str, pair: int, tablet: int, source: str, target: str) -> TabletMove:
-    why = f"tablets {2 * pair} and {2 * pair + 1} are to become one"
-    return TabletMove(table=table, tablet=tablet, from_node=source, to_node=target, why=why)
+def _move(merge: Merge, pair: int, tablet: int, source: str, target: str) -> TabletMove:
+    return TabletMove(
+        table=merge.name,
+        tablet=tablet,
+        of=len(merge.placement),
+        from_node=source,
+        to_node=target,
+        why=f"tablets {2 * pair} and {2 * pair + 1} are to become one",
+    )
 
 
 def _takes_part(what: Tablets, at: int) -> bool:
@@ -100,8 +106,9 @@ def _ways(
 
 
 def _rack_allows(nodes: Mapping[str, Node], row: Sequence[str], source: str, target: str) -> bool:
-    """No rack gets more replicas than its fullest one has."""
-    racks = Counter((nodes[n].dc, nodes[n].rack) for n in row)
+    """No rack gets more replicas than the fullest one of its dc has."""
+    dc = nodes[target].dc
+    racks = Counter(nodes[n].rack for n in row if nodes[n].dc == dc)
     most = max(racks.values())
-    racks[nodes[source].dc, nodes[source].rack] -= 1
-    return racks[nodes[target].dc, nodes[target].rack] + 1 <= most
+    racks[nodes[source].rack] -= 1
+    return racks[nodes[target].rack] + 1 <= most

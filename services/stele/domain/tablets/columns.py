@@ -49,6 +49,12 @@ class Tablets:
     node_ids: list[str]
     measure: Measure
 
+    def tablets_of(self, table: str) -> int:
+        """How many tablets a table of this name has."""
+        at = self.names.index(table)
+        ends = (*self.first[1:], len(self.state.table))
+        return ends[at] - self.first[at]
+
     def tablet(self, unit: int) -> tuple[str, int]:
         """The table's name and the tablet's number."""
         at = bisect_right(self.first, unit) - 1

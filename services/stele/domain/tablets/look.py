@@ -2,7 +2,6 @@
 
 from collections.abc import Set
 from dataclasses import dataclass
-from typing import Final, NamedTuple
 
 from stele.domain.balance.offline import OfflinePlan, whole_plan
 from stele.domain.balance.verdicts import Verdict, verdicts
@@ -11,7 +10,7 @@ from stele.domain.context import unknown_table
 from stele.domain.image import Image
 from stele.domain.tablets.colocation import Merge, merges_of
 from stele.domain.tablets.columns import Tablets, tablets_of
-from stele.domain.tablets.load import NO_LOADS, LoadTable
+from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.stuck import Lost, lost_replicas
 
 
@@ -25,23 +24,6 @@ class Look:
     lost: Lost
     forced: frozenset[str]
     merges: list[Merge]
-
-
-class Heard(NamedTuple):
-    """What the balancer hears beside the log: members that are silent, nodes where moves have failed just now,
-    and what nodes told of their loads.
-    """
-
-    down: Set[str] = frozenset()
-    avoided: Set[str] = frozenset()
-    loads: LoadTable = NO_LOADS
-
-    def shut(self) -> frozenset[str]:
-        """Nodes that get nothing now; those whose disks are full are among them."""
-        return frozenset(self.down | self.avoided | self.loads.full())
-
-
-NOTHING_HEARD: Final = Heard()
 
 
 def look(image: Image, heard: Heard) -> Look:
@@ -93,9 +75,7 @@ def why_there(
     what = look(image, heard).what
     if table not in what.names:
         return unknown_table(table)
-    at = what.names.index(table)
-    ends = [*what.first[1:], len(what.state.table)]
-    count = ends[at] - what.first[at]
+    at, count = what.names.index(table), what.tablets_of(table)
     if not 0 <= tablet < count:
         return Rejection(
             "unknown_tablet",

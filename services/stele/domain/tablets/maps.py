@@ -61,15 +61,15 @@ def new_map(replicas: Sequence[Sequence[str]]) -> tuple[RangeReplicas, ...]:
 def resized(rows: Sequence[RangeReplicas], count: int) -> tuple[RangeReplicas, ...]:
     """The rows of the map with so many tablets instead. Where two become one, both have the same replicas.
 
-    Each range keeps what versions it has been changed by: no request is refused, or taken, because of it.
+    Each range keeps what versions it has been changed by; of two that become one the newer ones, so that
+    requests that are older than the last move of either are refused, and made again, by both.
     """
     if count < len(rows):
         return tuple(
             _joined(left, right) for left, right in zip(rows[::2], rows[1::2], strict=True)
         )
-    of_each = count // len(rows)
     return tuple(
-        replace(rows[tablet // of_each], start=at.start, end=at.end)
+        replace(rows[tablet // 2], start=at.start, end=at.end)
         for tablet, at in enumerate(ranges(count))
     )
 

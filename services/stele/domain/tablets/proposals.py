@@ -1,6 +1,6 @@
 """What the balancer asks for next: moves of tablets, other numbers of them, and the end of what cannot be."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 
 import msgspec
 
@@ -9,11 +9,12 @@ from stele.domain.balance.plan import plan_round
 from stele.domain.balance.scopes import LEAVING
 from stele.domain.commands import AnyCommand, Cancel, MoveTablets, ResizeTable
 from stele.domain.image import Image
-from stele.domain.tablets.colocation import bring_together
+from stele.domain.tablets.colocation import Merge, bring_together
 from stele.domain.tablets.columns import Tablets
+from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
-from stele.domain.tablets.look import NOTHING_HEARD, Heard, look
-from stele.domain.tablets.resizing import Resize, sizes_of, sizing
+from stele.domain.tablets.look import look
+from stele.domain.tablets.resizing import Resize, Sizing, may_be_revoked, sizes_of, sizing
 from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
@@ -57,19 +58,29 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     seen = look(image, heard)
     what, merges = seen.what, seen.merges
     moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
-    resizes, revoked = tuple[Resize, ...](), tuple[Stuck, ...]()
-    if BALANCING.of(settings) != ON:
+    on = BALANCING.of(settings) == ON
+    if not on:
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
-    else:
-        resizes, revoked = sizing(image, sizes_of(image, heard.loads))
-        if not moves:  # merging can wait
-            together = bring_together(image.membership.nodes, what, merges, limits)
-            moves = [Proposed(move, Kind.MIGRATION) for move in together]
     moving = frozenset(each.move.from_node for each in moves)
+    if on and not moves:  # merging can wait
+        together = bring_together(image.membership.nodes, what, merges, limits)
+        moves = [Proposed(move, Kind.MIGRATION) for move in together]
+        moving |= {move.from_node for move in together}
     stuck = [] if heard.shut() else cannot_be_drained(image, what, seen.lost, moving)[-1:]
-    stuck += cannot_merge(image, merges, seen.lost)
-    return Proposal(tuple(moves), resizes, tuple(stuck), revoked)
+    calm = not (moves or heard.shut() or what.state.busy.any())
+    stuck += cannot_merge(image, merges, seen.lost, calm=calm)
+    sized = sizing(image, sizes_of(image, heard.loads), heard.down) if on else _all_off(merges)
+    resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
+    moves = [each for each in moves if each.move.table not in resized]
+    return Proposal(tuple(moves), sized.resizes, tuple(stuck), sized.revoked)
+
+
+def _all_off(merges: Iterable[Merge]) -> Sizing:
+    """Nobody brings tablets together."""
+    why = f"{BALANCING.name} is off: its tablets stay where they are"
+    own = (merge.request for merge in merges if may_be_revoked(merge.request))
+    return Sizing(revoked=tuple(Stuck(request.request_id, why) for request in own))
 
 
 def _told(what: Tablets, move: Move, forced: Set[str]) -> Proposed:
@@ -78,6 +89,7 @@ def _told(what: Tablets, move: Move, forced: Set[str]) -> Proposed:
     asked = TabletMove(
         table=table,
         tablet=tablet,
+        of=what.tablets_of(table),
         from_node=source,
         to_node=target,
         force=source in forced,

@@ -1,7 +1,7 @@
 """Which tables are to have another number of tablets, and which are not any more (seed 000, tablet resize)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 import msgspec
@@ -9,7 +9,8 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Table
+from stele.domain.ring.placement import Placement
+from stele.domain.schema.facts import TableOptions
 from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.maps import holders, maps_of
 from stele.domain.tablets.sizing import (
@@ -17,15 +18,18 @@ from stele.domain.tablets.sizing import (
     Present,
     Scope,
     Sized,
+    fewest,
+    most,
     rounded,
     scopes_of,
-    wanted_count,
 )
 from stele.domain.tablets.stuck import Stuck
 from stele.domain.topology.operations.tablet_migration import BALANCER
 
 MOST_AT_ONCE: Final = 10
-"""Tables that are split or merged at one time (Scylla: max_new_resize_requests)."""
+"""Resizes that are asked for in one look (Scylla: max_new_resize_requests)."""
+MOST_WAITING: Final = 512
+"""Resizes of all tables that are under way: each costs the coordinator a look."""
 
 
 class Resize(msgspec.Struct, frozen=True):
@@ -43,34 +47,81 @@ class Sizing(NamedTuple):
     revoked: tuple[Stuck, ...] = ()
 
 
-class _Sized(msgspec.Struct, frozen=True):
-    table: Table
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """What sizing knows of a table. ``apart``: why its siblings cannot be brought together; empty: they can."""
+
+    name: str
     count: int
-    wanted: Sized
-    scopes: dict[str, Scope]
-    asked: Request | None
-    merges: bool
-    """Whether siblings can be brought together: nobody who has any of its tablets is dead for good."""
+    options: TableOptions
+    fewest: Sized
+    most: Sized
+    scopes: Mapping[str, Scope]
+    asked: Request | None = None
+    apart: str = ""
 
 
-def sizing(image: Image, sizes: Mapping[str, float]) -> Sizing:
-    """``sizes`` are the bytes of one copy of tables' data, by its id, of those of which they are known."""
-    found = _wanted(image, sizes)
-    factors = _factors(found, Goals.of(image.features.settings).per_shard)
+def sizing(image: Image, sizes: Mapping[str, float], down: Set[str] = frozenset()) -> Sizing:
+    """``sizes`` are the bytes of one copy of tables' data, by its id, as far as they are known; tables with
+    tablets on nodes that are ``down`` are not merged.
+    """
+    found = tables_of(image, sizes, down)
     resizes, revoked = list[Resize](), list[Stuck]()
-    room = MOST_AT_ONCE - sum(each.asked is not None for each in found)
-    for each in found:
-        aim = _aim(each, factors)
-        asked = each.asked
-        if asked is None:
-            if aim.count != each.count and len(resizes) < room:
-                name = image.schema.full_name(each.table)
-                resizes.append(Resize(name, aim.count, aim.reason))
-        elif _may_be_revoked(asked) and not _still_wanted(
-            each.count, asked.tablet_count, aim.count
-        ):
-            revoked.append(Stuck(asked.request_id, f"not wanted any more: {aim.reason}"))
+    room = MOST_WAITING - sum(each.asked is not None for each in found)
+    for each, aim in zip(found, aims(found, _goals(image).per_shard), strict=True):
+        if each.asked is None:
+            if aim.count != each.count and len(resizes) < min(room, MOST_AT_ONCE):
+                resizes.append(Resize(each.name, aim.count, aim.reason))
+        elif may_be_revoked(each.asked) and aim.count != each.asked.tablet_count:
+            revoked.append(Stuck(each.asked.request_id, f"not wanted any more: {aim.reason}"))
     return Sizing(tuple(resizes), tuple(revoked))
+
+
+def aims(tables: Sequence[Table], per_shard: int) -> list[Sized]:
+    """What each table is to have next: as many as it has, twice as many, or half.
+
+    Shards have so many of all tables, at most, but for what rounding adds: of what all need, or have, each
+    table gets the same part. What a table is split up to does not depend on how many there are of any, and it
+    is never merged below that; so there is an end.
+    """
+    least = _factors(tables, [each.fewest for each in tables], per_shard)
+    now = _factors(tables, [each.most for each in tables], per_shard)
+    return [_aim(each, _of(each, least), _of(each, now)) for each in tables]
+
+
+def _aim(each: Table, least: float, now: float) -> Sized:
+    fewest, most = (_part(each.fewest, least), _part(each.most, now))
+    fewest, most = rounded(fewest, each.options), rounded(most, each.options)
+    if each.count < fewest.count:
+        return Sized(2 * each.count, fewest.reason)
+    if each.count > max(fewest.count, most.count):
+        if each.apart:
+            return Sized(each.count, each.apart)
+        return Sized(each.count // 2, max(fewest, most, key=lambda sized: sized.count).reason)
+    return Sized(each.count, most.reason)
+
+
+def _part(sized: Sized, factor: float) -> Sized:
+    if factor >= 1.0:
+        return sized
+    text = f"{sized.reason}; but all tables together have too many replicas for each shard"
+    return Sized(math.ceil(sized.count * factor), text)
+
+
+def _of(each: Table, factors: Mapping[str, float]) -> float:
+    return min((factors[dc] for dc in each.scopes), default=1.0)
+
+
+def _factors(tables: Sequence[Table], counts: Sequence[Sized], per_shard: int) -> dict[str, float]:
+    """By dc, how much of these counts its shards are to have."""
+    replicas, shards = dict[str, int](), dict[str, int]()
+    for each, sized in zip(tables, counts, strict=True):
+        for dc, scope in each.scopes.items():
+            replicas[dc] = replicas.get(dc, 0) + sized.count * scope.replication_factor
+            shards[dc] = scope.shards
+    return {
+        dc: min(1.0, per_shard * shards[dc] / wanted) if wanted else 1.0
+        for dc, wanted in replicas.items()
+    }
 
 
 def sizes_of(image: Image, loads: LoadTable) -> dict[str, float]:
@@ -80,63 +131,53 @@ def sizes_of(image: Image, loads: LoadTable) -> dict[str, float]:
     return {data_id: size for data_id, size in found.items() if size is not None}
 
 
-def _wanted(image: Image, sizes: Mapping[str, float]) -> list[_Sized]:
-    """Of all tables that stay; what each would have were it alone."""
-    schema, goals = image.schema, Goals.of(image.features.settings)
+def tables_of(image: Image, sizes: Mapping[str, float], down: Set[str]) -> list[Table]:
+    """All that stay; see ``sizing``."""
+    schema, goals = image.schema, _goals(image)
     asked = {r.table_id: r for r in image.requests.open.values() if r.resizes}
-    excluded = image.membership.excluded()
-    found = list[_Sized]()
+    found = list[Table]()
     for table, placement in maps_of(image):
         data = schema.data_of(table)
         if data.dropped_version:
             continue
-        keyspace = schema.by_id[table.keyspace_id]
-        request = asked.get(table.table_id)
+        keyspace, request = schema.by_id[table.keyspace_id], asked.get(table.table_id)
         present = Present(
             count=len(placement),
             size_bytes=sizes.get(data.data_id),
             resizing_to=0 if request is None else request.tablet_count,
         )
         scopes = scopes_of(image, keyspace, {})
-        wanted = wanted_count(table.options, keyspace.initial_tablets, scopes, present, goals)
-        merges = not excluded or excluded.isdisjoint(holders(placement))
-        found.append(_Sized(table, len(placement), wanted, scopes, request, merges))
+        about = (table.options, keyspace.initial_tablets, scopes, present, goals)
+        found.append(
+            Table(
+                name=data.name,
+                count=len(placement),
+                options=table.options,
+                fewest=fewest(*about),
+                most=most(*about),
+                scopes=scopes,
+                asked=request,
+                apart=_why_apart(image, placement, down),
+            )
+        )
     return found
 
 
-def _factors(found: list[_Sized], goal: int) -> dict[str, float]:
-    """By dc, how many of the replicas that are wanted its shards are to have."""
-    replicas, shards = dict[str, int](), dict[str, int]()
-    for each in found:
-        for dc, scope in each.scopes.items():
-            replicas[dc] = replicas.get(dc, 0) + each.wanted.count * scope.replication_factor
-            shards[dc] = scope.shards
-    return {dc: min(1.0, goal * shards[dc] / wanted) for dc, wanted in replicas.items() if wanted}
+def _why_apart(image: Image, placement: Placement, down: Set[str]) -> str:
+    """Tablets of a node that is away stay there, and their siblings may be elsewhere."""
+    away = image.membership.excluded() | down
+    holding = sorted(away & holders(placement)) if away else []
+    return (
+        f"its tablets cannot be brought together while {', '.join(holding)} is away"
+        if holding
+        else ""
+    )
 
 
-def _aim(each: _Sized, factors: Mapping[str, float]) -> Sized:
-    """What the table is to have next: as many as it has, unless it is to have more, or half of them or less.
-
-    Each is split into two, or two become one, however far it is to go: the size may be another by then.
-    """
-    factor = min((factors.get(dc, 1.0) for dc in each.scopes), default=1.0)
-    wanted = each.wanted
-    if factor < 1.0:
-        of = f"{wanted.reason}; but all tables together have too many replicas for each shard"
-        wanted = Sized(math.ceil(wanted.count * factor), of)
-    aim = rounded(wanted, each.table.options)
-    if aim.count > each.count:
-        return Sized(2 * each.count, aim.reason)
-    half = each.count // 2
-    if half >= aim.count and half and each.merges:
-        return Sized(half, aim.reason)
-    return Sized(each.count, aim.reason)
+def _goals(image: Image) -> Goals:
+    return Goals.of(image.features.settings)
 
 
-def _may_be_revoked(asked: Request) -> bool:
+def may_be_revoked(asked: Request) -> bool:
     """What somebody else asked for is theirs."""
     return asked.actor == BALANCER and asked.status is RequestStatus.PENDING
-
-
-def _still_wanted(count: int, asked: int, aim: int) -> bool:
-    return count < asked <= aim or aim <= asked < count

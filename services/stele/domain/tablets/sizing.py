@@ -1,11 +1,15 @@
 """How many tablets a table is to have (Scylla's rules, ``tablet_allocator``; docs/tablets.md).
 
-The largest of what the keyspace and the table ask for, and what its size asks for; where nobody asks for
-anything, so many that each shard has ``SCALE_FACTOR`` replicas of the table. A new one gets so many only as
-long as no shard has more than ``PER_SHARD_GOAL`` of all tables; later all are kept to that alike. Rounded up
-to a power of two, unless that is more than the table may have.
+The largest of what the keyspace and the table ask for, and where nobody asks for anything, so many that each
+shard has ``scale`` replicas of the table. A new one gets so many only as long as no shard has more than
+``per_shard`` of all tables; later all are kept to that alike (``resizing``). Rounded up to a power of two,
+unless that is more than the table may have.
+
+Its size says how few and how many may be there: the mean of a tablet is from half the target to twice that.
+What is too few does not depend on how many there are now, so that nothing is split, merged and split again.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from typing import Final, Self
@@ -81,15 +85,32 @@ def first_count(
     return rounded(max(found, key=_count), options)
 
 
-def wanted_count(
+def fewest(
     options: TableOptions,
     initial: int,
     scopes: Mapping[str, Scope],
     present: Present,
     goals: Goals,
 ) -> Sized:
-    """For a table that is there, neither rounded nor kept below what shards are to have of all tables."""
-    found = [_by_size(present, goals), *_asked_for(options, initial, scopes, goals)]
+    """For a table that is there: with fewer it is split, unless shards would have too many of all tables."""
+    asked = _base(options, initial, scopes, goals)
+    return _capped(max(asked, _fewest_by_size(present, goals), key=_count), options)
+
+
+def most(
+    options: TableOptions,
+    initial: int,
+    scopes: Mapping[str, Scope],
+    present: Present,
+    goals: Goals,
+) -> Sized:
+    """For a table that is there: with more it is merged. Not above what there is, unless more are wanted."""
+    asked = _base(options, initial, scopes, goals)
+    return _capped(max(_most_by_size(present, goals), rounded(asked, options), key=_count), options)
+
+
+def _base(options: TableOptions, initial: int, scopes: Mapping[str, Scope], goals: Goals) -> Sized:
+    found = [*_asked_for(options, initial, scopes, goals)]
     if _asks_nothing(options, initial):
         found.append(_by_scale(scopes, goals))
     return max(found, key=_count)
@@ -97,11 +118,16 @@ def wanted_count(
 
 def rounded(wanted: Sized, options: TableOptions) -> Sized:
     """The next power of two that the table may have."""
-    most = _floor_pow2(options.max_tablet_count or MAX_TABLETS)
-    count = 1 << (max(1, wanted.count) - 1).bit_length()
-    if count > most:
-        return Sized(most, f"max_tablet_count is {options.max_tablet_count}")
-    return Sized(count, wanted.reason)
+    return _capped(Sized(_ceil_pow2(wanted.count), wanted.reason), options)
+
+
+def _capped(wanted: Sized, options: TableOptions) -> Sized:
+    limit = _floor_pow2(options.max_tablet_count or MAX_TABLETS)
+    if wanted.count <= limit:
+        return wanted
+    if options.max_tablet_count:
+        return Sized(limit, f"max_tablet_count is {options.max_tablet_count}")
+    return Sized(limit, f"no table has more than {MAX_TABLETS} tablets")
 
 
 def _count(sized: Sized) -> int:
@@ -127,20 +153,33 @@ def _asked_for(
     ]
 
 
-def _by_size(present: Present, goals: Goals) -> Sized:
-    """Split above twice the target, merge below half; what has begun goes on until the target is met."""
-    count, size = present.count, present.size_bytes
-    if size is None:
-        return Sized(count, f"it has {count} tablets, and nobody knows their size")
-    mean, target = size / count, goals.target_bytes
-    splits = count < present.resizing_to
-    merges = 0 < present.resizing_to < count
-    text = f"its {count} tablets have {mean:,.0f} bytes each, and are to have {target:,}"
-    if mean > 2 * target or (splits and mean >= target):
-        return Sized(max(2 * count, _parts(round(size), target)), text)
-    if mean < target / 2 or (merges and mean <= target):
-        return Sized(_parts(count, 2), text)
-    return Sized(count, text)
+def _fewest_by_size(present: Present, goals: Goals) -> Sized:
+    """So that they have twice the target each, at most; a split that has begun goes on down to the target."""
+    if present.size_bytes is None:
+        return Sized(0, "nobody knows its size")
+    count, size, target = present.count, present.size_bytes, goals.target_bytes
+    goes_on = present.resizing_to > count and size >= count * target
+    fewest = 2 * count if goes_on else _parts(math.ceil(size), 2 * target)
+    return Sized(max(1, fewest), _told(present, goals))
+
+
+def _most_by_size(present: Present, goals: Goals) -> Sized:
+    """So that they have half the target each, at least; a merge that has begun goes on up to the target."""
+    if present.size_bytes is None:
+        return Sized(present.count, f"it has {present.count} tablets, and nobody knows their size")
+    count, size, target = present.count, present.size_bytes, goals.target_bytes
+    if 0 < present.resizing_to < count and size <= count * target:
+        return Sized(present.resizing_to, _told(present, goals))
+    if count * target <= 2 * size:
+        return Sized(count, _told(present, goals))
+    return Sized(_floor_pow2(max(1, int(2 * size // target))), _told(present, goals))
+
+
+def _told(present: Present, goals: Goals) -> str:
+    mean = (present.size_bytes or 0.0) / present.count
+    tablets = f"its {present.count} tablets have" if present.count > 1 else "its tablet has"
+    each = " each" if present.count > 1 else ""
+    return f"{tablets} {mean:,.0f} bytes{each}; {goals.target_bytes:,} are the target"
 
 
 def _per_shard(dc: str, scope: Scope, replicas: int) -> Sized:
@@ -173,6 +212,10 @@ def _room(scope: Scope, goals: Goals) -> int:
 def _parts(whole: int, part: int) -> int:
     """So many parts has the whole, rounded up."""
     return -(-whole // part)
+
+
+def _ceil_pow2(number: int) -> int:
+    return 1 << (max(1, number) - 1).bit_length()
 
 
 def _floor_pow2(number: int) -> int:

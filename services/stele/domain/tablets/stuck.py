@@ -13,7 +13,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.transition import TransitionRow, lacks_sources
 from stele.domain.tablets.colocation import Merge
 from stele.domain.tablets.columns import Tablets
-from stele.domain.tablets.maps import row_of
+from stele.domain.tablets.maps import apart, holders, row_of
 
 LASTING: Final = frozenset({Rule.HOLDS_ONE, Rule.OTHER_DC, Rule.RACK})
 """What forbids a move of a tablet wherever others are. So does that the other node leaves too."""
@@ -95,16 +95,18 @@ def _why_stuck(what: Tablets, request: Request, calm: bool) -> str:
     )
 
 
-def cannot_merge(image: Image, merges: Iterable[Merge], lost: Lost) -> list[Stuck]:
-    """A tablet with a replica that is lost stays where it is, and its sibling cannot follow it there."""
-    dead = ", ".join(sorted(image.membership.excluded()))
-    found = dict(lost.values())
-    return [
-        Stuck(
-            merge.request.request_id,
-            f"tablet {found[merge.name]} of {merge.name} cannot be brought to where its sibling is, since what"
-            f" it had may be on dead nodes alone: {dead}",
-        )
-        for merge in merges
-        if merge.name in found
-    ]
+def cannot_merge(image: Image, merges: Iterable[Merge], lost: Lost, *, calm: bool) -> list[Stuck]:
+    """A tablet with a replica that is lost stays where it is, and its sibling cannot follow it there. So does
+    one of a dead node when all is ``calm``: there is no place for it elsewhere.
+    """
+    excluded, tables = image.membership.excluded(), {table for table, _ in lost.values()}
+    found = list[Stuck]()
+    for merge in merges:
+        dead = ", ".join(sorted(excluded & holders(merge.placement)))
+        pairs = apart(merge.placement).tolist()
+        if dead and pairs and (calm or merge.name in tables):
+            why = f"tablets {2 * pairs[0]} and {2 * pairs[0] + 1} of {merge.name} cannot be brought together"
+            found.append(
+                Stuck(merge.request.request_id, f"{why}: {dead} is dead for good, and has some")
+            )
+    return found

@@ -103,6 +103,7 @@ class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
     """A tablet of ``table`` (``keyspace.table``) gets a replica on a node in place of the one on another.
 
     With ``force`` what only dead nodes have is given up. ``why`` is this move's reason; empty: the command's.
+    ``of`` is how many tablets the table has for whoever chose this one; 0: nobody says.
     """
 
     table: str
@@ -111,6 +112,7 @@ class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
     to_node: str
     force: bool = False
     why: str = ""
+    of: int = 0
 
 
 class MoveTablets(Command, frozen=True, tag="tablet_migration"):
@@ -120,7 +122,7 @@ class MoveTablets(Command, frozen=True, tag="tablet_migration"):
 
 
 class ResizeTable(Command, frozen=True, tag="tablet_resize"):
-    """Give a table (``keyspace.table``) another number of tablets: so many times more, or half of them."""
+    """Give a table (``keyspace.table``) another number of tablets: twice as many, or half."""
 
     name: str
     tablets: int

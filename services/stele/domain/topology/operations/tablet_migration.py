@@ -124,9 +124,22 @@ def _check_move(image: Image, table: Table, move: TabletMove) -> Rejection | Non
             f"Table {move.table} has no tablets: its keyspace is spread over the ring.",
             "Move nodes' tokens, or make a keyspace with tablets.",
         )
+    return (
+        _check_row(image, table, move) or _check_dc(image, move) or _check_rack(image, table, move)
+    )
+
+
+def _check_row(image: Image, table: Table, move: TabletMove) -> Rejection | None:
+    """The tablet is there, and a replica of it where it is said to be, and none where it is to go."""
+    count = len(image.ring.placements[table.placement])
+    if move.of not in (0, count):
+        return Rejection(
+            "tablets_resized",
+            f"Table {move.table} has {count} tablets by now, and had {move.of} when this one was chosen.",
+            "Ask again, for one of the new tablets.",
+        )
     row = _row(image, table, move.tablet)
     if row is None:
-        count = len(image.ring.placements[table.placement])
         return Rejection(
             "unknown_tablet",
             f"Table {move.table} has tablets 0 to {count - 1}, and no {move.tablet}.",
@@ -136,7 +149,7 @@ def _check_move(image: Image, table: Table, move: TabletMove) -> Rejection | Non
         return _not_so(move, f"has no replica on '{move.from_node[:80]}'", row)
     if move.to_node in row.writes:
         return _not_so(move, f"has a replica on '{move.to_node[:80]}' already", row)
-    return _check_dc(image, move) or _check_rack(image, move, row)
+    return None
 
 
 def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
@@ -152,9 +165,9 @@ def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
     )
 
 
-def _check_rack(image: Image, move: TabletMove, row: RangeReplicas) -> Rejection | None:
+def _check_rack(image: Image, table: Table, move: TabletMove) -> Rejection | None:
     """No rack gets more replicas of the tablet than its fullest one has."""
-    nodes = image.membership.nodes
+    nodes, row = image.membership.nodes, row_of(image.ring.placements[table.placement], move.tablet)
     target = nodes[move.to_node]
     racks = Counter(nodes[n].rack for n in row.reads if nodes[n].dc == target.dc)
     fullest = max(racks.values())
@@ -205,16 +218,10 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
     table = image.schema.tables.get(request.table_id)
     if table is None or table.dropped_version:
         return Rejection("table_dropped", "The table was dropped.", "There is nothing to move.")
-    count = len(image.ring.placements[table.placement])
-    if count != request.tablet_count:
-        return Rejection(
-            "tablets_resized",
-            f"The table has {count} tablets by now, and had {request.tablet_count} when this was asked.",
-            "Ask again, for one of the new tablets.",
-        )
     move = TabletMove(
         table=image.schema.full_name(table),
         tablet=request.tablet,
+        of=request.tablet_count,
         from_node=request.from_node,
         to_node=request.to_node,
     )

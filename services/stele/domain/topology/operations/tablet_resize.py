@@ -23,6 +23,7 @@ from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, range_of
 from stele.domain.ring.transition import WHOLE_RING, PlacementDelta, TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
+from stele.domain.tablets.limits import BALANCING, ON
 from stele.domain.tablets.maps import MAX_TABLETS, apart, holders, resized
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, nobody, planned_sets
@@ -69,13 +70,14 @@ def _check_count(image: Image, table: Table, wanted: int) -> Rejection | None:
             "Make a keyspace with tablets.",
         )
     count = len(image.ring.placements[table.placement])
-    splits = count < wanted <= MAX_TABLETS and wanted & (wanted - 1) == 0
-    if splits or 2 * wanted == count:
+    if wanted == 2 * count <= MAX_TABLETS or 2 * wanted == count:
         return None
+    ways = [str(n) for n in (count // 2, 2 * count) if 0 < n <= MAX_TABLETS]
     return Rejection(
         "bad_tablet_count",
         f"Table {name} has {count} tablets, and cannot go to {str(wanted)[:20]}.",
-        f"It can be split into a larger power of two, up to {MAX_TABLETS}, or merged into half as many.",
+        f"It can go to {' or '.join(ways)} now; what it is to have in the end is an option of it, as in"
+        f" `stele table alter {name} --min-tablet-count N`.",
         {"tablets": str(count)},
     )
 
@@ -117,11 +119,13 @@ def held(image: Image, planned: Transition, requests: list[Request]) -> Rejectio
     if not len(pairs):
         return None
     table = image.schema.full_name(image.schema.tables[request.table_id])
-    first = int(pairs[0])
+    first, off = int(pairs[0]), ""
+    if BALANCING.of(image.features.settings) != ON:
+        off = f" And {BALANCING.name} is off: nobody brings them together."
     return Rejection(
         "tablets_apart",
         f"{len(pairs)} of {request.tablet_count} pairs of tablets of {table} are not on the same nodes yet,"
-        f" such as {2 * first} and {2 * first + 1}.",
+        f" such as {2 * first} and {2 * first + 1}.{off}",
         "The tablet-balancer brings them together once there is nothing else to move.",
         {"pairs": str(len(pairs))},
     )
