@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from stele.domain.balance.verdicts import Rule, Verdict
+from stele.domain.tablets.largest import TableSizes, TabletSize
 from stele.domain.tablets.look import to_the_end
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
@@ -15,6 +16,7 @@ from stele.runtime.answers.tablet_balancer import (
     BalancePlan,
     BalanceState,
     PlannedTabletMove,
+    SizesAnswer,
     TabletWhy,
 )
 from tests.cli.conftest import Server, Stele, at
@@ -362,3 +364,25 @@ def test_a_balancer_that_is_off_is_not_called_balanced(server: Server, stele: St
     lines = stele("balance", "status").out.splitlines()
     assert lines[0] == "off at epoch 31; 1 tablet moves"
     assert lines[1] == "tablet_balancing is off: only tablets of nodes that leave move"
+
+
+def test_the_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) -> None:
+    sizes = TableSizes(
+        table="music.songs",
+        tablets=8,
+        known=7,
+        size_bytes=3_500_000,
+        target_bytes=5_368_709_120,
+        largest=(TabletSize(3, 2_000_000, ("n1", "n2")), TabletSize(0, 500, ("n2", "n3"))),
+    )
+    server.answer("GET", "/v1/balance/sizes", SizesAnswer(epoch=31, state_id="ab", sizes=sizes))
+    ran = stele("tablet", "sizes", "music.songs", "--limit", "2")
+    assert ran.exit_code == 0, ran.err
+    text = " ".join(ran.out.split())
+    assert "8 tablets of music.songs at epoch 31" in text
+    assert "3 2.0 MB n1 n2 0 500 B n2 n3" in text
+    assert text.endswith("of 7 the size is known: 3.5 MB in all; 5.4 GB each are the target")
+    (asked,) = server.asked_for("/v1/balance/sizes")
+    assert (asked.query["table"], asked.query["limit"]) == (["music.songs"], ["2"])
+    found = json.loads(stele("tablet", "sizes", "music.songs", "--json").out)
+    assert found["sizes"]["largest"][0]["tablet"] == 3

@@ -6,10 +6,13 @@ from stele.domain.balance.verdicts import Rule, Verdict
 from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
 from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.largest import TableSizes, largest
+from stele.domain.tablets.load import NO_LOADS
 from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.maps import held_by
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
+from tests.domain.load_of import loads_of
 
 
 def told(world: World, tablet: int, *down: str) -> dict[tuple[str, str], Verdict]:
@@ -79,3 +82,16 @@ def test_the_plan_to_the_end_is_what_the_balancer_makes_of_it() -> None:
     asked = [r for r in world.image.requests.requests.values() if r.to_node]
     assert len(asked) <= len(found.moves)
     assert to_the_end(world.image).moves == ()
+
+
+def test_the_largest_tablets_come_first_and_unknown_ones_not_at_all() -> None:
+    world = with_table("a1 b1 c1", 4)
+    loads = loads_of(world.image, lambda _, tablet: 100 * tablet)
+    found = largest(world.image, loads, TABLE, 2)
+    assert isinstance(found, TableSizes)
+    assert (found.tablets, found.known, found.size_bytes) == (4, 4, 600)
+    assert [(each.tablet, each.size_bytes) for each in found.largest] == [(3, 300), (2, 200)]
+    assert [each.replicas for each in found.largest] == [tablets(world)[n].reads for n in (3, 2)]
+    unknown = largest(world.image, NO_LOADS, TABLE, 2)
+    assert isinstance(unknown, TableSizes) and (unknown.known, unknown.largest) == (0, ())
+    assert isinstance(largest(world.image, loads, "music.none", 2), Rejection)

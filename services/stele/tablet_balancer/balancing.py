@@ -16,6 +16,7 @@ from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.largest import largest
 from stele.domain.tablets.limits import BALANCING, ON
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.look import to_the_end, why_there
@@ -29,6 +30,7 @@ from stele.runtime.answers.tablet_balancer import (
     BalancePlan,
     BalanceState,
     PlannedTabletMove,
+    SizesAnswer,
     TabletWhy,
 )
 from stele.runtime.follow import Followed
@@ -155,6 +157,14 @@ class Balancer:
             tablet=tablet,
             verdicts=tuple(found),
         )
+
+    def sizes(self, table: str, limit: int) -> SizesAnswer | Rejection:
+        """The largest tablets of a table."""
+        image = self.image
+        found = largest(image, self._known_loads(), table, limit)
+        if isinstance(found, Rejection):
+            return found
+        return SizesAnswer(epoch=image.epoch, state_id=image.state_id.hex(), sizes=found)
 
     async def run(self) -> None:
         """Balance until cancelled."""

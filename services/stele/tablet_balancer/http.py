@@ -1,5 +1,7 @@
 """The balancer's routes: how things stand, what would move, and why a tablet is where it is."""
 
+from typing import Final
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -7,6 +9,10 @@ from starlette.routing import Route
 from stele.domain.base import Rejection
 from stele.runtime.http import HttpError, JsonResponse
 from stele.tablet_balancer.balancing import Balancer
+
+LARGEST: Final = 16
+"""Tablets that are told of when nobody says how many."""
+MOST_DIGITS: Final = 10
 
 
 def routes(balancer: Balancer) -> list[Route]:
@@ -17,25 +23,37 @@ def routes(balancer: Balancer) -> list[Route]:
         return JsonResponse(await balancer.plan())
 
     async def why(request: Request) -> Response:
-        found = balancer.why(request.query_params.get("table", ""), _tablet(request))
-        if isinstance(found, Rejection):
-            raise HttpError(404, found.code, found.message, hint=found.hint, details=found.details)
-        return JsonResponse(found)
+        return _answered(balancer.why(_table(request), _number(request, "tablet", "0")))
+
+    async def sizes(request: Request) -> Response:
+        limit = _number(request, "limit", str(LARGEST))
+        return _answered(balancer.sizes(_table(request), limit))
 
     return [
         Route("/v1/balance", balance, methods=["GET"]),
         Route("/v1/balance/plan", plan, methods=["GET"]),
         Route("/v1/balance/why", why, methods=["GET"]),
+        Route("/v1/balance/sizes", sizes, methods=["GET"]),
     ]
 
 
-def _tablet(request: Request) -> int:
-    text = request.query_params.get("tablet", "")
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+def _answered(found: object) -> Response:
+    if isinstance(found, Rejection):
+        raise HttpError(404, found.code, found.message, hint=found.hint, details=found.details)
+    return JsonResponse(found)
+
+
+def _table(request: Request) -> str:
+    return request.query_params.get("table", "")
+
+
+def _number(request: Request, name: str, default: str) -> int:
+    text = request.query_params.get(name, default)
+    if not (text.isascii() and text.isdigit() and len(text) < MOST_DIGITS):
         raise HttpError(
             400,
-            "bad_tablet",
-            f"'{text[:40]}' is no number of a tablet.",
-            hint="Ask for ?table=KEYSPACE.TABLE&tablet=0.",
+            "bad_number",
+            f"{name} '{text[:40]}' is no number.",
+            hint="Ask for ?table=KEYSPACE.TABLE and numbers from 0 on.",
         )
     return int(text)

@@ -1,4 +1,4 @@
-"""``stele tablet list|move``."""
+"""``stele tablet list|sizes|move``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from stele.cli.commands.ring import key_text, replicas, shown_rows
 from stele.cli.commands.table import require_table_name
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import UsageError
-from stele.cli.options import FROM_ZERO, Change, Force, Read, Where
-from stele.cli.output import console, print_value_as_json
+from stele.cli.options import FROM_ZERO, Change, Force, Json, Read, Where
+from stele.cli.output import console, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.tokens import MIN_TOKEN, RING_SIZE
 from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
+from stele.runtime.answers.tablet_balancer import SizesAnswer
 
+SERVICE = "tablet-balancer"
 app = App(name="tablet", help="Tablets: the parts of a table, each with replicas of its own.")
 
 
@@ -79,6 +81,41 @@ def list_tablets(
 def number_of(row: RangeReplicas, tablets: int) -> int:
     """Which of so many tablets a row is: their ranges are equal."""
     return tablets - 1 if row.end == MIN_TOKEN else (row.end - MIN_TOKEN) * tablets // RING_SIZE
+
+
+@app.command
+def sizes(
+    table: str,
+    *,
+    limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 16,
+    json: Json = Json(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """The largest tablets of a table, and who has them, by what nodes told of their loads.
+
+    Args:
+        table: KEYSPACE.TABLE.
+        limit: Most tablets that are shown.
+    """
+    require_table_name(table)
+    with where.client() as client:
+        found = client.get(SERVICE, "/v1/balance/sizes", SizesAnswer, table=table, limit=limit)
+    if json.as_json:
+        print_value_as_json(found)
+        return
+    known = found.sizes
+    shown = table_of(
+        f"{known.tablets} tablets of {table} at epoch {found.epoch}",
+        "tablet",
+        "bytes",
+        "replicas",
+        right=("tablet", "bytes"),
+    )
+    for each in known.largest:
+        shown.add_row(str(each.tablet), size(each.size_bytes), " ".join(each.replicas))
+    console().print(shown)
+    text = f"of {known.known} the size is known: {size(known.size_bytes)} in all"
+    console().print(f"{text}; {size(known.target_bytes)} each are the target", soft_wrap=True)
 
 
 @app.command
