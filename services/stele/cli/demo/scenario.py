@@ -31,6 +31,7 @@ from stele.cli.demo.steps import (
     replace,
     replay,
     settle,
+    tablets,
     together,
 )
 from stele.cli.demo.timeline import Timeline
@@ -61,6 +62,12 @@ STEPS: tuple[Step, ...] = (
         "Another dies for good: it holds up a leave until it is removed",
         remove.run,
         ("together",),
+    ),
+    Step(
+        "tablets",
+        "A table in tablets: split, spread over a new node, and off it again",
+        tablets.run,
+        ("library",),
     ),
     Step("settle", "The load stops: its account", settle.run, ("load",)),
     Step("read-back", "Every file, through every node", read_back.run, ("library", "settle")),
