@@ -53,7 +53,7 @@ async def test_after_a_crash_the_living_are_up_and_the_dead_is_down_only_by_read
         guard = await start("session_guard", heartbeat_timeout_s=2)
         await guard.until("/v1/nodes", all_are("up"), "all nodes to be up")
         nodes["n2"].alive = False
-        last_epoch = writer.image.epoch
+        last_epoch = nodes["n2"].acked_epoch
         await guard.until("/v1/nodes", lambda n: n[1]["liveness"] == "down", "n2 to be down")
         guard.kill()
         await guard.start()

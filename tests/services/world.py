@@ -169,6 +169,8 @@ class FakeNode:
             bootstrap, flow_topic(cluster, "orders"), self._on_order, _unreadable
         )
         self._image = writer.image
+        self.acked_epoch = 0
+        """Of the newest ack that was sent."""
 
     async def start(self) -> None:
         await self._reader.start()
@@ -211,7 +213,7 @@ class FakeNode:
     def _ack(self) -> None:
         if self.applies:
             self._image = self._writer.image
-        topology = self._image.topology
+        topology, self.acked_epoch = self._image.topology, self._image.epoch
         self._sequence += 1
         ack = Ack(
             node_id=self.node_id,
