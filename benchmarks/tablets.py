@@ -23,8 +23,8 @@ from stele.domain.ring.ranges import Range
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.tablets.columns import tablets_of
-from stele.domain.tablets.maps import range_of
 from stele.domain.tablets.proposals import proposal
+from stele.domain.tablets.ranges import range_of
 from tests.coordinator.world import empty_cluster
 
 TABLETS = 1 << 20

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from stele.domain.balance.verdicts import Rule, Verdict
-from stele.domain.tablets.largest import TableSizes, TabletSize
 from stele.domain.tablets.look import to_the_end
+from stele.domain.tablets.sizes import TableSizes, TabletSize
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancedNode,
     BalancePlan,
     BalanceState,
     PlannedTabletMove,
-    SizesAnswer,
     TabletWhy,
 )
+from stele.runtime.answers.tablet_sizes import SizesAnswer
 from tests.cli.conftest import Server, Stele, at
 from tests.coordinator.test_tablets import with_table
 

@@ -6,10 +6,11 @@ from stele.domain.balance.verdicts import Rule, Verdict
 from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
 from stele.domain.tablets.heard import Heard
-from stele.domain.tablets.largest import TableSizes, largest
+from stele.domain.tablets.largest import largest
 from stele.domain.tablets.load import NO_LOADS
 from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.maps import held_by
+from stele.domain.tablets.sizes import TableSizes
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
 from tests.domain.load_of import loads_of

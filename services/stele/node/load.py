@@ -18,7 +18,8 @@ import msgspec
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.messages import Load, TabletSizes
-from stele.domain.tablets.maps import range_of, read_from
+from stele.domain.tablets.maps import read_from
+from stele.domain.tablets.ranges import range_of
 from stele.log.codec import encode_load
 from stele.log.flows import FlowWriter, flow_topic
 from stele.node import metrics

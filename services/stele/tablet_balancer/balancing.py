@@ -30,9 +30,9 @@ from stele.runtime.answers.tablet_balancer import (
     BalancePlan,
     BalanceState,
     PlannedTabletMove,
-    SizesAnswer,
     TabletWhy,
 )
+from stele.runtime.answers.tablet_sizes import SizesAnswer
 from stele.runtime.follow import Followed
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import upper_bound
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
-from stele.domain.tablets.maps import new_map, range_of, ranges, tablet_of
+from stele.domain.tablets.maps import new_map
+from stele.domain.tablets.ranges import range_of, ranges, tablet_of
 
 counts = st.integers(0, 10).map(lambda power: 1 << power)
 

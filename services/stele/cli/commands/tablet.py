@@ -13,11 +13,10 @@ from stele.cli.errors import UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Json, Read, Where
 from stele.cli.output import console, print_value_as_json, size
 from stele.cli.output import table as table_of
-from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.tokens import MIN_TOKEN, RING_SIZE
 from stele.domain.schema.facts import TABLET_MAP
+from stele.domain.tablets.ranges import tablet_of
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
-from stele.runtime.answers.tablet_balancer import SizesAnswer
+from stele.runtime.answers.tablet_sizes import SizesAnswer
 
 SERVICE = "tablet-balancer"
 app = App(name="tablet", help="Tablets: the parts of a table, each with replicas of its own.")
@@ -50,7 +49,7 @@ def list_tablets(
             f"{table} has no tablets: its keyspace is spread over the ring.",
             f"stele ring {table.partition('.')[0]}",
         )
-    first = 0 if key is None else number_of(rows[0], tablets)
+    first = 0 if key is None else tablet_of(tablets, rows[0].end)
     if read.as_json:
         print_value_as_json(
             {
@@ -76,11 +75,6 @@ def list_tablets(
     console().print(shown)
     if len(rows) < tablets and key is None:
         console().print(f"{tablets - len(rows)} more tablets: --limit 0 shows all.")
-
-
-def number_of(row: RangeReplicas, tablets: int) -> int:
-    """Which of so many tablets a row is: their ranges are equal."""
-    return tablets - 1 if row.end == MIN_TOKEN else (row.end - MIN_TOKEN) * tablets // RING_SIZE
 
 
 @app.command

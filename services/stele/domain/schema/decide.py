@@ -13,7 +13,7 @@ from stele.domain.schema.facts import (
 )
 from stele.domain.schema.names import check_name_is_free
 from stele.domain.schema.replication import check_replication, with_copies
-from stele.domain.tablets.maps import MAX_TABLETS
+from stele.domain.tablets.ranges import MAX_TABLETS
 from stele.domain.topology.planning import new_placement
 from stele.domain.topology.rings import ring_now
 

@@ -24,7 +24,8 @@ from stele.domain.schema.facts import (
 from stele.domain.schema.names import check_name_is_free
 from stele.domain.schema.replication import check_replication
 from stele.domain.tablets.columns import tablets_of
-from stele.domain.tablets.maps import MAX_TABLETS, new_map
+from stele.domain.tablets.maps import new_map
+from stele.domain.tablets.ranges import MAX_TABLETS
 from stele.domain.tablets.sizing import Goals, first_count, scopes_of
 
 

@@ -22,8 +22,9 @@ from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import Table, tablet_map
 from stele.domain.tablets.limits import MINIMAL_SIZE
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.maps import maps_of, moving, tablet_of
+from stele.domain.tablets.maps import maps_of, moving
 from stele.domain.tablets.measure import Measure, measure_of
+from stele.domain.tablets.ranges import tablet_of
 
 SHARDS: Final = 1
 """Of each node: a node that has several says so once its tablets have places in it."""

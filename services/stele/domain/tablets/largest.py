@@ -1,6 +1,5 @@
 """The largest tablets of a table, by what nodes told of their loads."""
 
-import msgspec
 import numpy as np
 
 from stele.domain.base import Rejection
@@ -9,25 +8,7 @@ from stele.domain.image import Image
 from stele.domain.tablets.limits import TARGET_SIZE
 from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.maps import row_of
-
-
-class TabletSize(msgspec.Struct, frozen=True):
-    """Bytes of one replica of a tablet, the mean of those that are known, and who has it."""
-
-    tablet: int
-    size_bytes: int
-    replicas: tuple[str, ...]
-
-
-class TableSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """``largest`` comes first; of ``known`` tablets the size is known, all together ``size_bytes``."""
-
-    table: str
-    tablets: int
-    known: int
-    size_bytes: int
-    target_bytes: int
-    largest: tuple[TabletSize, ...]
+from stele.domain.tablets.sizes import TableSizes, TabletSize
 
 
 def largest(image: Image, loads: LoadTable, name: str, limit: int) -> TableSizes | Rejection:

@@ -1,10 +1,6 @@
-"""Tablet maps: which tablet a token is in, and which range a tablet has.
-
-A map has a power of two of tablets, of equal ranges, numbered from 0 in the order of the ring.
-"""
+"""Tablet maps: a table's placement, with a row for each tablet."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,38 +9,12 @@ from msgspec.structs import replace
 from stele.domain.image import Image
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import Range, RangeReplicas, ranges_of
+from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.replicas import WRITES
-from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import TransitionRow, newest_before
 from stele.domain.schema.facts import TABLET_MAP, Table, TableData
+from stele.domain.tablets.ranges import range_of, ranges
 from stele.domain.topology.facts import Transition
-
-TOKEN_BITS: Final = 64
-MAX_TABLETS: Final = 1 << 20
-"""Of one table."""
-
-
-def ranges(count: int) -> tuple[Range, ...]:
-    """The ranges of a map of so many tablets, which is a power of two."""
-    width = (1 << TOKEN_BITS) // count
-    return ranges_of(MIN_TOKEN + width * tablet - 1 for tablet in range(1, count))
-
-
-def range_of(count: int, tablet: int) -> Range:
-    """The range of one tablet. Raises IndexError."""
-    if not 0 <= tablet < count:
-        raise IndexError(f"There is no tablet {tablet} of {count}.")
-    width = (1 << TOKEN_BITS) // count
-    begin, end = (MIN_TOKEN + width * at - 1 for at in (tablet, tablet + 1))
-    return Range(begin if tablet else MIN_TOKEN, end if tablet + 1 < count else MIN_TOKEN)
-
-
-def tablet_of(count: int, end: int) -> int:
-    """The number of the tablet whose range ends at ``end``."""
-    if end == MIN_TOKEN:
-        return count - 1
-    return (end - MIN_TOKEN) * count >> TOKEN_BITS
 
 
 def row_of(placement: Placement, tablet: int) -> RangeReplicas:

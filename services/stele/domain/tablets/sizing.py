@@ -19,7 +19,7 @@ import msgspec
 from stele.domain.image import Image
 from stele.domain.schema.facts import Keyspace, TableOptions
 from stele.domain.tablets import limits
-from stele.domain.tablets.maps import MAX_TABLETS
+from stele.domain.tablets.ranges import MAX_TABLETS
 
 _GIB: Final = 2**30
 

@@ -6,7 +6,6 @@ import msgspec
 
 from stele.domain.balance.offline import OfflinePlan
 from stele.domain.balance.verdicts import Verdict
-from stele.domain.tablets.largest import TableSizes
 
 
 class BalanceState(StrEnum):
@@ -65,14 +64,6 @@ class BalancePlan(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     state_id: str
     plan: OfflinePlan
-
-
-class SizesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the sizes of a table's tablets, at an epoch."""
-
-    epoch: int
-    state_id: str
-    sizes: TableSizes
 
 
 class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):

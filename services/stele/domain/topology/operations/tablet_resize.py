@@ -24,7 +24,8 @@ from stele.domain.ring.ranges import Range, range_of
 from stele.domain.ring.transition import WHOLE_RING, PlacementDelta, TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.limits import BALANCING, ON
-from stele.domain.tablets.maps import MAX_TABLETS, apart, holders, resized
+from stele.domain.tablets.maps import apart, holders, resized
+from stele.domain.tablets.ranges import MAX_TABLETS
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, nobody, planned_sets
 from stele.domain.topology.operations.commands import ResizeTable
