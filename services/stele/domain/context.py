@@ -85,6 +85,14 @@ def unknown_table(name: str) -> Rejection:
     )
 
 
+def unknown_tablet(table: str, count: int, tablet: int) -> Rejection:
+    return Rejection(
+        "unknown_tablet",
+        f"Table {table} has tablets 0 to {count - 1}, and no {tablet}.",
+        f"`stele tablet list {table}` shows them.",
+    )
+
+
 def nothing_left_of(node_id: str) -> Rejection:
     """For what is asked about a node that is gone."""
     return Rejection(

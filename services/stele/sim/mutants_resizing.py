@@ -15,6 +15,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.tablets import colocation, look, maps, resizing, sizing
+from stele.domain.tablets.racks import InRack, after_move
 from stele.domain.tablets.sizing import Goals, Present
 from stele.domain.topology.operations import tablet_migration, tablet_resize
 from stele.domain.topology.operations.table import OPERATIONS
@@ -110,7 +111,7 @@ def what_users_ask_for_is_revoked(patch: Patch) -> None:
 
 def siblings_come_together_in_a_full_rack(patch: Patch) -> None:
     """A tablet is sent to its sibling's node whatever that does to its racks, and the log refuses it."""
-    patch.attribute(colocation, "_rack_allows", lambda nodes, row, source, target: True)
+    patch.attribute(colocation, "after_move", lambda nodes, row, source, target: InRack(1, 1))
 
 
 def siblings_are_told_apart_by_the_order_of_their_replicas(patch: Patch) -> None:
@@ -126,13 +127,11 @@ def siblings_are_told_apart_by_the_order_of_their_replicas(patch: Patch) -> None
 def racks_of_other_dcs_count(patch: Patch) -> None:
     """A full rack of one dc lets a rack of another one get too many replicas, and the log refuses it."""
 
-    def of_all(nodes: Mapping[str, Node], row: Sequence[str], source: str, target: str) -> bool:
-        racks = Counter((nodes[n].dc, nodes[n].rack) for n in row)
-        most = max(racks.values())
-        racks[nodes[source].dc, nodes[source].rack] -= 1
-        return racks[nodes[target].dc, nodes[target].rack] + 1 <= most
+    def of_all(nodes: Mapping[str, Node], row: Sequence[str], source: str, target: str) -> InRack:
+        most = max(Counter((nodes[n].dc, nodes[n].rack) for n in row).values())
+        return after_move(nodes, row, source, target)._replace(fullest=most)
 
-    patch.attribute(colocation, "_rack_allows", of_all)
+    patch.attribute(colocation, "after_move", of_all)
 
 
 def what_cannot_be_counts_for_others(patch: Patch) -> None:

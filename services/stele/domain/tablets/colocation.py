@@ -1,6 +1,5 @@
 """Bringing sibling tablets to the same nodes, so that they can become one (seed 000, "Tablet merging")."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -14,6 +13,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.placement import Placement
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.maps import apart, row_of
+from stele.domain.tablets.racks import after_move
 from stele.domain.topology.operations.commands import TabletMove
 
 
@@ -99,16 +99,7 @@ def _ways(
         if source not in even and target not in odd and nodes[source].dc == nodes[target].dc
     ]
     for _, source, target in sorted(ways):
-        if _rack_allows(nodes, odd, source, target):
+        if after_move(nodes, odd, source, target).allowed:
             yield 2 * pair + 1, source, target
-        if _rack_allows(nodes, even, target, source):
+        if after_move(nodes, even, target, source).allowed:
             yield 2 * pair, target, source
-
-
-def _rack_allows(nodes: Mapping[str, Node], row: Sequence[str], source: str, target: str) -> bool:
-    """No rack gets more replicas than the fullest one of its dc has."""
-    dc = nodes[target].dc
-    racks = Counter(nodes[n].rack for n in row if nodes[n].dc == dc)
-    most = max(racks.values())
-    racks[nodes[source].rack] -= 1
-    return racks[nodes[target].rack] + 1 <= most

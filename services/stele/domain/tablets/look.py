@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from stele.domain.balance.offline import OfflinePlan, whole_plan
 from stele.domain.balance.verdicts import Verdict, verdicts
 from stele.domain.base import Rejection
-from stele.domain.context import unknown_table
+from stele.domain.context import unknown_table, unknown_tablet
 from stele.domain.image import Image
 from stele.domain.tablets.colocation import Merge, merges_of
 from stele.domain.tablets.columns import Tablets, tablets_of
@@ -77,9 +77,5 @@ def why_there(
         return unknown_table(table)
     at, count = what.names.index(table), what.tablets_of(table)
     if not 0 <= tablet < count:
-        return Rejection(
-            "unknown_tablet",
-            f"Table {table} has tablets 0 to {count - 1}, and no {tablet}.",
-            f"`stele tablet list {table}` shows them.",
-        )
+        return unknown_tablet(table, count, tablet)
     return verdicts(what.state, what.names, what.first[at] + tablet)

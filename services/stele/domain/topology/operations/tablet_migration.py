@@ -8,14 +8,13 @@ From an excluded node nothing can be streamed: the new replica is rebuilt from t
 migration at a time (INV-TABL-2); its row of the tablet map is what it locks.
 """
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, unknown_node, unknown_table
+from stele.domain.context import Context, Decision, unknown_node, unknown_table, unknown_tablet
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import STAYS, RequestKind, RequestStatus, TransitionState
@@ -26,6 +25,7 @@ from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.maps import row_of
+from stele.domain.tablets.racks import after_move
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -140,11 +140,7 @@ def _check_row(image: Image, table: Table, move: TabletMove) -> Rejection | None
         )
     row = _row(image, table, move.tablet)
     if row is None:
-        return Rejection(
-            "unknown_tablet",
-            f"Table {move.table} has tablets 0 to {count - 1}, and no {move.tablet}.",
-            f"`stele tablet list {move.table}` shows them.",
-        )
+        return unknown_tablet(move.table, count, move.tablet)
     if move.from_node not in row.reads:
         return _not_so(move, f"has no replica on '{move.from_node[:80]}'", row)
     if move.to_node in row.writes:
@@ -168,16 +164,13 @@ def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
 def _check_rack(image: Image, table: Table, move: TabletMove) -> Rejection | None:
     """No rack gets more replicas of the tablet than its fullest one has."""
     nodes, row = image.membership.nodes, row_of(image.ring.placements[table.placement], move.tablet)
-    target = nodes[move.to_node]
-    racks = Counter(nodes[n].rack for n in row.reads if nodes[n].dc == target.dc)
-    fullest = max(racks.values())
-    racks[nodes[move.from_node].rack] -= 1
-    if racks[target.rack] + 1 <= fullest:
+    found = after_move(nodes, row.reads, move.from_node, move.to_node)
+    if found.allowed:
         return None
     return Rejection(
         "rack_is_full",
-        f"Rack '{target.rack}' of '{target.node_id}' would have {racks[target.rack] + 1} replicas of tablet"
-        f" {move.tablet} of {move.table}, and no rack has more than {fullest} now.",
+        f"Rack '{nodes[move.to_node].rack}' of '{move.to_node}' would have {found.would_have} replicas of"
+        f" tablet {move.tablet} of {move.table}, and no rack has more than {found.fullest} now.",
         "Name a node of another rack.",
     )
 
