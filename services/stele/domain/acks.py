@@ -12,7 +12,7 @@ from immutables import Map
 
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
-from stele.domain.messages import Ack
+from stele.domain.messages import Ack, Load
 from stele.domain.names import BarrierLevel
 from stele.domain.topology.barriers import level_in_force, missing_replicas
 
@@ -34,7 +34,7 @@ class AckTable(msgspec.Struct, frozen=True):
 
     def with_ack(self, ack: Ack, now_s: float) -> "AckTable":
         known = self.by_node.get(ack.node_id)
-        if known is not None and not _is_newer(ack, known, now_s):
+        if known is not None and not is_newer(ack, known.ack, now_s - known.at_s):
             return self
         return AckTable(self.by_node.set(ack.node_id, Seen(ack, now_s)))
 
@@ -149,9 +149,12 @@ def _blocked_by(
     return f"still works under closed session {closed[0]}" if closed else ""
 
 
-def _is_newer(ack: Ack, known: Seen, now_s: float) -> bool:
-    """Boots are ordered by their ids. When a clock was set back the later boot may have the lower id, so
-    another boot is believed too once the one that is known has been silent for long."""
-    if ack.boot_id == known.ack.boot_id:
-        return ack.sequence > known.ack.sequence
-    return ack.boot_id > known.ack.boot_id or now_s - known.at_s > OTHER_BOOT_AFTER_S
+def is_newer(said: Ack | Load, known: Ack | Load, silent_s: float) -> bool:
+    """Whether a node has said the one after the other, of which nothing was heard for ``silent_s``.
+
+    Boots are ordered by their ids. When a clock was set back the later boot may have the lower id, so another
+    boot is believed too once the one that is known has been silent for long.
+    """
+    if said.boot_id == known.boot_id:
+        return said.sequence > known.sequence
+    return said.boot_id > known.boot_id or silent_s > OTHER_BOOT_AFTER_S

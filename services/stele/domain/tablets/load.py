@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from immutables import Map
 
-from stele.domain.acks import OTHER_BOOT_AFTER_S
+from stele.domain.acks import is_newer
 from stele.domain.image import Image
 from stele.domain.messages import Load
 from stele.domain.names import NodeState
@@ -127,12 +127,9 @@ _NOTHING: Final = _Part(1, np.zeros(0, np.int64), np.zeros(0))
 
 
 def _is_newer(load: Load, at_s: float, known: Reported) -> bool:
-    """As of acks; what speaks of another log than before begins anew."""
-    if load.log_id != known.load.log_id:
-        return True
-    if load.boot_id == known.load.boot_id:
-        return load.sequence > known.load.sequence
-    return load.boot_id > known.load.boot_id or at_s - known.at_s > OTHER_BOOT_AFTER_S
+    """What speaks of another log than before begins anew."""
+    other_log = load.log_id != known.load.log_id
+    return other_log or is_newer(load, known.load, at_s - known.at_s)
 
 
 def _counts(image: Image, load: Load) -> bool:
