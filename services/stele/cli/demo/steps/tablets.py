@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import aiohttp
 
@@ -48,8 +48,8 @@ async def run(scene: Scene) -> None:
 async def _split(scene: Scene) -> None:
     """Its option says so, and the balancer sees to it; every file's digest is written meanwhile."""
     options = TableOptions(min_tablet_count=SPLIT)
-    began, failed = time.monotonic(), list[str]()
-    writing = asyncio.create_task(_write_all(scene, failed))
+    began = time.monotonic()
+    writing = asyncio.create_task(_write_all(scene))
     await scene.site.submit(AlterTable(TABLE, options), f"to have {SPLIT} tablets")
 
     async def is_split() -> bool:
@@ -57,7 +57,7 @@ async def _split(scene: Scene) -> None:
 
     await scene.site.until(f"{TABLE} to have {SPLIT} tablets", is_split, DEADLINE_S)
     took_s = time.monotonic() - began
-    await writing
+    failed = await writing
     scene.timeline.figure("split_s", took_s)
     scene.timeline.check(
         "a table is split while it is written",
@@ -127,38 +127,41 @@ async def _tablets(scene: Scene) -> int:
     return page.ranges
 
 
-async def _write_all(scene: Scene, failed: list[str]) -> None:
-    members = (await scene.members()).values()
-    work = iter(zip(scene.digests.items(), itertools.cycle(members), strict=False))
+async def _write_all(scene: Scene) -> list[str]:
+    """Rows that were not acknowledged."""
 
-    async def write_some(mine: Iterator[tuple[tuple[str, str], str]]) -> None:
-        for (key, digest), url in mine:
-            status, _ = await _ask(scene, "PUT", url, key, digest.encode())
-            if status != 200:
-                failed.append(f"{key} through {url}: {status}")
+    async def write(url: str, key: str, digest: bytes) -> str:
+        status, _ = await _ask(scene, "PUT", url, key, digest)
+        return "" if status == 200 else f"{key} through {url}: {status}"
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(CLIENTS):
-            group.create_task(write_some(work))
+    return await _each_row(scene, write)
 
 
 async def _read_all(scene: Scene) -> list[str]:
     """Rows that are not found as they were written."""
-    members = (await scene.members()).values()
-    work, wrong = (
-        iter(zip(scene.digests.items(), itertools.cycle(members), strict=False)),
-        list[str](),
-    )
 
-    async def read_some(mine: Iterator[tuple[tuple[str, str], str]]) -> None:
+    async def read(url: str, key: str, digest: bytes) -> str:
+        found = await _ask(scene, "GET", url, key)
+        return "" if found == (200, digest) else f"{key} through {url}: {found[0]}"
+
+    return await _each_row(scene, read)
+
+
+async def _each_row(scene: Scene, ask: Callable[[str, str, bytes], Awaitable[str]]) -> list[str]:
+    """What went wrong with each row, through one member after the other."""
+    members = (await scene.members()).values()
+    work = iter(zip(scene.digests.items(), itertools.cycle(members), strict=False))
+    wrong = list[str]()
+
+    async def ask_some(mine: Iterator[tuple[tuple[str, str], str]]) -> None:
         for (key, digest), url in mine:
-            found = await _ask(scene, "GET", url, key)
-            if found != (200, digest.encode()):
-                wrong.append(f"{key} through {url}: {found[0]}")
+            why = await ask(url, key, digest.encode())
+            if why:
+                wrong.append(why)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(CLIENTS):
-            group.create_task(read_some(work))
+            group.create_task(ask_some(work))
     return wrong
 
 
