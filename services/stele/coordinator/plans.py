@@ -50,7 +50,7 @@ class Plans:
         finally:
             self._waiting -= 1
         if isinstance(found, Rejection):
-            raise HttpError(409, found.code, found.message, hint=found.hint, details=found.details)
+            raise HttpError.refused(409, found)
         return JsonResponse(found)
 
     async def _dry_run(

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stele.domain.base import Rejection
 from stele.runtime.answers.errors import Detail, ErrorBody
 from stele.runtime.logs import get_logger
 
@@ -49,6 +50,11 @@ class HttpError(Exception):
         super().__init__(message)
         self.status = status
         self.body = ErrorBody(str(code), message, hint, dict(details or {}))
+
+    @classmethod
+    def refused(cls, status: int, why: Rejection) -> HttpError:
+        """What the core says is not to be."""
+        return cls(status, why.code, why.message, hint=why.hint, details=why.details)
 
 
 class JsonResponse(Response):

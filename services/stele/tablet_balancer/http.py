@@ -39,7 +39,7 @@ def routes(balancer: Balancer) -> list[Route]:
 
 def _answered(found: object) -> Response:
     if isinstance(found, Rejection):
-        raise HttpError(404, found.code, found.message, hint=found.hint, details=found.details)
+        raise HttpError.refused(404, found)
     return JsonResponse(found)
 
 
