@@ -95,6 +95,7 @@ def resize(
         name: KEYSPACE.TABLE.
         tablets: How many it is to have: twice as many as it has, or half.
     """
+    require_table_name(name)
     with where.client() as client:
         return submit_and_follow(client, change, ResizeTable(name, tablets))
 

@@ -111,7 +111,8 @@ class _Judge:
     def _takes_no_part(self, node: int) -> tuple[Rule, str] | None:
         state, name = self._state, self._state.nodes[node].id
         if node in state.shut:
-            return Rule.SHUT, f"{name} is not heard, or moves to it have failed just now"
+            why = "its disk is full, it waits to leave, or moves to it have failed just now"
+            return Rule.SHUT, f"{name} is not heard, {why}"
         if self._now.incomplete[node]:
             what = "sizes of tablets" if state.unknown[node] else "capacity"
             return Rule.STATISTICS, f"{what} of {name}: unknown"
