@@ -13,6 +13,7 @@ from stele.domain.topology.operations import leave, members
 from stele.domain.topology.operations.base import planned_sets
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.patching import Patch
+from stele.sim.planting import change_operation
 
 replace = msgspec.structs.replace
 _STATE = TransitionState
@@ -67,7 +68,7 @@ def way_back_waits_for_a_quorum(patch: Patch) -> None:
 
     for kind, operation in OPERATIONS.items():
         if operation.touched is planned_sets:
-            patch.item(OPERATIONS, kind, replace(operation, touched=counted))
+            change_operation(patch, kind, touched=counted)
 
 
 def way_back_forgets_the_dead(patch: Patch) -> None:
@@ -88,19 +89,19 @@ def streams_are_never_given_up(patch: Patch) -> None:
 def who_is_turned_away_may_wait_on(patch: Patch) -> None:
     """A node whose join was rejected before it began is none of those that have left."""
     for kind in (RequestKind.JOIN, RequestKind.REPLACE):
-        patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], rejected=None))
+        change_operation(patch, kind, rejected=None)
 
 
 def undone_join_makes_a_member(patch: Patch) -> None:
     """A node that could not join, or was called off, counts as one that has."""
     for kind in (RequestKind.JOIN, RequestKind.REPLACE):
-        patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], undone=NodeState.NORMAL))
+        change_operation(patch, kind, undone=NodeState.NORMAL)
 
 
 def undone_leave_stays_half_way(patch: Patch) -> None:
     """A node that could not leave, or whose move or rebuild failed, is not normal again."""
     for kind in (RequestKind.LEAVE, RequestKind.MOVE, RequestKind.REBUILD):
-        patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], undone=None))
+        change_operation(patch, kind, undone=None)
 
 
 def more_leave_than_the_replication_allows(patch: Patch) -> None:
@@ -124,7 +125,7 @@ def last_state_needs_no_quorum(patch: Patch) -> None:
         return touched
 
     for kind, operation in OPERATIONS.items():
-        patch.item(OPERATIONS, kind, replace(operation, touched=counted(operation.touched)))
+        change_operation(patch, kind, touched=counted(operation.touched))
 
 
 FAILURE_MUTANTS: Final = (

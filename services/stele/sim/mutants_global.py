@@ -17,6 +17,7 @@ from stele.domain.topology.operations.base import Served, State
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.node_work import OrderWorker
 from stele.sim.patching import Patch
+from stele.sim.planting import change_operation
 
 replace = msgspec.structs.replace
 
@@ -80,7 +81,7 @@ def _serve(patch: Patch, kind: RequestKind) -> None:
     served = OPERATIONS[kind].served
     assert served is not None
     hasty = Served(missing=lambda image, request: None, step=served.step)
-    patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], served=hasty))
+    change_operation(patch, kind, served=hasty)
 
 
 GLOBAL_MUTANTS: Final = (

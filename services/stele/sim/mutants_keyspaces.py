@@ -16,14 +16,13 @@ from stele.domain.schema.facts import KeyspaceChanged
 from stele.domain.topology import planning
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.keyspace_rf_change import to_shared_placement
-from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.planning import Locks, locks, locks_meet, moving_placements, needs
 from stele.sim.patching import Patch
+from stele.sim.planting import change_operation
 
 
 def _change(patch: Patch, **parts: Any) -> None:
-    kind = RequestKind.KEYSPACE_RF_CHANGE
-    patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], **parts))
+    change_operation(patch, RequestKind.KEYSPACE_RF_CHANGE, **parts)
 
 
 def who_stays_is_given_nothing(patch: Patch) -> None:

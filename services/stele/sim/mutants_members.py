@@ -14,13 +14,10 @@ from stele.domain.topology.operations import rebuild
 from stele.domain.topology.operations.base import no_receivers
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.patching import Patch
+from stele.sim.planting import change_operation
 
 replace = msgspec.structs.replace
 _STATE = TransitionState
-
-
-def _operation(patch: Patch, kind: RequestKind, **changes: Any) -> None:
-    patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], **changes))
 
 
 def _state(patch: Patch, kind: RequestKind, state: TransitionState, **changes: Any) -> None:
@@ -35,7 +32,7 @@ def move_takes_its_tokens_before_it_streams(patch: Patch) -> None:
 
 def move_streams_to_the_mover_alone(patch: Patch) -> None:
     """Who takes over what the node gives up is read from without its data."""
-    _operation(patch, RequestKind.MOVE, receivers=lambda moving: sorted(moving.nodes()))
+    change_operation(patch, RequestKind.MOVE, receivers=lambda moving: sorted(moving.nodes()))
 
 
 def move_turns_round_after_reads_have_moved(patch: Patch) -> None:
@@ -47,7 +44,7 @@ def move_turns_round_after_reads_have_moved(patch: Patch) -> None:
 
 def rebuild_is_done_before_it_has_streamed(patch: Patch) -> None:
     """Nobody is ordered to stream."""
-    _operation(patch, RequestKind.REBUILD, receivers=no_receivers)
+    change_operation(patch, RequestKind.REBUILD, receivers=no_receivers)
 
 
 def rebuild_is_content_with_one_source(patch: Patch) -> None:
@@ -60,7 +57,7 @@ def rebuild_is_content_with_one_source(patch: Patch) -> None:
         asked = plain(image, open_, row, node_id, gone)
         return None if asked is None else (asked[0], min(1, asked[1]))
 
-    _operation(patch, RequestKind.REBUILD, sources=one)
+    change_operation(patch, RequestKind.REBUILD, sources=one)
 
 
 def rebuild_locks_nothing(patch: Patch) -> None:
@@ -72,7 +69,7 @@ def rebuild_locks_nothing(patch: Patch) -> None:
             return found
         return {name: TransitionPlan(rows=plan.rows) for name, plan in found.items()}
 
-    _operation(patch, RequestKind.REBUILD, plans=unlocked)
+    change_operation(patch, RequestKind.REBUILD, plans=unlocked)
 
 
 MEMBER_MUTANTS: Final = (

@@ -20,13 +20,10 @@ from stele.domain.tablets.sizing import Goals, Present
 from stele.domain.topology.operations import tablet_migration, tablet_resize
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.patching import Patch
+from stele.sim.planting import change_operation
 
 replace = msgspec.structs.replace
 _RESIZE: Final = RequestKind.TABLET_RESIZE
-
-
-def _operation(patch: Patch, **parts: Any) -> None:
-    patch.item(OPERATIONS, _RESIZE, replace(OPERATIONS[_RESIZE], **parts))
 
 
 def resize_does_not_wait_for_migrations(patch: Patch) -> None:
@@ -40,17 +37,17 @@ def resize_does_not_wait_for_migrations(patch: Patch) -> None:
             return found
         return {name: replace(plan, locks=()) for name, plan in found.items()}
 
-    _operation(patch, plans=unlocked)
+    change_operation(patch, _RESIZE, plans=unlocked)
 
 
 def siblings_that_are_apart_become_one(patch: Patch) -> None:
     """A merge does not wait until both tablets are on the same nodes."""
-    _operation(patch, held=OPERATIONS[RequestKind.TRUNCATE].held)
+    change_operation(patch, _RESIZE, held=OPERATIONS[RequestKind.TRUNCATE].held)
 
 
 def split_does_not_wait_for_storage(patch: Patch) -> None:
     """A split is finished although replicas have not cut their storage."""
-    _operation(patch, prepared_by=OPERATIONS[RequestKind.TRUNCATE].prepared_by)
+    change_operation(patch, _RESIZE, prepared_by=OPERATIONS[RequestKind.TRUNCATE].prepared_by)
 
 
 def new_tablets_forget_their_versions(patch: Patch) -> None:
@@ -84,8 +81,7 @@ def number_of_a_tablet_outlives_a_split(patch: Patch) -> None:
             requests = [replace(request, tablet_count=count)]
         return plain(image, requests)
 
-    kind = RequestKind.TABLET_MIGRATION
-    patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], plans=whatever))
+    change_operation(patch, RequestKind.TABLET_MIGRATION, plans=whatever)
 
 
 def two_resizes_of_a_table_at_once(patch: Patch) -> None:

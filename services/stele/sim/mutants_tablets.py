@@ -23,6 +23,7 @@ from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.messages import ONE_PAGE
 from stele.sim.node_work import PAGE_S, OrderWorker
 from stele.sim.patching import Patch
+from stele.sim.planting import change_operation
 
 replace = msgspec.structs.replace
 _STATE = TransitionState
@@ -32,10 +33,6 @@ _MIGRATION: Final = RequestKind.TABLET_MIGRATION
 def _stage(patch: Patch, stage: TransitionState, **changes: Any) -> None:
     table: Any = OPERATIONS[_MIGRATION].states
     patch.item(table, stage, replace(table[stage], **changes))
-
-
-def _operation(patch: Patch, kind: RequestKind, **parts: Any) -> None:
-    patch.item(OPERATIONS, kind, replace(OPERATIONS[kind], **parts))
 
 
 def _without_its_fence(patch: Patch, stage: TransitionState) -> None:
@@ -128,7 +125,7 @@ def tablet_moves_twice_at_once(patch: Patch) -> None:
         return {name: replace(plan, locks=()) for name, plan in found.items()}
 
     patch.attribute(tablet_migration, "_check_alone", lambda move, tablet, moving: None)
-    _operation(patch, _MIGRATION, plans=unlocked)
+    change_operation(patch, _MIGRATION, plans=unlocked)
 
 
 def migration_cannot_be_undone(patch: Patch) -> None:
@@ -157,7 +154,7 @@ def tablet_is_rebuilt_from_one(patch: Patch) -> None:
         found = sources_of_gained(image, moving, row, node_id, unavailable)
         return None if found is None else (found[0], min(found[1], 1))
 
-    _operation(patch, _MIGRATION, sources=from_one)
+    change_operation(patch, _MIGRATION, sources=from_one)
 
 
 # --- nodes that go, tables that go
@@ -166,12 +163,12 @@ def tablet_is_rebuilt_from_one(patch: Patch) -> None:
 def nodes_leave_with_their_tablets(patch: Patch) -> None:
     """Who leaves or is removed does not wait until its tablets are elsewhere."""
     for kind in (RequestKind.LEAVE, RequestKind.REMOVE):
-        _operation(patch, kind, held=OPERATIONS[_MIGRATION].held)
+        change_operation(patch, kind, held=OPERATIONS[_MIGRATION].held)
 
 
 def tablets_of_the_replaced_are_forgotten(patch: Patch) -> None:
     """The new node takes the dead one's tokens, and none of its tablets."""
-    _operation(patch, RequestKind.REPLACE, plans_of_tablets=lambda image, subjects: {})
+    change_operation(patch, RequestKind.REPLACE, plans_of_tablets=lambda image, subjects: {})
 
 
 def drop_forgets_the_migrations(patch: Patch) -> None:
@@ -190,7 +187,7 @@ def dropped_table_is_kept_on_disk(patch: Patch) -> None:
     def unmarked(image: Image, dropped: Transition, epoch: int) -> Iterable[Any]:
         return (f for f in plain(image, dropped, epoch) if not isinstance(f, NodeChanged))
 
-    _operation(patch, RequestKind.DROP_TABLE, on_done=unmarked)
+    change_operation(patch, RequestKind.DROP_TABLE, on_done=unmarked)
 
 
 TABLET_MUTANTS: Final = (
