@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.commands import CreateKeyspace, CreateTable, Leave, Truncate
+from stele.domain.commands import Leave, Truncate
 from stele.domain.tablets.load import LoadTable, Sizes
 from stele.domain.tablets.maps import read_from
-from tests.coordinator.world import World, empty_cluster
+from tests.coordinator.test_tablets import with_table
+from tests.coordinator.world import World
 from tests.domain.load_of import TOTAL_BYTES, load_of, loads_of, table_of
 
 NAN = float("nan")
@@ -122,14 +123,7 @@ def test_ages_are_since_it_was_sent() -> None:
 @pytest.fixture
 def world() -> World:
     """Three nodes and a table of four tablets with two replicas each."""
-    world = empty_cluster()
-    for name in ("a1", "b1", "c1"):
-        world.add(name, rack="r")
-    world.run()
-    made = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4)
-    assert world.apply(made) is None
-    assert world.apply(CreateTable("music.songs")) is None
-    return world
+    return with_table("a1 b1 c1", 4)
 
 
 def test_a_node_tells_of_the_tablets_whose_reads_it_serves(world: World) -> None:

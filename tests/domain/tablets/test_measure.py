@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from stele.domain.balance.cluster import BalanceBy, NodeState
-from stele.domain.commands import CreateKeyspace, CreateTable, Leave, SetSetting, Truncate
+from stele.domain.commands import CreateTable, Leave, SetSetting, Truncate
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.requests.facts import RequestChanged
@@ -19,7 +19,8 @@ from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
-from tests.coordinator.world import World, empty_cluster
+from tests.coordinator.test_tablets import with_table
+from tests.coordinator.world import World
 from tests.domain.load_of import TOTAL_BYTES, loads_of
 
 GIB = 2**30
@@ -37,14 +38,8 @@ def size_of(table: str, tablet: int) -> int:
 
 
 def world_of(nodes: str = "a1 b1 c1 d1", tablets: int = 16) -> World:
-    world = empty_cluster()
-    for name in nodes.split():
-        world.add(name, rack="r")
-    world.run()
-    made = CreateKeyspace("music", {"dc1": 1}, tablets=True, initial_tablets=tablets)
-    assert world.apply(made) is None
-    for table in ("music.songs", "music.bands"):
-        assert world.apply(CreateTable(table)) is None
+    world = with_table(nodes, tablets, rf=1)
+    assert world.apply(CreateTable("music.bands")) is None
     return world
 
 
