@@ -7,16 +7,26 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from itertools import chain
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ring import Figure, best
-from stele.domain.commands import CreateKeyspace, CreateTable, Envelope
+from stele.domain.commands import (
+    AnyCommand,
+    CreateKeyspace,
+    CreateTable,
+    Envelope,
+    ResizeTable,
+    command_name,
+)
 from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
+from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.names import TransitionState
 from stele.domain.ring import transition
 from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import Range
@@ -25,8 +35,10 @@ from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.tablets.columns import tablets_of
 from stele.domain.tablets.proposals import proposal
 from stele.domain.tablets.ranges import range_of
+from stele.domain.topology.commands import Advance, Move
 from tests.coordinator.world import empty_cluster
 
+TABLE = "bench.table"
 TABLETS = 1 << 20
 NODES = 30
 STEPS = 300
@@ -35,23 +47,15 @@ LOOKUPS = 100_000
 
 def main() -> None:
     table = Table("what", "measured", "goal", title=f"{TABLETS:,} tablets of three replicas")
-    for figure in figures():
+    for figure in chain(of_all(), of_split()):
         goal = f"{figure.goal:g} {figure.unit}" if figure.goal else ""
         table.add_row(figure.what, f"{figure.value:,.2f} {figure.unit}", goal)
     Console().print(table)
 
 
-def figures() -> Iterator[Figure]:
-    before = cluster()
-    envelope = Envelope(request_id="table", command=CreateTable("bench.table"))
-    began = time.process_time()
-    decided = decide(before, envelope, 0)
-    yield Figure("create: decide", time.process_time() - began, "s", 2)
-    assert isinstance(decided, tuple)
-    began = time.process_time()
-    image = apply_facts(before, decided)
-    yield Figure("create: fold", time.process_time() - began, "s", 2)
-    data = image.schema.serving("bench.table")
+def of_all() -> Iterator[Figure]:
+    image = yield from taken("create", cluster(TABLETS), CreateTable(TABLE), 2)
+    data = image.schema.serving(TABLE)
     assert data is not None
     placement = image.ring.placements[data.placement]
     yield Figure("memory", placement.table.size_bytes() / 1e6, "MB", 30)
@@ -60,13 +64,48 @@ def figures() -> Iterator[Figure]:
     yield Figure("a look of the balancer, at rest", best(lambda: proposal(image)), "s", 2)
 
 
-def cluster() -> Image:
+def of_split() -> Iterator[Figure]:
+    """The epoch in which a table of half as many tablets gets all of them: creation is its baseline."""
+    image = after(cluster(TABLETS // 2), CreateTable(TABLE))
+    image = after(image, ResizeTable(TABLE, TABLETS), "split")
+    term = image.topology.coordinator.term
+    image = after(image, Advance(term=term, version=image.topology.version, open=(("split",),)))
+    move = Move("split", TransitionState.TABLET_RESIZE_FINALIZATION)
+    finish = Advance(term=term, version=image.topology.version, moves=(move,), fence=True)
+    yield from taken("split", image, finish)
+
+
+def taken(
+    what: str, before: Image, command: AnyCommand, goal: float = 0
+) -> Generator[Figure, None, Image]:
+    """How long a command takes to become facts, and those to become an image, which it returns."""
+    began = time.process_time()
+    facts = decided(before, command)
+    yield Figure(f"{what}: decide", time.process_time() - began, "s", goal)
+    began = time.process_time()
+    image = apply_facts(before, facts)
+    yield Figure(f"{what}: fold", time.process_time() - began, "s", goal)
+    return image
+
+
+def after(before: Image, command: AnyCommand, request_id: str = "") -> Image:
+    return apply_facts(before, decided(before, command, request_id))
+
+
+def decided(before: Image, command: AnyCommand, request_id: str = "") -> tuple[AnyFact, ...]:
+    envelope = Envelope(request_id=request_id or command_name(command), command=command)
+    facts = decide(before, envelope, 0)
+    assert isinstance(facts, tuple), facts
+    return facts
+
+
+def cluster(tablets: int) -> Image:
     """Nodes in three racks, and a keyspace whose tables get so many tablets."""
     world = empty_cluster()
     for number in range(NODES):
         world.add(f"{'abc'[number % 3]}{number}")
     world.run()
-    keyspace = CreateKeyspace("bench", {"dc1": 3}, tablets=True, initial_tablets=TABLETS)
+    keyspace = CreateKeyspace("bench", {"dc1": 3}, tablets=True, initial_tablets=tablets)
     assert world.apply(keyspace) is None
     return world.image
 
