@@ -91,6 +91,16 @@ def _tablet_migration() -> tuple[World, str]:
     return _asks(world, MoveTablets((move,)))
 
 
+def _tablet_rf_change() -> tuple[World, str]:
+    """One tablet, which gets a replica on the only node that has none."""
+    world = three_nodes()
+    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=1)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    world.balances = True
+    return _asks(world, KeyspaceRfChange("music", {"dc1": 3}))
+
+
 def _enable_features() -> tuple[World, str]:
     """Who decides must know the feature too: see ``knows_features``."""
     world = three_nodes()
@@ -130,6 +140,7 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
     RequestKind.KEYSPACE_RF_CHANGE: lambda: _asks(
         three_nodes(), KeyspaceRfChange("library", {"dc1": 3})
     ),
+    RequestKind.TABLET_RF_CHANGE: _tablet_rf_change,
     RequestKind.TRUNCATE: lambda: _asks(three_nodes(), Truncate("library")),
     RequestKind.CLEANUP: lambda: _asks(three_nodes(), Cleanup()),
     RequestKind.QUIESCE: lambda: _asks(three_nodes(), Quiesce()),

@@ -77,7 +77,8 @@ class RandomRun:
             self.drop_table,
             self.drop_table,
         ]
-        plain += [self.alter, self.alter, *[self.migrate] * 4, self.resize, self.resize]
+        plain += [self.alter, self.alter, *[self.alter_tablets] * 3]
+        plain += [*[self.migrate] * 4, self.recount, self.resize, self.resize]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         self.chance.choice(plain + (faults if self._faults else []))()
 
@@ -175,6 +176,24 @@ class RandomRun:
             )
             self.world.apply(MoveTablets((asked,)))
 
+    def recount(self) -> None:
+        """One replica more, or one fewer, as a person may ask for it."""
+        image = self.world.image
+        members, tables = sorted(image.membership.normal()), image.schema.with_tablets()
+        if tables and members:
+            table = self.chance.choice(tables)
+            rows = image.ring.placements[table.placement].rows
+            tablet = self.chance.randrange(len(rows))
+            more = self.chance.random() < 0.5
+            asked = TabletMove(
+                table=image.schema.full_name(table),
+                tablet=tablet,
+                from_node="" if more else self.chance.choice(rows[tablet].reads),
+                to_node=self.chance.choice(members) if more else "",
+                force=self.chance.random() < 0.3,
+            )
+            self.world.apply(MoveTablets((asked,)))
+
     def resize(self) -> None:
         tables = self.world.image.schema.with_tablets()
         for table in tables[:1]:
@@ -184,10 +203,17 @@ class RandomRun:
 
     def alter(self) -> None:
         keyspaces = self.world.image.schema.by_id.values()
-        names = [k.name for k in keyspaces if not k.tablets or self.chance.random() < 0.1]
+        names = [k.name for k in keyspaces if not k.tablets]
         if names:
-            replication = self.chance.choice(REPLICATIONS)
-            self.world.apply(KeyspaceRfChange(self.chance.choice(sorted(names)), replication))
+            self._alter(self.chance.choice(sorted(names)))
+
+    def alter_tablets(self) -> None:
+        self._alter("music")
+
+    def _alter(self, name: str) -> None:
+        replication = self.chance.choice(REPLICATIONS)
+        force = self.chance.random() < 0.3
+        self.world.apply(KeyspaceRfChange(name, replication, force))
 
     def drop(self) -> None:
         names = [*self.world.image.schema.ids]

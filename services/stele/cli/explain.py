@@ -70,6 +70,8 @@ def waiting_line(wait: WaitProgress, verb: str = "waits") -> str:
         parts.append(f"the cause is {blocker_text(cause)}")
     if wait.detail:
         parts.append(wait.detail)
+    if wait.eta_s is not None:
+        parts.append(f"about {duration(wait.eta_s)} to go")
     if wait.limit is not None:
         parts.append(limit_text(wait.limit))
     elif wait.blockers:

@@ -69,6 +69,7 @@ def _parts(found: PlanAnswer, names: Mapping[str, str]) -> Iterator[RenderableTy
             f"mind: {concern.message} ({part} of placement {_name(concern.placement, plan)})",
             style="red",
         )
+    yield from (Text(line) for line in plan.foreseen)
     if plan.steps:
         yield _steps(plan.steps)
     yield from map(_placement, plan.placements)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stele.domain.requests.facts import Request
+from stele.domain.schema.facts import copies_text
 
 
 def what(request: Request, names: Mapping[str, str]) -> str:
@@ -26,11 +27,7 @@ def _data(request: Request, names: Mapping[str, str]) -> str:
     name = names.get(id_, id_)
     if request.resizes:
         return f"{name} to {request.tablet_count}"
-    if not request.to_node:
+    if not request.moves_replica:
         return name
-    return f"of {name} tablet {request.tablet} from {request.from_node} to {request.to_node}"
-
-
-def copies_text(replication: dict[str, int]) -> str:
-    """As it is given: ``dc1=3, dc2=2``."""
-    return ", ".join(f"{dc}={rf}" for dc, rf in sorted(replication.items()))
+    ways = (("from", request.from_node), ("to", request.to_node))
+    return " ".join([f"of {name} tablet {request.tablet}", *(f"{w} {n}" for w, n in ways if n)])

@@ -61,8 +61,11 @@ class Desk:
         patience: Patience | None = None,
         other_request: str = "",
         detail: str = "",
+        eta_s: float | None = None,
     ) -> None:
-        wait = Wait(requests, what, blockers, kind, patience, other_request, detail=detail)
+        wait = Wait(
+            requests, what, blockers, kind, patience, other_request, detail=detail, eta_s=eta_s
+        )
         self.waits.append(wait)
 
     def refused(self, command: AnyCommand) -> int:

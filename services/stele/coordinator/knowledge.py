@@ -148,6 +148,8 @@ class Wait(msgspec.Struct, frozen=True):
     since_s: float | None = None
     detail: str = ""
     """What is lacking, in words that may change while it is the same wait."""
+    eta_s: float | None = None
+    """In how many seconds it is over, as things go."""
 
     def key(self) -> WaitingFor:
         """The same wait at another look has the same: a request's own whatever nodes it waits for."""

@@ -122,6 +122,7 @@ def wait_progress(wait: Wait, seen: Observed, limits: Limits) -> WaitProgress:
         why.cause,
         wait.other_request,
         wait.detail,
+        wait.eta_s,
     )
 
 

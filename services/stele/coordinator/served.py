@@ -5,6 +5,7 @@ They wait for what goes on anyway, so they hold up nobody, and say for what they
 
 from stele.coordinator.desk import Desk
 from stele.domain.acks import Blocker
+from stele.domain.requests.facts import Request
 from stele.domain.topology.commands import ServeRequest
 from stele.domain.topology.operations.base import Missing
 from stele.domain.topology.operations.table import OPERATIONS
@@ -23,7 +24,16 @@ def serve(desk: Desk) -> None:
             desk.submit(ServeRequest(desk.seen.term, request.request_id, request.status), ids)
         else:
             kind = WaitKind.WORK if missing.nodes else WaitKind.REST
-            desk.wait(kind, missing.what, _blockers(desk, missing), ids)
+            blockers, eta_s = _blockers(desk, missing), _eta_s(desk, request, missing)
+            desk.wait(kind, missing.what, blockers, ids, eta_s=eta_s)
+
+
+def _eta_s(desk: Desk, request: Request, missing: Missing) -> float | None:
+    """By what has been done since it began; None when that says nothing yet, or when it is being undone."""
+    done = missing.of - missing.left
+    if done <= 0 or not request.started_at_ms or request.cancelled:
+        return None
+    return max(0.0, desk.seen.wall_ms - request.started_at_ms) / 1000 * missing.left / done
 
 
 def _blockers(desk: Desk, missing: Missing) -> tuple[Blocker, ...]:

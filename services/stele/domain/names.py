@@ -70,6 +70,7 @@ class RequestKind(StrEnum):
     CLEANUP = "cleanup"
     TRUNCATE = "truncate"
     KEYSPACE_RF_CHANGE = "keyspace_rf_change"
+    TABLET_RF_CHANGE = "tablet_rf_change"
     ENABLE_FEATURES = "enable_features"
     NEW_CDC_GENERATION = "new_cdc_generation"
 

@@ -16,6 +16,7 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import unchanged
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim import ranges_in_use as in_use
+from stele.sim.tablet_checks import has_copies, replications_of
 from stele.sim.violation import require
 
 Segments = set[tuple[int, int]]
@@ -255,13 +256,12 @@ def _check_tablets_at_rest(image: Image) -> None:
     """Each tablet has its number of replicas in each dc, all of them members with tokens, read and written."""
     members = {n: node for n, node in image.membership.nodes.items() if node.tokens}
     for table in image.schema.tables.values():
-        keyspace = image.schema.by_id[table.keyspace_id]
         for row in image.ring.placements[table.placement].rows if table.placement else ():
             there = Counter(members[n].dc for n in row.reads if n in members)
             require(
-                set(row.reads) == set(row.writes) and there == Counter(keyspace.replication),
+                set(row.reads) == set(row.writes) and has_copies(image, table, there),
                 "I7",
-                f"({row.start}, {row.end}] of {table.name} has replicas {keyspace.replication}",
+                f"({row.start}, {row.end}] of {table.name} has replicas {replications_of(image, table)}",
                 f"epoch {image.epoch} has reads {row.reads} and writes {row.writes}",
             )
 

@@ -14,6 +14,9 @@ TABLE_EVERY_S: Final = 12.0
 MIGRATE_EVERY_S: Final = 2.5
 STRIKE_EVERY_S: Final = 12.0
 RESIZE_EVERY_S: Final = 6.0
+RECOUNTED_SHARE: Final = 0.6
+RECOUNT_EVERY_S: Final = 8.0
+CANCELLED_SHARE: Final = 0.4
 STAGES: Final = (
     "allow_write_both_read_old",
     "write_both_read_old",
@@ -60,6 +63,19 @@ def resizes(random: Random, base: Scenario) -> list[Action]:
         Action(at_s, "resize", random.choice(TABLES), number=random.randrange(3))
         for at_s in times(random, RESIZE_EVERY_S, base.duration_s)
     ]
+
+
+def recounts(random: Random, base: Scenario) -> list[Action]:
+    """The keyspace of the tables gets other replications, of which some are cancelled again."""
+    if not base.tables or random.random() >= RECOUNTED_SHARE:
+        return []
+    found = list[Action]()
+    for at_s in times(random, RECOUNT_EVERY_S, base.duration_s):
+        found.append(Action(at_s, "alter", TABLE_KEYSPACE, number=random.randrange(1, 4)))
+        if random.random() < CANCELLED_SHARE:
+            later_s = min(round(at_s + 4 * random.random(), 3), base.duration_s)
+            found.append(Action(later_s, "cancel", number=random.randrange(8)))
+    return found
 
 
 def _strikes(random: Random, rules: Profile, base: Scenario) -> list[Action]:

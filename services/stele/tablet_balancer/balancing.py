@@ -15,6 +15,7 @@ from stele.domain.commands import AnyCommand, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.requests.facts import RequestChanged
+from stele.domain.tablets.copies import recounting
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.largest import largest
 from stele.domain.tablets.limits import BALANCING, ON
@@ -97,7 +98,7 @@ class Balancer:
         """How things stand by the newest image and the last look."""
         image, heard = self.image, self._heard()
         found = described(image, heard, time.monotonic())
-        under_way = [r for r in image.requests.unfinished() if r.to_node]
+        under_way = [r for r in image.requests.unfinished() if r.moves_replica]
         stuck = {each.request_id: each.why for each in self._last.stuck}
         return BalanceAnswer(
             epoch=image.epoch,
@@ -123,6 +124,7 @@ class Balancer:
             down=tuple(sorted(heard.down)),
             avoided=tuple(sorted(heard.avoided)),
             full=tuple(sorted(heard.loads.full())),
+            recounting=tuple(recounting(image)),
         )
 
     def _state(self, to_leave: int, heard: Heard) -> BalanceState:
@@ -130,13 +132,15 @@ class Balancer:
         goes_on = image.requests.resizing() or last.moves or last.resizes
         if not image.schema.with_tablets():
             return BalanceState.NO_TABLETS
-        if goes_on or any(request.to_node for request in image.requests.open.values()):
+        if goes_on or any(request.moves_replica for request in image.requests.open.values()):
             return BalanceState.BALANCING
         if last.stuck or to_leave:
             return BalanceState.STALLED
         if BALANCING.of(image.features.settings) != ON:
             return BalanceState.OFF
-        return BalanceState.WAITING if heard.shut() else BalanceState.BALANCED
+        if heard.shut():
+            return BalanceState.WAITING
+        return BalanceState.STALLED if recounting(image) else BalanceState.BALANCED
 
     async def plan(self) -> BalancePlan:
         """All moves that are left to make; in a thread, since where there is much to move it takes seconds."""

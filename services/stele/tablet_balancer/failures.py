@@ -21,13 +21,18 @@ class Failures:
         says nothing of its node.
         """
         if request.status is RequestStatus.DONE:
-            self._pauses.pop(request.to_node, None)
+            self._pauses.pop(_at(request), None)
         elif request.status is RequestStatus.FAILED and request.started_epoch:
-            until_s, pause_s = self._pauses.get(request.to_node, (now_s, FIRST_PAUSE_S / 2))
+            until_s, pause_s = self._pauses.get(_at(request), (now_s, FIRST_PAUSE_S / 2))
             if now_s >= until_s:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                self._pauses[request.to_node] = now_s + pause_s, pause_s
+                self._pauses[_at(request)] = now_s + pause_s, pause_s
 
     def avoided(self, now_s: float) -> frozenset[str]:
         """Nodes that get nothing now."""
         return frozenset(n for n, (until_s, _) in self._pauses.items() if now_s < until_s)
+
+
+def _at(request: Request) -> str:
+    """The node that counts: who was to get the tablet; of one that is to lose a replica, who has that."""
+    return request.to_node or request.from_node

@@ -147,7 +147,7 @@ def move(**other: object) -> MoveTablets:
         (AlterTable("music.nosuch", TableOptions()), "unknown_table"),
         (DropTable("music.nosuch"), "unknown_table"),
         (Truncate("music"), "keyspace_with_tablets"),
-        (KeyspaceRfChange("music", {"dc1": 1}), "keyspace_with_tablets"),
+        (KeyspaceRfChange("music", {"dc1": 9}), "too_few_nodes"),
         (MoveTablets(()), "no_moves"),
         (MoveTablets(move().moves * (MAX_MOVES + 1)), "too_many_moves"),
         (move(table="music.nosuch"), "unknown_table"),

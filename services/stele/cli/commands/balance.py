@@ -143,7 +143,7 @@ def look(client: Client) -> Around:
     """Raises CliError."""
     reading = Reading(client)
     unfinished = reading.requests(unfinished="true")
-    moves = [request for request in unfinished if request.to_node]
+    moves = [request for request in unfinished if request.moves_replica]
     leaving = [request for request in unfinished if request.removes_node]
     resizes = [request for request in unfinished if request.resizes]
     is_on = BALANCING.of(reading.settings()) == ON
@@ -156,6 +156,7 @@ def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
         yield "tablet_balancing is off: only tablets of nodes that leave move"
     for request in around.resizes:
         yield f"{what(request, around.names)} ({request.request_id}) is {request.status}: {request.reason}"
+    yield from found.recounting
     for request in around.leaving:
         left = counted(_held(found, request.node_id), "tablet is", "tablets are")
         asked = f"{what(request, around.names)} ({request.request_id})"

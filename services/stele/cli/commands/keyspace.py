@@ -10,9 +10,8 @@ from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json, table
-from stele.cli.request_words import copies_text
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
-from stele.domain.schema.facts import Keyspace, placement_name
+from stele.domain.schema.facts import Keyspace, copies_text, placement_name
 
 app = App(name="keyspace", help="Keyspaces and how they are replicated.")
 

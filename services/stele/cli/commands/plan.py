@@ -29,6 +29,8 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "drop-keyspace": keyspace.drop,
     "drop-table": table.drop,
     "move-tablet": tablet.move,
+    "add-replica": tablet.add_replica,
+    "delete-replica": tablet.delete_replica,
     "resize-table": table.resize,
     "truncate": global_requests.truncate,
     "new-cdc-generation": cdc.new_generation,

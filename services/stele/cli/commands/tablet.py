@@ -1,4 +1,4 @@
-"""``stele tablet list|sizes|move``."""
+"""``stele tablet list|sizes|move|add-replica|delete-replica``."""
 
 from __future__ import annotations
 
@@ -138,5 +138,58 @@ def move(
     asked = TabletMove(
         table=table, tablet=tablet, from_node=from_node, to_node=to_node, force=force
     )
+    with where.client() as client:
+        return submit_and_follow(client, change, MoveTablets((asked,)))
+
+
+@app.command
+def add_replica(
+    table: str,
+    tablet: int,
+    *,
+    to_node: Annotated[str, Parameter(name="--to")],
+    force: Force = False,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Give a tablet one replica more, while its keyspace's replication rises.
+
+    The balancer does so by itself: `stele keyspace alter`. The command follows the request until it is done.
+
+    Args:
+        table: KEYSPACE.TABLE.
+        tablet: Its number.
+        to_node: The node that gets it.
+        force: More than the keyspace asks for, too: the balancer deletes one again, unless it is off. And give
+            up what only nodes have that are declared dead.
+    """
+    require_table_name(table)
+    asked = TabletMove(table=table, tablet=tablet, from_node="", to_node=to_node, force=force)
+    with where.client() as client:
+        return submit_and_follow(client, change, MoveTablets((asked,)))
+
+
+@app.command
+def delete_replica(
+    table: str,
+    tablet: int,
+    *,
+    from_node: Annotated[str, Parameter(name="--from")],
+    force: Force = False,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Take one replica of a tablet away, where it has more than its keyspace asks for, or is to ask for.
+
+    The balancer does so by itself: `stele keyspace alter`. The command follows the request until it is done.
+
+    Args:
+        table: KEYSPACE.TABLE.
+        tablet: Its number.
+        from_node: The node that has it.
+        force: Give up what only nodes have that are declared dead.
+    """
+    require_table_name(table)
+    asked = TabletMove(table=table, tablet=tablet, from_node=from_node, to_node="", force=force)
     with where.client() as client:
         return submit_and_follow(client, change, MoveTablets((asked,)))

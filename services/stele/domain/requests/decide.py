@@ -8,7 +8,7 @@ from stele.domain.facts import AnyFact
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.requests.commands import Cancel, RejectRequest
-from stele.domain.requests.facts import Request
+from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import ended
 from stele.domain.topology.guards import request_in_term
 from stele.domain.topology.marks import mark
@@ -18,8 +18,8 @@ replace = msgspec.structs.replace
 
 
 def cancel(context: Context, command: Cancel) -> Decision:
-    """Pending, or in no need of a transition: ended at once. Running before the point of no return: marked to
-    go back. After it: refused.
+    """Pending, or with nothing to undo: ended at once. Running before the point of no return: marked to go
+    back. After it: refused.
     """
     request = context.image.request(command.target)
     if request is None:
@@ -34,9 +34,18 @@ def cancel(context: Context, command: Cancel) -> Decision:
     why = f"cancelled by {context.envelope.actor or 'unknown'}"
     if context.envelope.reason:
         why = f"{why}: {context.envelope.reason}"
-    if request.status is RequestStatus.PENDING or OPERATIONS[request.kind].served is not None:
+    served = OPERATIONS[request.kind].served
+    if request.status is RequestStatus.PENDING or (served and not served.goes_back):
         return end_untouched(context, request, RequestStatus.CANCELLED, why)
-    return mark(context, request, why, cancelled=True)
+    if served is None:
+        return mark(context, request, why, cancelled=True)
+    if request.cancelled:
+        return Rejection(
+            "already_cancelled",
+            f"Request {request.request_id} is being undone: {request.error}.",
+            "It ends when all is as it was: `stele why` says what it waits for.",
+        )
+    return (RequestChanged(replace(request, error=f"Rolled back: {why}", cancelled=True)),)
 
 
 def reject_request(context: Context, command: RejectRequest) -> Decision:

@@ -17,7 +17,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     nodes have is accepted. ``tokens`` are those that its node asks for, none: they are chosen for it.
     ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done.
     ``features`` are to be enabled. ``table_id`` is the table that it is about, of which ``tablet``, one of
-    ``tablet_count``, is to go from ``from_node`` to ``to_node``; or which is to have ``tablet_count``.
+    ``tablet_count``, is to go from ``from_node`` to ``to_node``, to have one replica more when the first of
+    them is empty, one fewer when the second is; or which is to have ``tablet_count``.
     The ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the
     log's own time of its end, by which it is forgotten.
     """
@@ -61,7 +62,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def resizes(self) -> bool:
         """Its table is to have another number of tablets."""
-        return self.tablet_count > 0 and not self.to_node
+        return self.tablet_count > 0 and not self.moves_replica
+
+    @property
+    def moves_replica(self) -> bool:
+        """A tablet of its table is to have other replicas."""
+        return bool(self.from_node or self.to_node)
+
+    @property
+    def recounts(self) -> bool:
+        """A tablet of its table is to have one replica more, or one fewer."""
+        return bool(self.from_node) != bool(self.to_node)
 
 
 class RequestChanged(Fact, frozen=True):

@@ -4,7 +4,7 @@ A keyspace with tablets has its data in tables, each with a placement of its own
 without has data itself; its tables' data is where the keyspace's is.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, Protocol
 
 import msgspec
@@ -252,3 +252,8 @@ class SchemaImage(msgspec.Struct, frozen=True):
 def placement_name(replication: dict[str, int]) -> str:
     """Name of the placement that keyspaces of this replication share, e.g. ``dc1:3,dc2:2``."""
     return ",".join(f"{dc}:{rf}" for dc, rf in sorted(replication.items()))
+
+
+def copies_text(replication: Mapping[str, int]) -> str:
+    """As it is given on the command line: ``dc1=3, dc2=2``."""
+    return ", ".join(f"{dc}={rf}" for dc, rf in sorted(replication.items()))

@@ -22,7 +22,7 @@ from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import Table, tablet_map
 from stele.domain.tablets.limits import MINIMAL_SIZE
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.maps import maps_of, moving
+from stele.domain.tablets.maps import maps_of, moving, row_of
 from stele.domain.tablets.measure import Measure, measure_of
 from stele.domain.tablets.ranges import tablet_of
 
@@ -121,13 +121,29 @@ def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None
         streams_yet = transition is None or (
             transition.state in _BEFORE_READS_MOVE and not transition.mark
         )
-        if request.to_node and streams_yet:
-            for node_id, streams in (
-                (request.from_node, state.reading),
-                (request.to_node, state.writing),
-            ):
-                if node_id in place:
+        if request.moves_replica and streams_yet:
+            sources, targets = _streams(image, request)
+            for node_ids, streams in ((sources, state.reading), (targets, state.writing)):
+                for node_id in node_ids & place.keys():
                     streams[state.first_shard[place[node_id]]] += WEIGHT
+
+
+def _streams(image: Image, request: Request) -> tuple[Set[str], Set[str]]:
+    """Who is read from and who is written to. One replica more comes from all others; where there is one fewer
+    of three or more those that are left give one another what they lack.
+    """
+    if not request.recounts:
+        return {request.from_node}, {request.to_node}
+    table = image.schema.tables.get(request.table_id)
+    if table is None or table.placement not in image.ring.placements:
+        return frozenset(), frozenset()
+    placement = image.ring.placements[table.placement]
+    if request.tablet_count != len(placement):
+        return frozenset(), frozenset()
+    rest = {*row_of(placement, request.tablet).reads} - {request.from_node}
+    if request.to_node:
+        return rest, {request.to_node}
+    return rest, rest if len(rest) > 1 else frozenset()
 
 
 def _nodes(
@@ -173,7 +189,7 @@ def _asked(image: Image) -> dict[str, list[Request]]:
     """By map the moves that have not begun."""
     found = defaultdict[str, list[Request]](list)
     for request in image.requests.open.values():
-        if request.to_node and request.status is RequestStatus.PENDING:
+        if request.moves_replica and request.status is RequestStatus.PENDING:
             found[tablet_map(request.table_id)].append(request)
     return found
 
@@ -197,9 +213,13 @@ def _replicas(
         replicas[tablet, : len(after)] = [place[node_id] for node_id in after]
         busy[tablet] = True
     for request in asked:
-        stands = request.tablet_count == len(placement)
-        if stands and request.from_node in place and request.to_node in place:
-            row = replicas[request.tablet]
-            row[row == place[request.from_node]] = place[request.to_node]
-            busy[request.tablet] = True
+        named = {request.from_node, request.to_node} - {""}
+        if request.tablet_count != len(placement) or not named <= place.keys():
+            continue
+        busy[request.tablet] = True
+        if not request.from_node and (replicas[request.tablet] != NOBODY).all():
+            replicas = widened(replicas, replicas.shape[1] + 1)
+        row = replicas[request.tablet]
+        old, new = (place.get(name, NOBODY) for name in (request.from_node, request.to_node))
+        row[np.flatnonzero(row == old)[:1]] = new
     return replicas, busy

@@ -14,6 +14,7 @@ from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
 from stele.domain.tablets.look import look
+from stele.domain.tablets.replication import Recount, Recounts, recounts
 from stele.domain.tablets.resizing import Resize, Sizing, may_be_revoked, sizes_of, sizing
 from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
 from stele.domain.topology.operations.commands import TabletMove
@@ -24,7 +25,7 @@ class Proposed(msgspec.Struct, frozen=True):
     """A move, with what for, and what it would be."""
 
     move: TabletMove
-    kind: Kind
+    kind: Kind | Recount
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -57,23 +58,31 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
     seen = look(image, heard)
     what, merges = seen.what, seen.merges
-    moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
     on = BALANCING.of(settings) == ON
-    if not on:
+    counted = recounts(image, what, heard.down, limits, asked_alone=not on)
+    moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
+    if counted.moves or not on:  # what is even now is not then
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
+    moves = [*_counted(counted), *moves]
     moving = frozenset(each.move.from_node for each in moves)
     if on and not moves:  # merging can wait
         together = bring_together(image.membership.nodes, what, merges, limits)
         moves = [Proposed(move, Kind.MIGRATION) for move in together]
         moving |= {move.from_node for move in together}
     stuck = [] if heard.shut() else cannot_be_drained(image, what, seen.lost, moving)[-1:]
+    stuck += counted.stuck
     calm = not (moves or heard.shut() or what.state.busy.any())
     stuck += cannot_merge(image, merges, seen.lost, calm=calm)
     sized = sizing(image, sizes_of(image, heard.loads), heard.down) if on else _all_off(merges)
     resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
     moves = [each for each in moves if each.move.table not in resized]
     return Proposal(tuple(moves), sized.resizes, tuple(stuck), sized.revoked)
+
+
+def _counted(recounted: Recounts) -> Iterator[Proposed]:
+    for move in recounted.moves:
+        yield Proposed(move, Recount.DELETE if move.from_node else Recount.ADD)
 
 
 def _all_off(merges: Iterable[Merge]) -> Sizing:

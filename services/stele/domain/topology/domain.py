@@ -147,7 +147,7 @@ DOMAIN = Domain(
         ServeRequest: decide.serve_request,
         FinishCleanup: decide.finish_cleanup,
         FinishEnabling: decide.finish_enabling,
-        **{operation.command: operation.ask for operation in OPERATIONS.values()},
+        **{each.command: each.ask for each in OPERATIONS.values() if each.command is not None},
     },
     apply={
         VersionsChanged: versions_changed,

@@ -82,6 +82,8 @@ class Preflight(msgspec.Struct, frozen=True, kw_only=True):
     gains: tuple[Gain, ...] = ()
     placements: tuple[PlannedPlacement, ...] = ()
     concerns: tuple[Concern, ...] = ()
+    foreseen: tuple[str, ...] = ()
+    """What others do for it: it moves nothing by itself."""
     has_plan: bool = True
     refusal: Rejection | None = None
 
@@ -143,7 +145,8 @@ def preflight(before: Image, pending: Asked) -> Preflight:
         excludes=tuple(node.node_id for node in dead if not node.excluded),
     )
     if OPERATIONS[request.kind].first is None:
-        return found
+        foreseen = OPERATIONS[request.kind].foreseen(image, request)
+        return msgspec.structs.replace(found, foreseen=foreseen)
     planned = plan_group(image, [*pending.requests])
     if planned.transition is None:
         return msgspec.structs.replace(found, has_plan=False, refusal=planned.refusal)

@@ -100,6 +100,7 @@ class WaitProgress(msgspec.Struct, frozen=True):
     ``cause`` is the node without which nobody would wait, empty when there is none or it is not known; it is
     the first of the blockers. ``other_request`` has what is waited for. ``waited_s`` counts from when the
     coordinator that answers met the wait. Without a ``limit`` no setting ends it. ``detail``: what is lacking.
+    ``eta_s``: in how many seconds it is over, as things go; none where nobody can tell.
     """
 
     request_ids: tuple[str, ...]
@@ -111,6 +112,7 @@ class WaitProgress(msgspec.Struct, frozen=True):
     cause: str = ""
     other_request: str = ""
     detail: str = ""
+    eta_s: float | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,20 +97,26 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What a request waits for, in words, and the nodes without which it is not done."""
+    """What a request waits for, in words, and the nodes without which it is not done. ``left`` is what there is
+    to do yet, ``of`` what there was in all; 0: it is not counted.
+    """
 
     what: str
     nodes: tuple[str, ...] = ()
+    left: int = 0
+    of: int = 0
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
     """How a request is carried out that needs no transition, since it changes no ranges.
 
-    The coordinator takes its next step as soon as nothing is missing. Until it is done it can be cancelled.
+    The coordinator takes its next step as soon as nothing is missing. Until it is done it can be cancelled: it
+    ends at once, or, once it runs and ``goes_back``, when what was done for it is undone, as its steps see to.
     """
 
     missing: Callable[[Image, Request], Missing | None]
     step: Callable[[Context, Request], tuple[AnyFact, ...]]
+    goes_back: bool = False
 
 
 def done(context: Context, request: Request) -> tuple[AnyFact, ...]:
@@ -141,8 +147,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of operation."""
 
     kind: RequestKind
-    command: type
-    """What a caller sends to ask for it."""
+    command: type | None
+    """What a caller sends to ask for it; None: the command of another kind, which says when it is this one."""
     ask: Callable[..., Any]
     """Decides that command: queues the request, or refuses."""
     priority: int
@@ -191,6 +197,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Whom a receiver streams a planned range from, without those who are unavailable; None: it need not."""
     touched: Callable[[Image, Transition], Iterable[frozenset[str]]]
     """Replica sets of which a barrier needs a quorum each (I5)."""
+    foreseen: Callable[[Image, Request], tuple[str, ...]] = lambda image, request: ()
+    """What others do for a request that needs no transition, in sentences."""
     check: Callable[[Image, list[Request]], Rejection | None] = lambda image, requests: None
     """Why it cannot be carried out any more, asked just before it opens."""
     own_placement: Callable[[Image, Request], OwnPlacement | None] = lambda image, request: None

@@ -41,17 +41,11 @@ replace = msgspec.structs.replace
 
 
 def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
-    """Queue the change for a keyspace that stands."""
+    """Queue the change for a keyspace that stands; one with tablets has an operation of its own."""
     image = context.image
     keyspace, replication = free_keyspace(image, command.name), with_copies(command.replication)
     if isinstance(keyspace, Rejection):
         return keyspace
-    if keyspace.tablets:
-        return Rejection(
-            "keyspace_with_tablets",
-            f"Keyspace '{command.name}' has tablets; its replication cannot be changed yet.",
-            "Make another keyspace with the replication that you want, and copy the data.",
-        )
     refused = check_replication(image, replication)
     if refused is not None:
         return refused
@@ -61,9 +55,10 @@ def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
             f"Keyspace '{command.name}' has replication {placement_name(replication)} already.",
             "There is nothing to do.",
         )
+    kind = RequestKind.TABLET_RF_CHANGE if keyspace.tablets else RequestKind.KEYSPACE_RF_CHANGE
     request = new_request(
         context,
-        RequestKind.KEYSPACE_RF_CHANGE,
+        kind,
         keyspace_id=keyspace.keyspace_id,
         replication=replication,
         force=command.force,

@@ -23,6 +23,7 @@ from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
 from stele.domain.topology.operations.tablet_migration import TABLET_MIGRATION
 from stele.domain.topology.operations.tablet_resize import TABLET_RESIZE
+from stele.domain.topology.operations.tablet_rf_change import TABLET_RF_CHANGE
 from stele.domain.topology.operations.truncate import TRUNCATE
 
 __all__ = ["OPERATIONS", "Operation", "State", "excluded_receivers"]
@@ -42,6 +43,7 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         TABLET_RESIZE,
         TABLET_MIGRATION,
         KEYSPACE_RF_CHANGE,
+        TABLET_RF_CHANGE,
         ENABLE_FEATURES,
         NOOP_REQUEST,
         QUIESCE,

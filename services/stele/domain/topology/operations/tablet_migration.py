@@ -1,5 +1,7 @@
 """Migration of a tablet: a replica goes from one node to another, while the tablet serves (seed 000).
 
+Or it gets one more, or loses one: then nobody leaves, or nobody comes (Scylla's add and delete of a replica).
+
 allow_write_both_read_old -> write_both_read_old -> streaming -> write_both_read_new -> use_new -> cleanup
   -> end_migration -> (gone)
 failure up to streaming: cleanup_target -> revert_migration -> (gone)
@@ -14,18 +16,18 @@ from typing import Final
 import msgspec
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context, Decision, unknown_node, unknown_table, unknown_tablet
+from stele.domain.context import Context, Decision, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.names import STAYS, RequestKind, RequestStatus, TransitionState
+from stele.domain.names import RequestKind, RequestStatus, TransitionState
 from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
-from stele.domain.ring.ranges import Range, RangeReplicas
+from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.maps import row_of
-from stele.domain.tablets.racks import after_move
+from stele.domain.tablets.moves import check_move, replicas_after
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -55,7 +57,7 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
             "Ask for the others once these are under way.",
         )
     image, moved = context.image, set[tuple[str, int]]()
-    asked = {(r.table_id, r.tablet) for r in image.requests.unfinished() if r.to_node}
+    asked = {(r.table_id, r.tablet) for r in image.requests.unfinished() if r.moves_replica}
     if len(asked) > MAX_UNFINISHED:
         return Rejection(
             "too_many_moves",
@@ -68,7 +70,7 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
         if table is None or table.dropped_version:
             refusals.append(unknown_table(move.table))
             continue
-        refused = _check_alone(move, (table.table_id, move.tablet), asked | moved) or _check_move(
+        refused = _check_alone(move, (table.table_id, move.tablet), asked | moved) or check_move(
             image, table, move
         )
         if refused is not None:
@@ -114,99 +116,8 @@ def _check_alone(
     )
 
 
-def _check_move(image: Image, table: Table, move: TabletMove) -> Rejection | None:
-    refused = _check_target(image, move)
-    if refused is not None:
-        return refused
-    if not table.placement:
-        return Rejection(
-            "no_tablets",
-            f"Table {move.table} has no tablets: its keyspace is spread over the ring.",
-            "Move nodes' tokens, or make a keyspace with tablets.",
-        )
-    return (
-        _check_row(image, table, move) or _check_dc(image, move) or _check_rack(image, table, move)
-    )
-
-
-def _check_row(image: Image, table: Table, move: TabletMove) -> Rejection | None:
-    """The tablet is there, and a replica of it where it is said to be, and none where it is to go."""
-    count = len(image.ring.placements[table.placement])
-    if move.of not in (0, count):
-        return Rejection(
-            "tablets_resized",
-            f"Table {move.table} has {count} tablets by now, and had {move.of} when this one was chosen.",
-            "Ask again, for one of the new tablets.",
-        )
-    row = _row(image, table, move.tablet)
-    if row is None:
-        return unknown_tablet(move.table, count, move.tablet)
-    if move.from_node not in row.reads:
-        return _not_so(move, f"has no replica on '{move.from_node[:80]}'", row)
-    if move.to_node in row.writes:
-        return _not_so(move, f"has a replica on '{move.to_node[:80]}' already", row)
-    return None
-
-
-def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
-    """Each dc has its number of replicas."""
-    nodes = image.membership.nodes
-    source, target = nodes[move.from_node].dc, nodes[move.to_node].dc
-    if source == target:
-        return None
-    return Rejection(
-        "other_dc",
-        f"Node '{move.from_node}' is in dc '{source}', and '{move.to_node}' in '{target}'.",
-        f"Name a node of '{source}': the keyspace says how many replicas each dc has.",
-    )
-
-
-def _check_rack(image: Image, table: Table, move: TabletMove) -> Rejection | None:
-    """No rack gets more replicas of the tablet than its fullest one has."""
-    nodes, row = image.membership.nodes, row_of(image.ring.placements[table.placement], move.tablet)
-    found = after_move(nodes, row.reads, move.from_node, move.to_node)
-    if found.allowed:
-        return None
-    return Rejection(
-        "rack_is_full",
-        f"Rack '{nodes[move.to_node].rack}' of '{move.to_node}' would have {found.would_have} replicas of"
-        f" tablet {move.tablet} of {move.table}, and no rack has more than {found.fullest} now.",
-        "Name a node of another rack.",
-    )
-
-
-def _not_so(move: TabletMove, what: str, row: RangeReplicas) -> Rejection:
-    return Rejection(
-        "other_replicas",
-        f"Tablet {move.tablet} of {move.table} {what}.",
-        f"It has them on {', '.join(row.writes)}.",
-        {"replicas": ",".join(row.writes)},
-    )
-
-
-def _check_target(image: Image, move: TabletMove) -> Rejection | None:
-    node = image.node(move.to_node)
-    if node is None:
-        return unknown_node(move.to_node[:80])
-    going = node.node_id in image.requests.going()
-    if node.takes_part() and node.state in STAYS and node.tokens and not going:
-        return None
-    state = "about to leave" if going else "excluded" if node.excluded else node.state
-    why = "has no tokens" if node.state in STAYS and not node.tokens else f"is {state}"
-    return Rejection(
-        "no_room_for_tablets",
-        f"Node '{node.node_id}' takes no tablets: it {why}.",
-        "Name a member with tokens that stays.",
-    )
-
-
-def _row(image: Image, table: Table, tablet: int) -> RangeReplicas | None:
-    placement = image.ring.placements[table.placement]
-    return row_of(placement, tablet) if 0 <= tablet < len(placement) else None
-
-
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
-    """The one row of the tablet map, with the new replica in the place of the old one."""
+    """The one row of the tablet map, with the new replica in the place of the old one, or behind all others."""
     (request,) = requests
     table = image.schema.tables.get(request.table_id)
     if table is None or table.dropped_version:
@@ -217,20 +128,19 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
         of=request.tablet_count,
         from_node=request.from_node,
         to_node=request.to_node,
+        force=request.force,
     )
-    refused = _check_move(image, table, move)
+    refused = check_move(image, table, move)
     if refused is not None:
         return refused
-    row = _row(image, table, request.tablet)
-    assert row is not None
-    new = tuple(request.to_node if n == request.from_node else n for n in row.reads)
-    changed = TransitionRow(row.start, row.end, row.reads, new)
+    row = row_of(image.ring.placements[table.placement], request.tablet)
+    changed = TransitionRow(row.start, row.end, row.reads, replicas_after(row.reads, move))
     return {table.placement: TransitionPlan((changed,), locks=(Range(row.start, row.end),))}
 
 
 def needed(image: Image, requests: list[Request]) -> list[str]:
     """Who gets the tablet. Whether the others suffice is seen when they are asked for its data."""
-    return [request.to_node for request in requests]
+    return [request.to_node for request in requests if request.to_node]
 
 
 def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:

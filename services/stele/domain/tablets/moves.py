@@ -1,0 +1,188 @@
+"""Which changes of a tablet's replicas its map allows: one goes to another node, one more, one fewer."""
+
+from stele.domain.base import Rejection
+from stele.domain.context import unknown_node, unknown_tablet
+from stele.domain.image import Image
+from stele.domain.names import STAYS
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.schema.facts import Table
+from stele.domain.tablets.copies import between
+from stele.domain.tablets.maps import row_of
+from stele.domain.tablets.racks import after_move, emptiest_racks
+from stele.domain.topology.operations.commands import TabletMove
+
+
+def replicas_after(replicas: tuple[str, ...], move: TabletMove) -> tuple[str, ...]:
+    """Who has the tablet once it is done: the new one in the place of the old one, or behind all others."""
+    if not move.from_node:
+        return *replicas, move.to_node
+    found = (move.to_node if node == move.from_node else node for node in replicas)
+    return tuple(node for node in found if node)
+
+
+def check_move(image: Image, table: Table, move: TabletMove) -> Rejection | None:
+    """Why a tablet of a table that stands cannot get these other replicas."""
+    refused = _check_named(move) or (_check_target(image, move) if move.to_node else None)
+    if refused is not None:
+        return refused
+    if not table.placement:
+        return Rejection(
+            "no_tablets",
+            f"Table {move.table} has no tablets: its keyspace is spread over the ring.",
+            "Move nodes' tokens, or make a keyspace with tablets.",
+        )
+    refused = _check_row(image, table, move)
+    if refused is not None:
+        return refused
+    row = row_of(image.ring.placements[table.placement], move.tablet)
+    if move.from_node and move.to_node:
+        return _check_dc(image, move) or _check_rack(image, row, move)
+    if move.to_node:
+        return _check_more(image, table, row, move) or _check_new_rack(image, row, move)
+    return _check_fewer(image, table, row, move)
+
+
+def _check_named(move: TabletMove) -> Rejection | None:
+    if move.from_node or move.to_node:
+        return None
+    return Rejection(
+        "no_node",
+        f"No node is named for tablet {move.tablet} of {move.table}.",
+        "Name who is to give it, who is to get it, or both.",
+    )
+
+
+def _check_row(image: Image, table: Table, move: TabletMove) -> Rejection | None:
+    """The tablet is there, and a replica of it where it is said to be, and none where it is to go."""
+    placement = image.ring.placements[table.placement]
+    count = len(placement)
+    if move.of not in (0, count):
+        return Rejection(
+            "tablets_resized",
+            f"Table {move.table} has {count} tablets by now, and had {move.of} when this one was chosen.",
+            "Ask again, for one of the new tablets.",
+        )
+    if not 0 <= move.tablet < count:
+        return unknown_tablet(move.table, count, move.tablet)
+    row = row_of(placement, move.tablet)
+    if move.from_node and move.from_node not in row.reads:
+        return _not_so(move, f"has no replica on '{move.from_node[:80]}'", row)
+    if move.to_node in row.writes:
+        return _not_so(move, f"has a replica on '{move.to_node[:80]}' already", row)
+    return None
+
+
+def _not_so(move: TabletMove, what: str, row: RangeReplicas) -> Rejection:
+    return Rejection(
+        "other_replicas",
+        f"Tablet {move.tablet} of {move.table} {what}.",
+        f"It has them on {', '.join(row.writes)}.",
+        {"replicas": ",".join(row.writes)},
+    )
+
+
+def _check_target(image: Image, move: TabletMove) -> Rejection | None:
+    node = image.node(move.to_node)
+    if node is None:
+        return unknown_node(move.to_node[:80])
+    going = node.node_id in image.requests.going()
+    if node.takes_part() and node.state in STAYS and node.tokens and not going:
+        return None
+    state = "about to leave" if going else "excluded" if node.excluded else node.state
+    why = "has no tokens" if node.state in STAYS and not node.tokens else f"is {state}"
+    return Rejection(
+        "no_room_for_tablets",
+        f"Node '{node.node_id}' takes no tablets: it {why}.",
+        "Name a member with tokens that stays.",
+    )
+
+
+def _check_dc(image: Image, move: TabletMove) -> Rejection | None:
+    """Each dc has its number of replicas."""
+    nodes = image.membership.nodes
+    source, target = nodes[move.from_node].dc, nodes[move.to_node].dc
+    if source == target:
+        return None
+    return Rejection(
+        "other_dc",
+        f"Node '{move.from_node}' is in dc '{source}', and '{move.to_node}' in '{target}'.",
+        f"Name a node of '{source}': the keyspace says how many replicas each dc has.",
+    )
+
+
+def _check_rack(image: Image, row: RangeReplicas, move: TabletMove) -> Rejection | None:
+    """No rack gets more replicas of the tablet than its fullest one has."""
+    nodes = image.membership.nodes
+    found = after_move(nodes, row.reads, move.from_node, move.to_node)
+    if found.allowed:
+        return None
+    return Rejection(
+        "rack_is_full",
+        f"Rack '{nodes[move.to_node].rack}' of '{move.to_node}' would have {found.would_have} replicas of"
+        f" tablet {move.tablet} of {move.table}, and no rack has more than {found.fullest} now.",
+        "Name a node of another rack.",
+    )
+
+
+def _check_new_rack(image: Image, row: RangeReplicas, move: TabletMove) -> Rejection | None:
+    """One more goes to a rack that has fewest, of those that have room."""
+    nodes = image.membership.nodes
+    target = nodes[move.to_node]
+    racks = emptiest_racks(image, row.reads, target.dc)
+    if target.rack in racks:
+        return None
+    return Rejection(
+        "rack_is_full",
+        f"Rack '{target.rack}' of '{move.to_node}' has more replicas of tablet {move.tablet} of {move.table}"
+        f" than {', '.join(sorted(racks))} of the same dc.",
+        "Name a node of another rack.",
+    )
+
+
+def _check_more(
+    image: Image, table: Table, row: RangeReplicas, move: TabletMove
+) -> Rejection | None:
+    """Not more than the keyspace asks for, or is to ask for, unless that is meant."""
+    dc = image.membership.nodes[move.to_node].dc
+    held, most = _held(image, row, dc), between(image, image.schema.by_id[table.keyspace_id]).high
+    if move.force or held < most.get(dc, 0):
+        return None
+    return Rejection(
+        "replicas_exceeded",
+        f"Tablet {move.tablet} of {move.table} has {held} replicas in '{dc}': so many its keyspace asks for.",
+        f"{_how_many(move)}. With force this one gets one more; the balancer deletes one again, unless it is"
+        " off.",
+        {"dc": dc, "replicas": str(held)},
+    )
+
+
+def _check_fewer(
+    image: Image, table: Table, row: RangeReplicas, move: TabletMove
+) -> Rejection | None:
+    """Not fewer than the keyspace asks for, or is to ask for (I7)."""
+    dc, bounds = _dc(image, move.from_node), between(image, image.schema.by_id[table.keyspace_id])
+    held = _held(image, row, dc)
+    if held > bounds.low.get(dc, 0) and len(row.reads) > bounds.fewest:
+        return None
+    return Rejection(
+        "too_few_replicas",
+        f"Tablet {move.tablet} of {move.table} has {held} replicas in '{dc}', {len(row.reads)} in all: no more"
+        " than its keyspace asks for.",
+        f"{_how_many(move)}; `stele tablet move` has one elsewhere.",
+        {"dc": dc, "replicas": str(held)},
+    )
+
+
+def _how_many(move: TabletMove) -> str:
+    keyspace = move.table.partition(".")[0]
+    return (
+        f"`stele keyspace alter {keyspace} --replication DC=COPIES` says how many all are to have"
+    )
+
+
+def _held(image: Image, row: RangeReplicas, dc: str) -> int:
+    return sum(_dc(image, node_id) == dc for node_id in row.reads)
+
+
+def _dc(image: Image, node_id: str) -> str:
+    return image.membership.nodes[node_id].dc

@@ -1,0 +1,89 @@
+"""Change of the replication of a keyspace with tablets (Scylla's keyspace_rf_change).
+
+The request is the goal. While it runs the balancer gives each tablet what it lacks and then takes what it has
+too many, one replica at a time, each by a migration of its own (``tablets.replication``). It is done when all
+tables have what it asks for; only then the keyspace says so. To cancel it turns the goal round: it ends when
+all have what they had. Meanwhile each tablet may have any number of replicas from the one to the other.
+"""
+
+from typing import Final
+
+import msgspec
+
+from stele.domain.context import Context
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.rows import ended
+from stele.domain.schema.facts import Keyspace, KeyspaceChanged, copies_text
+from stele.domain.tablets.copies import goal, moves_of, unlike
+from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
+from stele.domain.topology.operations.keyspace_rf_change import change_replication
+
+replace = msgspec.structs.replace
+
+
+def missing(image: Image, request: Request) -> Missing | None:
+    """Tablets that have not what they are to have, or get something else yet."""
+    if request.status is RequestStatus.PENDING:
+        return None
+    keyspace = image.schema.by_id[request.keyspace_id]
+    lacking = [*unlike(image, keyspace)]
+    if lacking:
+        which = ", ".join(
+            f"{each.tablets} of {each.of} tablets of {each.table}" for each in lacking
+        )
+        return Missing(
+            f"{which} to have {copies_text(goal(image, keyspace))}",
+            left=sum(each.more + each.fewer for each in lacking),
+            of=_replicas_that_change(image, keyspace, request),
+        )
+    moving = len([*moves_of(image, keyspace)])
+    return Missing(f"{moving} moves of tablets to end") if moving else None
+
+
+def _replicas_that_change(image: Image, keyspace: Keyspace, request: Request) -> int:
+    """How many there are to make and to delete, from the beginning to the end."""
+    one, two, placements = keyspace.replication, request.replication, image.ring.placements
+    tablets = sum(len(placements[t.placement]) for t in image.schema.tables_of(keyspace))
+    return tablets * sum(abs(two.get(dc, 0) - one.get(dc, 0)) for dc in {*one, *two})
+
+
+def foreseen(image: Image, request: Request) -> tuple[str, ...]:
+    """What the balancer would do for it."""
+    keyspace = image.schema.by_id[request.keyspace_id]
+    return tuple(
+        f"{each.table}: {each.more} replicas of {each.of} tablets are to be made, {each.fewer} to be deleted"
+        for each in unlike(image, keyspace)
+    )
+
+
+def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
+    """It runs from now on; then it has been carried out, or undone."""
+    image = context.image
+    if request.status is RequestStatus.PENDING:
+        started = replace(
+            request,
+            status=RequestStatus.RUNNING,
+            started_epoch=context.epoch,
+            started_at_ms=context.at_ms,
+        )
+        return (RequestChanged(started),)
+    if request.cancelled:
+        return ended(context, image, request, RequestStatus.CANCELLED, request.error)
+    keyspace = image.schema.by_id[request.keyspace_id]
+    changed = KeyspaceChanged(replace(keyspace, replication=request.replication))
+    return changed, *ended(context, image, request, RequestStatus.DONE, "")
+
+
+TABLET_RF_CHANGE: Final = Operation(
+    kind=RequestKind.TABLET_RF_CHANGE,
+    command=None,
+    ask=change_replication,
+    priority=4,
+    served=Served(missing=missing, step=step, goes_back=True),
+    needed=nobody,
+    touched=no_sets,
+    foreseen=foreseen,
+)

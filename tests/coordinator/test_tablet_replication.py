@@ -1,0 +1,376 @@
+"""Keyspaces with tablets get another replication, tablet by tablet (Scylla's keyspace_rf_change)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from stele.domain.commands import (
+    Cancel,
+    CreateKeyspace,
+    CreateTable,
+    DropKeyspace,
+    Exclude,
+    KeyspaceRfChange,
+    Leave,
+    MoveTablets,
+    Remove,
+    ResizeTable,
+    SetSetting,
+)
+from stele.domain.image import Image
+from stele.domain.names import RequestStatus, TransitionState
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.tablets.maps import held_by
+from stele.domain.topology.operations.commands import TabletMove
+from tests.coordinator.stories import status_of
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
+from tests.coordinator.world import World, empty_cluster
+
+KEYSPACE = "music"
+CHANGE = "change"
+
+
+def racked(nodes: str, rf: dict[str, int], count: int = 8) -> World:
+    """Nodes named ``dc/rack/name``, a table of so many tablets, and a balancer."""
+    world = empty_cluster()
+    for node in nodes.split():
+        dc, rack, name = node.split("/")
+        world.add(name, dc=dc, rack=rack)
+    world.run()
+    made = CreateKeyspace(KEYSPACE, rf, tablets=True, initial_tablets=count)
+    assert world.apply(made) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    world.balances = True
+    return world
+
+
+def asks(world: World, rf: dict[str, int], *, force: bool = False) -> None:
+    assert world.apply(KeyspaceRfChange(KEYSPACE, rf, force), CHANGE) is None
+
+
+def done(world: World, limit_s: float = 900) -> None:
+    world.until(lambda: status_of(world, CHANGE) is RequestStatus.DONE, "the change", limit_s)
+
+
+def copies(image: Image, row: RangeReplicas) -> Counter[str]:
+    return Counter(image.membership.nodes[name].dc for name in row.reads)
+
+
+def replication(image: Image) -> dict[str, int]:
+    keyspace = image.schema.named(KEYSPACE)
+    assert keyspace is not None
+    return keyspace.replication
+
+
+def seen(world: World, name: str = TABLE) -> list[Counter[str]]:
+    """What tablets have had, by dc, at each epoch."""
+    found = list[Counter[str]]()
+    for image in world.images:
+        data = image.schema.serving(name)
+        if data is not None:
+            rows = image.ring.placements[data.placement].rows
+            found += [copies(image, row) for row in rows]
+    return found
+
+
+def streams_yet(image: Image, request_id: str) -> bool:
+    """Its data has not come yet, or it has not begun."""
+    transition = image.topology.transitions.get(request_id)
+    return transition is None or transition.state in (
+        TransitionState.ALLOW_WRITE_BOTH_READ_OLD,
+        TransitionState.WRITE_BOTH_READ_OLD,
+        TransitionState.STREAMING,
+    )
+
+
+NINE = " ".join(f"dc1/r{number % 3}/n{number}" for number in range(9))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (2, 3), (3, 2), (3, 1), (3, 5)])
+def test_every_tablet_gets_what_the_keyspace_is_to_have(before: int, after: int) -> None:
+    """Never fewer than the lower of the two; racks stay even, and so do nodes."""
+    world = racked(NINE, {"dc1": before}, 16)
+    asks(world, {"dc1": after})
+    while status_of(world, CHANGE) is not RequestStatus.DONE:
+        assert replication(world.image) == {"dc1": before}, "it says so only once all have it"
+        world.pass_s(5)
+        assert world.now_s < 2000
+    assert replication(world.image) == {"dc1": after}
+    assert {min(before, after), max(before, after)} == {
+        extreme(c["dc1"] for c in seen(world)) for extreme in (min, max)
+    }
+    nodes = world.image.membership.nodes
+    for row in tablets(world):
+        assert copies(world.image, row) == {"dc1": after}
+        racks = Counter(nodes[name].rack for name in row.writes)
+        assert max(racks.values()) - min(racks[f"r{n}"] for n in range(3)) <= 1
+    world.until(world.at_rest, "rest", 600)
+    held = held_by(world.image)
+    assert max(held.values()) - min(held.values()) <= 1
+
+
+def test_many_tablets_change_at_one_time_within_the_limits_of_streams() -> None:
+    world = racked(NINE, {"dc1": 2}, 64)
+    asks(world, {"dc1": 3})
+    done(world)
+    adding = [
+        [
+            request
+            for request in image.requests.open.values()
+            if request.recounts and streams_yet(image, request.request_id)
+        ]
+        for image in world.images
+    ]
+    assert max(map(len, adding)) >= 4, "one after the other would take for ever"
+    most = [max(Counter(r.to_node for r in each).values(), default=0) for each in adding]
+    assert max(most) == 2
+
+
+def test_data_moves_to_another_dc_new_replicas_first() -> None:
+    nodes = "dc1/r1/a1 dc1/r2/a2 dc2/r1/b1 dc2/r2/b2"
+    world = racked(nodes, {"dc1": 2})
+    asks(world, {"dc2": 2})
+    done(world)
+    assert all(copies(world.image, row) == {"dc2": 2} for row in tablets(world))
+    assert min(c.total() for c in seen(world)) == 2
+    half = [c for c in seen(world) if c["dc1"] < 2]
+    assert half and all(c["dc2"] == 2 for c in half), "it loses one once it has all that it gets"
+
+
+def test_nothing_goes_while_something_cannot_come() -> None:
+    world = racked("dc1/r1/a1 dc1/r2/a2 dc2/r1/b1 dc2/r2/b2", {"dc1": 2})
+    world.crash("b2")
+    world.pass_s(20)
+    asks(world, {"dc2": 2})
+    world.pass_s(60)
+    assert all(copies(world.image, row) == {"dc1": 2, "dc2": 1} for row in tablets(world))
+    world.nodes["b2"].alive = True
+    done(world)
+
+
+def test_all_tables_of_the_keyspace_get_it_and_others_do_not() -> None:
+    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 1}, 4)
+    other = CreateKeyspace("other", {"dc1": 1}, tablets=True, initial_tablets=4)
+    assert world.apply(other) is None
+    for name in ("music.more", "other.t"):
+        assert world.apply(CreateTable(name)) is None
+    asks(world, {"dc1": 2})
+    assert world.apply(CreateTable("music.late")) is None
+    done(world)
+    for name in (TABLE, "music.more", "music.late"):
+        assert {len(row.reads) for row in tablets(world, name)} == {2}
+    assert {len(row.reads) for row in tablets(world, "other.t")} == {1}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
+def test_a_cancel_brings_back_what_was_and_ends_with_that(before: int, after: int) -> None:
+    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1 dc1/r/d1", {"dc1": before}, 32)
+    asks(world, {"dc1": after})
+
+    def changed() -> int:
+        return sum(len(row.reads) != before for row in tablets(world))
+
+    world.until(lambda: changed() > 6, "some to have it", 300)
+    assert world.apply(Cancel(CHANGE)) is None
+    assert status_of(world, CHANGE) is RequestStatus.RUNNING, "it is being undone"
+    again = world.apply(Cancel(CHANGE))
+    assert again is not None and again.code == "already_cancelled"
+    world.until(lambda: status_of(world, CHANGE) is RequestStatus.CANCELLED, "its end", 600)
+    assert changed() == 0
+    assert replication(world.image) == {"dc1": before}
+    request = world.image.request(CHANGE)
+    assert request is not None and request.error == "Rolled back: cancelled by ada"
+    world.until(world.at_rest, "rest", 600)
+    assert changed() == 0
+
+
+def test_one_that_has_not_begun_is_cancelled_at_once() -> None:
+    world = racked("dc1/r/a1 dc1/r/b1", {"dc1": 1})
+    world.balances = False
+    asks(world, {"dc1": 2})
+    assert world.apply(Cancel(CHANGE)) is None
+    assert status_of(world, CHANGE) is RequestStatus.CANCELLED
+
+
+def test_it_waits_for_members_that_are_down_and_says_what_is_left() -> None:
+    world = racked("dc1/r1/a1 dc1/r2/b1 dc1/r3/c1", {"dc1": 2}, 4)
+    world.crash("c1")
+    world.pass_s(20)
+    asks(world, {"dc1": 3})
+    world.pass_s(60)
+    assert status_of(world, CHANGE) is RequestStatus.RUNNING
+    waits = [w for w in world.brain.steps.waits if CHANGE in w.request_ids]
+    assert waits[0].what == "2 of 4 tablets of music.songs to have dc1=3"
+    world.nodes["c1"].alive = True
+    done(world)
+
+
+def test_a_rack_that_is_down_is_waited_for() -> None:
+    """Else its replica would stand in a rack that has one, for good."""
+    world = racked("dc1/r1/a1 dc1/r1/a2 dc1/r2/b1 dc1/r3/c1", {"dc1": 2}, 4)
+    world.crash("c1")
+    world.pass_s(20)
+    asks(world, {"dc1": 3})
+    world.pass_s(60)
+    racks = {name: node.rack for name, node in world.image.membership.nodes.items()}
+    assert all(len({racks[n] for n in row.reads}) == len(row.reads) for row in tablets(world))
+    world.nodes["c1"].alive = True
+    done(world)
+    assert all({racks[n] for n in row.reads} == {"r1", "r2", "r3"} for row in tablets(world))
+
+
+def test_it_ends_with_the_reason_when_too_few_members_are_left() -> None:
+    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1 dc1/r/d1", {"dc1": 2}, 16)
+    world.balances = False
+    asks(world, {"dc1": 4})
+    world.crash("d1")
+    world.pass_s(20)
+    assert world.apply(Exclude(("d1",))) is None
+    world.pass_s(20)
+    world.balances = True
+    world.until(lambda: status_of(world, CHANGE) is RequestStatus.CANCELLED, "its end", 600)
+    request = world.image.request(CHANGE)
+    assert request is not None
+    assert "4 replicas in 'dc1' need as many nodes; 3 take tablets" in request.error
+    assert {len(row.reads) for row in tablets(world)} == {2}
+
+
+def test_what_only_the_dead_have_is_not_given_up_unless_that_is_said() -> None:
+    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 1}, 16)
+    world.crash("c1")
+    world.pass_s(20)
+    assert world.apply(Exclude(("c1",))) is None
+    world.pass_s(20)
+    asks(world, {"dc1": 2})
+    world.until(lambda: status_of(world, CHANGE) is RequestStatus.CANCELLED, "its end", 600)
+    request = world.image.request(CHANGE)
+    assert request is not None and "only dead nodes have" in request.error
+    forced = KeyspaceRfChange(KEYSPACE, {"dc1": 2}, force=True)
+    assert world.apply(forced, "forced") is None
+    assert world.apply(Remove(node_id="c1", force=True), "remove") is None
+    world.until(lambda: status_of(world, "forced") is RequestStatus.DONE, "the change", 600)
+    world.until(lambda: status_of(world, "remove") is RequestStatus.DONE, "the removal", 600)
+    assert all({*row.reads} == {"a1", "b1"} for row in tablets(world))
+
+
+def test_a_dead_replica_is_the_one_that_goes() -> None:
+    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1 dc1/r/d1", {"dc1": 3}, 16)
+    world.crash("d1")
+    world.pass_s(20)
+    assert world.apply(Exclude(("d1",))) is None
+    asks(world, {"dc1": 2})
+    done(world)
+    assert not any("d1" in row.reads for row in tablets(world))
+
+
+def test_a_member_leaves_while_the_replication_falls() -> None:
+    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1 dc1/r/d1", {"dc1": 3}, 16)
+    asks(world, {"dc1": 2})
+    world.pass_s(5)
+    assert world.apply(Leave("d1"), "leave") is None
+    done(world)
+    world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "the leave", 900)
+    assert {len(row.reads) for row in tablets(world)} == {2}
+    assert "d1" not in held_by(world.image)
+
+
+def test_no_member_leaves_that_a_change_needs() -> None:
+    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 2})
+    asks(world, {"dc1": 3})
+    refused = world.apply(Leave("c1"))
+    assert refused is not None and refused.code == "too_few_nodes"
+
+
+def test_tablets_are_split_meanwhile() -> None:
+    world = racked(NINE, {"dc1": 2}, 8)
+    asks(world, {"dc1": 3})
+    world.pass_s(3)
+    assert world.apply(ResizeTable(TABLE, 16), "split") is None
+    done(world)
+    world.until(lambda: status_of(world, "split") is RequestStatus.DONE, "the split", 900)
+    assert {len(row.reads) for row in tablets(world)} == {3}
+
+
+def test_one_change_at_a_time_and_no_drop_meanwhile() -> None:
+    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 1})
+    asks(world, {"dc1": 2})
+    for command in (KeyspaceRfChange(KEYSPACE, {"dc1": 3}), DropKeyspace(KEYSPACE)):
+        refused = world.apply(command)
+        assert refused is not None and refused.code == "request_in_progress"
+    done(world)
+    same = world.apply(KeyspaceRfChange(KEYSPACE, {"dc1": 2}))
+    assert same is not None and same.code == "replication_unchanged"
+    few = world.apply(KeyspaceRfChange(KEYSPACE, {"dc1": 4}))
+    assert few is not None and few.code == "too_few_nodes"
+
+
+def test_a_change_is_carried_out_while_balancing_is_off() -> None:
+    world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 2}, 4)
+    assert world.apply(SetSetting("tablet_balancing", "off")) is None
+    asks(world, {"dc1": 3})
+    done(world)
+
+
+def one_more(tablet: int, node: str, *, force: bool = False) -> MoveTablets:
+    return MoveTablets(
+        (TabletMove(table=TABLE, tablet=tablet, from_node="", to_node=node, force=force),)
+    )
+
+
+def one_fewer(tablet: int, node: str) -> MoveTablets:
+    return MoveTablets((TabletMove(table=TABLE, tablet=tablet, from_node=node, to_node=""),))
+
+
+def test_a_replica_is_added_and_deleted_by_hand() -> None:
+    world = with_table("a1 b1 c1 d1", 4)
+    row = tablets(world)[0]
+    free = min({*world.nodes} - {*row.reads})
+    for asked, code in (
+        (one_more(0, free), "replicas_exceeded"),
+        (one_more(0, row.reads[0], force=True), "other_replicas"),
+        (one_more(9, free), "unknown_tablet"),
+        (one_more(0, ""), "no_node"),
+        (one_fewer(0, row.reads[0]), "too_few_replicas"),
+        (one_fewer(0, free), "other_replicas"),
+    ):
+        refused = world.apply(asked)
+        assert refused is not None and refused.code == code
+    assert world.apply(one_more(0, free, force=True), "more") is None
+    world.run()
+    assert status_of(world, "more") is RequestStatus.DONE
+    assert tablets(world)[0].reads == (*row.reads, free)
+    assert world.apply(one_fewer(0, row.reads[0]), "fewer") is None
+    world.run()
+    assert {*tablets(world)[0].reads} == {row.reads[1], free}
+
+
+def test_the_balancer_deletes_one_too_many_unless_it_is_off() -> None:
+    world = with_table("a1 b1 c1 d1", 4)
+    world.balances = True
+    assert world.apply(SetSetting("tablet_balancing", "off")) is None
+    free = min({*world.nodes} - {*tablets(world)[0].reads})
+    assert world.apply(one_more(0, free, force=True), "more") is None
+    world.run()
+    world.pass_s(60)
+    assert len(tablets(world)[0].reads) == 3
+    assert world.apply(SetSetting("tablet_balancing", "on")) is None
+    world.until(lambda: len(tablets(world)[0].writes) == 2, "two replicas", 120)
+    world.run()
+    assert {len(row.reads) for row in tablets(world)} == {2}
+
+
+def test_one_more_goes_to_a_rack_that_has_fewest() -> None:
+    world = racked("dc1/r1/a1 dc1/r1/a2 dc1/r2/b1 dc1/r3/c1", {"dc1": 2}, 1)
+    world.balances = False
+    (row,) = tablets(world)
+    nodes = world.image.membership.nodes
+    used = {nodes[name].rack for name in row.reads}
+    taken = min(n for n, node in nodes.items() if n not in row.reads and node.rack in used)
+    refused = world.apply(one_more(0, taken, force=True))
+    assert refused is not None and refused.code == "rack_is_full"
+    free = min(n for n, node in nodes.items() if node.rack not in used)
+    assert world.apply(one_more(0, free, force=True), "more") is None
+    world.run()
+    assert status_of(world, "more") is RequestStatus.DONE
