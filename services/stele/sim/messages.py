@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.ranges import Range
 
 ONE_PAGE: Final = 2
 """Entries streamed between two looks at the session."""
@@ -17,6 +18,12 @@ Key = tuple[str, str]
 @cache
 def token_of_key(key: Key) -> int:
     return token_of(key[1].encode())
+
+
+def range_of_key(key: Key) -> Range:
+    """The key's token alone."""
+    token = token_of_key(key)
+    return Range(token - 1, token)
 
 
 class Cell(msgspec.Struct, frozen=True):

@@ -15,15 +15,13 @@ from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import quorum_of, read_satisfied, write_satisfied
 from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, stream_sources
-from stele.domain.topology import marks
+from stele.domain.topology import marks, wanted
 from stele.domain.topology import steps as moves
 from stele.domain.topology.domain import versions_of
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import VersionsChanged
 from stele.domain.topology.operations import leave
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.sim import node_work
-from stele.sim.messages import Key, token_of_key
 from stele.sim.node import Node
 from stele.sim.node_work import OrderWorker
 from stele.sim.patching import Patch
@@ -223,14 +221,14 @@ def cleanup_counts_before_it_is_done(patch: Patch) -> None:
 def cleanup_keeps_primary_ranges_only(patch: Patch) -> None:
     """Cleanup drops what a node holds as the second or third replica."""
 
-    def primary(image: Image, node_id: str, key: Key) -> bool:
-        keyspace = image.schema.of_data(key[0])
-        if keyspace is None:
-            return False
-        row = image.ring.placements[keyspace.placement].row_for(token_of_key(key))
-        return row.reads[0] == node_id
+    def not_primary(image: Image, node_id: str, data_id: str, range_: Range) -> bool:
+        data = image.schema.of_data(data_id)
+        if data is None:
+            return True
+        rows = image.ring.placements[data.placement].overlapping(range_)
+        return all(row.reads[0] != node_id for row in rows)
 
-    patch.attribute(node_work, "owns", primary)
+    patch.function(wanted.is_foreign, not_primary)
 
 
 TOPOLOGY_MUTANTS: Final = (

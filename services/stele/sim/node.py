@@ -18,7 +18,7 @@ from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.sessions import SessionManager
 from stele.sim.kernel import Future
 from stele.sim.messages import Cell, Key, ReadCell, ReadResult, WriteCell
-from stele.sim.node_work import OrderWorker, owns
+from stele.sim.node_work import OrderWorker
 from stele.sim.process import Follower, Reply
 from stele.sim.writer import Caller
 
@@ -164,10 +164,6 @@ class Node(OrderWorker, Caller, Follower):
     def flushes_older(self, range_: Range, version: int) -> bool:
         """Does a write of a range, routed by an older version, still wait for the disk?"""
         return any(w.version < version and contains(range_, w.token) for w in self._flushing)
-
-    def is_foreign(self, key: Key) -> bool:
-        """True for data of a keyspace that is gone, or of a range that is not this node's."""
-        return not owns(self.image, self.name, key)
 
     def store(self, key: Key, cell: Cell) -> None:
         self.world.witness.data.truncations.keeps(self.name, self.image, key)

@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from stele.domain.image import Image
 from stele.domain.messages import Order, Report, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.ring.locks import overlaps
@@ -12,9 +11,9 @@ from stele.domain.schema.facts import owner_of
 from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.domain.topology.wanted import is_wanted, left_behind
+from stele.domain.topology.wanted import is_foreign, is_wanted, left_behind
 from stele.sim.kernel import Future
-from stele.sim.messages import ONE_PAGE, Cell, Key, PullRange, token_of_key
+from stele.sim.messages import ONE_PAGE, Cell, Key, PullRange, range_of_key, token_of_key
 from stele.sim.process import Follower, Reply
 
 PULL_TIMEOUT_S: Final = 3.0
@@ -261,11 +260,14 @@ class OrderWorker(Follower):
             if len(foreign) <= ONE_PAGE:
                 return ""
 
+    def is_foreign(self, key: Key) -> bool:
+        """True for data of a keyspace that is gone, or of a range that is not this node's."""
+        return is_foreign(self.image, self.name, key[0], range_of_key(key))
+
     def may_delete(self, order: Order, key: Key) -> bool:
         if self.image.topology.of_session(order.session) is None:
-            return not owns(self.image, self.name, key)
-        token = token_of_key(key)
-        return left_behind(self.image, order, key[0], Range(token - 1, token))
+            return self.is_foreign(key)
+        return left_behind(self.image, order, key[0], range_of_key(key))
 
     def delete(self, order: Order, key: Key) -> None:
         self.world.witness.tablets.deletes(self.name, self.image, order, key)
@@ -291,25 +293,6 @@ class OrderWorker(Follower):
 
     def may_clean(self, order: Order) -> bool:
         return is_wanted(self.image, order)
-
-
-def owns(image: Image, node_id: str, key: Key) -> bool:
-    """True when a placement, or the plan of an open transition, gives the key to the node."""
-    keyspace = image.schema.of_data(key[0])
-    if keyspace is None:
-        return False
-    token = token_of_key(key)
-    row = image.ring.placements[keyspace.placement].row_for(token)
-    if node_id in row.reads or node_id in row.writes:
-        return True
-    plans = (t.plans.get(keyspace.placement) for t in image.topology.transitions.values())
-    return any(
-        node_id in (*planned.old, *planned.new)
-        for plan in plans
-        if plan is not None
-        for planned in plan.rows
-        if contains(Range(planned.start, planned.end), token)
-    )
 
 
 def _meet(mine: Pieces, theirs: Pieces) -> bool:

@@ -9,6 +9,7 @@ from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
+from stele.domain.ring.ranges import Range, contains
 from stele.sim.balancer import Balancer
 from stele.sim.clients import KEYSPACE, Admin, AttachedClient, KvClient, TableClient
 from stele.sim.declared import LOOK_AGAIN_S, exclude_the_gone, is_unplugged
@@ -16,6 +17,7 @@ from stele.sim.driver import Driver
 from stele.sim.founding import Founding
 from stele.sim.kernel import Crashed, Kernel, us
 from stele.sim.log import SimLog
+from stele.sim.messages import Key, token_of_key
 from stele.sim.network import FINE, Network
 from stele.sim.node import Node
 from stele.sim.process import Follower, Process
@@ -273,13 +275,26 @@ class World:
             if name in self.gone or state.cleanup_since:
                 continue
             node = self.nodes[name]
-            foreign = [key for key in sorted(node.cells) if node.is_foreign(key)]
+            foreign = [key for key in sorted(node.cells) if name not in _replicas_of(image, key)]
             require(
                 not foreign,
                 "cleanup is complete",
                 f"{name} is clean, so it holds only what it owns",
                 f"it holds {foreign[:3]}",
             )
+
+
+def _replicas_of(image: Image, key: Key) -> set[str]:
+    """Whoever has the key, or is to have it; nobody when its data is gone."""
+    data, token = image.schema.of_data(key[0]), token_of_key(key)
+    if data is None:
+        return set()
+    found = {*image.ring.placements[data.placement].row_for(token).writes}
+    plans = [t.plans.get(data.placement) for t in image.topology.open()]
+    for row in (row for plan in plans if plan is not None for row in plan.rows):
+        if contains(Range(row.start, row.end), token):
+            found |= {*row.old, *row.new}
+    return found
 
 
 def states_of(image: Image) -> set[str]:
