@@ -1,13 +1,19 @@
 """What the planner costs and how good its plans are: `python -m benchmarks.balance`. One thread, no broker.
 
-Each cluster is first brought to rest. Times are processor seconds of one run.
+Each cluster is first brought to rest. Times are processor seconds of one run. With `--peer PYTHON` Meta's
+Rebalancer plans from the same clusters in the same run, by that interpreter (``benchmarks.balance_peer``), on
+all cores that it wants: its times are those of the clock.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import subprocess
 import time
 from collections.abc import Callable
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import numpy as np
 from rich.box import MARKDOWN
@@ -39,20 +45,60 @@ ROUND_S: Final = 2.0
 REPLAN_S: Final = 0.05
 
 
+PEER: Final = Path(__file__).parent / "balance_peer.py"
+PEER_LIMIT_S: Final = 600
+
+
+class Made(NamedTuple):
+    """A plan: its seconds, bytes moved over the bound, max over mean, and moves of a second pass."""
+
+    seconds: float
+    over: float
+    high: float
+    again: int = 0
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peer", default="", help="an interpreter that has Meta's Rebalancer")
+    peer = parser.parse_args().peer
     console = Console(width=120)
     columns = ("nodes", "tablets", "sizes", "plan s", "goal", "moved / bound", "goal")
     added = Table(
         *columns, "max / mean", "goal", "second pass", title="nodes added, to rest", box=MARKDOWN
     )
+    beside = Table(
+        *(
+            "nodes",
+            "tablets",
+            "sizes",
+            "s",
+            "peer s",
+            "moved",
+            "peer moved",
+            "max / mean",
+            "peer's",
+        ),
+        title="beside Meta's Rebalancer",
+        box=MARKDOWN,
+    )
     for nodes, more, tablets, goal_s in ADDED:
         for sizes, (_, most) in SIZES.items():
-            seconds, over, high, again = add_nodes(nodes, more, tablets, sizes)
+            made = add_nodes(nodes, more, tablets, sizes)
+            plan = (f"{nodes} + {more}", f"{tablets:,}", sizes, f"{made.seconds:.2f}")
             added.add_row(
-                *(f"{nodes} + {more}", f"{tablets:,}", sizes, f"{seconds:.2f}", f"{goal_s:g}"),
-                *(f"{over:.4f}", f"{MOST_OVER_BOUND}", f"{high:.4f}", f"{most}", f"{again} moves"),
+                *(*plan, f"{goal_s:g}", f"{made.over:.4f}", f"{MOST_OVER_BOUND}"),
+                *(f"{made.high:.4f}", f"{most}", f"{made.again} moves"),
             )
+            if peer:
+                other = of_peer(peer, nodes, more, tablets, sizes)
+                beside.add_row(
+                    *(*plan, f"{other.seconds:.2f}", f"{made.over:.4f}", f"{other.over:.4f}"),
+                    *(f"{made.high:.4f}", f"{other.high:.4f}"),
+                )
     console.print(added)
+    if peer:
+        console.print(beside)
     title = f"{LARGE[2]:,} tablets, {LARGE[0]} nodes"
     large = Table("what", "sizes", "s", "goal", "moves", title=title, box=MARKDOWN)
     for sizes in SIZES:
@@ -61,19 +107,55 @@ def main() -> None:
     console.print(large)
 
 
-def add_nodes(nodes: int, more: int, tablets: int, sizes: str) -> tuple[float, float, float, int]:
-    """Seconds of the plan, bytes moved over the bound, max over mean, and moves of a second pass."""
+def add_nodes(nodes: int, more: int, tablets: int, sizes: str) -> Made:
     state, names = at_rest(nodes, tablets, TABLES, sizes)
     extend(state, more)
-    before = held(state)
-    mean = before.sum() / len(before)
-    bound = np.maximum(0, before - mean).sum()
+    least = bound(state)
     began_s = time.process_time()
     plan = plan_to_fixed_point(state, names)
     seconds = time.process_time() - began_s
     moved = sum(state.size[move.unit] for move in plan.moves if move.source[0] != move.target[0])
     again = plan_to_fixed_point(state, names).moves
-    return seconds, moved / bound, held(state).max() / mean, len(again)
+    return Made(seconds, moved / least, high(state), len(again))
+
+
+def of_peer(python: str, nodes: int, more: int, tablets: int, sizes: str) -> Made:
+    """The same by the peer. It must hold the rule that it was given."""
+    state, _ = at_rest(nodes, tablets, TABLES, sizes)
+    extend(state, more)
+    replicas = [
+        (unit, f"n{node}", size)
+        for unit, (row, size) in enumerate(zip(state.node.tolist(), state.size, strict=True))
+        for node in row
+    ]
+    racks = {node.id: node.rack for node in state.nodes}
+    job = json.dumps({"racks": racks, "replicas": replicas, "limit_s": PEER_LIMIT_S})
+    done = subprocess.run(
+        [python, str(PEER)],
+        input=job.encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        timeout=2 * PEER_LIMIT_S,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    after = np.array([int(node[1:]) for node in found["nodes"]], np.int32).reshape(state.node.shape)
+    in_racks = np.sort(state.rack[after], axis=1)
+    assert (in_racks[:, 1:] != in_racks[:, :-1]).all(), "two replicas of a tablet in one rack"
+    moved, least = state.size @ (after != state.node).sum(axis=1), bound(state)
+    state.node[:] = after
+    return Made(found["seconds"], moved / least, high(state))
+
+
+def bound(state: State) -> float:
+    """Bytes above the mean of the nodes: so many have to move."""
+    before = held(state)
+    return float(np.maximum(0, before - before.mean()).sum())
+
+
+def high(state: State) -> float:
+    found = held(state)
+    return float(found.max() / found.mean())
 
 
 def one_round(sizes: str) -> list[tuple[str, float, float, int]]:
