@@ -145,7 +145,7 @@ async def test_tables_are_split_and_merged_by_what_their_tablets_hold(three: Clu
 async def test_a_balancer_that_was_killed_has_the_loads_back_though_no_node_reports(
     three: Cluster, kafka: str, topics: str
 ) -> None:
-    await three.command(type="set_setting", name="tablet_balancing", value="off")
+    await three.command(type="switch_balancing_off")
     balancer = await balancer_of(three)
     held = await stored(three)
 

@@ -10,7 +10,7 @@ from stele.cli.client import Client
 from stele.cli.errors import CliError
 from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace, Table
+from stele.domain.schema.facts import Balancing, Keyspace, Table
 from stele.domain.services.facts import Service
 from stele.runtime.answers.metadata_log import (
     KeyspacesPage,
@@ -65,6 +65,8 @@ class Reading:
         self.state_id = ""
         self.since = (0, 0)
         """The epoch, and its time in milliseconds, after which no request that ended was forgotten."""
+        self.balancing = Balancing()
+        """That of the cluster; known once keyspaces were read."""
 
     @property
     def epoch(self) -> int:
@@ -135,8 +137,11 @@ class Reading:
         return f"{all_} Those that ended up to epoch {self.since[0]} are in `stele epochs`."
 
     def keyspaces(self) -> list[Keyspace]:
-        pages = self.pages("/v1/keyspaces", KeyspacesPage)
-        return [keyspace for page in pages for keyspace in page.keyspaces]
+        found = list[Keyspace]()
+        for page in self.pages("/v1/keyspaces", KeyspacesPage):
+            self.balancing = page.balancing
+            found += page.keyspaces
+        return found
 
     def tables(self) -> list[Table]:
         return [table for page in self.pages("/v1/tables", TablesPage) for table in page.tables]

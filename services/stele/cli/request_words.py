@@ -25,7 +25,8 @@ def _data(request: Request, names: Mapping[str, str]) -> str:
     id_ = request.table_id or request.keyspace_id
     name = names.get(id_, id_)
     if request.resizes:
-        return f"{name} to {request.tablet_count}"
+        before = f" from {request.tablet_count_before}" if request.tablet_count_before else ""
+        return f"{name}{before} to {request.tablet_count}"
     if not request.to_node:
         return name
     return f"of {name} tablet {request.tablet} from {request.from_node} to {request.to_node}"

@@ -17,7 +17,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     nodes have is accepted. ``tokens`` are those that its node asks for, none: they are chosen for it.
     ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done.
     ``features`` are to be enabled. ``table_id`` is the table that it is about, of which ``tablet``, one of
-    ``tablet_count``, is to go from ``from_node`` to ``to_node``; or which is to have ``tablet_count``.
+    ``tablet_count``, is to go from ``from_node`` to ``to_node``; or which is to have ``tablet_count``, and had
+    ``tablet_count_before`` when that was asked for.
     The ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the
     log's own time of its end, by which it is forgotten.
     """
@@ -39,6 +40,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     table_id: str = ""
     tablet: int = 0
     tablet_count: int = 0
+    tablet_count_before: int = 0
     from_node: str = ""
     to_node: str = ""
     actor: str = ""
@@ -57,6 +59,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         """All that it names."""
         named = (self.node_id, self.replaced_id, self.from_node, self.to_node, *self.dead_nodes)
         return frozenset(named) - {""}
+
+    @property
+    def moves_tablet(self) -> bool:
+        """A tablet is to get another replica, or to have one no more."""
+        return bool(self.from_node or self.to_node)
 
     @property
     def resizes(self) -> bool:

@@ -8,25 +8,23 @@ From an excluded node nothing can be streamed: the new replica is rebuilt from t
 migration at a time (INV-TABL-2); its row of the tablet map is what it locks.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_node, unknown_table, unknown_tablet
-from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.names import STAYS, RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
+from stele.domain.names import STAYS, RequestKind, TransitionState
+from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
+from stele.domain.schema.switches import check_balancing
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.racks import after_move
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
     State,
@@ -42,8 +40,6 @@ MAX_MOVES: Final = 1024
 """Of one command: each makes a request."""
 MAX_UNFINISHED: Final = 4096
 """Of all commands together: who asks for more waits."""
-BALANCER: Final = "tablet-balancer"
-"""As an actor: what it asked for, and is done, is in the log alone; its many moves would crowd others out."""
 
 
 def move_tablets(context: Context, command: MoveTablets) -> Decision:
@@ -68,8 +64,10 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
         if table is None or table.dropped_version:
             refusals.append(unknown_table(move.table))
             continue
-        refused = _check_alone(move, (table.table_id, move.tablet), asked | moved) or _check_move(
-            image, table, move
+        refused = (
+            _check_alone(move, (table.table_id, move.tablet), asked | moved)
+            or _check_move(image, table, move)
+            or check_balancing(context, table, move.from_node)
         )
         if refused is not None:
             refusals.append(refused)
@@ -233,12 +231,6 @@ def needed(image: Image, requests: list[Request]) -> list[str]:
     return [request.to_node for request in requests]
 
 
-def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
-    request = image.requests.requests[done.transition_id]
-    if request.actor == BALANCER and request.status is RequestStatus.DONE:
-        yield RequestForgotten(request.request_id, request.finished_epoch, request.ended_ms)
-
-
 _STATE: Final = TransitionState
 TABLET_MIGRATION: Final = Operation(
     kind=RequestKind.TABLET_MIGRATION,
@@ -278,5 +270,4 @@ TABLET_MIGRATION: Final = Operation(
     receivers=receiving_nodes,
     touched=planned_sets,
     cleans_up=False,
-    on_done=on_done,
 )
