@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from stele.sim.mutants_balancing import BALANCING_MUTANTS
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
@@ -52,6 +53,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *DEAD_RACK_MUTANTS,
             *GENERATION_TEST_MUTANTS,
             *RESIZING_TEST_MUTANTS,
+            *BALANCING_MUTANTS,
         )
     },
 }

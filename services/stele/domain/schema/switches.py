@@ -7,7 +7,6 @@ whose time limit has passed as on.
 from collections.abc import Iterator
 
 from stele.domain.base import Rejection
-from stele.domain.context import Context
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, JOINING
 from stele.domain.schema.facts import Off, SchemaImage, Table
@@ -42,11 +41,12 @@ def gives_all_away(image: Image, node_id: str) -> bool:
     return not (node.tokens or node.state in JOINING)
 
 
-def check_balancing(context: Context, table: Table, from_node: str = "") -> Rejection | None:
+def check_balancing(
+    image: Image, actor: str, table: Table, from_node: str = ""
+) -> Rejection | None:
     """The balancer may not touch a table that is off, but for what ``from_node`` gives away. Others may."""
-    image = context.image
     off = next(off_for(image.schema, table), None)
-    if off is None or context.envelope.actor != BALANCER:
+    if off is None or actor != BALANCER:
         return None
     if from_node and gives_all_away(image, from_node):
         return None

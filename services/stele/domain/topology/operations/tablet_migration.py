@@ -67,7 +67,7 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
         refused = (
             _check_alone(move, (table.table_id, move.tablet), asked | moved)
             or _check_move(image, table, move)
-            or check_balancing(context, table, move.from_node)
+            or check_balancing(image, context.envelope.actor, table, move.from_node)
         )
         if refused is not None:
             refusals.append(refused)
@@ -216,7 +216,9 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
         from_node=request.from_node,
         to_node=request.to_node,
     )
-    refused = _check_move(image, table, move)
+    refused = _check_move(image, table, move) or check_balancing(
+        image, request.actor, table, request.from_node
+    )
     if refused is not None:
         return refused
     row = _row(image, table, request.tablet)

@@ -45,7 +45,9 @@ def resize_table(context: Context, command: ResizeTable) -> Decision:
             "Wait until that is done, or cancel it.",
             {"request_id": other.request_id},
         )
-    refused = _check_count(image, table, command.tablets) or check_balancing(context, table)
+    refused = _check_count(image, table, command.tablets) or check_balancing(
+        image, context.envelope.actor, table
+    )
     if refused is not None:
         return refused
     return (
