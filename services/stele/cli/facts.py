@@ -49,9 +49,13 @@ def fact_lines(row: EpochRow, names: HistoryNames | None = None) -> list[str]:
     lines = list[str]()
     for fact in row.facts:
         known.learn(fact)
-        words = IN_WORDS.get(str(fact.get("type")), _any)(fact)
-        lines.append(known.line(fact, words, row.reason))
+        lines.append(known.line(fact, fact_words(fact), row.reason))
     return lines
+
+
+def fact_words(fact: Fact) -> str:
+    """One fact, with ids as they are."""
+    return IN_WORDS.get(str(fact.get("type")), _any)(fact)
 
 
 def _node(fact: Fact) -> str:

@@ -42,12 +42,18 @@ def as_counted(name: str) -> list[str | int]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-def read_epochs(client: Client, first: int, count: int, kind: type[list[T]]) -> list[T]:
-    """Up to ``count`` epochs from ``first`` on. An answer may hold fewer than asked for. Raises CliError."""
+def read_epochs(
+    client: Client, first: int, count: int, kind: type[list[T]], facts: Iterable[str] = ()
+) -> list[T]:
+    """Up to ``count`` epochs from ``first`` on, with all facts or those of these names. Raises CliError.
+
+    An answer may hold fewer than asked for.
+    """
     found: list[T] = []
+    only = ",".join(facts) or None
     while len(found) < count:
         limit = min(count - len(found), EPOCHS_IN_ANSWER)
-        params = {"from": first + len(found), "limit": limit}
+        params = {"from": first + len(found), "limit": limit, "facts": only}
         part = client.get(SERVICE, "/v1/epochs", kind, **params)
         if not part:
             break

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from stele.cli.balance_file import exit_of, print_plan
 from stele.cli.client import Client
+from stele.cli.commands.balance_history import history
 from stele.cli.commands.balance_switch import off, on
 from stele.cli.options import Json, Where
 from stele.cli.output import (
@@ -41,6 +42,7 @@ MOST_MOVES = 20
 app = App(name="balance", help="How tablets are spread over the nodes, and what moves.")
 app.command(off)
 app.command(on)
+app.command(history)
 
 
 @app.command
