@@ -286,6 +286,31 @@ def test_cancel_takes_the_beginning_of_an_id(server: Server, stele: Stele) -> No
     assert server.asked_for("/v1/requests")[0].query["prefix"] == ["join-n3"]
 
 
+def test_cancel_of_what_leaves_the_state_at_once_reads_its_end_in_the_log(
+    server: Server, stele: Stele
+) -> None:
+    """As moves of the balancer's do: nobody would find them there."""
+    pending = request("pending")
+    cluster(server, requests=[pending])
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    gone = {"code": "unknown_request", "message": "There is no request 'join-n3-1'."}
+    server.answers.pop(("GET", "/v1/requests/join-n3-1"), None)
+    server.answer("GET", "/v1/requests/join-n3-1", gone, status=404)
+    ended = {**pending, "status": "cancelled", "error": "by ada", "finished_epoch": 14}
+    facts = [{"type": "RequestChanged", "request": {**ended, "finished_at_ms": 4_000}}]
+    row = {"epoch": 14, "command": "cancel", "at_ms": 4_000, "facts": facts}
+    server.answers.pop(("GET", "/v1/epochs"), None)
+    server.answer("GET", "/v1/epochs", [row])
+    server.answer("GET", "/v1/epochs", [])
+    ran = stele("cancel", "join-n3")
+    assert ran.exit_code == 0, ran.err
+    (asked, *_) = server.asked_for("/v1/epochs")
+    assert asked.query["from"] == [str(ACCEPTED["epoch"])]
+    *_, end, proof = ran.out.splitlines()
+    assert end.startswith("cancelled at epoch 14, 3.0 s after it was asked for: by ada")
+    assert proof == "no range had changed its replicas"
+
+
 def test_cancel_of_an_ambiguous_beginning_sends_nothing(server: Server, stele: Stele) -> None:
     two = [request("running"), request("pending", request_id="join-n3-2")]
     cluster(server, requests=two)

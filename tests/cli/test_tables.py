@@ -7,7 +7,9 @@ import json
 import msgspec
 import pytest
 
+from stele.cli.output import clock
 from stele.domain.balance.verdicts import Rule, Verdict
+from stele.domain.schema.facts import Balancing
 from stele.domain.tablets.look import to_the_end
 from stele.domain.tablets.sizes import TableSizes, TabletSize
 from stele.runtime.answers.tablet_balancer import (
@@ -16,6 +18,7 @@ from stele.runtime.answers.tablet_balancer import (
     BalancePlan,
     BalanceState,
     PlannedTabletMove,
+    SwitchedOff,
     TabletWhy,
 )
 from stele.runtime.answers.tablet_sizes import SizesAnswer
@@ -318,12 +321,10 @@ LEAVE = {
 }
 
 
-def around(server: Server, *requests: dict[str, object], **settings: str) -> None:
+def around(server: Server, *requests: dict[str, object]) -> None:
     """What the log says beside the balancer."""
     page = {**at(31), "since_epoch": 0, "since_ms": 0, "next_cursor": ""}
     server.answer("GET", "/v1/requests", {**page, "requests": requests})
-    found = {**at(31), "features": [], "settings": settings, "next_cursor": ""}
-    server.answer("GET", "/v1/settings", found)
     server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
     server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
 
@@ -359,11 +360,19 @@ def test_balance_shows_what_is_under_way_once_and_who_leaves(server: Server, ste
 
 
 def test_a_balancer_that_is_off_is_not_called_balanced(server: Server, stele: Stele) -> None:
-    server.answer("GET", "/v1/balance", balance(BalanceState.OFF))
-    around(server, tablet_balancing="off")
+    off = SwitchedOff("", Balancing(off_since=30, actor="ada", reason="the night"), expired=False)
+    late = Balancing(off_since=20, until_ms=1_700_000_000_000)
+    answer = balance(BalanceState.OFF)
+    passed = SwitchedOff("music.songs", late, expired=True)
+    server.answer("GET", "/v1/balance", msgspec.structs.replace(answer, off=(off, passed)))
+    around(server)
     lines = stele("balance", "status").out.splitlines()
     assert lines[0] == "off at epoch 31; 1 tablet moves"
-    assert lines[1] == "tablet_balancing is off: only tablets of nodes that leave move"
+    assert lines[1] == "balancing is off since epoch 30 by ada (the night)"
+    assert lines[2] == (
+        f"balancing of music.songs is off since epoch 20, until {clock(late.until_ms)}: "
+        "that has passed, and it counts as on"
+    )
 
 
 def test_the_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) -> None:

@@ -11,6 +11,7 @@ from stele.domain.image import Image
 from stele.sim import invariants as shared
 from stele.sim import ranges_in_use as in_use
 from stele.sim.generation_checks import check_generations
+from stele.sim.switch_checks import check_switches
 
 Applied = Mapping[str, tuple[Image, int | None]]
 """What each node has applied, and the oldest version that a request of it still holds."""
@@ -38,6 +39,7 @@ class Invariants:
         shared.check_undone(self._opened, before, after)
         shared.check_fresh_sessions(before, after, self._sessions)
         shared.check_sessions(after, self._sessions)
+        check_switches(before, after)
         check_versions_before(before, after)
         check_others_stay(before, after, epoch)
         fences = before.topology.fence_version < after.topology.fence_version

@@ -20,9 +20,12 @@ from stele.domain.commands import (
     Rebuild,
     Remove,
     ResizeTable,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
     Truncate,
 )
 from stele.domain.names import RequestStatus
+from stele.domain.schema.switches import all_off
 from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.world import Crash, empty_cluster
 
@@ -40,13 +43,16 @@ CALM_S = 900.0
 class RandomRun:
     """One cluster and one stream of random choices; ``dull`` are actions that change no state."""
 
-    def __init__(self, seed: int, *, faults: bool = True, nodes: int = 6) -> None:
+    def __init__(
+        self, seed: int, *, faults: bool = True, nodes: int = 6, switches: bool = False
+    ) -> None:
         self.chance = random.Random(seed)
         self.world = empty_cluster()
         self.most_open = 0
         self.dead: set[str] = set()
         """Nodes that never come back, whoever else does."""
         self._faults = faults
+        self._switches = switches
         self._names = iter(range(1000))
         self._keyspaces = iter(range(1000))
         self.world.history.on_image = self._count
@@ -80,6 +86,7 @@ class RandomRun:
         plain += [self.alter, self.alter, *[self.alter_tablets] * 3]
         plain += [*[self.migrate] * 4, self.recount, self.resize, self.resize]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
+        plain += [self.switch] * 6 if self._switches else []
         self.chance.choice(plain + (faults if self._faults else []))()
 
     def join(self) -> None:
@@ -153,6 +160,17 @@ class RandomRun:
         replication = self.chance.choice(REPLICATIONS)
         self.world.apply(CreateKeyspace("music", replication, tablets=True, initial_tablets=4))
         self.world.apply(CreateTable(f"music.t{next(self._keyspaces) % 3}"))
+
+    def switch(self) -> None:
+        """Balancing off or on, for a while or for good, with a grace period or without."""
+        names = ["", "music", *sorted(self.world.image.schema.table_ids)]
+        name, now_ms = self.chance.choice(names), self.world.now_ms
+        if self.chance.random() < 0.3:
+            self.world.apply(SwitchBalancingOn(name))
+            return
+        until_ms = self.chance.choice((0, now_ms + self.chance.randint(1, 60_000)))
+        abort_at_ms = self.chance.choice((0, now_ms + self.chance.randint(0, 30_000)))
+        self.world.apply(SwitchBalancingOff(name, until_ms, abort_at_ms))
 
     def drop_table(self) -> None:
         names = sorted(self.world.image.schema.table_ids)
@@ -270,6 +288,8 @@ class RandomRun:
             self.world.apply(Exclude((dead,)))
         self.world.on_event = lambda _what, _when: None
         self.world.balances = True
+        for off in all_off(self.world.image.schema):
+            self.world.apply(SwitchBalancingOn(off.name))
         for node in self.world.nodes.values():
             node.fails = 0
         self.world.run(CALM_S)

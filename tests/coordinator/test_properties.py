@@ -53,6 +53,14 @@ def test_faults_delay_and_undo_but_strand_nothing(seed: int) -> None:
     ends_well(run)
 
 
+@settings(bounded, max_examples=20)
+@given(seeds)
+def test_what_is_switched_off_is_left_alone_whatever_else_goes_on(seed: int) -> None:
+    run = RandomRun(seed, faults=True, switches=True)
+    run.go(ACTIONS)
+    ends_well(run)
+
+
 @settings(bounded, max_examples=10)
 @given(seeds)
 def test_coordinators_that_change_all_the_time_come_to_the_same_end(seed: int) -> None:

@@ -19,6 +19,8 @@ from stele.domain.commands import (
     Remove,
     ResizeTable,
     SetSetting,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
     Truncate,
 )
 from stele.domain.image import Image
@@ -232,12 +234,12 @@ def test_a_merge_goes_on_while_a_node_is_drained() -> None:
 
 def test_balancing_does_not_take_apart_what_was_brought_together() -> None:
     world = sized("a1 b1 c1", 8)
-    assert world.apply(SetSetting("tablet_balancing", "off")) is None
+    assert world.apply(SwitchBalancingOff()) is None
     assert world.apply(ResizeTable(TABLE, 4), "merge") is None
     assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=4))) is None
     world.add("d1")
     world.until(lambda: status_of(world, "join-d1") is RequestStatus.DONE, "the join")
-    assert world.apply(SetSetting("tablet_balancing", "on")) is None
+    assert world.apply(SwitchBalancingOn()) is None
     world.until(lambda: status_of(world, "merge") is RequestStatus.DONE, "the merge", 600)
     asked = [r for r in world.image.requests.requests.values() if r.to_node]
     assert all("become one" in r.reason or "share" in r.reason for r in asked)
@@ -479,10 +481,10 @@ def test_a_merge_of_the_balancers_ends_when_it_is_switched_off_and_a_users_says_
     assert world.apply(AlterTable(TABLE, TableOptions(max_tablet_count=4))) is None
     world.until(lambda: bool(world.image.requests.resizing()), "a merge to be asked for", 60)
     (own,) = world.image.requests.resizing()
-    assert world.apply(SetSetting("tablet_balancing", "off")) is None
+    assert world.apply(SwitchBalancingOff()) is None
     world.until(lambda: status_of(world, own) is not RequestStatus.PENDING, "its end", 60)
     assert (status_of(world, own), count(world)) == (RequestStatus.CANCELLED, 8)
     assert world.apply(ResizeTable(TABLE, 4), "mine") is None
     world.pass_s(30)
     (wait,) = [w for w in world.brain.steps.waits if "mine" in w.request_ids]
-    assert "tablet_balancing is off" in wait.what
+    assert "balancing is off: nobody brings" in wait.what

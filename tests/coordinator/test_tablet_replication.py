@@ -17,7 +17,8 @@ from stele.domain.commands import (
     MoveTablets,
     Remove,
     ResizeTable,
-    SetSetting,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
 )
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus, TransitionState
@@ -308,7 +309,7 @@ def test_one_change_at_a_time_and_no_drop_meanwhile() -> None:
 
 def test_a_change_is_carried_out_while_balancing_is_off() -> None:
     world = racked("dc1/r/a1 dc1/r/b1 dc1/r/c1", {"dc1": 2}, 4)
-    assert world.apply(SetSetting("tablet_balancing", "off")) is None
+    assert world.apply(SwitchBalancingOff()) is None
     asks(world, {"dc1": 3})
     done(world)
 
@@ -349,13 +350,13 @@ def test_a_replica_is_added_and_deleted_by_hand() -> None:
 def test_the_balancer_deletes_one_too_many_unless_it_is_off() -> None:
     world = with_table("a1 b1 c1 d1", 4)
     world.balances = True
-    assert world.apply(SetSetting("tablet_balancing", "off")) is None
+    assert world.apply(SwitchBalancingOff(TABLE)) is None
     free = min({*world.nodes} - {*tablets(world)[0].reads})
     assert world.apply(one_more(0, free, force=True), "more") is None
     world.run()
     world.pass_s(60)
     assert len(tablets(world)[0].reads) == 3
-    assert world.apply(SetSetting("tablet_balancing", "on")) is None
+    assert world.apply(SwitchBalancingOn(TABLE)) is None
     world.until(lambda: len(tablets(world)[0].writes) == 2, "two replicas", 120)
     world.run()
     assert {len(row.reads) for row in tablets(world)} == {2}

@@ -25,13 +25,12 @@ from stele.domain.commands import (
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
-from stele.domain.names import NodeState, OrderKind, ReportStatus
+from stele.domain.names import BALANCER, NodeState, OrderKind, ReportStatus
 from stele.domain.reports import ReportTable
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.operations.tablet_migration import BALANCER
 from tests.coordinator.invariants import Applied, Invariants
 from tests.domain.epochs import LOG_ID, History
 
@@ -166,6 +165,11 @@ class World:
     def version(self) -> int:
         return self.image.topology.version
 
+    @property
+    def now_ms(self) -> int:
+        """What the balancer's clock shows."""
+        return self.history.at_ms + round(1000 * self.now_s)
+
     def _judge(self, before: Image, after: Image, epoch: Epoch) -> None:
         applied: Applied = {n: (node.image, node.holds) for n, node in self.nodes.items()}
         self.invariants.check_step(before, after, epoch, applied)
@@ -278,7 +282,7 @@ class World:
         """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
         members = self.image.membership.taking_part()
         down = {name for name in members if name in self.nodes and not self.nodes[name].alive}
-        heard = Heard(down, loads=self.loads(self.image))
+        heard = Heard(down, loads=self.loads(self.image), now_ms=self.now_ms)
         for command, why in proposal(self.image, heard).commands():
             name = f"{command_name(command)}-{next(self._ids)}"
             envelope = Envelope(request_id=name, command=command, actor=BALANCER, reason=why)

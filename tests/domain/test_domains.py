@@ -17,6 +17,8 @@ from stele.domain.commands import (
     ForgetService,
     Noop,
     SetSetting,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
 )
 from stele.domain.evolve import Delta, apply_facts, evolve
 from stele.domain.facts import Epoch
@@ -50,12 +52,19 @@ def histories() -> tuple[Story, ...]:
         run.world.apply(SetSetting("colour", ""))
         run.world.apply(SetSetting("shape", "round"))
         run.world.apply(EnableFeatures(()))
+        run.world.apply(SwitchBalancingOff(until_ms=2**41, abort_at_ms=2**40))
+        run.world.apply(SwitchBalancingOn())
         for instance in ("c-1", "c-2"):
             service_id = f"coordinator/{instance}"
             run.world.apply(AnnounceService(service_id=service_id, supported_features=("x",)))
         run.world.apply(ForgetService("coordinator/c-1"))
         run.world.apply(Noop())
         run.calm()
+        for table in run.world.image.schema.with_tablets():
+            name = run.world.image.schema.full_name(table)
+            run.world.apply(SwitchBalancingOff(name))
+            run.world.apply(SwitchBalancingOff(name.partition(".")[0], until_ms=2**41))
+        run.world.apply(SwitchBalancingOff())
         epochs = as_asked_by_uuid(run.world.epochs)
         found.append(Story(epochs, remembered(epochs)))
     return tuple(found)

@@ -44,6 +44,8 @@ from stele.domain.ring.facts import PlacementDropped
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import (
+    Balancing,
+    BalancingSwitched,
     KeyspaceDropped,
     Table,
     TableChanged,
@@ -74,7 +76,7 @@ _OPTIONS = TableOptions(
     min_per_shard_tablet_count=2,
     expected_data_size_in_gb=3,
 )
-
+_OFF = Balancing(off_since=7, until_ms=2**41, abort_at_ms=2**40, actor="ada", reason="why")
 
 LOAD = Load(
     node_id="n",
@@ -126,6 +128,8 @@ def test_every_kind_of_fact_comes_back() -> None:
         *(fact for image in history.images for fact in image_to_facts(image)),
         KeyspaceDropped("library"),
         TableChanged(Table(table_id="t", keyspace_id="k", name="n", options=_OPTIONS)),
+        TableChanged(Table(table_id="t", keyspace_id="k", name="n", balancing=_OFF)),
+        BalancingSwitched("t", _OFF),
         TableDropped("t"),
         PlacementDropped("dc1:3"),
         FeaturesEnabled(("a", "b")),

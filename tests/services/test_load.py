@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ import httpx
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.schema.switches import all_off
 from stele.log.flows import FlowWriter, flow_topic
 from tests.services.nodes import HTTP_OK, Cluster, cluster_of
 from tests.services.processes import Service, Start
@@ -30,6 +33,8 @@ KEYS_PER_TABLET = 2
 LARGE, SMALL = 40_000, 20_000
 CAPACITY = 10**9
 REST_S = 90
+OFF_MS = 12_000
+"""The balancer first listens for three seconds who is there."""
 
 
 @pytest.fixture
@@ -71,6 +76,12 @@ def rows_of(cluster: Cluster, table: str) -> list[RangeReplicas]:
     data = cluster.image.schema.serving(table)
     assert data is not None
     return [*cluster.image.ring.placements[data.placement].rows]
+
+
+def reads_of(image: Image, table: str) -> list[tuple[str, ...]]:
+    data = image.schema.serving(table)
+    assert data is not None
+    return [row.reads for row in image.ring.placements[data.placement].rows]
 
 
 async def balancer_of(cluster: Cluster) -> Service:
@@ -142,10 +153,37 @@ async def test_tables_are_split_and_merged_by_what_their_tablets_hold(three: Clu
             await asyncio.sleep(0.2)
 
 
+async def test_a_table_that_is_off_keeps_its_tablets_until_the_time_of_the_switch_has_passed(
+    three: Cluster,
+) -> None:
+    off, other = TABLES
+    before, others = reads_of(three.image, off), reads_of(three.image, other)
+    until_ms = time.time_ns() // 1_000_000 + OFF_MS
+    await three.command(type="switch_balancing_off", name=off, until_ms=until_ms)
+    balancer = await balancer_of(three)
+    shown = await balancer.until("/v1/balance", by_size, "all loads to be known", REST_S)
+    (switch,) = shown["off"]
+    assert (switch["name"], switch["balancing"]["until_ms"]) == (off, until_ms)
+    kept = list[list[tuple[str, ...]]]()
+
+    def is_on() -> bool:
+        image = three.image
+        if all_off(image.schema):
+            kept.append(reads_of(image, off))
+            return False
+        return True
+
+    await until(lambda: reads_of(three.image, other) != others, "the other table to move", REST_S)
+    await until(is_on, "the switch to end", REST_S)
+    assert kept and all(each == before for each in kept)
+    assert time.time_ns() // 1_000_000 >= until_ms
+    await until(lambda: reads_of(three.image, off) != before, "it to be balanced", REST_S)
+
+
 async def test_a_balancer_that_was_killed_has_the_loads_back_though_no_node_reports(
     three: Cluster, kafka: str, topics: str
 ) -> None:
-    await three.command(type="set_setting", name="tablet_balancing", value="off")
+    await three.command(type="switch_balancing_off")
     balancer = await balancer_of(three)
     held = await stored(three)
 

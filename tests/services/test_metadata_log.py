@@ -187,6 +187,10 @@ def test_diff_and_pages_of_epochs(shared: Service) -> None:
     page = shared.get("/v1/epochs", **{"from": first, "limit": 2})
     assert [epoch["epoch"] for epoch in page] == [first, first + 1]
     assert shared.get("/v1/epochs", **{"from": 10**9}) == []
+    only = {"from": first, "limit": 2, "facts": "RequestChanged,SettingChanged"}
+    assert shared.get("/v1/epochs", **only) == page
+    bare = shared.get("/v1/epochs", **{**only, "facts": "RequestChanged"})
+    assert bare == [{**epoch, "facts": []} for epoch in page]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +201,7 @@ def test_diff_and_pages_of_epochs(shared: Service) -> None:
         ("/v1/state?level=best", 400),
         ("/v1/epochs?limit=0", 400),
         ("/v1/epochs?limit=99999999999999999999", 400),
+        ("/v1/epochs?facts=Gossip", 400),
         ("/v1/epochs/zero", 400),
         ("/v1/epochs/0", 404),
         ("/v1/diff", 400),

@@ -49,9 +49,13 @@ def fact_lines(row: EpochRow, names: HistoryNames | None = None) -> list[str]:
     lines = list[str]()
     for fact in row.facts:
         known.learn(fact)
-        words = IN_WORDS.get(str(fact.get("type")), _any)(fact)
-        lines.append(known.line(fact, words, row.reason))
+        lines.append(known.line(fact, fact_words(fact), row.reason))
     return lines
+
+
+def fact_words(fact: Fact) -> str:
+    """One fact, with ids as they are."""
+    return IN_WORDS.get(str(fact.get("type")), _any)(fact)
 
 
 def _node(fact: Fact) -> str:
@@ -127,6 +131,17 @@ def _setting(fact: Fact) -> str:
     return f"{fact['name']} = {fact['value'] or '(default)'}{unsafe}"
 
 
+def _switched(fact: Fact) -> str:
+    switch = fact["balancing"]
+    of = f" of {fact['of']}" if fact["of"] else ""
+    if not switch["off_since"]:
+        return f"balancing{of} is on"
+    until = f" until {clock(switch['until_ms'])}" if switch["until_ms"] else ""
+    abort_at_ms = switch["abort_at_ms"]
+    abort = f", what had begun is cancelled at {clock(abort_at_ms)}" if abort_at_ms else ""
+    return f"balancing{of} is off{until}{abort}"
+
+
 def _opened(fact: Fact) -> str:
     transition = fact["transition"]
     about = [s["node_id"] for s in transition["subjects"]] or [transition["keyspace_id"]]
@@ -194,6 +209,7 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "KeyspaceDropped": lambda fact: f"keyspace {fact['keyspace_id']} is gone",
     "TableChanged": _table,
     "TableDropped": lambda fact: f"table {fact['table_id']} is gone",
+    "BalancingSwitched": _switched,
     "PlacementChanged": _placement,
     "PlacementDropped": lambda fact: f"{_data(fact)}: all gone",
     "VersionsChanged": _versions,

@@ -127,6 +127,16 @@ def follow(client: Client, request_id: str) -> bool:
 
     Ctrl-C stops the showing, never the request. Raises CliError.
     """
+    return _follow(client, request_id, Seen(History(request_id))).status is RequestStatus.DONE
+
+
+def follow_on(client: Client, request: Request, epoch: int) -> Request:
+    """The same for one that was there before ``epoch``, and may have left the state with it; gives its end."""
+    seen = Seen(History(request.request_id), epoch=epoch - 1, asked_ms=request.submitted_at_ms)
+    return _follow(client, request.request_id, seen)
+
+
+def _follow(client: Client, request_id: str, seen: Seen) -> Request:
     out = console()
     bar = Progress(
         TextColumn("{task.description}"),
@@ -138,7 +148,6 @@ def follow(client: Client, request_id: str) -> bool:
         transient=True,
         disable=not out.is_terminal,
     )
-    seen = Seen(History(request_id))
     try:
         with bar:
             request = _watch(client, request_id, bar, seen)
@@ -160,7 +169,7 @@ def follow(client: Client, request_id: str) -> bool:
     )
     if request.status is RequestStatus.FAILED:
         out.print(f"do: {escape(after_failure(request))}", soft_wrap=True)
-    return done
+    return request
 
 
 def _watch(client: Client, request_id: str, bar: Progress, seen: Seen) -> Request:
@@ -202,7 +211,7 @@ def _look(client: Client, request_id: str, seen: Seen) -> RequestAnswer | None:
 def _ended(client: Client, request_id: str, seen: Seen) -> tuple[list[str], Request | None]:
     """The last steps of a request that was there and is not any more, and its end, as the log says.
 
-    Those of the balancer are forgotten once they are done. None where the log says nothing of it.
+    Moves of the balancer's are forgotten as soon as they end. None where the log says nothing of it.
     """
     lines = list[str]()
     for row in read_epochs(client, seen.epoch + 1, MOST_EPOCHS, list[EpochRow]):

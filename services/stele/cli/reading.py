@@ -10,7 +10,7 @@ from stele.cli.client import Client
 from stele.cli.errors import CliError
 from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace, Table
+from stele.domain.schema.facts import Balancing, Keyspace, Table
 from stele.domain.services.facts import Service
 from stele.runtime.answers.metadata_log import (
     KeyspacesPage,
@@ -42,12 +42,18 @@ def as_counted(name: str) -> list[str | int]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-def read_epochs(client: Client, first: int, count: int, kind: type[list[T]]) -> list[T]:
-    """Up to ``count`` epochs from ``first`` on. An answer may hold fewer than asked for. Raises CliError."""
+def read_epochs(
+    client: Client, first: int, count: int, kind: type[list[T]], facts: Iterable[str] = ()
+) -> list[T]:
+    """Up to ``count`` epochs from ``first`` on, with all facts or those of these names. Raises CliError.
+
+    An answer may hold fewer than asked for.
+    """
     found: list[T] = []
+    only = ",".join(facts) or None
     while len(found) < count:
         limit = min(count - len(found), EPOCHS_IN_ANSWER)
-        params = {"from": first + len(found), "limit": limit}
+        params = {"from": first + len(found), "limit": limit, "facts": only}
         part = client.get(SERVICE, "/v1/epochs", kind, **params)
         if not part:
             break
@@ -65,6 +71,8 @@ class Reading:
         self.state_id = ""
         self.since = (0, 0)
         """The epoch, and its time in milliseconds, after which no request that ended was forgotten."""
+        self.balancing = Balancing()
+        """That of the cluster; known once keyspaces were read."""
 
     @property
     def epoch(self) -> int:
@@ -135,8 +143,11 @@ class Reading:
         return f"{all_} Those that ended up to epoch {self.since[0]} are in `stele epochs`."
 
     def keyspaces(self) -> list[Keyspace]:
-        pages = self.pages("/v1/keyspaces", KeyspacesPage)
-        return [keyspace for page in pages for keyspace in page.keyspaces]
+        found = list[Keyspace]()
+        for page in self.pages("/v1/keyspaces", KeyspacesPage):
+            self.balancing = page.balancing
+            found += page.keyspaces
+        return found
 
     def tables(self) -> list[Table]:
         return [table for page in self.pages("/v1/tables", TablesPage) for table in page.tables]

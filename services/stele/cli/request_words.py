@@ -26,7 +26,8 @@ def _data(request: Request, names: Mapping[str, str]) -> str:
     id_ = request.table_id or request.keyspace_id
     name = names.get(id_, id_)
     if request.resizes:
-        return f"{name} to {request.tablet_count}"
+        before = f" from {request.tablet_count_before}" if request.tablet_count_before else ""
+        return f"{name}{before} to {request.tablet_count}"
     if not request.moves_replica:
         return name
     ways = (("from", request.from_node), ("to", request.to_node))

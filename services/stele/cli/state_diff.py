@@ -24,6 +24,7 @@ def diff_lines(diff: Json) -> list[Line]:
     return [
         *_fields("topology", diff.get("topology", {})),
         *_fields("coordinator", diff.get("coordinator", {})),
+        *_fields("balancing", diff.get("balancing", {})),
         *(line for part in _ENTITIES for line in _rows(diff.get(part[0], {}), *part[1:])),
         *_placements(diff.get("placements", {})),
         *_features(diff.get("features", {})),
@@ -85,6 +86,8 @@ def _value(value: object) -> str:
             return "(none)"
         case list():
             return f"{len(value)} values" if value else "none"
+        case dict() if "off_since" in value:
+            return f"off since epoch {value['off_since']}" if value["off_since"] else "on"
         case dict():
             return f"{len(value)} entries"
         case _:

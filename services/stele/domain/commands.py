@@ -15,7 +15,14 @@ from stele.domain.cluster.facts import FoundCluster, Noop
 from stele.domain.features.facts import FeaturesCommand, SetSetting
 from stele.domain.membership.commands import AnnounceNode, MembershipCommand
 from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
-from stele.domain.schema.facts import AlterTable, CreateKeyspace, CreateTable, SchemaCommand
+from stele.domain.schema.facts import (
+    AlterTable,
+    CreateKeyspace,
+    CreateTable,
+    SchemaCommand,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
+)
 from stele.domain.services.facts import AnnounceService, ForgetService, ServicesCommand
 from stele.domain.topology.commands import (
     Advance,
@@ -96,6 +103,8 @@ __all__ = [
     "Rollback",
     "ServeRequest",
     "SetSetting",
+    "SwitchBalancingOff",
+    "SwitchBalancingOn",
     "Truncate",
     "command_digest",
     "command_name",

@@ -3,6 +3,9 @@
 from enum import StrEnum
 from typing import Final
 
+BALANCER: Final = "tablet-balancer"
+"""As an actor: the balancer's own requests."""
+
 
 class NodeState(StrEnum):
     """State of a node in the topology (seed 000, "Node state can be one of those")."""

@@ -16,13 +16,14 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests import not_taken
 from stele.domain.snapshot import state_hash
+from stele.domain.staging.image import of_names
 from stele.domain.view import diff, epoch_view
 from stele.log.errors import OffsetGoneError
 from stele.log.history import EpochNotFoundError
 from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.openapi import openapi
 from stele.metadata_log.pages import Pages
-from stele.metadata_log.questions import filters_of, invalid, limit_of, number, parse
+from stele.metadata_log.questions import fact_names, filters_of, invalid, limit_of, number, parse
 from stele.metadata_log.reads import Reads
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.state import state_parts
@@ -153,7 +154,12 @@ class Api:
             return self._streams.epochs(request)
         first = number(request, "from", 1)
         limit = limit_of(request, DEFAULT_LIMIT, MAX_LIMIT)
+        names = fact_names(request)
         found = await self._writer.history.epochs(max(1, first), limit)
+        if names:
+            found = [
+                msgspec.structs.replace(e, facts=tuple(of_names(e.facts, names))) for e in found
+            ]
         return await respond(request, _json_list(found))
 
     async def get_epoch(self, request: Request) -> Response:

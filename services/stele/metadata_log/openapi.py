@@ -184,11 +184,16 @@ def _post_command(schema: Schemas, error: Json) -> Json:
 
 def _get_epochs(schema: Schemas, error: Json) -> Json:
     limit = _parameter("limit", "integer", "At most so many; 100 by default, 1000 at most.")
+    facts = _parameter(
+        "facts",
+        "string",
+        "Names of facts with commas: each epoch has these alone. Not for a stream.",
+    )
     found = _get(
         "Epochs in order; as text/event-stream: also those to come, each with its number as id",
         _answer("Epochs", {"type": "array", "items": schema[EpochAnswer]}),
         error,
-        (_FROM, limit, _RESUME),
+        (_FROM, limit, facts, _RESUME),
     )
     found["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return found

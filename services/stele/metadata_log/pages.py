@@ -197,7 +197,11 @@ def _requests_head(image: Image) -> dict[str, object]:
     return {"since_epoch": epoch, "since_ms": ms}
 
 
-_HEADS: Final = {"requests": _requests_head}
+def _keyspaces_head(image: Image) -> dict[str, object]:
+    return {"balancing": image.schema.balancing}
+
+
+_HEADS: Final = {"requests": _requests_head, "keyspaces": _keyspaces_head}
 
 
 class PlannedRows(Sequence[PlannedRow]):

@@ -8,12 +8,14 @@ from typing import Final
 import msgspec
 from starlette.requests import Request
 
+from stele.domain.registry import FACTS
 from stele.runtime.http import ErrorCode, HttpError
 
 LEVELS: Final = ("local", "barrier", "linearizable")
 PAGE_ROWS: Final = 1000
 MAX_PAGE_ROWS: Final = 10_000
 
+_FACT_NAMES: Final = frozenset(fact.__name__ for fact in FACTS)
 _PAGING: Final = ("cursor", "limit", "epoch", "level")
 
 
@@ -78,6 +80,17 @@ def filters_of(request: Request, known: Iterable[str]) -> dict[str, str]:
                 f"there is no '{name[:40]}' here", f"Use {', '.join((*names, *_PAGING))}."
             )
     return asked
+
+
+def fact_names(request: Request) -> frozenset[str]:
+    """Names of the facts that are asked for; none: all of them. Raises HttpError for one that is not known."""
+    names = frozenset(filter(None, request.query_params.get("facts", "").split(",")))
+    unknown = sorted(names - _FACT_NAMES)
+    if unknown:
+        raise invalid(
+            f"there are no facts '{unknown[0][:40]}'", f"Use {', '.join(sorted(_FACT_NAMES))}."
+        )
+    return names
 
 
 def number(request: Request, name: str, default: int) -> int:

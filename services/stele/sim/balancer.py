@@ -3,10 +3,10 @@
 from typing import Final
 
 from stele.domain.commands import AnyCommand, Envelope
+from stele.domain.names import BALANCER
 from stele.domain.requests.ids import named
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.proposals import proposal
-from stele.domain.topology.operations.tablet_migration import BALANCER
 from stele.sim.process import Follower
 from stele.sim.writer import Caller
 
@@ -26,7 +26,8 @@ class Balancer(Caller, Follower):
         rounds = 0
         while True:
             await self.sleep(BALANCE_S)
-            found = proposal(self.image, Heard(self._down()))
+            heard = Heard(self._down(), now_ms=self.clock.wall_ms())
+            found = proposal(self.image, heard)
             for number, (command, why) in enumerate(found.commands()):
                 await self._ask(command, f"{rounds}/{number}", why)
             rounds += 1

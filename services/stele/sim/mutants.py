@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from stele.sim.mutants_balancing import BALANCING_MUTANTS, BALANCING_TEST_MUTANTS
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
@@ -40,6 +41,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *TABLET_MUTANTS,
         *RESIZING_MUTANTS,
         *REPLICATION_MUTANTS,
+        *BALANCING_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
@@ -55,6 +57,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *GENERATION_TEST_MUTANTS,
             *RESIZING_TEST_MUTANTS,
             *REPLICATION_TEST_MUTANTS,
+            *BALANCING_TEST_MUTANTS,
         )
     },
 }

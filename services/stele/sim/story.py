@@ -9,6 +9,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     resize m.t to 8                        the same; it goes by m.t/resize
     drop m.t | truncate m.t | migrate m.t/0 from A to B    the same; that of tablet 0 goes by m.t/0
     a balancer works                       from now on: it moves tablets, so that they are even and leaves end
+    balancing off m.t | balancing off m.t for 20 | balancing on m.t    the same; ``everything`` is the cluster
     quiesce | noop_request | cleanup | cleanup X    the same; the request goes by that word, or by X
     new_cdc_generation                     the same, by force
     leave X | cancel X | keyspace k rf 1 | drop k   asked for at once
@@ -233,6 +234,15 @@ class Story:
     def balance(self, line: Line) -> None:
         self.world.start_balancer()
 
+    def switch_off(self, line: Line, name: str, seconds: str | None) -> None:
+        until_ms = 0
+        if seconds is not None:
+            until_ms = self.world.admin.clock.wall_ms() + round(1000 * float(seconds))
+        self.world.request(commands.SwitchBalancingOff(_scope(name), until_ms))
+
+    def switch_on(self, line: Line, name: str) -> None:
+        self.world.request(commands.SwitchBalancingOn(_scope(name)))
+
     def resize(self, line: Line, table: str, tablets: str) -> None:
         command = commands.ResizeTable(table, int(tablets))
         self._asked[f"{table}/resize"] = self.world.request(command)
@@ -409,6 +419,8 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"migrate (\S+)/(\d+) from (\S+) to (\S+)", Story.migrate),
     (r"resize (\S+) to (\d+)", Story.resize),
     (r"a balancer works", Story.balance),
+    (r"balancing off (\S+)(?: for ([\d.]+))?", Story.switch_off),
+    (r"balancing on (\S+)", Story.switch_on),
     (r"alter (\S+) rf (\d+)", Story.alter),
     (r"until (\w+)", Story.until),
     (r"until it waits for (\S+)", Story.until_waits),
@@ -440,6 +452,10 @@ def _join(text: str) -> commands.Join:
     tokens, _, rack = rest.partition("/")
     chosen = tuple(int(token) for token in tokens.split(","))
     return join_command(name, rack or "r1", len(chosen), chosen)
+
+
+def _scope(name: str) -> str:
+    return "" if name == "everything" else name
 
 
 def _states(image: Image) -> str:

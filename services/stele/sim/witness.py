@@ -17,6 +17,7 @@ from stele.sim.data_witness import DataWitness
 from stele.sim.linearizability import CommandHistory
 from stele.sim.log_checks import LogChecks
 from stele.sim.node_witness import NodeWitness
+from stele.sim.switch_checks import check_switches
 from stele.sim.tablet_witness import TabletWitness
 from stele.sim.violation import require
 
@@ -84,6 +85,7 @@ class Witness:
 
     def _check_epoch(self, before: Image, after: Image) -> None:
         self.checks += 5
+        check_switches(before, after)
         self._log_checks.check(before, after, self.nodes.gates.by_version)
         if after.topology is not before.topology:
             self.nodes.durable(before, after, self.founding)

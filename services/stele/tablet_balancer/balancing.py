@@ -14,15 +14,15 @@ from stele.domain.base import Rejection
 from stele.domain.commands import AnyCommand, Envelope, MoveTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
+from stele.domain.names import BALANCER
 from stele.domain.requests.facts import RequestChanged
+from stele.domain.schema.switches import all_off
 from stele.domain.tablets.copies import recounting
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.largest import largest
-from stele.domain.tablets.limits import BALANCING, ON
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.proposals import Proposal, proposal
-from stele.domain.topology.operations.tablet_migration import BALANCER
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.commander import Commander, NotTakenError
 from stele.log.flows import FlowReader, flow_topic
@@ -31,6 +31,7 @@ from stele.runtime.answers.tablet_balancer import (
     BalancePlan,
     BalanceState,
     PlannedTabletMove,
+    SwitchedOff,
     TabletWhy,
 )
 from stele.runtime.answers.tablet_sizes import SizesAnswer
@@ -125,6 +126,10 @@ class Balancer:
             avoided=tuple(sorted(heard.avoided)),
             full=tuple(sorted(heard.loads.full())),
             recounting=tuple(recounting(image)),
+            off=tuple(
+                SwitchedOff(off.name, off.balancing, off.expired(heard.now_ms))
+                for off in all_off(image.schema)
+            ),
         )
 
     def _state(self, to_leave: int, heard: Heard) -> BalanceState:
@@ -136,7 +141,7 @@ class Balancer:
             return BalanceState.BALANCING
         if last.stuck or to_leave:
             return BalanceState.STALLED
-        if BALANCING.of(image.features.settings) != ON:
+        if any(not off.name and not off.expired(heard.now_ms) for off in all_off(image.schema)):
             return BalanceState.OFF
         if heard.shut():
             return BalanceState.WAITING
@@ -197,7 +202,8 @@ class Balancer:
             await self._ask(command, why)
 
     def _heard(self) -> Heard:
-        return Heard(self._down(), self._avoided(), self._known_loads())
+        now_ms = time.time_ns() // 1_000_000
+        return Heard(self._down(), self._avoided(), self._known_loads(), now_ms)
 
     def _known_loads(self) -> LoadTable:
         """Which of them count is not known before the log has been read."""

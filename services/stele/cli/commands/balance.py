@@ -1,4 +1,4 @@
-"""``stele balance status|plan|why``."""
+"""``stele balance status|plan|why|off|on|history``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from rich.table import Table
 
 from stele.cli.balance_file import exit_of, print_plan
 from stele.cli.client import Client
+from stele.cli.commands.balance_history import history
+from stele.cli.commands.balance_switch import off, on
 from stele.cli.options import Json, Where
 from stele.cli.output import (
     console,
@@ -24,8 +26,8 @@ from stele.cli.output import (
 from stele.cli.output import table as table_of
 from stele.cli.reading import Reading, as_counted
 from stele.cli.request_words import what
+from stele.cli.switch_words import switch_text
 from stele.domain.requests.facts import Request
-from stele.domain.tablets.limits import BALANCING, ON
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancedNode,
@@ -38,6 +40,9 @@ SERVICE = "tablet-balancer"
 MOST_MOVES = 20
 """So many are shown of those that are under way: each node gives and gets two at a time."""
 app = App(name="balance", help="How tablets are spread over the nodes, and what moves.")
+app.command(off)
+app.command(on)
+app.command(history)
 
 
 @app.command
@@ -124,7 +129,6 @@ class Around:
     get another number of tablets.
     """
 
-    is_on: bool
     moves: list[Request]
     leaving: list[Request]
     resizes: list[Request]
@@ -146,14 +150,13 @@ def look(client: Client) -> Around:
     moves = [request for request in unfinished if request.moves_replica]
     leaving = [request for request in unfinished if request.removes_node]
     resizes = [request for request in unfinished if request.resizes]
-    is_on = BALANCING.of(reading.settings()) == ON
     names = reading.names([*moves, *leaving, *resizes])
-    return Around(is_on, moves, leaving, resizes, names)
+    return Around(moves, leaving, resizes, names)
 
 
 def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
-    if not around.is_on:
-        yield "tablet_balancing is off: only tablets of nodes that leave move"
+    for switch in found.off:
+        yield switch_text(switch.name, switch.balancing, expired=switch.expired)
     for request in around.resizes:
         yield f"{what(request, around.names)} ({request.request_id}) is {request.status}: {request.reason}"
     yield from found.recounting

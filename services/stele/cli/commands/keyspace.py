@@ -10,6 +10,7 @@ from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.errors import UsageError
 from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json, table
+from stele.cli.switch_words import off_text, switch_text
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
 from stele.domain.schema.facts import Keyspace, copies_text, placement_name
 
@@ -98,8 +99,11 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
     for keyspace in keyspaces:
         copies = copies_text(keyspace.replication)
         shown = "in tablets" if keyspace.tablets else str(ranges[keyspace.placement])
-        found.add_row(keyspace.name, copies, shown, _state(keyspace))
+        state = _state(keyspace) or off_text(keyspace.balancing)
+        found.add_row(keyspace.name, copies, shown, state)
     console().print(found)
+    if reading.balancing.off_since:
+        console().print(switch_text("", reading.balancing), soft_wrap=True, markup=False)
 
 
 def _state(keyspace: Keyspace) -> str:

@@ -12,6 +12,7 @@ from stele.cli.errors import UsageError
 from stele.cli.options import Change, Read, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.output import table as table_of
+from stele.cli.switch_words import off_text, switch_text
 from stele.domain.commands import AlterTable, CreateTable, DropTable, ResizeTable
 from stele.domain.schema.facts import TableOptions
 
@@ -124,7 +125,7 @@ def list_tables(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B
     with where.client() as client:
         reading = read.of(client)
         tables = reading.tables()
-        keyspaces = {k.keyspace_id: k.name for k in reading.keyspaces()} if tables else {}
+        keyspaces = {k.keyspace_id: k for k in reading.keyspaces()} if tables else {}
         tablets = {t.table_id: reading.ranges(t.placement) for t in tables if t.placement}
     if read.as_json:
         print_value_as_json(
@@ -139,13 +140,17 @@ def list_tables(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B
     columns = ("table", "tablets", "options", "")
     found = table_of(f"tables at epoch {reading.epoch}", *columns, right=("tablets",))
     for each in tables:
+        keyspace = keyspaces[each.keyspace_id]
+        off = off_text(each.balancing, keyspace.balancing)
         found.add_row(
-            f"{keyspaces[each.keyspace_id]}.{each.name}",
+            f"{keyspace.name}.{each.name}",
             str(tablets.get(each.table_id, "on the ring")),
             _said(each.options),
-            "is being dropped" if each.dropped_version else "",
+            "is being dropped" if each.dropped_version else off,
         )
     console().print(found)
+    if reading.balancing.off_since:
+        console().print(switch_text("", reading.balancing), soft_wrap=True, markup=False)
 
 
 def require_table_name(name: str) -> None:

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError, Exit, UsageError
-from stele.cli.follow import follow
+from stele.cli.follow import follow, follow_on
 from stele.cli.options import Change, Force, Planning, Where
 from stele.cli.output import console
 from stele.cli.reading import Reading
@@ -228,7 +228,8 @@ def cancel(
         request: Its id, or the beginning of it.
     """
     with where.client() as client:
-        target = Reading(client).find(request).request_id
+        asked = Reading(client).find(request)
+        target = asked.request_id
         outcome = client.submit(change.envelope(Cancel(target)))
         console().print(
             f"cancelled at epoch {outcome.epoch}; request {target} is being undone",
@@ -236,8 +237,7 @@ def cancel(
         )
         if not change.wait:
             return Exit.OK
-        follow(client, target)
-        ended = Reading(client).request(target).request
+        ended = follow_on(client, asked, outcome.epoch)
         if ended.status is not RequestStatus.CANCELLED:
             return Exit.OK
         proof = restored(client, ended)

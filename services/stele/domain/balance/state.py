@@ -7,6 +7,7 @@ in which they were given.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -29,7 +30,7 @@ class State:
     ever exceeded. ``reading`` and ``writing`` are the weights of streams under way, per shard. ``peak`` is
     (units, dcs), the replicas in the unit's fullest rack; ``rack_room``, its sums, and ``units_in``, how many
     units are there, are (tables, dcs). Replicas that are ``pinned`` go nowhere, those of tables that stand
-    ``still`` only off nodes that leave; nodes that are ``shut`` get nothing.
+    ``still``, with why, only off nodes that leave; nodes that are ``shut`` get nothing.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class State:
         self._find_peaks()
         self.unsettled = set(range(len(nodes)))
         self.pinned = frozenset[int]()
-        self.still = frozenset[int]()
+        self.still: Mapping[int, str] = {}
         self.shut = frozenset[int]()
 
     # -- changes ---------------------------------------------------------------------------------------

@@ -126,8 +126,9 @@ class _Judge:
             return Rule.LOST, f"what {state.nodes[source].id} has of it may be on dead nodes alone"
         if state.state[source] in LEAVING:
             return None
-        if int(state.table[self._unit]) in state.still:
-            return Rule.STANDS_STILL, "tablets of its table are brought together, to become fewer"
+        table = int(state.table[self._unit])
+        if table in state.still:
+            return Rule.STANDS_STILL, state.still[table]
         return self._takes_no_part(source)
 
     def judge(self, target: int) -> tuple[Rule, str]:

@@ -18,7 +18,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done.
     ``features`` are to be enabled. ``table_id`` is the table that it is about, of which ``tablet``, one of
     ``tablet_count``, is to go from ``from_node`` to ``to_node``, to have one replica more when the first of
-    them is empty, one fewer when the second is; or which is to have ``tablet_count``.
+    them is empty, one fewer when the second is; or which is to have ``tablet_count``, and had
+    ``tablet_count_before`` when that was asked for.
     The ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the
     log's own time of its end, by which it is forgotten.
     """
@@ -40,6 +41,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     table_id: str = ""
     tablet: int = 0
     tablet_count: int = 0
+    tablet_count_before: int = 0
     from_node: str = ""
     to_node: str = ""
     actor: str = ""

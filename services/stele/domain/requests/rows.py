@@ -6,7 +6,7 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
-from stele.domain.names import UNFINISHED, RequestKind, RequestStatus
+from stele.domain.names import BALANCER, UNFINISHED, RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
 from stele.domain.requests.limits import FINISHED, HISTORY_S
 
@@ -27,6 +27,7 @@ def new_request(
     features: tuple[str, ...] = (),
     table_id: str = "",
     tablet_count: int = 0,
+    tablet_count_before: int = 0,
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -45,6 +46,7 @@ def new_request(
             features=features,
             table_id=table_id,
             tablet_count=tablet_count,
+            tablet_count_before=tablet_count_before,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,
@@ -57,7 +59,11 @@ def new_request(
 def ended(
     context: Context, image: Image, request: Request, status: RequestStatus, error: str
 ) -> tuple[RequestChanged | RequestForgotten, ...]:
-    """The last row of a request of ``image``, and the oldest finished ones that leave the image for it."""
+    """The last row of a request of ``image``, and the oldest finished ones that leave the image for it.
+
+    A move of the balancer's leaves at once, however it has ended: its many moves would crowd others out, and
+    the log has them all.
+    """
     row = msgspec.structs.replace(
         request,
         status=status,
@@ -67,7 +73,8 @@ def ended(
         finished_at_ms=context.at_ms,
         ended_ms=context.log_ms,
     )
-    forgotten = _surplus(image, context.log_ms)
+    own = request.actor == BALANCER and request.moves_replica
+    forgotten = [row] if own else _surplus(image, context.log_ms)
     return RequestChanged(row), *(
         RequestForgotten(old.request_id, old.finished_epoch, old.ended_ms) for old in forgotten
     )

@@ -5,20 +5,25 @@ from collections.abc import Iterable
 import msgspec
 
 from stele.domain.registry_entry import Domain
+from stele.domain.schema.balancing import switch_balancing_off, switch_balancing_on
 from stele.domain.schema.decide import create_keyspace
 from stele.domain.schema.facts import (
     AlterTable,
+    Balancing,
+    BalancingSwitched,
     CreateKeyspace,
     CreateTable,
     KeyspaceChanged,
     KeyspaceDropped,
     SchemaFact,
     SchemaImage,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
     TableChanged,
     TableDropped,
 )
 from stele.domain.schema.tables import alter_table, create_table
-from stele.domain.tables import Json, changed_rows, sorted_values
+from stele.domain.tables import Json, changed_fields, changed_rows, row_json, sorted_values
 
 replace = msgspec.structs.replace
 
@@ -55,13 +60,29 @@ def table_dropped(image: SchemaImage, fact: TableDropped) -> SchemaImage:
     )
 
 
+def balancing_switched(image: SchemaImage, fact: BalancingSwitched) -> SchemaImage:
+    if not fact.of:
+        return replace(image, balancing=fact.balancing)
+    keyspace = image.by_id.get(fact.of)
+    if keyspace is not None:
+        return replace(
+            image, by_id=image.by_id.set(fact.of, replace(keyspace, balancing=fact.balancing))
+        )
+    table = replace(image.tables[fact.of], balancing=fact.balancing)
+    return replace(image, tables=image.tables.set(fact.of, table))
+
+
 def to_facts(image: SchemaImage) -> Iterable[SchemaFact]:
+    """The switches of keyspaces and tables are in their rows."""
+    if image.balancing != Balancing():
+        yield BalancingSwitched("", image.balancing)
     yield from (KeyspaceChanged(keyspace) for keyspace in sorted_values(image.by_id))
     yield from (TableChanged(table) for table in sorted_values(image.tables))
 
 
 def view(image: SchemaImage) -> Json:
     return {
+        "balancing": image.balancing,
         "keyspaces": tuple(sorted(image.by_id.values(), key=lambda k: k.name)),
         "tables": tuple(sorted(image.tables.values(), key=image.full_name)),
     }
@@ -69,6 +90,7 @@ def view(image: SchemaImage) -> Json:
 
 def diff(before: SchemaImage, after: SchemaImage) -> Json:
     return {
+        "balancing": changed_fields(row_json(before.balancing), row_json(after.balancing)),
         "keyspaces": changed_rows("keyspace_id", before.by_id, after.by_id),
         "tables": changed_rows("table_id", before.tables, after.tables),
     }
@@ -77,12 +99,19 @@ def diff(before: SchemaImage, after: SchemaImage) -> Json:
 DOMAIN = Domain(
     name="schema",
     empty=SchemaImage(),
-    decide={CreateKeyspace: create_keyspace, CreateTable: create_table, AlterTable: alter_table},
+    decide={
+        CreateKeyspace: create_keyspace,
+        CreateTable: create_table,
+        AlterTable: alter_table,
+        SwitchBalancingOff: switch_balancing_off,
+        SwitchBalancingOn: switch_balancing_on,
+    },
     apply={
         KeyspaceChanged: keyspace_changed,
         KeyspaceDropped: keyspace_dropped,
         TableChanged: table_changed,
         TableDropped: table_dropped,
+        BalancingSwitched: balancing_switched,
     },
     to_facts=to_facts,
     view=view,

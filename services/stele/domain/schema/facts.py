@@ -5,12 +5,44 @@ without has data itself; its tables' data is where the keyspace's is.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from immutables import Map
 
 from stele.domain.base import Command, Fact
+
+
+class Balancing(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the balancer may move, split and merge tablets of a table, a keyspace or the whole cluster.
+
+    ``off_since`` is the epoch of the command that switched it off, 0: it is on. From ``until_ms`` on the
+    balancer takes it for on, and switches it on; from ``abort_at_ms`` on it cancels what it had begun. Both are
+    times of the command, in milliseconds since 1970, and 0 is never.
+    """
+
+    off_since: int = 0
+    until_ms: int = 0
+    abort_at_ms: int = 0
+    actor: str = ""
+    reason: str = ""
+
+
+class Off(NamedTuple):
+    """A switch that is off: of the keyspace or table ``name``, or, without one, of the cluster."""
+
+    name: str
+    balancing: Balancing
+
+    def expired(self, now_ms: int) -> bool:
+        return 0 < self.balancing.until_ms <= now_ms
+
+    def words(self) -> str:
+        return f"balancing of {self.name} is off" if self.name else "balancing is off"
+
+    def remedy(self) -> str:
+        """What switches it on, for people."""
+        return f"`stele balance on{' ' if self.name else ''}{self.name}`"
 
 
 class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +67,7 @@ class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
     truncated_version: int = 0
     tablets: bool = False
     initial_tablets: int = 0
+    balancing: Balancing = Balancing()
 
     @property
     def data_id(self) -> str:
@@ -67,6 +100,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     options: TableOptions = TableOptions()
     dropped_version: int = 0
     truncated_version: int = 0
+    balancing: Balancing = Balancing()
 
     @property
     def data_id(self) -> str:
@@ -138,7 +172,14 @@ class TableDropped(Fact, frozen=True):
     table_id: str
 
 
-SchemaFact = KeyspaceChanged | KeyspaceDropped | TableChanged | TableDropped
+class BalancingSwitched(Fact, frozen=True):
+    """``of`` is the id of a keyspace or table; empty: it is of the cluster."""
+
+    of: str
+    balancing: Balancing
+
+
+SchemaFact = KeyspaceChanged | KeyspaceDropped | TableChanged | TableDropped | BalancingSwitched
 
 
 class CreateKeyspace(Command, frozen=True, tag="create_keyspace"):
@@ -164,19 +205,38 @@ class AlterTable(Command, frozen=True, tag="alter_table"):
     options: TableOptions
 
 
-SchemaCommand = CreateKeyspace | CreateTable | AlterTable
+class SwitchBalancingOff(Command, frozen=True, tag="switch_balancing_off"):
+    """The balancer leaves the tablets of a table (``keyspace.table``) or a keyspace where they are; without a
+    name all of them. See ``Balancing`` for the times.
+    """
+
+    name: str = ""
+    until_ms: int = 0
+    abort_at_ms: int = 0
+
+
+class SwitchBalancingOn(Command, frozen=True, tag="switch_balancing_on"):
+    """Undo ``SwitchBalancingOff`` of the same name, that of epoch ``off_since``; 0: whichever is in force."""
+
+    name: str = ""
+    off_since: int = 0
+
+
+SchemaCommand = CreateKeyspace | CreateTable | AlterTable | SwitchBalancingOff | SwitchBalancingOn
 
 
 class SchemaImage(msgspec.Struct, frozen=True):
     """Keyspaces and tables by id, and the ids of those that stand or are being dropped by name.
 
-    A table's name is ``keyspace.table``; names of neither have a dot in them.
+    A table's name is ``keyspace.table``; names of neither have a dot in them. ``balancing`` is that of the
+    cluster.
     """
 
     by_id: Map[str, Keyspace] = Map()
     ids: Map[str, str] = Map()
     tables: Map[str, Table] = Map()
     table_ids: Map[str, str] = Map()
+    balancing: Balancing = Balancing()
 
     def named(self, name: str) -> Keyspace | None:
         """The keyspace of this name, also while it is being dropped."""

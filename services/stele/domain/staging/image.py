@@ -1,11 +1,14 @@
 """What is staged: one slot, since only the chain that is being written uses it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
+from typing import TypeVar
 
 import msgspec
 
 from stele.domain.base import Fact
 from stele.domain.staging.facts import Part, PartsCommitted, StagedFact
+
+F = TypeVar("F", bound=Fact)
 
 
 class StagingImage(msgspec.Struct, frozen=True):
@@ -27,6 +30,16 @@ def with_those_inside(facts: Iterable[Fact]) -> Iterator[Fact]:
         yield fact
         if isinstance(fact, Part):
             yield from fact.facts
+
+
+def of_names(facts: Iterable[F], names: Set[str]) -> Iterator[F]:
+    """The facts of these names; a part with those of its own."""
+    for fact in facts:
+        if isinstance(fact, Part):
+            inside = tuple(of_names(fact.facts, names))
+            yield msgspec.structs.replace(fact, facts=inside)
+        elif type(fact).__name__ in names:
+            yield fact
 
 
 def unfolded(staging: StagingImage, facts: Iterable[Fact]) -> Iterator[Fact]:

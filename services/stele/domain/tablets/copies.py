@@ -5,7 +5,7 @@ At rest each tablet has what its keyspace asks for. While a change of that is as
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,20 @@ import numpy.typing as npt
 from stele.domain.image import Image
 from stele.domain.requests.facts import Request
 from stele.domain.ring.numbers import Numbers
-from stele.domain.schema.facts import Keyspace, copies_text
+from stele.domain.schema.facts import Keyspace, Table, copies_text
 from stele.domain.tablets.racks import room
 
 Copies = Mapping[str, int]
 """Replicas by dc; who is not named has none."""
+
+
+class HasNodes(Protocol):
+    """A move of a replica, or a request for one: who is to lose it, and who is to get it."""
+
+    @property
+    def from_node(self) -> str: ...
+    @property
+    def to_node(self) -> str: ...
 
 
 class Between(NamedTuple):
@@ -32,6 +41,13 @@ def change_of(image: Image, keyspace: Keyspace) -> Request | None:
     """The request that is changing, or changing back, how many replicas a keyspace's tablets have."""
     mine = (r for r in image.requests.open.values() if r.keyspace_id == keyspace.keyspace_id)
     return next((request for request in mine if request.replication), None)
+
+
+def belongs_to_change(image: Image, table: Table, move: HasNodes) -> bool:
+    """Whether it gives a tablet one replica more, or one fewer, while somebody's change asks for that."""
+    if bool(move.from_node) == bool(move.to_node):
+        return False
+    return change_of(image, image.schema.by_id[table.keyspace_id]) is not None
 
 
 def goal(image: Image, keyspace: Keyspace) -> Copies:

@@ -8,12 +8,13 @@ from stele.domain.tablets.load import NO_LOADS, LoadTable
 
 class Heard(NamedTuple):
     """What the balancer hears beside the log: members that are silent, nodes where moves have failed just now,
-    and what nodes told of their loads.
+    what nodes told of their loads, and the time in milliseconds since 1970 (0: it has no clock).
     """
 
     down: Set[str] = frozenset()
     avoided: Set[str] = frozenset()
     loads: LoadTable = NO_LOADS
+    now_ms: int = 0
 
     def shut(self) -> frozenset[str]:
         """Nodes that get nothing now; those whose disks are full are among them."""

@@ -5,13 +5,6 @@ from typing import Final
 from stele.domain.balance.cluster import BalanceBy
 from stele.domain.features.counts import Choice, Count, Setting
 
-ON: Final = "on"
-BALANCING: Final = Choice(
-    name="tablet_balancing",
-    counts="whether the balancer moves tablets; off: only those of nodes that leave",
-    default=ON,
-    options=(ON, "off"),
-)
 READS: Final = Count(
     name="tablet_streaming_read_concurrency",
     counts="tablets that are streamed from a node at one time",
@@ -57,7 +50,6 @@ SCALE_FACTOR: Final = Count(
 )
 
 LIMITS: Final[tuple[Setting, ...]] = (
-    BALANCING,
     BALANCE_BY,
     MINIMAL_SIZE,
     READS,

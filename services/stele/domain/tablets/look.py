@@ -1,6 +1,6 @@
 """What the balancer sees at one look: the tablets as columns, and what of them may go where."""
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from stele.domain.balance.offline import OfflinePlan, whole_plan
@@ -12,18 +12,20 @@ from stele.domain.tablets.colocation import Merge, merges_of
 from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.stuck import Lost, lost_replicas
+from stele.domain.tablets.switched import standing_still
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """``lost`` are replicas that cannot be made anew, ``forced`` nodes of which that is accepted, ``merges``
-    tables whose siblings are brought together.
+    tables whose siblings are brought together, unless balancing is ``off`` for them, with why.
     """
 
     what: Tablets
     lost: Lost
     forced: frozenset[str]
     merges: list[Merge]
+    off: Mapping[str, str]
 
 
 def look(image: Image, heard: Heard) -> Look:
@@ -33,11 +35,15 @@ def look(image: Image, heard: Heard) -> Look:
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
     lost = lost_replicas(image, what, forced)
     merges = merges_of(image)
-    merging = {merge.name for merge in merges}
+    off = standing_still(image, heard.now_ms)
+    still = {
+        merge.name: "tablets of its table are brought together, to become fewer" for merge in merges
+    }
+    still.update(off)
     what.state.pinned = frozenset(lost)
     what.state.shut = frozenset(at for at, n in enumerate(what.node_ids) if n in shut)
-    what.state.still = frozenset(at for at, name in enumerate(what.names) if name in merging)
-    return Look(what, lost, forced, merges)
+    what.state.still = {at: still[name] for at, name in enumerate(what.names) if name in still}
+    return Look(what, lost, forced, merges, off)
 
 
 def _waiting(image: Image, down: Set[str]) -> frozenset[str]:

@@ -1,22 +1,23 @@
 """What the balancer asks for next: moves of tablets, other numbers of them, and the end of what cannot be."""
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterator, Set
 
 import msgspec
 
 from stele.domain.balance.moves import Kind, Limits, Move
 from stele.domain.balance.plan import plan_round
 from stele.domain.balance.scopes import LEAVING
-from stele.domain.commands import AnyCommand, Cancel, MoveTablets, ResizeTable
+from stele.domain.commands import AnyCommand, Cancel, MoveTablets, ResizeTable, SwitchBalancingOn
 from stele.domain.image import Image
-from stele.domain.tablets.colocation import Merge, bring_together
+from stele.domain.tablets.colocation import bring_together
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.heard import NOTHING_HEARD, Heard
-from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
+from stele.domain.tablets.limits import READS, WRITES
 from stele.domain.tablets.look import look
 from stele.domain.tablets.replication import Recount, Recounts, recounts
-from stele.domain.tablets.resizing import Resize, Sizing, may_be_revoked, sizes_of, sizing
+from stele.domain.tablets.resizing import Resize, sizes_of, sizing
 from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
+from stele.domain.tablets.switched import aborted, expired
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 
@@ -29,8 +30,11 @@ class Proposed(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """What to begin now; and requests to cancel, since they can never be, or are not wanted any more."""
+    """What to begin now; requests to cancel, since they can never be, or are not wanted any more; and switches
+    whose time has passed.
+    """
 
+    switched_on: tuple[SwitchBalancingOn, ...] = ()
     moves: tuple[Proposed, ...] = ()
     resizes: tuple[Resize, ...] = ()
     stuck: tuple[Stuck, ...] = ()
@@ -38,6 +42,8 @@ class Proposal(msgspec.Struct, frozen=True):
 
     def commands(self) -> Iterator[tuple[AnyCommand, str]]:
         """What to ask the log for, in this order, each with why."""
+        for switch in self.switched_on:
+            yield switch, "its time limit has passed"
         for ended in (*self.stuck, *self.revoked):
             yield Cancel(ended.request_id), ended.why
         for resize in self.resizes:
@@ -58,38 +64,37 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
     seen = look(image, heard)
     what, merges = seen.what, seen.merges
-    on = BALANCING.of(settings) == ON
-    counted = recounts(image, what, heard.down, limits, asked_alone=not on)
+    counted = recounts(image, what, heard.down, limits, seen.off.keys())
     moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
-    if counted.moves or not on:  # what is even now is not then
+    if counted.moves:  # what is even now is not then
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
     moves = [*_counted(counted), *moves]
     moving = frozenset(each.move.from_node for each in moves)
-    if on and not moves:  # merging can wait
-        together = bring_together(image.membership.nodes, what, merges, limits)
+    if not moves:  # merging can wait
+        wanted = [merge for merge in merges if merge.name not in seen.off]
+        together = bring_together(image.membership.nodes, what, wanted, limits)
         moves = [Proposed(move, Kind.MIGRATION) for move in together]
         moving |= {move.from_node for move in together}
     stuck = [] if heard.shut() else cannot_be_drained(image, what, seen.lost, moving)[-1:]
     stuck += counted.stuck
     calm = not (moves or heard.shut() or what.state.busy.any())
     stuck += cannot_merge(image, merges, seen.lost, calm=calm)
-    sized = sizing(image, sizes_of(image, heard.loads), heard.down) if on else _all_off(merges)
+    sized = sizing(image, sizes_of(image, heard.loads), heard.down, seen.off.keys())
     resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
     moves = [each for each in moves if each.move.table not in resized]
-    return Proposal(tuple(moves), sized.resizes, tuple(stuck), sized.revoked)
+    return Proposal(
+        switched_on=expired(image, heard.now_ms),
+        moves=tuple(moves),
+        resizes=sized.resizes,
+        stuck=tuple(stuck),
+        revoked=(*sized.revoked, *aborted(image, heard.now_ms)),
+    )
 
 
 def _counted(recounted: Recounts) -> Iterator[Proposed]:
     for move in recounted.moves:
         yield Proposed(move, Recount.DELETE if move.from_node else Recount.ADD)
-
-
-def _all_off(merges: Iterable[Merge]) -> Sizing:
-    """Nobody brings tablets together."""
-    why = f"{BALANCING.name} is off: its tablets stay where they are"
-    own = (merge.request for merge in merges if may_be_revoked(merge.request))
-    return Sizing(revoked=tuple(Stuck(request.request_id, why) for request in own))
 
 
 def _told(what: Tablets, move: Move, forced: Set[str]) -> Proposed:

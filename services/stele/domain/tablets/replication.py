@@ -46,9 +46,9 @@ class Recounts:
 
 
 def recounts(
-    image: Image, what: Tablets, down: Set[str], limits: Limits, *, asked_alone: bool
+    image: Image, what: Tablets, down: Set[str], limits: Limits, off: Set[str]
 ) -> Recounts:
-    """What tablets are to get, and to lose, now; ``asked_alone``: only where a change is asked for.
+    """What tablets are to get, and to lose, now; of tables that are ``off`` only where a change is asked for.
 
     ``down`` are members that are not heard. The tablets' units are ``busy`` then in the state of ``what``, and
     the streams are counted.
@@ -59,7 +59,7 @@ def recounts(
         keyspace = image.schema.named(name.partition(".")[0])
         assert keyspace is not None, "a table that is balanced has a keyspace"
         wanted, change = goal(image, keyspace), change_of(image, keyspace)
-        if asked_alone and change is None:
+        if change is None and name in off:
             continue
         first = what.first[at]
         units = slice(first, first + what.tablets_of(name))

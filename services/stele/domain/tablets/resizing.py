@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.names import RequestStatus
+from stele.domain.names import BALANCER, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import TableOptions
@@ -24,7 +24,6 @@ from stele.domain.tablets.sizing import (
     scopes_of,
 )
 from stele.domain.tablets.stuck import Stuck
-from stele.domain.topology.operations.tablet_migration import BALANCER
 
 MOST_AT_ONCE: Final = 10
 """Resizes that are asked for in one look (Scylla: max_new_resize_requests)."""
@@ -60,14 +59,21 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     apart: str = ""
 
 
-def sizing(image: Image, sizes: Mapping[str, float], down: Set[str] = frozenset()) -> Sizing:
+def sizing(
+    image: Image,
+    sizes: Mapping[str, float],
+    down: Set[str] = frozenset(),
+    off: Set[str] = frozenset(),
+) -> Sizing:
     """``sizes`` are the bytes of one copy of tables' data, by its id, as far as they are known; tables with
-    tablets on nodes that are ``down`` are not merged.
+    tablets on nodes that are ``down`` are not merged, and those that are ``off``, by name, keep their number.
     """
     found = tables_of(image, sizes, down)
     resizes, revoked = list[Resize](), list[Stuck]()
     room = MOST_WAITING - sum(each.asked is not None for each in found)
     for each, aim in zip(found, aims(found, _goals(image).per_shard), strict=True):
+        if each.name in off:
+            continue
         if each.asked is None:
             if aim.count != each.count and len(resizes) < min(room, MOST_AT_ONCE):
                 resizes.append(Resize(each.name, aim.count, aim.reason))

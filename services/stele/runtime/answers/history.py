@@ -10,7 +10,7 @@ from stele.domain.facts import AnyFact
 from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.facts import Keyspace, Table
+from stele.domain.schema.facts import Balancing, Keyspace, Table
 from stele.domain.services.facts import Service
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Coordinator, Versions
@@ -59,6 +59,7 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     transitions: tuple[Transition, ...]
     nodes: tuple[Node, ...]
     requests: tuple[Request, ...]
+    balancing: Balancing
     keyspaces: tuple[Keyspace, ...]
     tables: tuple[Table, ...]
     placements: Mapping[str, tuple[RangeReplicas, ...]]
@@ -79,6 +80,7 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     transitions: dict[str, Any]
     nodes: dict[str, Any]
     requests: dict[str, Any]
+    balancing: dict[str, Any]
     keyspaces: dict[str, Any]
     tables: dict[str, Any]
     placements: dict[str, Any]

@@ -10,7 +10,7 @@ from stele.domain.cdc.heads import GenerationSummary
 from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.schema.facts import Keyspace, Table
+from stele.domain.schema.facts import Balancing, Keyspace, Table
 from stele.domain.services.facts import Service
 from stele.domain.topology.heads import Coordinator, TransitionSummary, Versions
 
@@ -54,8 +54,9 @@ class RequestAnswer(AtEpoch, frozen=True, kw_only=True):
 
 
 class KeyspacesPage(Page, frozen=True, kw_only=True):
-    """Keyspaces by name, those that are being dropped too."""
+    """Keyspaces by name, those that are being dropped too; ``balancing`` is that of the cluster."""
 
+    balancing: Balancing = Balancing()
     keyspaces: tuple[Keyspace, ...]
 
 

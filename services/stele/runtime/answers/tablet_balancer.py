@@ -6,6 +6,7 @@ import msgspec
 
 from stele.domain.balance.offline import OfflinePlan
 from stele.domain.balance.verdicts import Verdict
+from stele.domain.schema.facts import Balancing
 
 
 class BalanceState(StrEnum):
@@ -19,7 +20,7 @@ class BalanceState(StrEnum):
     WAITING = "waiting"
     """Nothing goes to or from some nodes now: they are not heard, full, or moves to them have failed."""
     OFF = "off"
-    """It is switched off, and no node leaves."""
+    """It is switched off for the cluster, and no node leaves."""
 
 
 class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +32,16 @@ class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
     to_node: str
     kind: str
     why: str
+
+
+class SwitchedOff(msgspec.Struct, frozen=True):
+    """Where balancing is off: a keyspace or table by name, or, without one, the cluster. Once the time limit
+    has passed it is ``expired``, and counts as on.
+    """
+
+    name: str
+    balancing: Balancing
+    expired: bool
 
 
 class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +84,7 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     ``balanced_by`` is size or count, with the reason ``why``. ``down`` are members that are not heard,
     ``avoided`` those to which moves have failed just now, ``full`` those whose disks have no room left.
+    ``off`` is what balancing is switched off for, the cluster first.
     """
 
     epoch: int
@@ -89,3 +101,4 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     down: tuple[str, ...]
     avoided: tuple[str, ...]
     full: tuple[str, ...]
+    off: tuple[SwitchedOff, ...] = ()

@@ -10,25 +10,24 @@ From an excluded node nothing can be streamed: the new replica is rebuilt from t
 migration at a time (INV-TABL-2); its row of the tablet map is what it locks.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_table
-from stele.domain.facts import AnyFact
 from stele.domain.image import Image
-from stele.domain.names import RequestKind, RequestStatus, TransitionState
-from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
+from stele.domain.names import RequestKind, TransitionState
+from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
+from stele.domain.schema.switches import check_balancing
+from stele.domain.tablets.copies import belongs_to_change
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.moves import check_move, replicas_after
-from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
     State,
@@ -44,8 +43,6 @@ MAX_MOVES: Final = 1024
 """Of one command: each makes a request."""
 MAX_UNFINISHED: Final = 4096
 """Of all commands together: who asks for more waits."""
-BALANCER: Final = "tablet-balancer"
-"""As an actor: what it asked for, and is done, is in the log alone; its many moves would crowd others out."""
 
 
 def move_tablets(context: Context, command: MoveTablets) -> Decision:
@@ -70,8 +67,10 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
         if table is None or table.dropped_version:
             refusals.append(unknown_table(move.table))
             continue
-        refused = _check_alone(move, (table.table_id, move.tablet), asked | moved) or check_move(
-            image, table, move
+        refused = (
+            _check_alone(move, (table.table_id, move.tablet), asked | moved)
+            or check_move(image, table, move)
+            or _check_balancing(image, context.envelope.actor, table, move)
         )
         if refused is not None:
             refusals.append(refused)
@@ -104,6 +103,13 @@ def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -
     )
 
 
+def _check_balancing(image: Image, actor: str, table: Table, move: TabletMove) -> Rejection | None:
+    """What a change of replication asks for is carried out in any case."""
+    if belongs_to_change(image, table, move):
+        return None
+    return check_balancing(image, actor, table, move.from_node)
+
+
 def _check_alone(
     move: TabletMove, tablet: tuple[str, int], moving: set[tuple[str, int]]
 ) -> Rejection | None:
@@ -130,7 +136,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
         to_node=request.to_node,
         force=request.force,
     )
-    refused = check_move(image, table, move)
+    refused = check_move(image, table, move) or _check_balancing(image, request.actor, table, move)
     if refused is not None:
         return refused
     row = row_of(image.ring.placements[table.placement], request.tablet)
@@ -141,12 +147,6 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
 def needed(image: Image, requests: list[Request]) -> list[str]:
     """Who gets the tablet. Whether the others suffice is seen when they are asked for its data."""
     return [request.to_node for request in requests if request.to_node]
-
-
-def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
-    request = image.requests.requests[done.transition_id]
-    if request.actor == BALANCER and request.status is RequestStatus.DONE:
-        yield RequestForgotten(request.request_id, request.finished_epoch, request.ended_ms)
 
 
 _STATE: Final = TransitionState
@@ -188,5 +188,4 @@ TABLET_MIGRATION: Final = Operation(
     receivers=receiving_nodes,
     touched=planned_sets,
     cleans_up=False,
-    on_done=on_done,
 )

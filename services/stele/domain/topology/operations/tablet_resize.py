@@ -23,7 +23,7 @@ from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, range_of
 from stele.domain.ring.transition import WHOLE_RING, PlacementDelta, TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
-from stele.domain.tablets.limits import BALANCING, ON
+from stele.domain.schema.switches import check_balancing, off_for
 from stele.domain.tablets.maps import apart, holders, resized
 from stele.domain.tablets.ranges import MAX_TABLETS
 from stele.domain.topology.facts import Transition
@@ -45,7 +45,9 @@ def resize_table(context: Context, command: ResizeTable) -> Decision:
             "Wait until that is done, or cancel it.",
             {"request_id": other.request_id},
         )
-    refused = _check_count(image, table, command.tablets)
+    refused = _check_count(image, table, command.tablets) or check_balancing(
+        image, context.envelope.actor, table
+    )
     if refused is not None:
         return refused
     return (
@@ -54,6 +56,7 @@ def resize_table(context: Context, command: ResizeTable) -> Decision:
             RequestKind.TABLET_RESIZE,
             table_id=table.table_id,
             tablet_count=command.tablets,
+            tablet_count_before=len(image.ring.placements[table.placement]),
         ),
     )
 
@@ -119,10 +122,10 @@ def held(image: Image, planned: Transition, requests: list[Request]) -> Rejectio
     pairs = apart(placement)
     if not len(pairs):
         return None
-    table = image.schema.full_name(image.schema.tables[request.table_id])
-    first, off = int(pairs[0]), ""
-    if BALANCING.of(image.features.settings) != ON:
-        off = f" And {BALANCING.name} is off: nobody brings them together."
+    row = image.schema.tables[request.table_id]
+    table, first = image.schema.full_name(row), int(pairs[0])
+    switch = next(off_for(image.schema, row), None)
+    off = f" And {switch.words()}: nobody brings them together." if switch else ""
     return Rejection(
         "tablets_apart",
         f"{len(pairs)} of {request.tablet_count} pairs of tablets of {table} are not on the same nodes yet,"

@@ -1,0 +1,30 @@
+"""Switches of balancing in words."""
+
+from __future__ import annotations
+
+from stele.cli.output import clock
+from stele.domain.schema.facts import Balancing, Off
+
+
+def switch_text(name: str, balancing: Balancing, *, expired: bool = False) -> str:
+    """Since when it is off, by whom, why and until when."""
+    by = f" by {balancing.actor}" if balancing.actor else ""
+    why = f" ({balancing.reason})" if balancing.reason else ""
+    until = f", until {clock(balancing.until_ms)}" if balancing.until_ms else ""
+    passed = ": that has passed, and it counts as on" if expired else ""
+    return (
+        f"{Off(name, balancing).words()} since epoch {balancing.off_since}{by}{why}{until}{passed}"
+    )
+
+
+def off_text(own: Balancing, keyspace: Balancing | None = None) -> str:
+    """Beside a keyspace, or a table of a keyspace; empty where neither is off."""
+    if own.off_since:
+        return f"balancing is off{_until(own)}"
+    if keyspace is not None and keyspace.off_since:
+        return f"balancing is off with its keyspace{_until(keyspace)}"
+    return ""
+
+
+def _until(balancing: Balancing) -> str:
+    return f" until {clock(balancing.until_ms)}" if balancing.until_ms else ""

@@ -1,0 +1,57 @@
+"""What is switched off stays where it is: of every epoch's requests and transitions, by their rows alone."""
+
+from collections.abc import Iterator
+
+from stele.domain.image import Image
+from stele.domain.names import BALANCER
+from stele.domain.requests.facts import Request
+from stele.sim.violation import require
+
+
+def check_switches(before: Image, after: Image) -> None:
+    """Where balancing is off the balancer asks for nothing, and begins nothing, but what empties a node, or what
+    a change of replication asks for.
+    """
+    if after.requests is before.requests and after.topology is before.topology:
+        return
+    for request in _new(before, after):
+        off = _switches(after, request)
+        require(
+            not any(off) or _is_drained(after, request.from_node) or _is_recount(after, request),
+            "balancing",
+            "what is switched off is left alone by the balancer",
+            f"epoch {after.epoch} has {request.request_id} of it, and it is off since {max(off)}",
+        )
+
+
+def _new(before: Image, after: Image) -> Iterator[Request]:
+    """Of the balancer's: those that are asked for, and those whose transitions begin."""
+    for request_id, request in after.requests.open.items():
+        asked = request_id not in before.requests.requests
+        begun = request_id in after.topology.transitions
+        begins = begun and request_id not in before.topology.transitions
+        if request.actor == BALANCER and request.table_id and (asked or begins):
+            yield request
+
+
+def _switches(image: Image, request: Request) -> tuple[int, int, int]:
+    """Since when the cluster, the keyspace and the table are off; 0: they are not."""
+    table = image.schema.tables.get(request.table_id)
+    if table is None:
+        return 0, 0, 0
+    rows = image.schema, image.schema.by_id[table.keyspace_id], table
+    cluster, keyspace, own = (row.balancing.off_since for row in rows)
+    return cluster, keyspace, own
+
+
+def _is_drained(image: Image, node_id: str) -> bool:
+    node = image.membership.nodes.get(node_id)
+    leaves = any(r.removes_node and r.node_id == node_id for r in image.requests.open.values())
+    return node is not None and (leaves or bool(node.excluded_since) or not node.tokens)
+
+
+def _is_recount(image: Image, request: Request) -> bool:
+    keyspace_id = image.schema.tables[request.table_id].keyspace_id
+    changes = [r for r in image.requests.open.values() if r.keyspace_id == keyspace_id]
+    one_side = (not request.from_node) != (not request.to_node)
+    return one_side and any(change.replication for change in changes)

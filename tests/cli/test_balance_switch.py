@@ -1,0 +1,147 @@
+"""``stele balance off|on``: what they ask for, and what they and the lists say then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.cli.errors import UsageError
+from stele.cli.output import clock
+from stele.cli.spans import MOST_S, span_ms
+from stele.domain.requests.ids import uuid7
+from tests.cli.conftest import Server, Stele, at
+from tests.cli.test_tables import KEYSPACE, MOVE, OUTCOME, SONGS, sent
+
+ASKED_MS = 1_795_000_000_000
+REQUEST_ID = uuid7(ASKED_MS, 7)
+OFF = {"off_since": 30, "actor": "ada", "reason": "the night", "until_ms": ASKED_MS}
+
+
+def state(
+    server: Server,
+    *requests: dict[str, Any],
+    cluster: dict[str, Any] | None = None,
+    keyspace: dict[str, Any] | None = None,
+    table: dict[str, Any] | None = None,
+) -> None:
+    """What is off by the log."""
+    page = {**at(41), "next_cursor": ""}
+    found = {**KEYSPACE, "balancing": keyspace or {}}
+    answer = {**page, "keyspaces": [found], "balancing": cluster or {}}
+    server.answer("GET", "/v1/keyspaces", answer)
+    songs = {**SONGS, "balancing": table or {}}
+    server.answer("GET", "/v1/tables", {**page, "tables": [songs]})
+    server.answer(
+        "GET", "/v1/requests", {**page, "since_epoch": 0, "since_ms": 0, "requests": requests}
+    )
+    rows = {"placement": "tablets:t-1", "keyspaces": ["music.songs"], "ranges": 2, "rows": []}
+    server.answer("GET", "/v1/placements", {**page, **rows})
+
+
+@pytest.mark.parametrize("name", ["", "music", "music.songs"])
+def test_off_asks_for_times_counted_from_its_request_id_so_that_it_can_be_sent_again(
+    server: Server, stele: Stele, name: str
+) -> None:
+    server.answer("POST", "/v1/commands", OUTCOME)
+    state(server)
+    said = (
+        *("--for", "2h", "--abort-after", "1m30s", "--reason", "the night"),
+        *("--request-id", REQUEST_ID),
+    )
+    ran = stele("balance", "off", *([name] if name else []), *said)
+    assert ran.exit_code == 0, ran.err
+    until_ms = ASKED_MS + 7_200_000
+    assert sent(server) == {
+        "type": "switch_balancing_off",
+        "name": name,
+        "until_ms": until_ms,
+        "abort_at_ms": ASKED_MS + 90_000,
+    }
+    (asked,) = server.asked_for("/v1/commands")
+    assert msgspec.json.decode(asked.body)["request_id"] == REQUEST_ID
+    of = f"balancing of {name} is" if name else "balancing is"
+    assert ran.out.splitlines() == [
+        f"request {REQUEST_ID}",
+        f"{of} off since epoch 41, until {clock(until_ms)}",
+    ]
+
+
+def test_off_says_what_goes_on(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", OUTCOME)
+    of_another_user = {**MOVE, "request_id": "r-9", "actor": "ada"}
+    state(server, MOVE, of_another_user)
+    ran = stele("balance", "off", "music")
+    assert ran.out.splitlines()[-1] == (
+        "1 move or resize of the balancer's goes on; nothing cancels it"
+    )
+    ran = stele("balance", "off", "music", "--abort-after", "60s")
+    assert ran.out.splitlines()[-1] == (
+        "1 move or resize of the balancer's goes on; what is not done after 60.0 s is cancelled"
+    )
+    assert "goes on" not in stele("balance", "off", "jazz").out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--for", "2"),
+        ("--for", "two hours"),
+        ("--for", "0s"),
+        ("--abort-after", "-5s"),
+        ("--for", "5s and more"),
+        ("--for", "9999999999d"),
+        ("--request-id", "r-1"),
+    ],
+)
+def test_what_is_no_time_is_said_before_anything_is_sent(
+    server: Server, stele: Stele, words: tuple[str, str]
+) -> None:
+    ran = stele("balance", "off", f"{words[0]}={words[1]}")
+    assert ran.exit_code == 2
+    assert words[1] in ran.err and ("For example" in ran.err or "stele id" in ran.err)
+    assert not server.asked
+
+
+@given(st.integers(1, 1000 * MOST_S))
+def test_a_span_is_read_as_it_is_written(ms: int) -> None:
+    seconds, rest = divmod(ms, 1000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    assert span_ms(f"{days}d{hours}h {minutes}m{seconds}s{rest}ms", "--for") == ms
+    assert span_ms(f"{ms}ms", "--for") == ms
+
+
+def test_no_span_is_refused() -> None:
+    with pytest.raises(UsageError, match="is no span of time"):
+        span_ms("", "--for")
+
+
+def test_on_says_what_is_still_off(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", OUTCOME)
+    state(server, cluster=OFF, table={**OFF, "until_ms": 0})
+    ran = stele("balance", "on", "music")
+    assert sent(server) == {"type": "switch_balancing_on", "name": "music", "off_since": 0}
+    assert ran.out.splitlines()[1:] == [
+        "balancing of music is on since epoch 41",
+        f"still: balancing is off since epoch 30 by ada (the night), until {clock(ASKED_MS)}",
+        "still: balancing of music.songs is off since epoch 30 by ada (the night)",
+    ]
+
+
+def test_lists_show_what_is_off(server: Server, stele: Stele) -> None:
+    state(server, cluster=OFF, keyspace=OFF)
+    shown = stele("table", "list").out.splitlines()
+    assert f"balancing is off with its keyspace until {clock(ASKED_MS)}" in shown[2]
+    assert shown[3].startswith("balancing is off since epoch 30 by ada")
+    shown = stele("keyspace", "list").out.splitlines()
+    assert f"balancing is off until {clock(ASKED_MS)}" in shown[2]
+    assert shown[3].startswith("balancing is off since epoch 30 by ada")
+    server.answers.clear()
+    state(server, table=OFF)
+    assert f"  balancing is off until {clock(ASKED_MS)}" in stele("table", "list").out
+    assert "balancing" not in stele("keyspace", "list").out

@@ -1,0 +1,248 @@
+"""Switching balancing off and on: what is taken and refused, how it folds, what ends with it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.domain.base import Rejection
+from stele.domain.commands import (
+    AnyCommand,
+    CreateKeyspace,
+    CreateTable,
+    DropTable,
+    Envelope,
+    Leave,
+    MoveTablets,
+    ResizeTable,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
+    Truncate,
+)
+from stele.domain.names import BALANCER, RequestStatus
+from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
+from stele.domain.requests.ids import named
+from stele.domain.schema.balancing import MAX_MS
+from stele.domain.schema.facts import Balancing
+from stele.domain.schema.switches import all_off, off_for
+from stele.domain.tablets.switched import expired, standing_still
+from stele.domain.topology.operations.commands import TabletMove
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
+from tests.coordinator.world import World
+
+BANDS = "music.bands"
+SCOPES = ("", "music", TABLE)
+
+
+def world_of_two(rf: int = 2) -> World:
+    """Two tables of eight tablets on four nodes."""
+    world = with_table("a1 b1 c1 d1", 8, rf)
+    assert world.apply(CreateTable(BANDS)) is None
+    return world
+
+
+def as_balancer(world: World, command: AnyCommand, name: str = "by the balancer") -> str:
+    """The code of the refusal; empty: it is taken."""
+    refused = world.submit(Envelope(request_id=named(name), command=command, actor=BALANCER))
+    return "" if refused is None else refused.code
+
+
+def free_move(world: World, tablet: int, source: str = "", table: str = TABLE) -> TabletMove:
+    row = tablets(world, table)[tablet]
+    target = min({*world.nodes} - {*row.reads})
+    return TabletMove(table=table, tablet=tablet, from_node=source or row.reads[0], to_node=target)
+
+
+def code(refused: Rejection | None) -> str:
+    return "" if refused is None else refused.code
+
+
+def open_moves(world: World) -> list[Request]:
+    return [r for r in world.image.requests.unfinished() if r.to_node]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_what_the_balancer_asks_for_of_what_is_off_is_refused_and_what_others_do_is_not(
+    scope: str,
+) -> None:
+    world = world_of_two()
+    assert world.apply(SwitchBalancingOff(scope)) is None
+    assert as_balancer(world, MoveTablets((free_move(world, 0),)), "move") == "balancing_off"
+    assert as_balancer(world, ResizeTable(TABLE, 16), "resize") == "balancing_off"
+    assert world.apply(MoveTablets((free_move(world, 0),))) is None
+    assert world.apply(ResizeTable(TABLE, 16)) is None
+    assert world.apply(SwitchBalancingOn(scope)) is None
+    assert as_balancer(world, MoveTablets((free_move(world, 1),)), "again") == ""
+
+
+def test_of_several_moves_those_of_tables_that_are_on_are_taken() -> None:
+    world = world_of_two()
+    assert world.apply(SwitchBalancingOff(TABLE)) is None
+    both = MoveTablets((free_move(world, 0), free_move(world, 0, table=BANDS)))
+    assert as_balancer(world, both) == ""
+    (taken,) = open_moves(world)
+    table = world.image.schema.table_named(BANDS)
+    assert table is not None and taken.table_id == table.table_id
+
+
+def test_what_leaves_is_emptied_all_the_same() -> None:
+    world = world_of_two()
+    assert world.apply(SwitchBalancingOff()) is None
+    source = tablets(world)[0].reads[0]
+    other = next(n for row in tablets(world) for n in row.reads if n != source)
+    assert world.apply(Leave(source)) is None
+    move = free_move(world, 0, source)
+    assert as_balancer(world, MoveTablets((move,)), "drains") == ""
+    elsewhere = next(at for at, row in enumerate(tablets(world)) if other in row.reads and at)
+    assert as_balancer(world, MoveTablets((free_move(world, elsewhere, other),)), "moves") == (
+        "balancing_off"
+    )
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_what_the_balancer_asked_for_and_has_not_begun_ends_with_the_switch(scope: str) -> None:
+    """In the same epoch; what users asked for, other tables' and what empties a node stay."""
+    world = world_of_two()
+    source, keeps = tablets(world)[3].reads
+    own, users = [at for at, row in enumerate(tablets(world)) if keeps in row.reads and at != 3][:2]
+    other = next(at for at, row in enumerate(tablets(world, BANDS)) if keeps in row.reads)
+    assert as_balancer(world, MoveTablets((free_move(world, own, keeps),)), "own") == ""
+    assert as_balancer(world, ResizeTable(TABLE, 16), "split") == ""
+    assert as_balancer(world, MoveTablets((free_move(world, other, keeps, BANDS),)), "b") == ""
+    assert world.apply(MoveTablets((free_move(world, users, keeps),)), "a user's") is None
+    assert world.apply(Leave(source), "leave") is None
+    assert as_balancer(world, MoveTablets((free_move(world, 3, source),)), "drains") == ""
+    assert world.apply(SwitchBalancingOff(scope)) is None
+    left = {request.request_id for request in world.image.requests.unfinished()}
+    others = {named("b")} if scope == TABLE else set[str]()
+    assert left == {"a user's", "leave", named("drains"), *others}
+    ended = {
+        fact.request.request_id: fact.request
+        for fact in world.epochs[-1].facts
+        if isinstance(fact, RequestChanged)
+    }
+    assert ended[named("own")].status is RequestStatus.CANCELLED
+    assert f"is off since epoch {world.image.epoch}" in ended[named("own")].error
+    assert ended[named("split")].status is RequestStatus.CANCELLED
+
+
+def test_a_move_of_the_balancers_leaves_the_state_however_it_ends() -> None:
+    world = world_of_two()
+    assert as_balancer(world, MoveTablets((free_move(world, 0),)), "own") == ""
+    assert world.apply(SwitchBalancingOff()) is None
+    assert world.image.request(named("own")) is None
+    gone = [f.request_id for f in world.epochs[-1].facts if isinstance(f, RequestForgotten)]
+    assert gone == [named("own")]
+    assert world.apply(SwitchBalancingOn()) is None
+    target = free_move(world, 0).to_node
+    world.nodes[target].fails = 2 * world.limits.attempts
+    assert as_balancer(world, MoveTablets((free_move(world, 0),)), "fails") == ""
+    world.until(lambda: not world.image.requests.open, "its end")
+    assert world.image.request(named("fails")) is None
+    rows = [f for epoch in world.epochs for f in epoch.facts if isinstance(f, RequestChanged)]
+    assert rows[-1].request.status is RequestStatus.FAILED, "the log has it"
+    world.nodes[target].fails = 2 * world.limits.attempts
+    assert world.apply(MoveTablets((free_move(world, 0),)), "mine") is None
+    world.until(lambda: not world.image.requests.open, "its end")
+    mine = world.image.request("mine")
+    assert mine is not None and mine.status is RequestStatus.FAILED
+
+
+def test_a_switch_says_since_when_by_whom_and_why_and_can_be_set_anew() -> None:
+    world = world_of_two()
+    asked = Envelope(
+        request_id="off",
+        command=SwitchBalancingOff("music", until_ms=5000, abort_at_ms=100),
+        actor="ada",
+        reason="the night",
+    )
+    assert world.submit(asked) is None
+    first = Balancing(
+        off_since=world.image.epoch, until_ms=5000, abort_at_ms=100, actor="ada", reason="the night"
+    )
+    assert [(o.name, o.balancing) for o in all_off(world.image.schema)] == [("music", first)]
+    assert world.apply(SwitchBalancingOff("music")) is None
+    ((_, again),) = all_off(world.image.schema)
+    assert (again.off_since, again.until_ms) == (world.image.epoch, 0)
+    stale = SwitchBalancingOn("music", first.off_since)
+    assert code(world.apply(stale)) == "switched_meanwhile"
+    assert world.apply(SwitchBalancingOn("music", again.off_since)) is None
+    assert all_off(world.image.schema) == []
+
+
+def test_switching_on_what_is_on_changes_nothing_and_what_is_off_with_more_is_refused() -> None:
+    world = world_of_two()
+    assert world.apply(SwitchBalancingOn(TABLE)) is None
+    assert world.epochs[-1].facts == ()
+    assert world.apply(SwitchBalancingOff("music")) is None
+    refused = world.apply(SwitchBalancingOn(TABLE))
+    assert refused is not None and refused.code == "balancing_off"
+    assert "balancing of music is off" in refused.message
+    assert refused.hint == "`stele balance on music` switches that on."
+    assert world.apply(SwitchBalancingOff()) is None
+    refused = world.apply(SwitchBalancingOn(TABLE))
+    assert refused is not None and refused.hint == "`stele balance on` switches that on."
+
+
+@pytest.mark.parametrize(
+    ("command", "refusal"),
+    [
+        (SwitchBalancingOff("nothing"), "unknown_keyspace"),
+        (SwitchBalancingOff("music.none"), "unknown_table"),
+        (SwitchBalancingOff("."), "unknown_table"),
+        (SwitchBalancingOn("nothing"), "unknown_keyspace"),
+        (SwitchBalancingOff("music", until_ms=-1), "bad_time"),
+        (SwitchBalancingOff("music", until_ms=MAX_MS + 1), "bad_time"),
+        (SwitchBalancingOff("music", abort_at_ms=2**70), "bad_time"),
+        (SwitchBalancingOff("music", until_ms=10, abort_at_ms=10), "bad_time"),
+        (SwitchBalancingOff("ring"), "no_tablets"),
+        (SwitchBalancingOff("ring.table"), "no_tablets"),
+        (SwitchBalancingOn(TABLE, off_since=3), "switched_meanwhile"),
+    ],
+)
+def test_what_cannot_be_switched_is_refused_with_what_to_do(
+    command: AnyCommand, refusal: str
+) -> None:
+    world = world_with_a_ring()
+    refused = world.apply(command)
+    assert refused is not None and refused.code == refusal
+    assert refused.message and refused.hint
+
+
+def world_with_a_ring() -> World:
+
+    world = world_of_two()
+    assert world.apply(CreateKeyspace("ring", {"dc1": 1})) is None
+    assert world.apply(CreateTable("ring.table")) is None
+    return world
+
+
+def test_a_new_table_of_the_name_begins_with_balancing_on_and_a_truncated_one_stays_off() -> None:
+    world = world_of_two()
+    assert world.apply(SwitchBalancingOff(TABLE)) is None
+    assert world.apply(Truncate(TABLE)) is None
+    world.run()
+    assert [off.name for off in all_off(world.image.schema)] == [TABLE]
+    assert world.apply(DropTable(TABLE)) is None
+    world.run()
+    assert world.apply(CreateTable(TABLE)) is None
+    assert all_off(world.image.schema) == []
+
+
+@given(now=st.integers(0, 200), until=st.integers(1, 200))
+def test_a_switch_counts_as_off_until_its_time_and_not_after(now: int, until: int) -> None:
+    world = WORLD
+    image = world.image
+    schema = msgspec.structs.replace(image.schema, balancing=Balancing(off_since=3, until_ms=until))
+    image = msgspec.structs.replace(image, schema=schema)
+    (table, _) = schema.with_tablets()
+    is_off = now < until
+    assert bool([*off_for(schema, table, now)]) == is_off
+    assert bool(standing_still(image, now)) == is_off
+    assert bool(expired(image, now)) == (not is_off)
+    assert [*off_for(schema, table)], "the log knows no time"
+
+
+WORLD = world_of_two()
