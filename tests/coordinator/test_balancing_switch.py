@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from stele.domain.balance.verdicts import Rule
 from stele.domain.commands import (
     AlterTable,
     CreateTable,
@@ -24,6 +25,7 @@ from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.schema.facts import TableOptions
 from stele.domain.schema.switches import all_off
 from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.look import why_there
 from stele.domain.tablets.maps import apart, held_by
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
@@ -75,6 +77,10 @@ def test_a_table_that_is_off_stays_where_it_is_and_others_are_balanced_around_it
     world.pass_s(60)
     assert held(world, TABLE) == before
     assert proposal(world.image, Heard(now_ms=world.now_ms)).moves == (), "it rests (I12)"
+    verdicts = why_there(world.image, TABLE, 0, Heard(now_ms=world.now_ms))
+    assert isinstance(verdicts, list)
+    to_d1 = {(v.rule, v.reason) for v in verdicts if v.target == "d1"}
+    assert to_d1 == {(Rule.STANDS_STILL, f"balancing of {TABLE} is off")}
     assert world.apply(SwitchBalancingOn(TABLE)) is None
     world.until(lambda: held(world, TABLE).get("d1") == 8, "it to be even", 300)
 

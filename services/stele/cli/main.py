@@ -44,7 +44,7 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("keyspace", "keyspace:app", "Keyspaces: create, alter, drop, list."),
     ("table", "table:app", "Tables: create, alter, drop, list."),
     ("tablet", "tablet:app", "Tablets: list, move."),
-    ("balance", "balance:app", "How tablets are spread, and what moves: status."),
+    ("balance", "balance:app", "How tablets are spread: status, plan, why; off, on; history."),
     ("features", "features:app", "Features: list, enable, forget a service."),
     ("settings", "settings:app", "Settings of the cluster: list, set, reset."),
     ("id", "ids:make_id", "A new request id, to send a command again under after a time-out."),

@@ -36,7 +36,7 @@ def balancer_moves_a_table_that_is_off(patch: Patch) -> None:
 
 def what_was_asked_for_begins_after_the_switch(patch: Patch) -> None:
     """What the balancer had asked for before it was switched off begins later."""
-    patch.attribute(balancing, "_not_begun", lambda image, tables: iter(()))
+    patch.attribute(balancing, "_not_begun", lambda image, tables: [])
 
 
 def switch_that_has_expired_stays_off(patch: Patch) -> None:

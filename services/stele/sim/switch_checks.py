@@ -9,8 +9,8 @@ from stele.sim.violation import require
 
 
 def check_switches(before: Image, after: Image) -> None:
-    """Where balancing is off the balancer asks for nothing, and begins nothing, but what empties a node, or what
-    a change of replication asks for.
+    """Where balancing is off the balancer asks for nothing, and begins nothing, but what empties a node, or a
+    change of replication asks for.
     """
     if after.requests is before.requests and after.topology is before.topology:
         return

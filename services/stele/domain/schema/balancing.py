@@ -4,7 +4,6 @@ The log is one line, so nothing begins by an older view: what the balancer has a
 in the epoch that switches off, and what it asks for after that is refused (``switches.check_balancing``).
 """
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from stele.domain.base import Rejection
@@ -142,13 +141,15 @@ def _check_times(command: SwitchBalancingOff) -> Rejection | None:
     return None
 
 
-def _not_begun(image: Image, tables: frozenset[str]) -> Iterator[Request]:
-    """What the balancer has asked for, but for what empties nodes."""
-    for request in image.requests.pending():
-        if request.actor != BALANCER or request.table_id not in tables:
-            continue
-        empties = bool(request.from_node) and gives_all_away(image, request.from_node)
-        if not empties and not belongs_to_change(
-            image, image.schema.tables[request.table_id], request
-        ):
-            yield request
+def _not_begun(image: Image, tables: frozenset[str]) -> list[Request]:
+    """What the balancer has asked for, but for what empties nodes, or a change of replication asks for."""
+    pending, tables_of = image.requests.pending(), image.schema.tables
+    own = [r for r in pending if r.actor == BALANCER and r.table_id in tables]
+    nodes = {request.from_node for request in own} - {""}
+    emptied = {node_id for node_id in nodes if gives_all_away(image, node_id)}
+    return [
+        request
+        for request in own
+        if request.from_node not in emptied
+        and not belongs_to_change(image, tables_of[request.table_id], request)
+    ]
