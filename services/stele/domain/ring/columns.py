@@ -53,7 +53,7 @@ class Rows:
         """The rows from place ``low`` up to, not including, ``high``; a view."""
         return Rows(self.keys[low:high], tuple(column[low:high] for column in self.values))
 
-    def chosen(self, which: npt.NDArray[np.bool_]) -> "Rows":
+    def chosen(self, which: npt.NDArray[np.bool_ | np.intp]) -> "Rows":
         return Rows(self.keys[which], tuple(column[which] for column in self.values))
 
     def canonical(self) -> Iterator[bytes]:
@@ -141,14 +141,12 @@ class Columns:
 
     def between(self, low: int, high: int) -> Rows:
         """The rows whose keys are in [low, high)."""
-        if low >= high or not self.chunks:
-            return self.empty
-        first, start, last, stop = self._span(low, high)
-        if first == last:
-            return self.chunks[first].rows.cut(start, stop)
-        head, *inner, tail = self.chunks[first : last + 1]
-        parts = (chunk.rows for chunk in inner)
-        return joined((head.rows.cut(start, len(head.rows)), *parts, tail.rows.cut(0, stop)))
+        return joined([rows.cut(start, stop) for rows, start, stop in self._parts(low, high)])
+
+    def keys_between(self, low: int, high: int) -> Keys:
+        """The keys in [low, high)."""
+        parts = [rows.keys[start:stop] for rows, start, stop in self._parts(low, high)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def all(self) -> Rows:
         return joined([chunk.rows for chunk in self.chunks]) if self.chunks else self.empty
@@ -199,6 +197,17 @@ class Columns:
         return _same_rows(mine, others)
 
     __hash__ = None  # type: ignore[assignment]  # a table names itself by ``hash_sum``
+
+    def _parts(self, low: int, high: int) -> list[tuple[Rows, int, int]]:
+        """The rows of each chunk, and from where to where in it their keys are in [low, high); one at least."""
+        if low >= high or not self.chunks:
+            return [(self.empty, 0, 0)]
+        first, start, last, stop = self._span(low, high)
+        if first == last:
+            return [(self.chunks[first].rows, start, stop)]
+        head, *inner, tail = [chunk.rows for chunk in self.chunks[first : last + 1]]
+        whole = [(rows, 0, len(rows)) for rows in inner]
+        return [(head, start, len(head)), *whole, (tail, 0, stop)]
 
     def _span(self, low: int, high: int) -> tuple[int, int, int, int]:
         """First chunk and place with a key in [low, high), and last chunk and the place behind it."""

@@ -66,8 +66,9 @@ class NodeNumbers:
         return lists
 
     def translate(self, numbers: Numbers, into: "NodeNumbers") -> Numbers:
-        """The same lists by the numbers of ``into``, which knows all nodes."""
-        table: Numbers = np.array([*map(into.numbers.__getitem__, self.names), PAD], np.int32)
+        """The same lists by the numbers of ``into``, which knows all nodes that they name."""
+        known = [into.numbers.get(name, PAD) for name in self.names]
+        table: Numbers = np.array([*known, PAD], np.int32)
         translated: Numbers = np.take(table, numbers, mode="wrap")  # PAD, -1, is the last one
         return translated
 
@@ -75,13 +76,14 @@ class NodeNumbers:
 NO_NODES: Final = NodeNumbers()
 
 
-def padded(flat: Numbers, counts: Sequence[int]) -> Numbers:
+def padded(flat: Numbers, counts: npt.ArrayLike) -> Numbers:
     """Lists that stand behind each other in ``flat``, ``counts`` of them a row, as a padded matrix."""
-    width = max(counts, default=0)
-    if flat.size == width * len(counts):
-        return flat.reshape(len(counts), width)
-    numbers = np.full((len(counts), width), PAD, np.int32)
-    numbers[np.arange(width) < np.array(counts)[:, None]] = flat
+    sizes = np.asarray(counts, np.int64)
+    width = int(sizes.max(initial=0))
+    if flat.size == width * len(sizes):
+        return flat.reshape(len(sizes), width)
+    numbers = np.full((len(sizes), width), PAD, np.int32)
+    numbers[np.arange(width) < sizes[:, None]] = flat
     return numbers
 
 

@@ -6,11 +6,11 @@ It is chunked columns: a row's end is the next row's start, and nodes stand ther
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from operator import attrgetter
 from typing import Final, Self
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from stele.domain.ring.columns import Columns, Keys, Rows, merged
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers, Numbers, lengths
@@ -30,8 +30,7 @@ from stele.domain.ring.replicas import (
 )
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
-FEW_ROWS: Final = 16
-"""So many rows are checked faster one by one than as columns."""
+Which = npt.NDArray[np.bool_]
 
 
 class PlacementError(ValueError):
@@ -66,17 +65,6 @@ def _check_cover(rows: Sequence[RangeReplicas]) -> None:
         )
 
 
-def _check_all_replicas(rows: Sequence[RangeReplicas], columns: Rows) -> None:
-    """The rows, and the same as columns, which are dearer for few and much cheaper for many."""
-    if len(rows) <= FEW_ROWS:
-        for row in rows:
-            _check_replicas(row)
-        return
-    unsound = first_unsound(columns)
-    if unsound is not None:
-        _check_replicas(rows[unsound])
-
-
 def _check_replicas(row: RangeReplicas) -> None:
     for name, nodes in (("reads", row.reads), ("writes", row.writes), ("others", row.other)):
         if len(set(nodes)) != len(nodes):
@@ -89,7 +77,7 @@ def _check_replicas(row: RangeReplicas) -> None:
         raise PlacementError(f"{_text(row)} asks {unwritten} for acks, which receive no writes.")
 
 
-def _text(range_: Range | RangeReplicas) -> str:
+def _text(range_: "Range | RangeReplicas | Span") -> str:
     return f"({range_.start}, {range_.end}]"
 
 
@@ -114,7 +102,9 @@ class Placement:
         nodes, columns = _encoded(checked, nodes)
         if not _cover(columns.keys, np.array([row.end for row in checked], np.int64)):
             _check_cover(checked)
-        _check_all_replicas(checked, columns)
+        unsound = first_unsound(columns)
+        if unsound is not None:
+            _check_replicas(checked[unsound])
         return cls(Columns.of(columns), nodes)
 
     @classmethod
@@ -131,7 +121,8 @@ class Placement:
     @property
     def rows(self) -> tuple[RangeReplicas, ...]:
         """All rows, decoded anew each time."""
-        return tuple(self._decoded(self.table.all()))
+        rows = self.table.all()
+        return tuple(rows_of(rows, ends_of(rows.keys), self.nodes))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -155,6 +146,11 @@ class Placement:
             row = self._row(*self.table.find(row.end))
             found.append(row)
         return tuple(found)
+
+    def begins_at(self, token: int) -> bool:
+        """True when a row begins there, or the ring ends."""
+        at, place = self.table.find(token)
+        return self.table.chunks[at].keys[place] == token
 
     def end_of(self, at: int, place: int) -> int:
         """Where the row at this chunk and place ends: the next one begins there."""
@@ -201,16 +197,21 @@ class Placement:
         end = self.end_of(at, place)
         return RangeReplicas(chunk.keys[place], end, read, written, version, before, other)
 
-    def _decoded(self, rows: Rows) -> Iterator[RangeReplicas]:
-        """Rows up to the ring's end."""
-        versions, versions_before, counts, writes, _, others = rows.values
-        starts = rows.keys.tolist()
-        written = self.nodes.decode(writes)
-        shared = np.array_equal(counts, lengths(writes))
-        read = written if shared else self.nodes.decode(reads_of(rows))
-        ends = (*starts[1:], MIN_TOKEN)
-        changes = versions.tolist(), versions_before.tolist()
-        return map(RangeReplicas, starts, ends, read, written, *changes, self.nodes.decode(others))
+
+def ends_of(starts: Keys) -> Keys:
+    """Where the rows of a whole placement end: each at the next one's start, the last at the ring's end."""
+    return np.append(starts[1:], MIN_TOKEN)
+
+
+def rows_of(rows: Rows, ends: Keys, nodes: NodeNumbers) -> Iterator[RangeReplicas]:
+    """The rows by name; ``ends`` may be more than they."""
+    versions, versions_before, counts, writes, _, others = rows.values
+    written = nodes.decode(writes)
+    shared = np.array_equal(counts, lengths(writes))
+    read = written if shared else nodes.decode(reads_of(rows))
+    changes = versions.tolist(), versions_before.tolist()
+    bounds = rows.keys.tolist(), ends.tolist()
+    return map(RangeReplicas, *bounds, read, written, *changes, nodes.decode(others))
 
 
 def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNumbers, Rows]:
@@ -229,8 +230,43 @@ EMPTY_RING: Final = Placement.of((RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ()),))
 """The placement of a ring in which no node has tokens: one range that nobody replicates."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranges:
+    """Ranges (start, end] by column."""
+
+    starts: Keys
+    ends: Keys
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def cut(self, low: int, high: int) -> "Ranges":
+        return Ranges(self.starts[low:high], self.ends[low:high])
+
+    def lasts(self) -> Keys:
+        """The greatest number at which a row within each may start; of the last range of a ring MAX_TOKEN."""
+        return self.ends - 1  # MIN_TOKEN, being infinity, turns round to that
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """Rows that leave a placement and rows that come in for them, as columns, both in ring order, none twice.
+
+    ``nodes`` are the numbers by which ``rows`` name nodes.
+    """
+
+    removed: Ranges
+    rows: Rows
+    ends: Keys
+    nodes: NodeNumbers
+
+    @property
+    def added(self) -> Ranges:
+        return Ranges(self.rows.keys, self.ends)
+
+
 class Span(msgspec.Struct, frozen=True):
-    """Neighbouring ranges of a change as one; they stand at ``first`` up to ``stop`` in its list."""
+    """Neighbouring ranges of a change as one; they stand at ``first`` up to ``stop`` among them."""
 
     start: int
     end: int
@@ -241,24 +277,69 @@ class Span(msgspec.Struct, frozen=True):
 def apply(
     placement: Placement, removed: Sequence[Range], added: Sequence[RangeReplicas]
 ) -> Placement:
-    """The placement without exactly the rows ``removed`` and with the rows ``added``.
+    """``changed`` for rows that are not columns yet, in any order."""
+    return changed(placement, change_of(removed, added, placement.nodes))
+
+
+def change_of(
+    removed: Sequence[Range], added: Sequence[RangeReplicas], nodes: NodeNumbers
+) -> Change:
+    """The change as columns; nodes without a number get the next ones. Raises PlacementError."""
+    nodes, rows = _encoded(added, nodes)
+    ends = np.array([row.end for row in added], np.int64)
+    return in_ring_order(ranges_by_column(removed), rows, ends, nodes)
+
+
+def in_ring_order(removed: Ranges, rows: Rows, ends: Keys, nodes: NodeNumbers) -> Change:
+    """The change, whatever the order of what it removes and adds. Raises PlacementError if that comes twice."""
+    order = _order(removed.starts, "removed")
+    if order is not None:
+        removed = Ranges(removed.starts[order], removed.ends[order])
+    order = _order(rows.keys, "added")
+    if order is not None:
+        rows, ends = rows.chosen(order), ends[order]
+    return Change(removed, rows, ends, nodes)
+
+
+def _order(starts: Keys, what: str) -> npt.NDArray[np.intp] | None:
+    """Where each stands in ring order; None when they are in it."""
+    if not (starts[1:] <= starts[:-1]).any():
+        return None
+    order = np.argsort(starts)
+    if (starts[order[1:]] == starts[order[:-1]]).any():
+        raise PlacementError(f"A range is {what} twice by one change.")
+    return order
+
+
+def ranges_by_column(ranges: Sequence[Range]) -> Ranges:
+    starts = np.array([range_.start for range_ in ranges], np.int64)
+    return Ranges(starts, np.array([range_.end for range_ in ranges], np.int64))
+
+
+def changed(placement: Placement, change: Change) -> Placement:
+    """The placement without exactly the rows that a change removes and with those that it adds.
 
     Costs what the change is large, not what the ring is: where the rows removed were, the rows added
     must stand, so the rest of the ring is covered as before. Raises PlacementError when a range to
     remove is no row, or the result does not cover the ring, or a row's replicas are unsound.
     """
-    by_start = attrgetter("start")
-    outgoing, incoming = sorted(removed, key=by_start), sorted(added, key=by_start)
-    _check_rows(placement, outgoing)
-    spans = _spans(incoming)
-    _check_same_span(_spans(outgoing), spans)
-    nodes, rows = _encoded(incoming, placement.nodes)
-    _check_all_replicas(incoming, rows)
-    return Placement(_spliced(placement.table, spans, rows), nodes)
+    outgoing = check_removed(placement, change.removed)
+    spans = _spans(change.added)
+    _check_same_span(outgoing, spans)
+    _check_all_replicas(change)
+    return Placement(_spliced(placement.table, spans, change), change.nodes)
 
 
-def _spliced(table: Columns, spans: Sequence[Span], rows: Rows) -> Columns:
-    """The table with ``rows`` in place of all that begins within the spans."""
+def _check_all_replicas(change: Change) -> None:
+    unsound = first_unsound(change.rows)
+    if unsound is not None:
+        (row,) = rows_of(change.rows.cut(unsound, unsound + 1), change.ends[unsound:], change.nodes)
+        _check_replicas(row)
+
+
+def _spliced(table: Columns, spans: Sequence[Span], change: Change) -> Columns:
+    """The table with the rows that come in place of all that begins within the spans."""
+    rows = change.rows
     if len(spans) <= len(table.chunks):
         for span in spans:
             part = rows.cut(span.first, span.stop)
@@ -267,38 +348,61 @@ def _spliced(table: Columns, spans: Sequence[Span], rows: Rows) -> Columns:
     # A change of so many places touches most chunks: from first to last it is one.
     low, high = spans[0].start, upper_bound(spans[-1].end)
     old = table.between(low, high)
-    at = np.searchsorted(np.array([span.start for span in spans]), old.keys, "right") - 1
-    ends = np.array([upper_bound(span.end) - 1 for span in spans])
-    return table.splice(low, high, merged(old.chosen(old.keys > ends[at]), rows))
+    return table.splice(low, high, merged(old.chosen(~_inside(old.keys, change.added)), rows))
 
 
-def _check_rows(placement: Placement, ranges: Sequence[Range]) -> None:
-    """Each of these, sorted by start, is a row, and none stands there twice."""
-    for range_, following in zip_longest(ranges, ranges[1:]):
-        if range_ == following:
-            raise PlacementError("A range is removed twice by one change.")
-        at, place = placement.table.find(range_.start)
-        keys = placement.table.chunks[at].keys
-        if keys[place] != range_.start or placement.end_of(at, place) != range_.end:
-            raise PlacementError(f"Range {_text(range_)} cannot be removed: it is no row.")
+def _inside(keys: Keys, ranges: Ranges) -> Which:
+    """Which of these starts of rows, none before the first range, are within one of the ranges."""
+    return keys <= ranges.lasts()[np.searchsorted(ranges.starts, keys, "right") - 1]
 
 
-def _spans(ranges: Sequence[Range | RangeReplicas]) -> list[Span]:
-    """The ranges, sorted by start, with neighbours as one span."""
+def check_removed(placement: Placement, removed: Ranges) -> list[Span]:
+    """The ranges as spans, if each is a row. Raises PlacementError."""
+    spans, table = _spans(removed), placement.table
+    if len(spans) <= len(table.chunks):
+        found = [table.keys_between(span.start, upper_bound(span.end)) for span in spans]
+        there = found[0] if len(found) == 1 else np.concatenate((*found, removed.starts[:0]))
+    else:
+        there = table.keys_between(spans[0].start, upper_bound(spans[-1].end))
+        there = there[_inside(there, removed)]
+    end_rows = all(placement.begins_at(span.end) for span in spans)
+    if not end_rows or there.tobytes() != removed.starts.tobytes():
+        raise PlacementError(_which_is_no_row(placement, removed))
+    return spans
+
+
+def _which_is_no_row(placement: Placement, ranges: Ranges) -> str:
+    """Says which one ``check_removed`` has come across."""
+    for start, end in zip(ranges.starts.tolist(), ranges.ends.tolist(), strict=True):
+        row = placement.row_from(start)
+        if row is None or row.end != end:
+            return f"Range {_text(Range(start, end))} cannot be removed: it is no row."
+    raise AssertionError("all ranges are rows")
+
+
+def _spans(ranges: Ranges) -> list[Span]:
+    """The ranges, in ring order, with neighbours as one span. Raises PlacementError if they overlap."""
+    starts, ends = ranges.starts, ranges.ends
     found = list[Span]()
-    first, reached = 0, MIN_TOKEN - 1
-    for index, range_ in enumerate(ranges):
-        if range_.start >= upper_bound(range_.end):
-            raise PlacementError(f"{_text(range_)} is no range: it holds no token.")
-        if range_.start < reached:
-            raise PlacementError(f"{_text(range_)} is out of order or overlaps {reached}.")
-        if index and range_.start > reached:
-            found.append(Span(ranges[first].start, ranges[index - 1].end, first, index))
-            first = index
-        reached = upper_bound(range_.end)
-    if ranges:
-        found.append(Span(ranges[first].start, ranges[-1].end, first, len(ranges)))
+    first, reached = 0, MIN_TOKEN
+    for stop in (*(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)):
+        if first == stop:
+            break
+        span = Span(starts.item(first), ends.item(stop - 1), first, stop)
+        # Within a span each ends where the next one starts, so that only its last one may be empty.
+        if starts.item(stop - 1) >= upper_bound(span.end):
+            raise PlacementError(
+                f"{_text(_range(ranges, stop - 1))} is no range: it holds no token."
+            )
+        if span.start < reached:
+            raise PlacementError(f"{_text(span)} is out of order or overlaps {reached}.")
+        found.append(span)
+        first, reached = stop, upper_bound(span.end)
     return found
+
+
+def _range(ranges: Ranges, at: int) -> Range:
+    return Range(int(ranges.starts[at]), int(ranges.ends[at]))
 
 
 def _check_same_span(removed: Sequence[Span], added: Sequence[Span]) -> None:

@@ -91,11 +91,11 @@ def reads_of(rows: Rows) -> Numbers:
 
 def first_unsound(rows: Rows) -> int | None:
     """The first row that names a node twice, or one that receives no writes among its reads or others."""
-    _, _, counts, writes, listed, others = rows.values
+    _, _, _, writes, listed, others = rows.values
     wrong = _repeats(writes)
-    for lists, named in ((listed, counts == LISTED), (others, lengths(others) > 0)):
-        which = np.flatnonzero(named)
-        if len(which):
+    for lists in (listed, others):
+        if lists.shape[1]:
+            which = np.flatnonzero(lists[:, 0] != PAD)
             wrong[which] |= _repeats(lists[which]) | _lacking(lists[which], writes[which])
     return int(wrong.argmax()) if wrong.any() else None
 
