@@ -97,7 +97,7 @@ def test_apply_replaces_exactly_the_rows_named() -> None:
     ("removed", "added", "flaw"),
     [
         ([Range(100, 150)], [], r"\(100, 150\] cannot be removed: it is no row"),
-        ([Range(100, 200), Range(100, 200)], [], "removed twice"),
+        ([Range(100, 200), Range(100, 200)], [], "comes twice"),
         ([Range(100, 200)], [], "leaves a gap after 100"),
         ([], [RangeReplicas(150, 200, ABC, ABC)], "out of order or overlaps"),
         ([Range(100, 200)], [RangeReplicas(100, 200, ABC, ("a",))], "receive no writes"),

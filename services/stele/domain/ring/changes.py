@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from stele.domain.ring.columns import Ints, Keys, Rows, joined, widened
 from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers, lengths, padded
@@ -15,7 +16,6 @@ from stele.domain.ring.placement import (
     PlacementError,
     Ranges,
     check_removed,
-    in_ring_order,
     ranges_by_column,
 )
 from stele.domain.ring.ranges import Range
@@ -69,13 +69,13 @@ def unpacked(removed: Sequence[Range], added: PackedRows, nodes: NodeNumbers) ->
     counts = np.empty((len(starts), len(_KINDS)), np.int64)
     counts[:, 0], counts[:, 2] = writes, others
     np.maximum(-reads, 0, out=counts[:, 1])
-    if counts.min(initial=0) < 0 or counts.sum() != len(numbers):
+    if np.count_nonzero(counts < 0) or counts.sum() != len(numbers):
         raise _no_rows()
-    if (numbers.view(np.uint64) >= len(nodes.names)).any():
+    if np.count_nonzero(numbers.view(np.uint64) >= len(nodes.names)):
         raise PlacementError("Packed rows name a node by a number that nobody has.")
     lists = _lists(numbers.astype(np.int32), counts)
     values = _as_kept((newest, before), np.minimum(reads, writes), lists)
-    return in_ring_order(ranges_by_column(removed), Rows(starts, values), ends, nodes)
+    return _in_ring_order(ranges_by_column(removed), Rows(starts, values), ends, nodes)
 
 
 def _no_rows() -> PlacementError:
@@ -96,7 +96,8 @@ def _lists(numbers: Numbers, counts: Keys) -> list[Numbers]:
     other in ``numbers``.
     """
     kind = np.repeat(np.arange(counts.size), counts.ravel()) % len(_KINDS)
-    return [padded(numbers[kind == at], counts[:, at]) for at in _KINDS]
+    longest = counts.max(axis=0, initial=0).tolist()
+    return [padded(numbers[kind == at], counts[:, at], longest[at]) for at in _KINDS]
 
 
 def _as_kept(versions: Sequence[Keys], counts: Keys, lists: Sequence[Numbers]) -> tuple[Ints, ...]:
@@ -112,6 +113,23 @@ def _as_kept(versions: Sequence[Keys], counts: Keys, lists: Sequence[Numbers]) -
         counts[alone] = np.where(same, -counts[alone], LISTED)
         listed[alone[same]] = PAD
     return replica_columns(newest, before, writes, listed, counts, others)
+
+
+def _in_ring_order(removed: Ranges, rows: Rows, ends: Keys, nodes: NodeNumbers) -> Change:
+    order = _order(removed.starts)
+    if order is not None:
+        removed = Ranges(removed.starts[order], removed.ends[order])
+    order = _order(rows.keys)
+    if order is not None:
+        rows, ends = rows.chosen(order), ends[order]
+    return Change(removed, rows, ends, nodes)
+
+
+def _order(starts: Keys) -> npt.NDArray[np.intp] | None:
+    """Where each stands in ring order; None when they are in it."""
+    if np.count_nonzero(starts[1:] < starts[:-1]):
+        return np.argsort(starts)
+    return None
 
 
 def pieces_of(placement: Placement, change: Change, at_most: int) -> Iterator[Change]:

@@ -27,11 +27,10 @@ MAX_CHUNK_ROWS: Final = CHUNK_ROWS * 2
 Ints = npt.NDArray[np.signedinteger]
 Keys = npt.NDArray[np.int64]
 
-_WIDTHS: Final = tuple(
-    (kind, int(np.iinfo(kind).min), int(np.iinfo(kind).max))
-    for kind in (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64))
-)
-"""Kinds of numbers, the narrowest first, with the least and the greatest that each holds."""
+_KINDS: Final = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64))
+"""Of numbers, the narrowest first."""
+_GREATEST: Final = tuple(int(np.iinfo(kind).max) for kind in _KINDS)
+"""The greatest number that each kind holds; ``~`` of it is the least."""
 _FEW: Final = 32
 """So many numbers are compared faster one by one than by numpy."""
 
@@ -51,7 +50,7 @@ class Rows:
 
     def cut(self, low: int, high: int) -> "Rows":
         """The rows from place ``low`` up to, not including, ``high``; a view."""
-        return Rows(self.keys[low:high], tuple(column[low:high] for column in self.values))
+        return Rows(self.keys[low:high], tuple([column[low:high] for column in self.values]))
 
     def chosen(self, which: npt.NDArray[np.bool_ | np.intp]) -> "Rows":
         return Rows(self.keys[which], tuple(column[which] for column in self.values))
@@ -92,8 +91,8 @@ class Chunk:
         self.rows = rows
         self.keys = rows.keys.data
         """For ``bisect``: a search in numpy costs five times as much for one key."""
-        self.values = tuple(column.data for column in rows.values)
-        self._lists = tuple(_unpacker(column) for column in rows.values)
+        self.values = tuple([column.data for column in rows.values])
+        self._lists = tuple([_unpacker(column) for column in rows.values])
         self._hash_sum: int | None = None
 
     def list_at(self, column: int, place: int) -> tuple[int, ...]:
@@ -219,9 +218,12 @@ class Columns:
     def _with(self, first: int, last: int, chunks: tuple[Chunk, ...]) -> Self:
         """With ``chunks`` in place of those from ``first`` to ``last``."""
         size = self.size - sum([len(chunk.keys) for chunk in self.chunks[first : last + 1]])
+        firsts, begin = self.firsts, _firsts(chunks)
+        if begin != firsts[first : last + 1]:
+            firsts = firsts[:first] + begin + firsts[last + 1 :]
         return type(self)(
             self.chunks[:first] + chunks + self.chunks[last + 1 :],
-            self.firsts[:first] + _firsts(chunks) + self.firsts[last + 1 :],
+            firsts,
             size + sum([len(chunk.keys) for chunk in chunks]),
             self.empty,
         )
@@ -275,7 +277,8 @@ def _overwritten(rows: Rows, low: int, high: int, new: Rows) -> Rows:
         if old.shape[1:] == column.shape[1:]:
             changed = old
             if column.size:
-                changed = old.astype(np.promote_types(old.dtype, _narrowest(column)))
+                needed = _narrowest(column)
+                changed = old.astype(needed if needed.itemsize > old.itemsize else old.dtype)
                 changed[low:high] = column
         else:
             changed = _stacked((old[:low], column, old[high:]))
@@ -306,7 +309,7 @@ def _narrowest(column: Ints) -> np.dtype[np.signedinteger]:
     else:
         numbers = column.ravel().tolist() or [0]
         least, greatest = min(numbers), max(numbers)
-    return next(kind for kind, low, high in _WIDTHS if low <= least and greatest <= high)
+    return _KINDS[bisect_left(_GREATEST, max(greatest, ~least))]
 
 
 def _trimmed(column: Ints) -> Ints:

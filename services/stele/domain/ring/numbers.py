@@ -52,7 +52,7 @@ class NodeNumbers:
         """The lists by number, padded. Raises KeyError for a node without a number."""
         counts = list(map(len, lists))
         flat = map(self.numbers.__getitem__, chain.from_iterable(lists))
-        return padded(np.fromiter(flat, np.int32, sum(counts)), counts)
+        return padded(np.fromiter(flat, np.int32, sum(counts)), counts, max(counts, default=0))
 
     def decode(self, numbers: Numbers) -> list[tuple[str, ...]]:
         """The lists by node id, without their padding."""
@@ -76,14 +76,12 @@ class NodeNumbers:
 NO_NODES: Final = NodeNumbers()
 
 
-def padded(flat: Numbers, counts: npt.ArrayLike) -> Numbers:
+def padded(flat: Numbers, counts: Sequence[int] | npt.NDArray[np.int64], longest: int) -> Numbers:
     """Lists that stand behind each other in ``flat``, ``counts`` of them a row, as a padded matrix."""
-    sizes = np.asarray(counts, np.int64)
-    width = int(sizes.max(initial=0))
-    if flat.size == width * len(sizes):
-        return flat.reshape(len(sizes), width)
-    numbers = np.full((len(sizes), width), PAD, np.int32)
-    numbers[np.arange(width) < sizes[:, None]] = flat
+    if flat.size == longest * len(counts):
+        return flat.reshape(len(counts), longest)
+    numbers = np.full((len(counts), longest), PAD, np.int32)
+    numbers[np.arange(longest) < np.asarray(counts)[:, None]] = flat
     return numbers
 
 

@@ -6,6 +6,7 @@ It is chunked columns: a row's end is the next row's start, and nodes stand ther
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Final, Self
 
 import msgspec
@@ -31,6 +32,7 @@ from stele.domain.ring.replicas import (
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
 Which = npt.NDArray[np.bool_]
+_START: Final = attrgetter("start")
 
 
 class PlacementError(ValueError):
@@ -282,33 +284,13 @@ def apply(
 
 
 def change_of(
-    removed: Sequence[Range], added: Sequence[RangeReplicas], nodes: NodeNumbers
+    removed: Iterable[Range], added: Iterable[RangeReplicas], nodes: NodeNumbers
 ) -> Change:
-    """The change as columns; nodes without a number get the next ones. Raises PlacementError."""
-    nodes, rows = _encoded(added, nodes)
-    ends = np.array([row.end for row in added], np.int64)
-    return in_ring_order(ranges_by_column(removed), rows, ends, nodes)
-
-
-def in_ring_order(removed: Ranges, rows: Rows, ends: Keys, nodes: NodeNumbers) -> Change:
-    """The change, whatever the order of what it removes and adds. Raises PlacementError if that comes twice."""
-    order = _order(removed.starts, "removed")
-    if order is not None:
-        removed = Ranges(removed.starts[order], removed.ends[order])
-    order = _order(rows.keys, "added")
-    if order is not None:
-        rows, ends = rows.chosen(order), ends[order]
-    return Change(removed, rows, ends, nodes)
-
-
-def _order(starts: Keys, what: str) -> npt.NDArray[np.intp] | None:
-    """Where each stands in ring order; None when they are in it."""
-    if not (starts[1:] <= starts[:-1]).any():
-        return None
-    order = np.argsort(starts)
-    if (starts[order[1:]] == starts[order[:-1]]).any():
-        raise PlacementError(f"A range is {what} twice by one change.")
-    return order
+    """The change as columns, whatever its order; nodes without a number get the next ones."""
+    outgoing, incoming = sorted(removed, key=_START), sorted(added, key=_START)
+    nodes, rows = _encoded(incoming, nodes)
+    ends = np.array([row.end for row in incoming], np.int64)
+    return Change(ranges_by_column(outgoing), rows, ends, nodes)
 
 
 def ranges_by_column(ranges: Sequence[Range]) -> Ranges:
@@ -381,28 +363,25 @@ def _which_is_no_row(placement: Placement, ranges: Ranges) -> str:
 
 
 def _spans(ranges: Ranges) -> list[Span]:
-    """The ranges, in ring order, with neighbours as one span. Raises PlacementError if they overlap."""
+    """The ranges with neighbours as one span. Raises PlacementError unless each comes once, in ring order."""
     starts, ends = ranges.starts, ranges.ends
     found = list[Span]()
     first, reached = 0, MIN_TOKEN
-    for stop in (*(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)):
-        if first == stop:
-            break
+    (breaks,) = (starts[1:] != ends[:-1]).nonzero()
+    for stop in (*(breaks + 1).tolist(), len(starts)) if len(starts) else ():
         span = Span(starts.item(first), ends.item(stop - 1), first, stop)
-        # Within a span each ends where the next one starts, so that only its last one may be empty.
-        if starts.item(stop - 1) >= upper_bound(span.end):
-            raise PlacementError(
-                f"{_text(_range(ranges, stop - 1))} is no range: it holds no token."
-            )
         if span.start < reached:
-            raise PlacementError(f"{_text(span)} is out of order or overlaps {reached}.")
+            raise PlacementError(
+                f"{_text(span)} comes twice, is out of order or overlaps {reached}."
+            )
+        within = starts[first:stop]
+        if starts.item(stop - 1) >= upper_bound(span.end) or (
+            stop - first > 1 and np.count_nonzero(within[1:] <= within[:-1])
+        ):
+            raise PlacementError(f"{_text(span)} has a range that holds no token.")
         found.append(span)
         first, reached = stop, upper_bound(span.end)
     return found
-
-
-def _range(ranges: Ranges, at: int) -> Range:
-    return Range(int(ranges.starts[at]), int(ranges.ends[at]))
 
 
 def _check_same_span(removed: Sequence[Span], added: Sequence[Span]) -> None:

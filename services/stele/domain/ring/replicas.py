@@ -5,7 +5,7 @@ of them; so the reads are a count. Where they are not, they are listed in a colu
 """
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, combinations
 from typing import Final
 
 import numpy as np
@@ -92,25 +92,28 @@ def reads_of(rows: Rows) -> Numbers:
 def first_unsound(rows: Rows) -> int | None:
     """The first row that names a node twice, or one that receives no writes among its reads or others."""
     _, _, _, writes, listed, others = rows.values
-    wrong = _repeats(writes)
+    wrong = [*_repeats(writes)]
     for lists in (listed, others):
         if lists.shape[1]:
             which = np.flatnonzero(lists[:, 0] != PAD)
-            wrong[which] |= _repeats(lists[which]) | _lacking(lists[which], writes[which])
-    return int(wrong.argmax()) if wrong.any() else None
+            wrong += which[
+                [*_repeats(lists[which]), *_lacking(lists[which], writes[which])]
+            ].tolist()
+    return min(wrong, default=None)
 
 
-def _lacking(lists: Ints, writes: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _lacking(lists: Ints, writes: Ints) -> list[int]:
     """Which lists name a node that the writes beside them do not."""
     known = (lists[:, :, None] == writes[:, None, :]).any(axis=2) | (lists == PAD)
-    lacking: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~known.all(axis=1)
-    return lacking
+    return np.flatnonzero(~known.all(axis=1)).tolist()
 
 
-def _repeats(lists: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _repeats(lists: Ints) -> list[int]:
     """Which lists name a node twice."""
-    found = np.zeros(len(lists), np.bool_)
-    for place in range(lists.shape[1]):
-        for later in range(place + 1, lists.shape[1]):
-            found |= (lists[:, place] == lists[:, later]) & (lists[:, place] != PAD)
-    return found
+    columns = lists.T
+    pairs = list(combinations(columns, 2))
+    same = [one == other for one, other in pairs]
+    if not any(map(np.count_nonzero, same)):
+        return []
+    named = [equal & (one != PAD) for equal, (one, _) in zip(same, pairs, strict=True)]
+    return np.flatnonzero(np.logical_or.reduce(named)).tolist()
