@@ -83,7 +83,7 @@ class Chunk:
     nodes, and versions of a ring at rest, are small.
     """
 
-    __slots__ = ("_hash_sum", "_lists", "keys", "rows", "values")
+    __slots__ = ("_hash_sum", "_lists", "keys", "rows", "same", "values")
 
     def __init__(self, rows: Rows) -> None:
         for column in (rows.keys, *rows.values):
@@ -92,6 +92,9 @@ class Chunk:
         self.keys = rows.keys.data
         """For ``bisect``: a search in numpy costs five times as much for one key."""
         self.values = tuple([column.data for column in rows.values])
+        self.same = tuple([_same_of_all(column) for column in rows.values])
+        """Of each column the number that all rows have there, and 0 where all lists are empty; None where they
+        differ. It spares whoever reads one row a look at the column."""
         self._lists = tuple([_unpacker(column) for column in rows.values])
         self._hash_sum: int | None = None
 
@@ -237,6 +240,14 @@ def _list_format(typecode: str, width: int) -> Struct:
 def _unpacker(column: Ints) -> Struct:
     """Reads one row of a column of lists; of no use for a column of numbers."""
     return _list_format(column.dtype.char, column.shape[1] if column.ndim == 2 else 1)
+
+
+def _same_of_all(column: Ints) -> int | None:
+    if column.ndim > 1:
+        return None if column.shape[1] else 0
+    numbers = column.tobytes()
+    first = numbers[: column.itemsize]
+    return column.item(0) if first and numbers == first * len(column) else None
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

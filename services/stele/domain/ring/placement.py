@@ -186,18 +186,26 @@ class Placement:
 
     def _row(self, at: int, place: int) -> RangeReplicas:
         chunk, names = self.table.chunks[at], self.nodes.names
+        keys, values = chunk.keys, chunk.values
+        version, before, count, _, _, others = chunk.same
+        if version is None:
+            version = values[VERSION][place]
+        if before is None:
+            before = values[VERSION_BEFORE][place]
+        if count is None:
+            count = values[READS_COUNT][place]
         written = tuple([names[number] for number in chunk.list_at(WRITES, place)])
-        count = chunk.values[READS_COUNT][place]
         if count == len(written):
             read = written
         elif count == LISTED:
             read = tuple([names[number] for number in chunk.list_at(READS, place)])
         else:
             read = written[:count]
-        version, before = chunk.values[VERSION][place], chunk.values[VERSION_BEFORE][place]
-        other = tuple([names[number] for number in chunk.list_at(OTHER, place)])
-        end = self.end_of(at, place)
-        return RangeReplicas(chunk.keys[place], end, read, written, version, before, other)
+        other: tuple[str, ...] = ()
+        if others is None:
+            other = tuple([names[number] for number in chunk.list_at(OTHER, place)])
+        end = keys[place + 1] if place + 1 < len(keys) else self.end_of(at, place)
+        return RangeReplicas(keys[place], end, read, written, version, before, other)
 
 
 def ends_of(starts: Keys) -> Keys:
