@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
+from stele.sim.mutants_columns import COLUMN_TEST_MUTANTS
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_generations import GENERATION_MUTANTS, GENERATION_TEST_MUTANTS
@@ -52,6 +53,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *DEAD_RACK_MUTANTS,
             *GENERATION_TEST_MUTANTS,
             *RESIZING_TEST_MUTANTS,
+            *COLUMN_TEST_MUTANTS,
         )
     },
 }

@@ -224,3 +224,19 @@ def test_a_snapshot_of_rows_makes_the_same_rows(rows: Rows) -> None:
     again = folded(RingImage(), list(to_facts(image)))
     assert again.placements["p"].rows == rows
     assert again.nodes == nodes
+
+
+def test_what_stays_of_a_row_between_two_pieces_keeps_its_replicas() -> None:
+    rows = [
+        RangeReplicas(MIN_TOKEN, 0, ("a",), ("a",)),
+        RangeReplicas(0, MIN_TOKEN, ("b",), ("b",), 3),
+    ]
+    placement = Placement.of(rows)
+    added = [
+        RangeReplicas(start, end, ("c",), ("c",), 4)
+        for start, end in ((0, 5), (5, 9), (9, MIN_TOKEN))
+    ]
+    first, second = pieces_of(placement, change_of([range_of(rows[1])], added, placement.nodes), 2)
+    rest = RangeReplicas(5, MIN_TOKEN, ("b",), ("b",), 3)
+    assert delta_of(first) == PlacementDelta((range_of(rows[1]),), (added[0], rest))
+    assert delta_of(second) == PlacementDelta((range_of(rest),), tuple(added[1:]))
