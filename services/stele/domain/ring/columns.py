@@ -237,9 +237,12 @@ def _list_format(typecode: str, width: int) -> Struct:
     return Struct(f"={width}{typecode}")
 
 
+_NUMBER: Final = Struct("")
+
+
 def _unpacker(column: Ints) -> Struct:
     """Reads one row of a column of lists; of no use for a column of numbers."""
-    return _list_format(column.dtype.char, column.shape[1] if column.ndim == 2 else 1)
+    return _list_format(column.dtype.char, column.shape[1]) if column.ndim == 2 else _NUMBER
 
 
 def _same_of_all(column: Ints) -> int | None:

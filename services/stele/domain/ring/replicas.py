@@ -56,21 +56,20 @@ def encoded(
     listed: Sequence[tuple[str, ...]] = ()
     if LISTED in counts:
         listed = [names if n == LISTED else () for names, n in zip(reads, counts, strict=True)]
+    asked: Sequence[tuple[str, ...]] = others if any(others) else ()
     try:
-        lists = nodes.encode(writes), nodes.encode(listed), nodes.encode(others)
+        lists = nodes.encode(writes), _by_number(listed, nodes), _by_number(asked, nodes)
     except KeyError:
-        nodes = nodes.with_nodes(chain.from_iterable(chain(writes, listed, others)))
-        lists = nodes.encode(writes), nodes.encode(listed), nodes.encode(others)
-    written, read, asked = lists
-    columns = replica_columns(
-        np.array(versions, np.int64),
-        np.array(versions_before, np.int64),
-        written,
-        read if listed else None,
-        np.array(counts, np.int32),
-        asked,
-    )
+        nodes = nodes.with_nodes(chain.from_iterable(chain(writes, listed, asked)))
+        lists = nodes.encode(writes), _by_number(listed, nodes), _by_number(asked, nodes)
+    changes = np.array(versions, np.int64), np.array(versions_before, np.int64)
+    written, read, other = lists
+    columns = replica_columns(*changes, written, read, np.array(counts, np.int32), other)
     return nodes, Rows(np.array(starts, np.int64), columns)
+
+
+def _by_number(lists: Sequence[tuple[str, ...]], nodes: NodeNumbers) -> Numbers | None:
+    return nodes.encode(lists) if lists else None
 
 
 def _reads_count(reads: tuple[str, ...], writes: tuple[str, ...]) -> int:
