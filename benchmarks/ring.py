@@ -30,9 +30,9 @@ from stele.domain.ring.placement import (
     Placement,
     apply,
     ends_of,
-    ranges_by_column,
 )
 from stele.domain.ring.ranges import Range, RangeReplicas, range_of
+from stele.domain.ring.spans import ranges_by_column
 from stele.domain.ring.strategy import NodeLocation, network_topology, placement_of
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.ring.transition import (

@@ -5,20 +5,21 @@ from typing import Final
 
 import numpy as np
 
-from stele.domain.ring import changes, columns, placement
+from stele.domain.ring import changes, columns
 from stele.domain.ring.columns import Ints, Keys, Rows
 from stele.domain.ring.image import RingImage
 from stele.domain.ring.numbers import NodeNumbers, Numbers, lengths
-from stele.domain.ring.placement import Placement, Ranges, Span, check_removed
+from stele.domain.ring.placement import Placement, check_removed
 from stele.domain.ring.replicas import LISTED, replica_columns
+from stele.domain.ring.spans import Ranges, Span, spans_of
 from stele.sim.patching import Patch
 
 
 def ranges_that_are_no_rows_are_removed(patch: Patch) -> None:
     """What a change removes is not looked for among the rows that are there."""
 
-    def unseen(placed: Placement, removed: Ranges) -> list[Span]:
-        return placement._spans(removed)  # noqa: SLF001 - bugs are planted in private places too
+    def unseen(placement: Placement, removed: Ranges) -> list[Span]:
+        return spans_of(removed)
 
     patch.function(check_removed, unseen)
 
@@ -47,7 +48,7 @@ def reads_are_listed_as_the_fact_has_them(patch: Patch) -> None:
 
 def rest_of_a_row_has_the_first_rows_replicas(patch: Patch) -> None:
     """Where a piece of a change ends within a row, what stays of it until the next piece is another's."""
-    plain = changes._rest  # noqa: SLF001
+    plain = changes._rest  # noqa: SLF001 - bugs are planted in private places too
 
     def first(placement: Placement, token: int, start: int) -> Rows:
         return plain(placement, placement.table.firsts[0], start)

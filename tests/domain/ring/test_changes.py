@@ -16,12 +16,12 @@ from stele.domain.ring.placement import (
     EMPTY_RING,
     Change,
     Placement,
-    PlacementError,
     change_of,
     changed,
     rows_of,
 )
 from stele.domain.ring.ranges import Range, RangeReplicas, range_of
+from stele.domain.ring.spans import PlacementError
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import PlacementDelta
 from tests.domain.ring import plain

@@ -13,13 +13,11 @@ from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers, lengths, padded
 from stele.domain.ring.placement import (
     Change,
     Placement,
-    PlacementError,
-    Ranges,
     check_removed,
-    ranges_by_column,
 )
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.replicas import LISTED, replica_columns
+from stele.domain.ring.spans import PlacementError, Ranges, ranges_by_column
 from stele.domain.ring.tokens import MAX_TOKEN
 
 _KINDS: Final = range(3)

@@ -15,12 +15,11 @@ from stele.domain.ring.placement import (
     EMPTY_RING,
     Change,
     Placement,
-    Ranges,
     change_of,
     ends_of,
-    ranges_by_column,
 )
 from stele.domain.ring.ranges import Range
+from stele.domain.ring.spans import Ranges, ranges_by_column
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import PlacementDelta
 

@@ -5,11 +5,9 @@ It is chunked columns: a row's end is the next row's start, and nodes stand ther
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from operator import attrgetter
 from typing import Final, Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,14 +27,19 @@ from stele.domain.ring.replicas import (
     reads_of,
     replica_columns,
 )
+from stele.domain.ring.spans import (
+    PlacementError,
+    Ranges,
+    Span,
+    check_same_span,
+    ranges_by_column,
+    spans_of,
+    text_of,
+)
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
 Which = npt.NDArray[np.bool_]
 _START: Final = attrgetter("start")
-
-
-class PlacementError(ValueError):
-    """Rows that are no placement, or a change that does not fit one; the text says which and why."""
 
 
 def _cover(starts: Keys, ends: Keys) -> bool:
@@ -54,12 +57,12 @@ def _check_cover(rows: Sequence[RangeReplicas]) -> None:
     expected = MIN_TOKEN
     for index, row in enumerate(rows):
         if index and expected == MIN_TOKEN:
-            raise PlacementError(f"Row {index}, {_text(row)}, comes after the ring's end.")
+            raise PlacementError(f"Row {index}, {text_of(row)}, comes after the ring's end.")
         if row.start != expected:
             flaw = "leaves a gap after" if row.start > expected else "is out of order or overlaps"
-            raise PlacementError(f"Row {index}, {_text(row)}, {flaw} {expected}.")
+            raise PlacementError(f"Row {index}, {text_of(row)}, {flaw} {expected}.")
         if row.start >= upper_bound(row.end):
-            raise PlacementError(f"Row {index}, {_text(row)}, is no range: it holds no token.")
+            raise PlacementError(f"Row {index}, {text_of(row)}, is no range: it holds no token.")
         expected = row.end
     if not rows or expected != MIN_TOKEN:
         raise PlacementError(
@@ -70,17 +73,13 @@ def _check_cover(rows: Sequence[RangeReplicas]) -> None:
 def _check_replicas(row: RangeReplicas) -> None:
     for name, nodes in (("reads", row.reads), ("writes", row.writes), ("others", row.other)):
         if len(set(nodes)) != len(nodes):
-            raise PlacementError(f"The {name} of {_text(row)} name a node twice: {nodes}.")
+            raise PlacementError(f"The {name} of {text_of(row)} name a node twice: {nodes}.")
     unwritten = [node for node in row.reads if node not in row.writes]
     if unwritten:
-        raise PlacementError(f"{_text(row)} is read from {unwritten}, which receive no writes.")
+        raise PlacementError(f"{text_of(row)} is read from {unwritten}, which receive no writes.")
     unwritten = [node for node in row.other if node not in row.writes]
     if unwritten:
-        raise PlacementError(f"{_text(row)} asks {unwritten} for acks, which receive no writes.")
-
-
-def _text(range_: "Range | RangeReplicas | Span") -> str:
-    return f"({range_.start}, {range_.end}]"
+        raise PlacementError(f"{text_of(row)} asks {unwritten} for acks, which receive no writes.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,24 +240,6 @@ EMPTY_RING: Final = Placement.of((RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ()),))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranges:
-    """Ranges (start, end] by column."""
-
-    starts: Keys
-    ends: Keys
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def cut(self, low: int, high: int) -> "Ranges":
-        return Ranges(self.starts[low:high], self.ends[low:high])
-
-    def lasts(self) -> Keys:
-        """The greatest number at which a row within each may start; of the last range of a ring MAX_TOKEN."""
-        return self.ends - 1  # MIN_TOKEN, being infinity, turns round to that
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Change:
     """Rows that leave a placement and rows that come in for them, as columns, both in ring order, none twice.
 
@@ -273,15 +254,6 @@ class Change:
     @property
     def added(self) -> Ranges:
         return Ranges(self.rows.keys, self.ends)
-
-
-class Span(msgspec.Struct, frozen=True):
-    """Neighbouring ranges of a change as one; they stand at ``first`` up to ``stop`` among them."""
-
-    start: int
-    end: int
-    first: int
-    stop: int
 
 
 def apply(
@@ -301,11 +273,6 @@ def change_of(
     return Change(ranges_by_column(outgoing), rows, ends, nodes)
 
 
-def ranges_by_column(ranges: Sequence[Range]) -> Ranges:
-    starts = np.array([range_.start for range_ in ranges], np.int64)
-    return Ranges(starts, np.array([range_.end for range_ in ranges], np.int64))
-
-
 def changed(placement: Placement, change: Change) -> Placement:
     """The placement without exactly the rows that a change removes and with those that it adds.
 
@@ -314,8 +281,8 @@ def changed(placement: Placement, change: Change) -> Placement:
     remove is no row, or the result does not cover the ring, or a row's replicas are unsound.
     """
     outgoing = check_removed(placement, change.removed)
-    spans = _spans(change.added)
-    _check_same_span(outgoing, spans)
+    spans = spans_of(change.added)
+    check_same_span(outgoing, spans)
     _check_all_replicas(change)
     return Placement(_spliced(placement.table, spans, change), change.nodes)
 
@@ -348,7 +315,7 @@ def _inside(keys: Keys, ranges: Ranges) -> Which:
 
 def check_removed(placement: Placement, removed: Ranges) -> list[Span]:
     """The ranges as spans, if each is a row. Raises PlacementError."""
-    spans, table = _spans(removed), placement.table
+    spans, table = spans_of(removed), placement.table
     if len(spans) <= len(table.chunks):
         found = [table.keys_between(span.start, upper_bound(span.end)) for span in spans]
         there = found[0] if len(found) == 1 else np.concatenate((*found, removed.starts[:0]))
@@ -366,45 +333,5 @@ def _which_is_no_row(placement: Placement, ranges: Ranges) -> str:
     for start, end in zip(ranges.starts.tolist(), ranges.ends.tolist(), strict=True):
         row = placement.row_from(start)
         if row is None or row.end != end:
-            return f"Range {_text(Range(start, end))} cannot be removed: it is no row."
+            return f"Range {text_of(Range(start, end))} cannot be removed: it is no row."
     raise AssertionError("all ranges are rows")
-
-
-def _spans(ranges: Ranges) -> list[Span]:
-    """The ranges with neighbours as one span. Raises PlacementError unless each comes once, in ring order."""
-    starts, ends = ranges.starts, ranges.ends
-    found = list[Span]()
-    first, reached = 0, MIN_TOKEN
-    (breaks,) = (starts[1:] != ends[:-1]).nonzero()
-    for stop in (*(breaks + 1).tolist(), len(starts)) if len(starts) else ():
-        span = Span(starts.item(first), ends.item(stop - 1), first, stop)
-        if span.start < reached:
-            raise PlacementError(
-                f"{_text(span)} comes twice, is out of order or overlaps {reached}."
-            )
-        within = starts[first:stop]
-        if starts.item(stop - 1) >= upper_bound(span.end) or (
-            stop - first > 1 and np.count_nonzero(within[1:] <= within[:-1])
-        ):
-            raise PlacementError(f"{_text(span)} has a range that holds no token.")
-        found.append(span)
-        first, reached = stop, upper_bound(span.end)
-    return found
-
-
-def _check_same_span(removed: Sequence[Span], added: Sequence[Span]) -> None:
-    """What comes in covers exactly what goes out."""
-    for gone, come in zip_longest(removed, added):
-        if come is None or (gone is not None and gone.start < come.start):
-            raise PlacementError(
-                f"The change leaves a gap after {gone.start}: nothing is added there."
-            )
-        if gone is None or come.start < gone.start or upper_bound(gone.end) < upper_bound(come.end):
-            raise PlacementError(
-                f"What is added in {_text(Range(come.start, come.end))} is out of order or overlaps "
-                "rows that are not removed."
-            )
-        if come.end != gone.end:
-            raise PlacementError(
-                f"The change leaves a gap after {come.end}: nothing is added there."
-            )
