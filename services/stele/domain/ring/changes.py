@@ -93,8 +93,11 @@ def _lists(numbers: Numbers, counts: Keys) -> list[Numbers]:
     """The lists of each kind, padded: ``counts`` has a column for each, and those of a row stand behind each
     other in ``numbers``.
     """
-    kind = np.repeat(np.arange(counts.size), counts.ravel()) % len(_KINDS)
     longest = counts.max(axis=0, initial=0).tolist()
+    if not any(longest[1:]):  # at rest there is nothing to tell apart
+        none = np.empty((len(counts), 0), np.int32)
+        return [padded(numbers, counts[:, 0], longest[0]), none, none]
+    kind = np.repeat(np.arange(counts.size), counts.ravel()) % len(_KINDS)
     return [padded(numbers[kind == at], counts[:, at], longest[at]) for at in _KINDS]
 
 
