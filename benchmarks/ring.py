@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 import msgspec
+from immutables import Map
 from rich.console import Console
 from rich.table import Table
 
@@ -19,9 +20,19 @@ from stele.domain.ring import transition
 from stele.domain.ring.allocation import allocate_tokens
 from stele.domain.ring.changes import packed, pieces_of
 from stele.domain.ring.columns import Columns
+from stele.domain.ring.domain import placement_changed
+from stele.domain.ring.facts import PlacementChanged, RingFact
+from stele.domain.ring.image import RingImage
 from stele.domain.ring.locks import locks_of
-from stele.domain.ring.placement import EMPTY_RING, Placement, apply
+from stele.domain.ring.placement import (
+    EMPTY_RING,
+    Change,
+    Placement,
+    apply,
+    ends_of,
+)
 from stele.domain.ring.ranges import Range, RangeReplicas, range_of
+from stele.domain.ring.spans import ranges_by_column
 from stele.domain.ring.strategy import NodeLocation, network_topology, placement_of
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.ring.transition import (
@@ -37,6 +48,8 @@ TOKENS = 256
 RUNS = 5
 EPOCHS = 10_000
 PIECE_ROWS = 50_000
+FACTS = 2_000
+_WHOLE = ranges_by_column((Range(MIN_TOKEN, MIN_TOKEN),))
 
 Tokens = dict[int, str]
 Locations = dict[str, NodeLocation]
@@ -116,13 +129,38 @@ def changes() -> Iterator[Figure]:
     ]
     seconds = best(lambda: [apply(placement, [range_of(row)], halves) for _ in range(100)])
     yield Figure("apply a split of one row", 1e6 * seconds / 100, "us")
-    empty = EMPTY_RING.rows[0]
-    whole = PlacementDelta((range_of(empty),), placement.rows)
+    rows = placement.table.all()
+    whole = Change(_WHOLE, rows, ends_of(rows.keys), placement.nodes)
     seconds = best(lambda: list(pieces_of(EMPTY_RING, whole, PIECE_ROWS)), runs=2)
     yield Figure(f"part a whole placement, {PIECE_ROWS} rows each", 1e3 * seconds, "ms")
-    some = placement.rows[:PIECE_ROWS]
-    seconds = best(lambda: packed(some, placement.nodes), runs=2)
+    some, ends = rows.cut(0, PIECE_ROWS), whole.ends[:PIECE_ROWS]
+    seconds = best(lambda: packed(some, ends), runs=2)
     yield Figure(f"pack {PIECE_ROWS} rows", 1e3 * seconds, "ms")
+    image = RingImage(nodes=placement.nodes)
+    seconds = best(lambda: list(image.creation("bench", placement)), runs=2)
+    yield Figure("a whole placement as facts", 1e3 * seconds, "ms")
+    yield from one_by_one(RingImage(Map(bench=placement), placement.nodes))
+
+
+def one_by_one(image: RingImage) -> Iterator[Figure]:
+    """Epochs that change one row each, as a steady stream of them does."""
+    rng = random.Random(3)
+    rows = rng.sample(image.placements["bench"].rows, FACTS)
+    deltas = [one_change(row, i) for i, row in enumerate(rows)]
+    changes = [PlacementDelta(tuple(removed), tuple(added)) for removed, added in deltas]
+
+    def facts() -> list[RingFact]:
+        return [fact for change in changes for fact in image.change("bench", change)]
+
+    yield Figure("facts of one changed row", 1e6 * best(facts) / FACTS, "us")
+    written = [fact for fact in facts() if isinstance(fact, PlacementChanged)]
+
+    def fold() -> None:
+        live = image
+        for fact in written:
+            live = placement_changed(live, fact)
+
+    yield Figure("fold a fact of one changed row", 1e6 * best(fold) / FACTS, "us")
 
 
 def operations() -> Iterator[Figure]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator, Iterator
 from itertools import chain
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -24,18 +25,22 @@ from stele.domain.commands import (
 )
 from stele.domain.decide import decide
 from stele.domain.evolve import apply_facts
-from stele.domain.facts import AnyFact
+from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
 from stele.domain.names import TransitionState
 from stele.domain.ring import transition
+from stele.domain.ring.columns import Rows
 from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.schema.facts import TABLET_MAP
+from stele.domain.snapshot import facts_to_image, image_to_facts
 from stele.domain.tablets.columns import tablets_of
 from stele.domain.tablets.proposals import proposal
 from stele.domain.tablets.ranges import range_of
 from stele.domain.topology.commands import Advance, Move
+from stele.log.codec import decode_epoch, encode_epoch
 from tests.coordinator.world import empty_cluster
 
 TABLE = "bench.table"
@@ -47,7 +52,7 @@ LOOKUPS = 100_000
 
 def main() -> None:
     table = Table("what", "measured", "goal", title=f"{TABLETS:,} tablets of three replicas")
-    for figure in chain(of_all(), of_split()):
+    for figure in chain(of_all(), of_resize("split", TABLETS // 2), of_resize("merge", TABLETS)):
         goal = f"{figure.goal:g} {figure.unit}" if figure.goal else ""
         table.add_row(figure.what, f"{figure.value:,.2f} {figure.unit}", goal)
     Console().print(table)
@@ -59,20 +64,48 @@ def of_all() -> Iterator[Figure]:
     assert data is not None
     placement = image.ring.placements[data.placement]
     yield Figure("memory", placement.table.size_bytes() / 1e6, "MB", 30)
+    yield from of_snapshot(image)
     yield from of_map(placement)
     yield Figure("an image's tablets as columns", best(lambda: tablets_of(image)), "s")
     yield Figure("a look of the balancer, at rest", best(lambda: proposal(image)), "s", 2)
 
 
-def of_split() -> Iterator[Figure]:
-    """The epoch in which a table of half as many tablets gets all of them: creation is its baseline."""
-    image = after(cluster(TABLETS // 2), CreateTable(TABLE))
-    image = after(image, ResizeTable(TABLE, TABLETS), "split")
+def of_snapshot(image: Image) -> Iterator[Figure]:
+    """The image as facts and back, and what it takes besides to have these facts as a record's bytes."""
+    facts = tuple(image_to_facts(image))
+    yield Figure("snapshot: image to facts", best(lambda: image_to_facts(image), 3), "s", 1)
+    back = best(lambda: facts_to_image(facts, image.epoch, image.state_id), 3)
+    yield Figure("snapshot: facts to image", back, "s", 0.2)
+    here = image.state_id
+    epoch = Epoch(
+        epoch=1, prev_state_id=here, state_id=here, request_id="", command="", facts=facts
+    )
+    yield Figure("snapshot: facts to bytes", best(lambda: encode_epoch(epoch), 1), "s")
+    value = encode_epoch(epoch)
+    yield Figure("snapshot: bytes to facts", best(lambda: decode_epoch(value), 1), "s")
+    yield Figure("snapshot: bytes", len(value) / 1e6, "MB")
+
+
+def of_resize(what: str, count: int) -> Iterator[Figure]:
+    """The epoch in which a table of so many tablets gets all or half of ``TABLETS``."""
+    wanted = TABLETS if count < TABLETS else TABLETS // 2
+    image = after(cluster(count), CreateTable(TABLE))
+    image = siblings_together(image)
+    image = after(image, ResizeTable(TABLE, wanted), what)
     term = image.topology.coordinator.term
-    image = after(image, Advance(term=term, version=image.topology.version, open=(("split",),)))
-    move = Move("split", TransitionState.TABLET_RESIZE_FINALIZATION)
+    image = after(image, Advance(term=term, version=image.topology.version, open=((what,),)))
+    move = Move(what, TransitionState.TABLET_RESIZE_FINALIZATION)
     finish = Advance(term=term, version=image.topology.version, moves=(move,), fence=True)
-    yield from taken("split", image, finish)
+    yield from taken(what, image, finish)
+
+
+def siblings_together(image: Image) -> Image:
+    """Both tablets of each pair are on the same nodes, as the balancer brings them there before a merge."""
+    (name,) = (name for name in image.ring.placements if name.startswith(TABLET_MAP))
+    placement = image.ring.placements[name]
+    rows = placement.table.all()
+    pairs = Rows(rows.keys, tuple(np.repeat(column[::2], 2, axis=0) for column in rows.values))
+    return apply_facts(image, image.ring.replacement(name, pairs))
 
 
 def taken(

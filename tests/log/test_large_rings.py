@@ -72,8 +72,8 @@ def large_ring() -> Image:
         keyspace = Keyspace(
             keyspace_id=f"id{number}", name=f"k{number}", replication=replication, placement=name
         )
-        rows = ring.placement(replication).rows
-        image = apply_facts(image, [KeyspaceChanged(keyspace), *image.ring.creation(name, rows)])
+        placed = image.ring.creation(name, ring.placement(replication))
+        image = apply_facts(image, [KeyspaceChanged(keyspace), *placed])
     return msgspec.structs.replace(image, epoch=1, state_id=bytes(6) + bytes([1] * 10))
 
 

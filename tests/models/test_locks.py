@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from stele.domain.ring import transition
 from stele.domain.ring.locks import disjoint, locks_of, overlaps
-from stele.domain.ring.placement import Placement, PlacementError, apply
+from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import Range, contains, upper_bound
+from stele.domain.ring.spans import PlacementError
 from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.ring.transition import (

@@ -7,6 +7,7 @@ import msgspec
 
 from stele.sim.mutants_balancing import BALANCING_MUTANTS, BALANCING_TEST_MUTANTS
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
+from stele.sim.mutants_columns import COLUMN_TEST_MUTANTS
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_generations import GENERATION_MUTANTS, GENERATION_TEST_MUTANTS
@@ -58,6 +59,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *RESIZING_TEST_MUTANTS,
             *REPLICATION_TEST_MUTANTS,
             *BALANCING_TEST_MUTANTS,
+            *COLUMN_TEST_MUTANTS,
         )
     },
 }

@@ -12,8 +12,8 @@ from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.names import RequestKind
 from stele.domain.requests.facts import Request
+from stele.domain.ring.columns import Ints, Rows
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.tablets import colocation, look, maps, resizing, sizing
 from stele.domain.tablets.racks import InRack, after_move
 from stele.domain.tablets.sizing import Goals, Present
@@ -54,8 +54,11 @@ def new_tablets_forget_their_versions(patch: Patch) -> None:
     """After a resize late requests are served by the replicas that their tablet had before."""
     plain = maps.resized
 
-    def forgetful(rows: Sequence[RangeReplicas], count: int) -> tuple[RangeReplicas, ...]:
-        return tuple(replace(row, version=0, version_before=0) for row in plain(rows, count))
+    def forgetful(placement: Placement, count: int) -> Rows:
+        rows = plain(placement, count)
+        _, _, *replicas = rows.values
+        never = np.zeros(len(rows), np.int64)
+        return Rows(rows.keys, (never, never, *replicas))
 
     patch.function(plain, forgetful)
 
@@ -63,10 +66,10 @@ def new_tablets_forget_their_versions(patch: Patch) -> None:
 def merged_tablet_has_the_version_of_the_first(patch: Patch) -> None:
     """Of two tablets that become one the second one's newest change is forgotten."""
 
-    def first(left: RangeReplicas, right: RangeReplicas) -> RangeReplicas:
-        return replace(left, end=right.end)
+    def first(versions: Ints, versions_before: Ints) -> tuple[Ints, Ints]:
+        return versions[::2], versions_before[::2]
 
-    patch.attribute(maps, "_joined", first)
+    patch.attribute(maps, "_versions_of_both", first)
 
 
 def number_of_a_tablet_outlives_a_split(patch: Patch) -> None:

@@ -4,37 +4,134 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from immutables import Map
 
-from stele.domain.ring.changes import PackedRows, nodes_to_number, packed, pieces_of, unpacked
+from stele.domain.ring import image as image_module
+from stele.domain.ring.changes import PackedRows, packed, pieces_of, unpacked
+from stele.domain.ring.domain import placement_changed, to_facts
+from stele.domain.ring.facts import NodeNumbered, PlacementChanged, RingFact
+from stele.domain.ring.image import RingImage
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers
-from stele.domain.ring.placement import EMPTY_RING, Placement, PlacementError, apply
-from stele.domain.ring.ranges import Range, RangeReplicas
+from stele.domain.ring.placement import (
+    EMPTY_RING,
+    Change,
+    Placement,
+    change_of,
+    changed,
+    rows_of,
+)
+from stele.domain.ring.ranges import Range, RangeReplicas, range_of
+from stele.domain.ring.spans import PlacementError
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import PlacementDelta
+from tests.domain.ring import plain
 from tests.domain.ring.test_placement import NODES, difference, placements, row_changes
 
 Rows = tuple[RangeReplicas, ...]
 
 
-@given(rows=placements(), known=st.permutations(NODES), count=st.integers(0, 5))
+@st.composite
+def moving(draw: st.DrawFn) -> Rows:
+    """Rows of which some move: reads that are not the first of the writes, and another side."""
+    return tuple(
+        msgspec.structs.replace(
+            row,
+            reads=tuple(draw(st.permutations(row.writes)))[: draw(st.integers(0, 4))],
+            other=tuple(draw(st.permutations(row.writes)))[: draw(st.integers(0, 2))],
+            version_before=draw(st.integers(0, 3)),
+        )
+        for row in draw(placements())
+    )
+
+
+def delta_of(change: Change) -> PlacementDelta:
+    """The change by name."""
+    bounds = change.removed.starts.tolist(), change.removed.ends.tolist()
+    return PlacementDelta(
+        tuple(map(Range, *bounds)), tuple(rows_of(change.rows, change.ends, change.nodes))
+    )
+
+
+def whole(rows: Rows, nodes: NodeNumbers) -> Change:
+    """The first rows of a placement."""
+    return change_of((Range(MIN_TOKEN, MIN_TOKEN),), rows, nodes)
+
+
+@given(rows=moving(), known=st.permutations(NODES), count=st.integers(0, 5))
 def test_rows_survive_being_packed(rows: Rows, known: list[str], count: int) -> None:
-    nodes = NodeNumbers(tuple(known[:count]))
-    for number, node_id in nodes_to_number(rows, nodes):
-        nodes = nodes.with_node(number, node_id)
-    written_down = msgspec.json.encode(packed(rows, nodes))
-    assert unpacked(msgspec.json.decode(written_down, type=PackedRows), nodes) == rows
-    assert nodes_to_number(rows, nodes) == ()
+    change = whole(rows, NodeNumbers(tuple(known[:count])))
+    assert change.nodes.names[:count] == tuple(known[:count])
+    written_down = packed(change.rows, change.ends)
+    assert written_down == plain.packed(rows, change.nodes)
+    read = msgspec.json.decode(msgspec.json.encode(written_down), type=PackedRows)
+    again = unpacked((Range(MIN_TOKEN, MIN_TOKEN),), read, change.nodes)
+    assert delta_of(again).added == plain.unpacked(read, change.nodes) == rows
+    assert changed(EMPTY_RING, again) == Placement.of(rows)
+    assert (
+        changed(EMPTY_RING, again).table.hash_sum()
+        == Placement.of(rows, change.nodes).table.hash_sum()
+    )
+
+
+@given(rows=moving(), data=st.data())
+def test_reads_that_are_listed_though_they_come_first_are_the_same_rows(
+    rows: Rows, data: st.DataObject
+) -> None:
+    """Nobody writes them so; but whoever does has the state that all have."""
+    nodes, reads, listed = NodeNumbers(NODES), list[int](), list[int]()
+    for row in rows:
+        alone = row.reads != row.writes[: len(row.reads)] or data.draw(st.booleans())
+        reads.append(-len(row.reads) if alone else len(row.reads))
+        names = (*row.writes, *(row.reads if alone else ()), *row.other)
+        listed += [nodes.numbers[name] for name in names]
+    written_down = msgspec.structs.replace(
+        plain.packed(rows, nodes), reads=tuple(reads), nodes=tuple(listed)
+    )
+    change = unpacked((Range(MIN_TOKEN, MIN_TOKEN),), written_down, nodes)
+    assert delta_of(change).added == rows
+    assert (
+        changed(EMPTY_RING, change).table.hash_sum() == Placement.of(rows, nodes).table.hash_sum()
+    )
+
+
+@given(change=row_changes(), data=st.data())
+def test_a_fact_makes_what_it_says_in_any_order_of_its_rows(
+    change: tuple[Rows, Rows], data: st.DataObject
+) -> None:
+    before, after = change
+    removed, added = difference(before, after)
+    nodes = NodeNumbers(NODES)
+    rows = data.draw(st.permutations(added))
+    fact = PlacementChanged(
+        "p", tuple(data.draw(st.permutations(removed))), plain.packed(rows, nodes)
+    )
+    image = RingImage(Map(p=Placement.of(before, nodes)), nodes)
+    now = placement_changed(image, fact).placements["p"]
+    assert now.rows == plain.applied(before, removed, added) == after
+    assert now.table.hash_sum() == Placement.of(after, nodes).table.hash_sum()
 
 
 def test_a_node_needs_a_number_before_rows_name_it() -> None:
     row, both = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a", "b")), NodeNumbers(("a", "b"))
-    assert nodes_to_number([row], NO_NODES.with_node(0, "b")) == ((1, "a"),)
-    with pytest.raises(KeyError):
-        packed([row], NO_NODES)
+    facts = list(RingImage(nodes=NO_NODES.with_node(0, "b")).creation("p", Placement.of([row])))
+    assert facts[0] == NodeNumbered(1, "a")
+    assert [type(fact) for fact in facts[1:]] == [PlacementChanged]
+    rows = plain.packed([row], both)
     with pytest.raises(PlacementError, match="number that nobody has"):
-        unpacked(packed([row], both), NodeNumbers(("a",)))
+        unpacked((), rows, NodeNumbers(("a",)))
+    with pytest.raises(PlacementError, match="number that nobody has"):
+        unpacked((), msgspec.structs.replace(rows, nodes=(0, -1)), both)
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    [{"ends": ()}, {"versions": (1, 2)}, {"nodes": (0,)}, {"others": (-1,)}, {"writes": (-2,)}],
+)
+def test_columns_must_fit_together(flaw: dict[str, tuple[int, ...]]) -> None:
+    row, nodes = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a", "b")), NodeNumbers(("a", "b"))
+    rows = msgspec.structs.replace(plain.packed([row], nodes), **flaw)
     with pytest.raises(PlacementError, match="different lengths"):
-        unpacked(msgspec.structs.replace(packed([row], both), ends=()), both)
+        unpacked((), rows, nodes)
 
 
 @given(change=row_changes(), at_most=st.integers(2, 6))
@@ -45,31 +142,101 @@ def test_pieces_of_a_change_are_small_and_fit_each_other(
     placement = Placement.of(before)
     removed, added = difference(before, after)
     delta = PlacementDelta(tuple(removed), tuple(added))
-    for piece in pieces_of(placement, delta, at_most):
-        assert len(piece.added) <= at_most
+    columns = change_of(removed, added, placement.nodes)
+    pieces = list(pieces_of(placement, columns, at_most))
+    assert [delta_of(piece) for piece in pieces] == [*plain.pieces_of(before, delta, at_most)]
+    for piece in pieces:
+        assert len(piece.rows) <= at_most
         assert len(piece.removed) <= at_most
-        placement = apply(placement, piece.removed, piece.added)
+        placement = changed(placement, piece)
     assert placement.rows == after
 
 
 @given(rows=placements(), at_most=st.integers(2, 6))
 def test_a_whole_placement_comes_and_goes_in_pieces(rows: Rows, at_most: int) -> None:
-    empty = EMPTY_RING.rows[0]
-    there = PlacementDelta((Range(empty.start, empty.end),), rows)
     placement = EMPTY_RING
-    for piece in pieces_of(placement, there, at_most):
-        placement = apply(placement, piece.removed, piece.added)
+    for piece in pieces_of(placement, whole(rows, placement.nodes), at_most):
+        placement = changed(placement, piece)
     assert placement.rows == rows
-    back = PlacementDelta(tuple(Range(row.start, row.end) for row in rows), (empty,))
+    back = change_of([range_of(row) for row in rows], EMPTY_RING.rows, placement.nodes)
     for piece in pieces_of(placement, back, at_most):
-        assert max(len(piece.added), len(piece.removed)) <= at_most
-        placement = apply(placement, piece.removed, piece.added)
+        assert max(len(piece.rows), len(piece.removed)) <= at_most
+        placement = changed(placement, piece)
     assert placement == EMPTY_RING
 
 
 def test_pieces_need_room_and_rows_that_are_there() -> None:
-    whole = PlacementDelta((Range(MIN_TOKEN, 0),), ())
+    some = change_of((Range(MIN_TOKEN, 0),), (), NO_NODES)
     with pytest.raises(PlacementError, match="it is no row"):
-        list(pieces_of(EMPTY_RING, whole, 2))
+        list(pieces_of(EMPTY_RING, some, 2))
     with pytest.raises(ValueError, match="room for 2"):
-        list(pieces_of(EMPTY_RING, whole, 1))
+        list(pieces_of(EMPTY_RING, some, 1))
+
+
+def folded(image: RingImage, facts: list[RingFact]) -> RingImage:
+    for fact in facts:
+        match fact:
+            case NodeNumbered():
+                image = msgspec.structs.replace(
+                    image, nodes=image.nodes.with_node(fact.number, fact.node_id)
+                )
+            case PlacementChanged():
+                image = placement_changed(image, fact)
+    return image
+
+
+@given(
+    rows=moving(),
+    known=st.permutations(NODES),
+    order=st.permutations(NODES),
+    count=st.integers(0, 5),
+)
+def test_a_placement_is_created_by_whatever_numbers_it_was_made(
+    rows: Rows, known: list[str], order: list[str], count: int
+) -> None:
+    """Nodes that an image knows keep their numbers there, and only who is named gets one."""
+    image = RingImage(nodes=NodeNumbers(tuple(known[:count])))
+    placement = Placement.of(rows, NodeNumbers(tuple(order)))
+    image = folded(image, list(image.creation("p", placement)))
+    assert image.placements["p"].rows == rows
+    named = {name for row in rows for name in (*row.writes, *row.other)}
+    assert {*image.nodes.names} == {*known[:count]} | named
+    assert (
+        image.placements["p"].table.hash_sum() == Placement.of(rows, image.nodes).table.hash_sum()
+    )
+
+
+@given(before=moving(), after=moving())
+def test_all_rows_of_a_placement_are_replaced(before: Rows, after: Rows) -> None:
+    nodes = NodeNumbers(NODES)
+    image = RingImage(Map(p=Placement.of(before, nodes)), nodes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(image_module, "ROWS_PER_FACT", 3)
+        facts = list(image.replacement("p", Placement.of(after, nodes).table.all()))
+    assert folded(image, facts).placements["p"].rows == after
+    assert max(len(f.removed) for f in facts if isinstance(f, PlacementChanged)) <= 3
+
+
+@given(rows=moving())
+def test_a_snapshot_of_rows_makes_the_same_rows(rows: Rows) -> None:
+    nodes = NodeNumbers(NODES)
+    image = RingImage(Map(p=Placement.of(rows, nodes)), nodes)
+    again = folded(RingImage(), list(to_facts(image)))
+    assert again.placements["p"].rows == rows
+    assert again.nodes == nodes
+
+
+def test_what_stays_of_a_row_between_two_pieces_keeps_its_replicas() -> None:
+    rows = [
+        RangeReplicas(MIN_TOKEN, 0, ("a",), ("a",)),
+        RangeReplicas(0, MIN_TOKEN, ("b",), ("b",), 3),
+    ]
+    placement = Placement.of(rows)
+    added = [
+        RangeReplicas(start, end, ("c",), ("c",), 4)
+        for start, end in ((0, 5), (5, 9), (9, MIN_TOKEN))
+    ]
+    first, second = pieces_of(placement, change_of([range_of(rows[1])], added, placement.nodes), 2)
+    rest = RangeReplicas(5, MIN_TOKEN, ("b",), ("b",), 3)
+    assert delta_of(first) == PlacementDelta((range_of(rows[1]),), (added[0], rest))
+    assert delta_of(second) == PlacementDelta((range_of(rest),), tuple(added[1:]))

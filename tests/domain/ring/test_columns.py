@@ -37,7 +37,7 @@ def rows_of(plain: Plain) -> Rows:
         np.array(keys, np.int64),
         (
             np.array([plain[key][0] for key in keys], np.int64),
-            padded(flat, list(map(len, lists))),
+            padded(flat, list(map(len, lists)), max(map(len, lists), default=0)),
         ),
     )
 

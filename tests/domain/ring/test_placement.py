@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers
-from stele.domain.ring.placement import Placement, PlacementError, apply
+from stele.domain.ring.placement import Placement, apply
 from stele.domain.ring.ranges import (
     Range,
     RangeReplicas,
@@ -18,6 +18,7 @@ from stele.domain.ring.ranges import (
     split_row,
     upper_bound,
 )
+from stele.domain.ring.spans import PlacementError
 from tests.domain.ring.rings import some_token
 
 NODES = ("a", "b", "c", "d", "e")

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.ring.placement import EMPTY_RING, Placement, PlacementError, apply
+from stele.domain.ring.placement import EMPTY_RING, Placement, apply
 from stele.domain.ring.ranges import Range, RangeReplicas, contains, range_of, ranges_of, split_row
+from stele.domain.ring.spans import PlacementError
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from tests.domain.ring.rings import some_token
 
@@ -97,7 +98,7 @@ def test_apply_replaces_exactly_the_rows_named() -> None:
     ("removed", "added", "flaw"),
     [
         ([Range(100, 150)], [], r"\(100, 150\] cannot be removed: it is no row"),
-        ([Range(100, 200), Range(100, 200)], [], "removed twice"),
+        ([Range(100, 200), Range(100, 200)], [], "comes twice"),
         ([Range(100, 200)], [], "leaves a gap after 100"),
         ([], [RangeReplicas(150, 200, ABC, ABC)], "out of order or overlaps"),
         ([Range(100, 200)], [RangeReplicas(100, 200, ABC, ("a",))], "receive no writes"),

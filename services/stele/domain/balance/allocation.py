@@ -85,14 +85,14 @@ def _rows(left: Ints, rack: Ints, units: int, factor: int, in_rack: int) -> Ints
         here = np.flatnonzero(rack == number)
         places = np.repeat(here, left[here])
         if in_rack == 1:
-            places = places[np.argsort(_mixed(len(places), number), kind="stable")]
+            places = places[np.argsort(_mixed(len(places), number))]
         found.append(places)
     rows: Ints = np.concatenate(found).reshape(factor, units).T
     return rows
 
 
 def _mixed(count: int, salt: int) -> npt.NDArray[np.uint64]:
-    """Numbers without a pattern, always the same (SplitMix64's finalizer)."""
+    """Numbers without a pattern, all different and always the same (SplitMix64's finalizer)."""
     z = np.arange(count, dtype=np.uint64) + np.uint64((salt + 1) << 32)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,20 +1,27 @@
 """A placement's rows as a fact carries them: plain lists of numbers, and large changes in pieces."""
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import chain
-from operator import attrgetter
+from struct import pack
 from typing import Final
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from stele.domain.ring.numbers import NodeNumbers
-from stele.domain.ring.placement import Placement, PlacementError
-from stele.domain.ring.ranges import Range, RangeReplicas, upper_bound
-from stele.domain.ring.transition import PlacementDelta
+from stele.domain.ring.columns import Ints, Keys, Rows, joined, widened
+from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers, lengths, padded
+from stele.domain.ring.placement import (
+    Change,
+    Placement,
+    check_removed,
+)
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.replicas import LISTED, replica_columns
+from stele.domain.ring.spans import PlacementError, Ranges, ranges_by_column
+from stele.domain.ring.tokens import MAX_TOKEN
 
-replace = msgspec.structs.replace
-_START: Final = attrgetter("start")
+_KINDS: Final = range(3)
+"""Of lists that a row has: writes, reads where they are listed, and others."""
 
 
 class PackedRows(msgspec.Struct, frozen=True):
@@ -35,67 +42,98 @@ class PackedRows(msgspec.Struct, frozen=True):
     nodes: tuple[int, ...]
 
 
-def packed(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> PackedRows:
-    """Raises KeyError for a node without a number: a fact must number it first."""
-    number = nodes.numbers.__getitem__
-    numbers, reads = list[int](), list[int]()
-    for row in rows:
-        read, written = row.reads, row.writes
-        numbers.extend(map(number, written))
-        if read == written[: len(read)]:
-            reads.append(len(read))
-        else:
-            reads.append(-len(read))
-            numbers.extend(map(number, read))
-        numbers.extend(map(number, row.other))
+def packed(rows: Rows, ends: Keys) -> PackedRows:
+    versions, versions_before, counts, writes, listed, others = rows.values
+    reads = np.where(counts == LISTED, -lengths(listed), counts)
+    nodes = np.hstack((writes, listed, others))
     return PackedRows(
-        starts=tuple([row.start for row in rows]),
-        ends=tuple([row.end for row in rows]),
-        versions=tuple([row.version for row in rows]),
-        versions_before=tuple([row.version_before for row in rows]),
-        writes=tuple([len(row.writes) for row in rows]),
-        reads=tuple(reads),
-        others=tuple([len(row.other) for row in rows]),
-        nodes=tuple(numbers),
+        starts=_plain(rows.keys),
+        ends=_plain(ends),
+        versions=_plain(versions),
+        versions_before=_plain(versions_before),
+        writes=_plain(lengths(writes)),
+        reads=_plain(reads),
+        others=_plain(lengths(others)),
+        nodes=_plain(nodes[nodes != PAD]),
     )
 
 
-def unpacked(rows: PackedRows, nodes: NodeNumbers) -> tuple[RangeReplicas, ...]:
-    """The rows by name. Raises PlacementError when the columns do not fit together."""
-    alone = sum(-count for count in rows.reads if count < 0)
-    listed = sum(rows.writes) + alone + sum(rows.others)
-    columns = (
-        rows.starts,
-        rows.ends,
-        rows.versions,
-        rows.versions_before,
-        rows.writes,
-        rows.reads,
-        rows.others,
-    )
-    if (
-        len(set(map(len, columns))) > 1
-        or listed != len(rows.nodes)
-        or min(min(rows.writes, default=0), min(rows.others, default=0)) < 0
-    ):
-        raise PlacementError("Packed rows whose columns have different lengths are no rows.")
-    if rows.nodes and not 0 <= min(rows.nodes) <= max(rows.nodes) < len(nodes.names):
+def unpacked(removed: Sequence[Range], added: PackedRows, nodes: NodeNumbers) -> Change:
+    """The change by column. Raises PlacementError when the columns do not fit together."""
+    columns = map(_column, msgspec.structs.astuple(added))
+    starts, ends, newest, before, writes, reads, others, numbers = columns
+    if len({*map(len, (starts, ends, newest, before, writes, reads, others))}) > 1:
+        raise _no_rows()
+    counts = np.empty((len(starts), len(_KINDS)), np.int64)
+    counts[:, 0], counts[:, 2] = writes, others
+    np.maximum(-reads, 0, out=counts[:, 1])
+    if np.count_nonzero(counts < 0) or counts.sum() != len(numbers):
+        raise _no_rows()
+    if np.count_nonzero(numbers.view(np.uint64) >= len(nodes.names)):
         raise PlacementError("Packed rows name a node by a number that nobody has.")
-    return tuple(_rows(rows, nodes.names))
+    lists = _lists(numbers.astype(np.int32), counts)
+    values = _as_kept((newest, before), np.minimum(reads, writes), lists)
+    return _in_ring_order(ranges_by_column(removed), Rows(starts, values), ends, nodes)
 
 
-def nodes_to_number(
-    rows: Sequence[RangeReplicas], nodes: NodeNumbers
-) -> tuple[tuple[int, str], ...]:
-    """(number, node id) of each node that the rows name and that has none yet: facts to come before."""
-    lists = chain.from_iterable((row.writes, row.reads, row.other) for row in rows)
-    names = nodes.with_nodes(chain.from_iterable(lists)).names
-    return tuple(enumerate(names))[len(nodes.names) :]
+def _no_rows() -> PlacementError:
+    return PlacementError("Packed rows whose columns have different lengths are no rows.")
 
 
-def pieces_of(
-    placement: Placement, delta: PlacementDelta, at_most: int
-) -> Iterator[PlacementDelta]:
+def _plain(column: Ints) -> tuple[int, ...]:
+    return tuple(column.tolist())
+
+
+def _column(numbers: tuple[int, ...]) -> Keys:
+    """By way of ``struct``, which reads small numbers twice as fast as numpy does."""
+    return np.frombuffer(pack(f"{len(numbers)}q", *numbers), np.int64)
+
+
+def _lists(numbers: Numbers, counts: Keys) -> list[Numbers]:
+    """The lists of each kind, padded: ``counts`` has a column for each, and those of a row stand behind each
+    other in ``numbers``.
+    """
+    longest = counts.max(axis=0, initial=0).tolist()
+    if not any(longest[1:]):  # at rest there is nothing to tell apart
+        none = np.empty((len(counts), 0), np.int32)
+        return [padded(numbers, counts[:, 0], longest[0]), none, none]
+    kind = np.repeat(np.arange(counts.size), counts.ravel()) % len(_KINDS)
+    return [padded(numbers[kind == at], counts[:, at], longest[at]) for at in _KINDS]
+
+
+def _as_kept(versions: Sequence[Keys], counts: Keys, lists: Sequence[Numbers]) -> tuple[Ints, ...]:
+    """A placement's columns, in which reads are listed only where they are not the first of the writes."""
+    newest, before = versions
+    writes, listed, others = lists
+    if listed.shape[1]:
+        alone = np.flatnonzero(counts < 0)
+        width = max(writes.shape[1], listed.shape[1])
+        inside = np.arange(width) < -counts[alone, None]
+        first = np.where(inside, widened(writes[alone], width), PAD)
+        same = (first == widened(listed[alone], width)).all(axis=1)
+        counts[alone] = np.where(same, -counts[alone], LISTED)
+        listed[alone[same]] = PAD
+    return replica_columns(newest, before, writes, listed, counts, others)
+
+
+def _in_ring_order(removed: Ranges, rows: Rows, ends: Keys, nodes: NodeNumbers) -> Change:
+    order = _order(removed.starts)
+    if order is not None:
+        removed = Ranges(removed.starts[order], removed.ends[order])
+    order = _order(rows.keys)
+    if order is not None:
+        rows, ends = rows.chosen(order), ends[order]
+    return Change(removed, rows, ends, nodes)
+
+
+def _order(starts: Keys) -> npt.NDArray[np.intp] | None:
+    """Where each stands in ring order; None when they are in it."""
+    if np.count_nonzero(starts[1:] < starts[:-1]):
+        return np.argsort(starts)
+    return None
+
+
+def pieces_of(placement: Placement, change: Change, at_most: int) -> Iterator[Change]:
     """The change in pieces that add, and that remove, at most so many rows each; at least 2.
 
     Each fits what the ones before it left. Where a piece ends within a row that goes, the rest of that
@@ -104,52 +142,49 @@ def pieces_of(
     """
     if at_most < 2:
         raise ValueError(f"Pieces need room for 2 rows, not {at_most}.")
-    added = sorted(delta.added, key=_START)
-    removed = [_row_at(placement, range_) for range_ in sorted(delta.removed)]
-    while len(added) > at_most or len(removed) > at_most:
-        last_rows = (*added[at_most - 2 : at_most - 1], *removed[at_most - 1 : at_most])
-        cut = min(upper_bound(row.end) for row in last_rows)
-        going, removed = _parted(removed, cut)
-        coming, added = _parted(added, cut)
-        outgoing = tuple(Range(row.start, row.end) for row in going)
-        if upper_bound(going[-1].end) > cut:
-            rest = replace(going[-1], start=cut)
-            coming.append(rest)
-            removed.insert(0, rest)
-        elif upper_bound(coming[-1].end) > cut:
-            added.insert(0, coming[-1])
-            coming[-1] = replace(coming[-1], end=cut)
-            removed.insert(0, coming[-1])
-        yield PlacementDelta(outgoing, tuple(coming))
-    if added or removed:
-        yield PlacementDelta(tuple(Range(row.start, row.end) for row in removed), tuple(added))
+    check_removed(placement, change.removed)
+    left = change
+    while len(left.rows) > at_most or len(left.removed) > at_most:
+        last = min(
+            *left.added.lasts()[at_most - 2 : at_most - 1].tolist(),
+            *left.removed.lasts()[at_most - 1 : at_most].tolist(),
+            MAX_TOKEN,
+        )
+        piece, left = _parted(placement, left, last)
+        yield piece
+    if len(left.rows) or len(left.removed):
+        yield left
 
 
-def _row_at(placement: Placement, range_: Range) -> RangeReplicas:
-    row = placement.row_from(range_.start)
-    if row is None or row.end != range_.end:
-        raise PlacementError(f"({range_.start}, {range_.end}] cannot be removed: it is no row.")
-    return row
+def _parted(placement: Placement, change: Change, last: int) -> tuple[Change, Change]:
+    """What the change does to rows that begin up to ``last``, and what is left to do then.
+
+    Where such a row goes on behind ``last``, on the other side one ends there.
+    """
+    removed, rows, ends = change.removed, change.rows, change.ends
+    gone = int(np.searchsorted(removed.starts, last, "right"))
+    come = int(np.searchsorted(rows.keys, last, "right"))
+    going, coming, coming_ends = removed.cut(0, gone), rows.cut(0, come), ends[:come]
+    staying, begun = removed.cut(gone, len(removed)), come
+    if int(going.lasts()[-1]) > last:
+        rest = _rest(placement, int(going.starts[-1]), last + 1)
+        coming, coming_ends = joined((coming, rest)), np.append(coming_ends, going.ends[-1])
+        staying = _behind(last + 1, int(going.ends[-1]), staying)
+    elif int(change.added.lasts()[come - 1]) > last:
+        begun -= 1
+        coming_ends = np.append(coming_ends[:-1], last + 1)
+        staying = _behind(int(rows.keys[begun]), last + 1, staying)
+    piece = Change(going, coming, coming_ends, change.nodes)
+    return piece, Change(staying, rows.cut(begun, len(rows)), ends[begun:], change.nodes)
 
 
-def _parted(rows: list[RangeReplicas], cut: int) -> tuple[list[RangeReplicas], list[RangeReplicas]]:
-    """Those that begin below the cut, and the others."""
-    place = bisect_left(rows, cut, key=_START)
-    return rows[:place], rows[place:]
+def _rest(placement: Placement, token: int, start: int) -> Rows:
+    """The row that holds what is behind ``token``, from ``start`` on."""
+    at, place = placement.table.find(token)
+    row = placement.table.chunks[at].rows.cut(place, place + 1)
+    return Rows(np.array([start], np.int64), row.values)
 
 
-def _rows(rows: PackedRows, names: Sequence[str]) -> Iterator[RangeReplicas]:
-    place = 0
-    name, numbers = names.__getitem__, rows.nodes
-    changes = zip(rows.versions, rows.versions_before, strict=True)
-    columns = (rows.starts, rows.ends, changes, rows.writes, rows.reads, rows.others)
-    for start, end, (newest, before), writes, reads, others in zip(*columns, strict=True):
-        written = tuple(map(name, numbers[place : place + writes]))
-        place += writes
-        read = written[:reads]
-        if reads < 0:
-            read = tuple(map(name, numbers[place : place - reads]))
-            place -= reads
-        other = tuple(map(name, numbers[place : place + others])) if others else ()
-        place += others
-        yield RangeReplicas(start, end, read, written, newest, before, other)
+def _behind(start: int, end: int, ranges: Ranges) -> Ranges:
+    """The ranges behind one more."""
+    return Ranges(np.insert(ranges.starts, 0, start), np.insert(ranges.ends, 0, end))

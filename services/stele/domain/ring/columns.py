@@ -27,11 +27,10 @@ MAX_CHUNK_ROWS: Final = CHUNK_ROWS * 2
 Ints = npt.NDArray[np.signedinteger]
 Keys = npt.NDArray[np.int64]
 
-_WIDTHS: Final = tuple(
-    (kind, int(np.iinfo(kind).min), int(np.iinfo(kind).max))
-    for kind in (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64))
-)
-"""Kinds of numbers, the narrowest first, with the least and the greatest that each holds."""
+_KINDS: Final = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64))
+"""Of numbers, the narrowest first."""
+_GREATEST: Final = tuple(int(np.iinfo(kind).max) for kind in _KINDS)
+"""The greatest number that each kind holds; ``~`` of it is the least."""
 _FEW: Final = 32
 """So many numbers are compared faster one by one than by numpy."""
 
@@ -51,9 +50,9 @@ class Rows:
 
     def cut(self, low: int, high: int) -> "Rows":
         """The rows from place ``low`` up to, not including, ``high``; a view."""
-        return Rows(self.keys[low:high], tuple(column[low:high] for column in self.values))
+        return Rows(self.keys[low:high], tuple([column[low:high] for column in self.values]))
 
-    def chosen(self, which: npt.NDArray[np.bool_]) -> "Rows":
+    def chosen(self, which: npt.NDArray[np.bool_ | np.intp]) -> "Rows":
         return Rows(self.keys[which], tuple(column[which] for column in self.values))
 
     def canonical(self) -> Iterator[bytes]:
@@ -84,7 +83,7 @@ class Chunk:
     nodes, and versions of a ring at rest, are small.
     """
 
-    __slots__ = ("_hash_sum", "_lists", "keys", "rows", "values")
+    __slots__ = ("_hash_sum", "_lists", "keys", "rows", "same", "values")
 
     def __init__(self, rows: Rows) -> None:
         for column in (rows.keys, *rows.values):
@@ -92,8 +91,11 @@ class Chunk:
         self.rows = rows
         self.keys = rows.keys.data
         """For ``bisect``: a search in numpy costs five times as much for one key."""
-        self.values = tuple(column.data for column in rows.values)
-        self._lists = tuple(_unpacker(column) for column in rows.values)
+        self.values = tuple([column.data for column in rows.values])
+        self.same = tuple([_same_of_all(column) for column in rows.values])
+        """Of each column the number that all rows have there, and 0 where all lists are empty; None where they
+        differ. It spares whoever reads one row a look at the column."""
+        self._lists = tuple([_unpacker(column) for column in rows.values])
         self._hash_sum: int | None = None
 
     def list_at(self, column: int, place: int) -> tuple[int, ...]:
@@ -141,14 +143,12 @@ class Columns:
 
     def between(self, low: int, high: int) -> Rows:
         """The rows whose keys are in [low, high)."""
-        if low >= high or not self.chunks:
-            return self.empty
-        first, start, last, stop = self._span(low, high)
-        if first == last:
-            return self.chunks[first].rows.cut(start, stop)
-        head, *inner, tail = self.chunks[first : last + 1]
-        parts = (chunk.rows for chunk in inner)
-        return joined((head.rows.cut(start, len(head.rows)), *parts, tail.rows.cut(0, stop)))
+        return joined([rows.cut(start, stop) for rows, start, stop in self._parts(low, high)])
+
+    def keys_between(self, low: int, high: int) -> Keys:
+        """The keys in [low, high)."""
+        parts = [rows.keys[start:stop] for rows, start, stop in self._parts(low, high)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def all(self) -> Rows:
         return joined([chunk.rows for chunk in self.chunks]) if self.chunks else self.empty
@@ -200,6 +200,17 @@ class Columns:
 
     __hash__ = None  # type: ignore[assignment]  # a table names itself by ``hash_sum``
 
+    def _parts(self, low: int, high: int) -> list[tuple[Rows, int, int]]:
+        """The rows of each chunk, and from where to where in it their keys are in [low, high); one at least."""
+        if low >= high or not self.chunks:
+            return [(self.empty, 0, 0)]
+        first, start, last, stop = self._span(low, high)
+        if first == last:
+            return [(self.chunks[first].rows, start, stop)]
+        head, *inner, tail = [chunk.rows for chunk in self.chunks[first : last + 1]]
+        whole = [(rows, 0, len(rows)) for rows in inner]
+        return [(head, start, len(head)), *whole, (tail, 0, stop)]
+
     def _span(self, low: int, high: int) -> tuple[int, int, int, int]:
         """First chunk and place with a key in [low, high), and last chunk and the place behind it."""
         first = max(bisect_right(self.firsts, low) - 1, 0)
@@ -210,9 +221,12 @@ class Columns:
     def _with(self, first: int, last: int, chunks: tuple[Chunk, ...]) -> Self:
         """With ``chunks`` in place of those from ``first`` to ``last``."""
         size = self.size - sum([len(chunk.keys) for chunk in self.chunks[first : last + 1]])
+        firsts, begin = self.firsts, _firsts(chunks)
+        if begin != firsts[first : last + 1]:
+            firsts = firsts[:first] + begin + firsts[last + 1 :]
         return type(self)(
             self.chunks[:first] + chunks + self.chunks[last + 1 :],
-            self.firsts[:first] + _firsts(chunks) + self.firsts[last + 1 :],
+            firsts,
             size + sum([len(chunk.keys) for chunk in chunks]),
             self.empty,
         )
@@ -223,9 +237,20 @@ def _list_format(typecode: str, width: int) -> Struct:
     return Struct(f"={width}{typecode}")
 
 
+_NUMBER: Final = Struct("")
+
+
 def _unpacker(column: Ints) -> Struct:
     """Reads one row of a column of lists; of no use for a column of numbers."""
-    return _list_format(column.dtype.char, column.shape[1] if column.ndim == 2 else 1)
+    return _list_format(column.dtype.char, column.shape[1]) if column.ndim == 2 else _NUMBER
+
+
+def _same_of_all(column: Ints) -> int | None:
+    if column.ndim > 1:
+        return None if column.shape[1] else 0
+    numbers = column.tobytes()
+    first = numbers[: column.itemsize]
+    return column.item(0) if first and numbers == first * len(column) else None
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
@@ -266,7 +291,8 @@ def _overwritten(rows: Rows, low: int, high: int, new: Rows) -> Rows:
         if old.shape[1:] == column.shape[1:]:
             changed = old
             if column.size:
-                changed = old.astype(np.promote_types(old.dtype, _narrowest(column)))
+                needed = _narrowest(column)
+                changed = old.astype(needed if needed.itemsize > old.itemsize else old.dtype)
                 changed[low:high] = column
         else:
             changed = _stacked((old[:low], column, old[high:]))
@@ -297,7 +323,7 @@ def _narrowest(column: Ints) -> np.dtype[np.signedinteger]:
     else:
         numbers = column.ravel().tolist() or [0]
         least, greatest = min(numbers), max(numbers)
-    return next(kind for kind, low, high in _WIDTHS if low <= least and greatest <= high)
+    return _KINDS[bisect_left(_GREATEST, max(greatest, ~least))]
 
 
 def _trimmed(column: Ints) -> Ints:

@@ -11,7 +11,7 @@ from stele.domain.ring.changes import unpacked
 from stele.domain.ring.differences import differences
 from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped, RingFact
 from stele.domain.ring.image import RingImage
-from stele.domain.ring.placement import Placement, apply
+from stele.domain.ring.placement import Placement, changed
 from stele.domain.tables import Json, row_json
 
 replace = msgspec.structs.replace
@@ -23,7 +23,7 @@ def node_numbered(image: RingImage, fact: NodeNumbered) -> RingImage:
 
 def placement_changed(image: RingImage, fact: PlacementChanged) -> RingImage:
     before = image.placement(fact.placement)
-    after = apply(before, fact.removed, unpacked(fact.added, image.nodes))
+    after = changed(before, unpacked(fact.removed, fact.added, image.nodes))
     return replace(image, placements=image.placements.set(fact.placement, after))
 
 
@@ -36,7 +36,7 @@ def to_facts(image: RingImage) -> Iterable[RingFact]:
     for number, node_id in enumerate(image.nodes.names):
         yield NodeNumbered(number, node_id)
     for name in sorted(image.placements):
-        yield from numbered.creation(name, image.placements[name].rows)
+        yield from numbered.creation(name, image.placements[name])
 
 
 def hash_of(image: RingImage) -> int:

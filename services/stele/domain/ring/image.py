@@ -4,18 +4,29 @@ from collections.abc import Iterable
 from typing import Final
 
 import msgspec
+import numpy as np
 from immutables import Map
 
-from stele.domain.ring.changes import nodes_to_number, packed, pieces_of
+from stele.domain.ring.changes import packed, pieces_of
+from stele.domain.ring.columns import Rows
 from stele.domain.ring.facts import NodeNumbered, PlacementChanged, RingFact
-from stele.domain.ring.numbers import NO_NODES, NodeNumbers
-from stele.domain.ring.placement import EMPTY_RING, Placement
-from stele.domain.ring.ranges import Range, RangeReplicas
+from stele.domain.ring.numbers import NO_NODES, PAD, NodeNumbers
+from stele.domain.ring.placement import (
+    EMPTY_RING,
+    Change,
+    Placement,
+    change_of,
+    ends_of,
+)
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.spans import Ranges, ranges_by_column
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import PlacementDelta
 
 ROWS_PER_FACT: Final = 20_000
 """A larger change is several facts, so that an epoch can go in parts: about 1 MiB each."""
+
+_WHOLE: Final = ranges_by_column((Range(MIN_TOKEN, MIN_TOKEN),))
 
 
 class RingImage(msgspec.Struct, frozen=True):
@@ -32,13 +43,33 @@ class RingImage(msgspec.Struct, frozen=True):
         """The facts of a change: numbers of nodes that have none yet, then the rows, in pieces that fit a
         fact.
         """
-        nodes = self.nodes
-        for number, node_id in nodes_to_number(delta.added, nodes):
-            nodes = nodes.with_node(number, node_id)
-            yield NodeNumbered(number, node_id)
-        for piece in pieces_of(self.placement(name), delta, ROWS_PER_FACT):
-            yield PlacementChanged(name, piece.removed, packed(piece.added, nodes))
+        return self._facts(name, change_of(delta.removed, delta.added, self.nodes))
 
-    def creation(self, name: str, rows: tuple[RangeReplicas, ...]) -> Iterable[RingFact]:
+    def creation(self, name: str, placement: Placement) -> Iterable[RingFact]:
         """The facts of a placement that is not there yet."""
-        return self.change(name, PlacementDelta((Range(MIN_TOKEN, MIN_TOKEN),), rows))
+        rows, nodes = self._numbered(placement)
+        return self._facts(name, Change(_WHOLE, rows, ends_of(rows.keys), nodes))
+
+    def replacement(self, name: str, rows: Rows) -> Iterable[RingFact]:
+        """The facts by which all rows of a placement go, and these, by the image's numbers, come."""
+        starts = self.placements[name].table.all().keys
+        removed = Ranges(starts, ends_of(starts))
+        return self._facts(name, Change(removed, rows, ends_of(rows.keys), self.nodes))
+
+    def _facts(self, name: str, change: Change) -> Iterable[RingFact]:
+        known = len(self.nodes.names)
+        for number, node_id in enumerate(change.nodes.names[known:], known):
+            yield NodeNumbered(number, node_id)
+        for piece in pieces_of(self.placement(name), change, ROWS_PER_FACT):
+            removed = map(Range, piece.removed.starts.tolist(), piece.removed.ends.tolist())
+            yield PlacementChanged(name, tuple(removed), packed(piece.rows, piece.ends))
+
+    def _numbered(self, placement: Placement) -> tuple[Rows, NodeNumbers]:
+        """A placement's rows by the image's numbers, and these with those of nodes that had none."""
+        rows = placement.table.all()
+        versions, versions_before, counts, *lists = rows.values
+        named = np.unique(np.concatenate([numbers.ravel() for numbers in lists]))
+        names = (placement.nodes.names[number] for number in named.tolist() if number != PAD)
+        nodes = self.nodes.with_nodes(names)
+        translated = [placement.nodes.translate(numbers, nodes) for numbers in lists]
+        return Rows(rows.keys, (versions, versions_before, counts, *translated)), nodes

@@ -52,7 +52,7 @@ class NodeNumbers:
         """The lists by number, padded. Raises KeyError for a node without a number."""
         counts = list(map(len, lists))
         flat = map(self.numbers.__getitem__, chain.from_iterable(lists))
-        return padded(np.fromiter(flat, np.int32, sum(counts)), counts)
+        return padded(np.fromiter(flat, np.int32, sum(counts)), counts, max(counts, default=0))
 
     def decode(self, numbers: Numbers) -> list[tuple[str, ...]]:
         """The lists by node id, without their padding."""
@@ -66,8 +66,9 @@ class NodeNumbers:
         return lists
 
     def translate(self, numbers: Numbers, into: "NodeNumbers") -> Numbers:
-        """The same lists by the numbers of ``into``, which knows all nodes."""
-        table: Numbers = np.array([*map(into.numbers.__getitem__, self.names), PAD], np.int32)
+        """The same lists by the numbers of ``into``, which knows all nodes that they name."""
+        known = [into.numbers.get(name, PAD) for name in self.names]
+        table: Numbers = np.array([*known, PAD], np.int32)
         translated: Numbers = np.take(table, numbers, mode="wrap")  # PAD, -1, is the last one
         return translated
 
@@ -75,13 +76,12 @@ class NodeNumbers:
 NO_NODES: Final = NodeNumbers()
 
 
-def padded(flat: Numbers, counts: Sequence[int]) -> Numbers:
+def padded(flat: Numbers, counts: Sequence[int] | npt.NDArray[np.int64], longest: int) -> Numbers:
     """Lists that stand behind each other in ``flat``, ``counts`` of them a row, as a padded matrix."""
-    width = max(counts, default=0)
-    if flat.size == width * len(counts):
-        return flat.reshape(len(counts), width)
-    numbers = np.full((len(counts), width), PAD, np.int32)
-    numbers[np.arange(width) < np.array(counts)[:, None]] = flat
+    if flat.size == longest * len(counts):
+        return flat.reshape(len(counts), longest)
+    numbers = np.full((len(counts), longest), PAD, np.int32)
+    numbers[np.arange(longest) < np.asarray(counts)[:, None]] = flat
     return numbers
 
 

@@ -5,12 +5,11 @@ It is chunked columns: a row's end is the next row's start, and nodes stand ther
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from operator import attrgetter
 from typing import Final, Self
 
-import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from stele.domain.ring.columns import Columns, Keys, Rows, merged
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers, Numbers, lengths
@@ -28,14 +27,19 @@ from stele.domain.ring.replicas import (
     reads_of,
     replica_columns,
 )
+from stele.domain.ring.spans import (
+    PlacementError,
+    Ranges,
+    Span,
+    check_same_span,
+    ranges_by_column,
+    spans_of,
+    text_of,
+)
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 
-FEW_ROWS: Final = 16
-"""So many rows are checked faster one by one than as columns."""
-
-
-class PlacementError(ValueError):
-    """Rows that are no placement, or a change that does not fit one; the text says which and why."""
+Which = npt.NDArray[np.bool_]
+_START: Final = attrgetter("start")
 
 
 def _cover(starts: Keys, ends: Keys) -> bool:
@@ -53,12 +57,12 @@ def _check_cover(rows: Sequence[RangeReplicas]) -> None:
     expected = MIN_TOKEN
     for index, row in enumerate(rows):
         if index and expected == MIN_TOKEN:
-            raise PlacementError(f"Row {index}, {_text(row)}, comes after the ring's end.")
+            raise PlacementError(f"Row {index}, {text_of(row)}, comes after the ring's end.")
         if row.start != expected:
             flaw = "leaves a gap after" if row.start > expected else "is out of order or overlaps"
-            raise PlacementError(f"Row {index}, {_text(row)}, {flaw} {expected}.")
+            raise PlacementError(f"Row {index}, {text_of(row)}, {flaw} {expected}.")
         if row.start >= upper_bound(row.end):
-            raise PlacementError(f"Row {index}, {_text(row)}, is no range: it holds no token.")
+            raise PlacementError(f"Row {index}, {text_of(row)}, is no range: it holds no token.")
         expected = row.end
     if not rows or expected != MIN_TOKEN:
         raise PlacementError(
@@ -66,31 +70,16 @@ def _check_cover(rows: Sequence[RangeReplicas]) -> None:
         )
 
 
-def _check_all_replicas(rows: Sequence[RangeReplicas], columns: Rows) -> None:
-    """The rows, and the same as columns, which are dearer for few and much cheaper for many."""
-    if len(rows) <= FEW_ROWS:
-        for row in rows:
-            _check_replicas(row)
-        return
-    unsound = first_unsound(columns)
-    if unsound is not None:
-        _check_replicas(rows[unsound])
-
-
 def _check_replicas(row: RangeReplicas) -> None:
     for name, nodes in (("reads", row.reads), ("writes", row.writes), ("others", row.other)):
         if len(set(nodes)) != len(nodes):
-            raise PlacementError(f"The {name} of {_text(row)} name a node twice: {nodes}.")
+            raise PlacementError(f"The {name} of {text_of(row)} name a node twice: {nodes}.")
     unwritten = [node for node in row.reads if node not in row.writes]
     if unwritten:
-        raise PlacementError(f"{_text(row)} is read from {unwritten}, which receive no writes.")
+        raise PlacementError(f"{text_of(row)} is read from {unwritten}, which receive no writes.")
     unwritten = [node for node in row.other if node not in row.writes]
     if unwritten:
-        raise PlacementError(f"{_text(row)} asks {unwritten} for acks, which receive no writes.")
-
-
-def _text(range_: Range | RangeReplicas) -> str:
-    return f"({range_.start}, {range_.end}]"
+        raise PlacementError(f"{text_of(row)} asks {unwritten} for acks, which receive no writes.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +103,9 @@ class Placement:
         nodes, columns = _encoded(checked, nodes)
         if not _cover(columns.keys, np.array([row.end for row in checked], np.int64)):
             _check_cover(checked)
-        _check_all_replicas(checked, columns)
+        unsound = first_unsound(columns)
+        if unsound is not None:
+            _check_replicas(checked[unsound])
         return cls(Columns.of(columns), nodes)
 
     @classmethod
@@ -131,7 +122,8 @@ class Placement:
     @property
     def rows(self) -> tuple[RangeReplicas, ...]:
         """All rows, decoded anew each time."""
-        return tuple(self._decoded(self.table.all()))
+        rows = self.table.all()
+        return tuple(rows_of(rows, ends_of(rows.keys), self.nodes))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -155,6 +147,11 @@ class Placement:
             row = self._row(*self.table.find(row.end))
             found.append(row)
         return tuple(found)
+
+    def begins_at(self, token: int) -> bool:
+        """True when a row begins there, or the ring ends."""
+        at, place = self.table.find(token)
+        return self.table.chunks[at].keys[place] == token
 
     def end_of(self, at: int, place: int) -> int:
         """Where the row at this chunk and place ends: the next one begins there."""
@@ -188,29 +185,42 @@ class Placement:
 
     def _row(self, at: int, place: int) -> RangeReplicas:
         chunk, names = self.table.chunks[at], self.nodes.names
+        keys, values = chunk.keys, chunk.values
+        version, before, count, _, _, others = chunk.same
+        if version is None:
+            version = values[VERSION][place]
+        if before is None:
+            before = values[VERSION_BEFORE][place]
+        if count is None:
+            count = values[READS_COUNT][place]
         written = tuple([names[number] for number in chunk.list_at(WRITES, place)])
-        count = chunk.values[READS_COUNT][place]
         if count == len(written):
             read = written
         elif count == LISTED:
             read = tuple([names[number] for number in chunk.list_at(READS, place)])
         else:
             read = written[:count]
-        version, before = chunk.values[VERSION][place], chunk.values[VERSION_BEFORE][place]
-        other = tuple([names[number] for number in chunk.list_at(OTHER, place)])
-        end = self.end_of(at, place)
-        return RangeReplicas(chunk.keys[place], end, read, written, version, before, other)
+        other: tuple[str, ...] = ()
+        if others is None:
+            other = tuple([names[number] for number in chunk.list_at(OTHER, place)])
+        end = keys[place + 1] if place + 1 < len(keys) else self.end_of(at, place)
+        return RangeReplicas(keys[place], end, read, written, version, before, other)
 
-    def _decoded(self, rows: Rows) -> Iterator[RangeReplicas]:
-        """Rows up to the ring's end."""
-        versions, versions_before, counts, writes, _, others = rows.values
-        starts = rows.keys.tolist()
-        written = self.nodes.decode(writes)
-        shared = np.array_equal(counts, lengths(writes))
-        read = written if shared else self.nodes.decode(reads_of(rows))
-        ends = (*starts[1:], MIN_TOKEN)
-        changes = versions.tolist(), versions_before.tolist()
-        return map(RangeReplicas, starts, ends, read, written, *changes, self.nodes.decode(others))
+
+def ends_of(starts: Keys) -> Keys:
+    """Where the rows of a whole placement end: each at the next one's start, the last at the ring's end."""
+    return np.append(starts[1:], MIN_TOKEN)
+
+
+def rows_of(rows: Rows, ends: Keys, nodes: NodeNumbers) -> Iterator[RangeReplicas]:
+    """The rows by name; ``ends`` may be more than they."""
+    versions, versions_before, counts, writes, _, others = rows.values
+    written = nodes.decode(writes)
+    shared = np.array_equal(counts, lengths(writes))
+    read = written if shared else nodes.decode(reads_of(rows))
+    changes = versions.tolist(), versions_before.tolist()
+    bounds = rows.keys.tolist(), ends.tolist()
+    return map(RangeReplicas, *bounds, read, written, *changes, nodes.decode(others))
 
 
 def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNumbers, Rows]:
@@ -229,36 +239,64 @@ EMPTY_RING: Final = Placement.of((RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ()),))
 """The placement of a ring in which no node has tokens: one range that nobody replicates."""
 
 
-class Span(msgspec.Struct, frozen=True):
-    """Neighbouring ranges of a change as one; they stand at ``first`` up to ``stop`` in its list."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """Rows that leave a placement and rows that come in for them, as columns, both in ring order, none twice.
 
-    start: int
-    end: int
-    first: int
-    stop: int
+    ``nodes`` are the numbers by which ``rows`` name nodes.
+    """
+
+    removed: Ranges
+    rows: Rows
+    ends: Keys
+    nodes: NodeNumbers
+
+    @property
+    def added(self) -> Ranges:
+        return Ranges(self.rows.keys, self.ends)
 
 
 def apply(
     placement: Placement, removed: Sequence[Range], added: Sequence[RangeReplicas]
 ) -> Placement:
-    """The placement without exactly the rows ``removed`` and with the rows ``added``.
+    """``changed`` for rows that are not columns yet, in any order."""
+    return changed(placement, change_of(removed, added, placement.nodes))
+
+
+def change_of(
+    removed: Iterable[Range], added: Iterable[RangeReplicas], nodes: NodeNumbers
+) -> Change:
+    """The change as columns, whatever its order; nodes without a number get the next ones."""
+    outgoing, incoming = sorted(removed, key=_START), sorted(added, key=_START)
+    nodes, rows = _encoded(incoming, nodes)
+    ends = np.array([row.end for row in incoming], np.int64)
+    return Change(ranges_by_column(outgoing), rows, ends, nodes)
+
+
+def changed(placement: Placement, change: Change) -> Placement:
+    """The placement without exactly the rows that a change removes and with those that it adds.
 
     Costs what the change is large, not what the ring is: where the rows removed were, the rows added
     must stand, so the rest of the ring is covered as before. Raises PlacementError when a range to
     remove is no row, or the result does not cover the ring, or a row's replicas are unsound.
     """
-    by_start = attrgetter("start")
-    outgoing, incoming = sorted(removed, key=by_start), sorted(added, key=by_start)
-    _check_rows(placement, outgoing)
-    spans = _spans(incoming)
-    _check_same_span(_spans(outgoing), spans)
-    nodes, rows = _encoded(incoming, placement.nodes)
-    _check_all_replicas(incoming, rows)
-    return Placement(_spliced(placement.table, spans, rows), nodes)
+    outgoing = check_removed(placement, change.removed)
+    spans = spans_of(change.added)
+    check_same_span(outgoing, spans)
+    _check_all_replicas(change)
+    return Placement(_spliced(placement.table, spans, change), change.nodes)
 
 
-def _spliced(table: Columns, spans: Sequence[Span], rows: Rows) -> Columns:
-    """The table with ``rows`` in place of all that begins within the spans."""
+def _check_all_replicas(change: Change) -> None:
+    unsound = first_unsound(change.rows)
+    if unsound is not None:
+        (row,) = rows_of(change.rows.cut(unsound, unsound + 1), change.ends[unsound:], change.nodes)
+        _check_replicas(row)
+
+
+def _spliced(table: Columns, spans: Sequence[Span], change: Change) -> Columns:
+    """The table with the rows that come in place of all that begins within the spans."""
+    rows = change.rows
     if len(spans) <= len(table.chunks):
         for span in spans:
             part = rows.cut(span.first, span.stop)
@@ -267,53 +305,33 @@ def _spliced(table: Columns, spans: Sequence[Span], rows: Rows) -> Columns:
     # A change of so many places touches most chunks: from first to last it is one.
     low, high = spans[0].start, upper_bound(spans[-1].end)
     old = table.between(low, high)
-    at = np.searchsorted(np.array([span.start for span in spans]), old.keys, "right") - 1
-    ends = np.array([upper_bound(span.end) - 1 for span in spans])
-    return table.splice(low, high, merged(old.chosen(old.keys > ends[at]), rows))
+    return table.splice(low, high, merged(old.chosen(~_inside(old.keys, change.added)), rows))
 
 
-def _check_rows(placement: Placement, ranges: Sequence[Range]) -> None:
-    """Each of these, sorted by start, is a row, and none stands there twice."""
-    for range_, following in zip_longest(ranges, ranges[1:]):
-        if range_ == following:
-            raise PlacementError("A range is removed twice by one change.")
-        at, place = placement.table.find(range_.start)
-        keys = placement.table.chunks[at].keys
-        if keys[place] != range_.start or placement.end_of(at, place) != range_.end:
-            raise PlacementError(f"Range {_text(range_)} cannot be removed: it is no row.")
+def _inside(keys: Keys, ranges: Ranges) -> Which:
+    """Which of these starts of rows, none before the first range, are within one of the ranges."""
+    return keys <= ranges.lasts()[np.searchsorted(ranges.starts, keys, "right") - 1]
 
 
-def _spans(ranges: Sequence[Range | RangeReplicas]) -> list[Span]:
-    """The ranges, sorted by start, with neighbours as one span."""
-    found = list[Span]()
-    first, reached = 0, MIN_TOKEN - 1
-    for index, range_ in enumerate(ranges):
-        if range_.start >= upper_bound(range_.end):
-            raise PlacementError(f"{_text(range_)} is no range: it holds no token.")
-        if range_.start < reached:
-            raise PlacementError(f"{_text(range_)} is out of order or overlaps {reached}.")
-        if index and range_.start > reached:
-            found.append(Span(ranges[first].start, ranges[index - 1].end, first, index))
-            first = index
-        reached = upper_bound(range_.end)
-    if ranges:
-        found.append(Span(ranges[first].start, ranges[-1].end, first, len(ranges)))
-    return found
+def check_removed(placement: Placement, removed: Ranges) -> list[Span]:
+    """The ranges as spans, if each is a row. Raises PlacementError."""
+    spans, table = spans_of(removed), placement.table
+    if len(spans) <= len(table.chunks):
+        found = [table.keys_between(span.start, upper_bound(span.end)) for span in spans]
+        there = found[0] if len(found) == 1 else np.concatenate((*found, removed.starts[:0]))
+    else:
+        there = table.keys_between(spans[0].start, upper_bound(spans[-1].end))
+        there = there[_inside(there, removed)]
+    end_rows = all(placement.begins_at(span.end) for span in spans)
+    if not end_rows or there.tobytes() != removed.starts.tobytes():
+        raise PlacementError(_which_is_no_row(placement, removed))
+    return spans
 
 
-def _check_same_span(removed: Sequence[Span], added: Sequence[Span]) -> None:
-    """What comes in covers exactly what goes out."""
-    for gone, come in zip_longest(removed, added):
-        if come is None or (gone is not None and gone.start < come.start):
-            raise PlacementError(
-                f"The change leaves a gap after {gone.start}: nothing is added there."
-            )
-        if gone is None or come.start < gone.start or upper_bound(gone.end) < upper_bound(come.end):
-            raise PlacementError(
-                f"What is added in {_text(Range(come.start, come.end))} is out of order or overlaps "
-                "rows that are not removed."
-            )
-        if come.end != gone.end:
-            raise PlacementError(
-                f"The change leaves a gap after {come.end}: nothing is added there."
-            )
+def _which_is_no_row(placement: Placement, ranges: Ranges) -> str:
+    """Says which one ``check_removed`` has come across."""
+    for start, end in zip(ranges.starts.tolist(), ranges.ends.tolist(), strict=True):
+        row = placement.row_from(start)
+        if row is None or row.end != end:
+            return f"Range {text_of(Range(start, end))} cannot be removed: it is no row."
+    raise AssertionError("all ranges are rows")

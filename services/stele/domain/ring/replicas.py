@@ -5,7 +5,7 @@ of them; so the reads are a count. Where they are not, they are listed in a colu
 """
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, combinations
 from typing import Final
 
 import numpy as np
@@ -56,21 +56,20 @@ def encoded(
     listed: Sequence[tuple[str, ...]] = ()
     if LISTED in counts:
         listed = [names if n == LISTED else () for names, n in zip(reads, counts, strict=True)]
+    asked: Sequence[tuple[str, ...]] = others if any(others) else ()
     try:
-        lists = nodes.encode(writes), nodes.encode(listed), nodes.encode(others)
+        lists = nodes.encode(writes), _by_number(listed, nodes), _by_number(asked, nodes)
     except KeyError:
-        nodes = nodes.with_nodes(chain.from_iterable(chain(writes, listed, others)))
-        lists = nodes.encode(writes), nodes.encode(listed), nodes.encode(others)
-    written, read, asked = lists
-    columns = replica_columns(
-        np.array(versions, np.int64),
-        np.array(versions_before, np.int64),
-        written,
-        read if listed else None,
-        np.array(counts, np.int32),
-        asked,
-    )
+        nodes = nodes.with_nodes(chain.from_iterable(chain(writes, listed, asked)))
+        lists = nodes.encode(writes), _by_number(listed, nodes), _by_number(asked, nodes)
+    changes = np.array(versions, np.int64), np.array(versions_before, np.int64)
+    written, read, other = lists
+    columns = replica_columns(*changes, written, read, np.array(counts, np.int32), other)
     return nodes, Rows(np.array(starts, np.int64), columns)
+
+
+def _by_number(lists: Sequence[tuple[str, ...]], nodes: NodeNumbers) -> Numbers | None:
+    return nodes.encode(lists) if lists else None
 
 
 def _reads_count(reads: tuple[str, ...], writes: tuple[str, ...]) -> int:
@@ -91,26 +90,29 @@ def reads_of(rows: Rows) -> Numbers:
 
 def first_unsound(rows: Rows) -> int | None:
     """The first row that names a node twice, or one that receives no writes among its reads or others."""
-    _, _, counts, writes, listed, others = rows.values
-    wrong = _repeats(writes)
-    for lists, named in ((listed, counts == LISTED), (others, lengths(others) > 0)):
-        which = np.flatnonzero(named)
-        if len(which):
-            wrong[which] |= _repeats(lists[which]) | _lacking(lists[which], writes[which])
-    return int(wrong.argmax()) if wrong.any() else None
+    _, _, _, writes, listed, others = rows.values
+    wrong = [*_repeats(writes)]
+    for lists in (listed, others):
+        if lists.shape[1]:
+            which = np.flatnonzero(lists[:, 0] != PAD)
+            wrong += which[
+                [*_repeats(lists[which]), *_lacking(lists[which], writes[which])]
+            ].tolist()
+    return min(wrong, default=None)
 
 
-def _lacking(lists: Ints, writes: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _lacking(lists: Ints, writes: Ints) -> list[int]:
     """Which lists name a node that the writes beside them do not."""
     known = (lists[:, :, None] == writes[:, None, :]).any(axis=2) | (lists == PAD)
-    lacking: np.ndarray[tuple[int], np.dtype[np.bool_]] = ~known.all(axis=1)
-    return lacking
+    return np.flatnonzero(~known.all(axis=1)).tolist()
 
 
-def _repeats(lists: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _repeats(lists: Ints) -> list[int]:
     """Which lists name a node twice."""
-    found = np.zeros(len(lists), np.bool_)
-    for place in range(lists.shape[1]):
-        for later in range(place + 1, lists.shape[1]):
-            found |= (lists[:, place] == lists[:, later]) & (lists[:, place] != PAD)
-    return found
+    columns = lists.T
+    pairs = list(combinations(columns, 2))
+    same = [one == other for one, other in pairs]
+    if not any(map(np.count_nonzero, same)):
+        return []
+    named = [equal & (one != PAD) for equal, (one, _) in zip(same, pairs, strict=True)]
+    return np.flatnonzero(np.logical_or.reduce(named)).tolist()

@@ -1,6 +1,7 @@
 """Creating and altering tables. Dropping and truncating one are operations: ``topology/operations``."""
 
 import msgspec
+import numpy as np
 
 from stele.domain.balance.allocation import NoRoom, allocate
 from stele.domain.base import Rejection
@@ -12,6 +13,8 @@ from stele.domain.context import (
     unknown_table,
 )
 from stele.domain.image import Image
+from stele.domain.ring.numbers import NodeNumbers
+from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import (
     AlterTable,
     CreateTable,
@@ -51,12 +54,12 @@ def create_table(context: Context, command: CreateTable) -> Decision:
     )
     if not keyspace.tablets:
         return (TableChanged(table),)
-    replicas = _first_replicas(image, keyspace, command.options)
-    if isinstance(replicas, Rejection):
-        return replicas
+    first = _first_map(image, keyspace, command.options)
+    if isinstance(first, Rejection):
+        return first
     placement = tablet_map(table.table_id)
     created = TableChanged(msgspec.structs.replace(table, placement=placement))
-    return created, *image.ring.creation(placement, new_map(replicas))
+    return created, *image.ring.creation(placement, first)
 
 
 def alter_table(context: Context, command: AlterTable) -> Decision:
@@ -69,10 +72,8 @@ def alter_table(context: Context, command: AlterTable) -> Decision:
     return (TableChanged(msgspec.structs.replace(table, options=command.options)),)
 
 
-def _first_replicas(
-    image: Image, keyspace: Keyspace, options: TableOptions
-) -> list[list[str]] | Rejection:
-    """Of each tablet, even from the start, those counted that are under way and those not that leave."""
+def _first_map(image: Image, keyspace: Keyspace, options: TableOptions) -> Placement | Rejection:
+    """Even from the start, replicas counted that are under way and those not that leave."""
     refused = check_replication(image, keyspace.replication)
     if refused is not None:
         return refused
@@ -87,7 +88,7 @@ def _first_replicas(
         return Rejection(
             "too_few_nodes", f"{why}.", "Add nodes to that dc first, or lower the factor."
         )
-    return [[there.node_ids[node] for node in row] for row in nodes.tolist()]
+    return new_map(nodes.astype(np.int32), NodeNumbers(tuple(there.node_ids)))
 
 
 def _check_options(options: TableOptions) -> Rejection | None:

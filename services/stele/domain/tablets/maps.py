@@ -1,19 +1,20 @@
 """Tablet maps: a table's placement, with a row for each tablet."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from stele.domain.image import Image
-from stele.domain.ring.numbers import PAD
+from stele.domain.ring.columns import Ints, Keys, Rows
+from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.replicas import WRITES
-from stele.domain.ring.transition import TransitionRow, newest_before
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.ring.transition import TransitionRow
 from stele.domain.schema.facts import TABLET_MAP, Table, TableData
-from stele.domain.tablets.ranges import range_of, ranges
+from stele.domain.tablets.ranges import TOKEN_BITS, range_of
 from stele.domain.topology.facts import Transition
 
 
@@ -22,32 +23,39 @@ def row_of(placement: Placement, tablet: int) -> RangeReplicas:
     return placement.row_for(range_of(len(placement), tablet).end)
 
 
-def new_map(replicas: Sequence[Sequence[str]]) -> tuple[RangeReplicas, ...]:
-    """The rows of a map whose tablets have these replicas."""
-    rows = zip(ranges(len(replicas)), map(tuple, replicas), strict=True)
-    return tuple(RangeReplicas(at.start, at.end, nodes, nodes) for at, nodes in rows)
+def starts_of(count: int) -> Keys:
+    """Where the tablets of a map of so many begin, as ``ranges`` says it."""
+    shift = np.uint64(TOKEN_BITS - count.bit_length() + 1)
+    behind = np.arange(count, dtype=np.uint64) << shift
+    starts = behind.view(np.int64) + np.int64(MIN_TOKEN) - 1
+    starts[0] = MIN_TOKEN
+    return starts
 
 
-def resized(rows: Sequence[RangeReplicas], count: int) -> tuple[RangeReplicas, ...]:
+def new_map(replicas: Numbers, nodes: NodeNumbers) -> Placement:
+    """A map whose tablets have these replicas."""
+    return Placement.at_rest(starts_of(len(replicas)), replicas, nodes)
+
+
+def resized(placement: Placement, count: int) -> Rows:
     """The rows of the map with so many tablets instead. Where two become one, both have the same replicas.
 
     Each range keeps what versions it has been changed by; of two that become one the newer ones, so that
     requests that are older than the last move of either are refused, and made again, by both.
     """
-    if count < len(rows):
-        return tuple(
-            _joined(left, right) for left, right in zip(rows[::2], rows[1::2], strict=True)
-        )
-    return tuple(
-        replace(rows[tablet // 2], start=at.start, end=at.end)
-        for tablet, at in enumerate(ranges(count))
-    )
+    rows, starts = placement.table.all(), starts_of(count)
+    if count > len(rows):
+        return Rows(starts, tuple(np.repeat(column, 2, axis=0) for column in rows.values))
+    versions, versions_before, *replicas = rows.values
+    newest, before = _versions_of_both(versions, versions_before)
+    return Rows(starts, (newest, before, *(column[::2] for column in replicas)))
 
 
-def _joined(left: RangeReplicas, right: RangeReplicas) -> RangeReplicas:
-    version = max(left.version, right.version)
-    before = newest_before((left, right), version)
-    return replace(left, end=right.end, version=version, version_before=before)
+def _versions_of_both(versions: Ints, versions_before: Ints) -> tuple[Ints, Ints]:
+    """Of each two rows the newest version, and the newest of theirs before that; 0 where there is none."""
+    newest = np.maximum(versions[::2], versions[1::2])
+    known = np.stack((versions[::2], versions[1::2], versions_before[::2], versions_before[1::2]))
+    return newest, np.where(known < newest, known, 0).max(axis=0)
 
 
 def apart(placement: Placement) -> npt.NDArray[np.int64]:

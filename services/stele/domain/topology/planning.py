@@ -150,7 +150,7 @@ def new_placement(
     for other, plan in planned:
         placement = _as_it_stands(placement, other, plan)
     plans = (pieces.planned(other.transition_id, name, plan) for other, plan in planned)
-    return *image.ring.creation(name, placement.rows), *chain.from_iterable(plans)
+    return *image.ring.creation(name, placement), *chain.from_iterable(plans)
 
 
 def _as_it_stands(placement: Placement, other: Transition, plan: TransitionPlan) -> Placement:

@@ -81,8 +81,7 @@ def own_placement(image: Image, request: Request) -> OwnPlacement:
 def on_open(image: Image, opening: Transition, version: int) -> Iterable[AnyFact]:
     """Rows with the versions that they have: whoever was refused before is refused on."""
     keyspace = image.schema.by_id[opening.keyspace_id]
-    rows = image.ring.placements[keyspace.placement].rows
-    yield from image.ring.creation(opening.transition_id, rows)
+    yield from image.ring.creation(opening.transition_id, image.ring.placements[keyspace.placement])
     yield KeyspaceChanged(replace(keyspace, placement=opening.transition_id))
     yield from left_placement(image, keyspace)
 
@@ -107,7 +106,7 @@ def to_shared_placement(
     keyspace, own = image.schema.by_id[ended.keyspace_id], ended.transition_id
     shared = placement_name(replication)
     if shared not in image.ring.placements:
-        yield from image.ring.creation(shared, image.ring.placements[own].rows)
+        yield from image.ring.creation(shared, image.ring.placements[own])
     placed = replace(
         keyspace,
         replication=replication,

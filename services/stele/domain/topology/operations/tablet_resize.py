@@ -20,8 +20,8 @@ from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.placement import Placement
-from stele.domain.ring.ranges import Range, range_of
-from stele.domain.ring.transition import WHOLE_RING, PlacementDelta, TransitionPlan, TransitionRow
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
 from stele.domain.schema.switches import check_balancing, off_for
 from stele.domain.tablets.maps import apart, holders, resized
@@ -148,12 +148,7 @@ def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
     """The new map, unless the table was dropped meanwhile."""
     count = image.requests.requests[done.transition_id].tablet_count
     for name in done.plans:
-        yield from image.ring.change(name, _all_rows(image.ring.placements[name], count))
-
-
-def _all_rows(placement: Placement, count: int) -> PlacementDelta:
-    rows = placement.rows
-    return PlacementDelta(tuple(map(range_of, rows)), resized(rows, count))
+        yield from image.ring.replacement(name, resized(image.ring.placements[name], count))
 
 
 TABLET_RESIZE = Operation(
