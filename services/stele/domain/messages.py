@@ -93,7 +93,7 @@ class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the tablets that a node has of a table, these in ascending order, and how often it serves them.
 
     ``tablet_count`` is of the table's whole map at the report's epoch. Rates are operations a second:
-    ``lower_half_per_s`` are the reads and writes in the lower half of each tablet's range, as it would be split.
+    ``lower_half_per_s`` are the reads and writes in the lower half of each tablet's range, as a split makes it.
     Who does not count leaves all rates out.
     """
 

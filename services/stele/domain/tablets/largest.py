@@ -17,7 +17,7 @@ def largest(image: Image, loads: LoadTable, name: str, limit: int) -> TableSizes
     if table is None or not table.placement:
         return unknown_table(name)
     placement = image.ring.placements[table.placement]
-    sizes = loads.tablet_sizes(table.data_id, len(placement))
+    sizes = loads.told(table.data_id, len(placement)).sizes
     known = np.flatnonzero(~np.isnan(sizes))
     first = known[np.argsort(-sizes[known], kind="stable")][:limit].tolist()
     return TableSizes(

@@ -14,7 +14,7 @@ from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
 from stele.domain.tablets.look import look
-from stele.domain.tablets.resizing import Resize, Sizing, may_be_revoked, sizes_of, sizing
+from stele.domain.tablets.resizing import Resize, Sizing, loaded, may_be_revoked, sizing
 from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
@@ -70,7 +70,7 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     stuck = [] if heard.shut() else cannot_be_drained(image, what, seen.lost, moving)[-1:]
     calm = not (moves or heard.shut() or what.state.busy.any())
     stuck += cannot_merge(image, merges, seen.lost, calm=calm)
-    sized = sizing(image, sizes_of(image, heard.loads), heard.down) if on else _all_off(merges)
+    sized = sizing(image, loaded(what.told), heard.down) if on else _all_off(merges)
     resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
     moves = [each for each in moves if each.move.table not in resized]
     return Proposal(tuple(moves), sized.resizes, tuple(stuck), sized.revoked)
