@@ -58,6 +58,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     """What sizing knows of a table. ``apart``: why its siblings cannot be brought together; empty: they can."""
 
     name: str
+    data_id: str = ""
     count: int
     options: TableOptions
     fewest: Sized
@@ -90,6 +91,15 @@ def sizing(image: Image, loads: Mapping[str, Loaded], down: Set[str] = frozenset
         elif may_be_revoked(each.asked) and aim.count != each.asked.tablet_count:
             revoked.append(Stuck(each.asked.request_id, f"not wanted any more: {aim.reason}"))
     return Sizing(tuple(resizes), tuple(revoked))
+
+
+def why_so_many(
+    image: Image, loads: Mapping[str, Loaded], down: Set[str], data_id: str
+) -> tuple[int, str]:
+    """How many tablets a table that stays is to have next, and why."""
+    found = tables_of(image, loads, down)
+    pairs = zip(found, aims(found, _goals(image).per_shard), strict=True)
+    return next((aim.count, aim.reason) for each, aim in pairs if each.data_id == data_id)
 
 
 def aims(tables: Sequence[Table], per_shard: int) -> list[Sized]:
@@ -136,7 +146,7 @@ def _aim(each: Table, bounds: tuple[Sized, Sized], room: "_Room") -> Sized:
 
 
 class _Room:
-    """Replicas of all tables in each dc once sizes have what they ask for, and those that its shards may have."""
+    """Replicas of all tables in each dc, once sizes have what they ask for, and what its shards may have."""
 
     def __init__(
         self, tables: Sequence[Table], bounds: Sequence[tuple[Sized, Sized]], per_shard: int
@@ -214,6 +224,7 @@ def tables_of(image: Image, loads: Mapping[str, Loaded], down: Set[str]) -> list
         found.append(
             Table(
                 name=data.name,
+                data_id=data.data_id,
                 count=len(placement),
                 options=table.options,
                 fewest=fewest(*about),

@@ -37,8 +37,9 @@ class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
     """What a node has, and may have. ``tablets`` are replicas, those on their way counted too.
 
     ``size_bytes`` are those of the tablets that it has once all have arrived, none while nobody reports any;
-    ``of_share`` is 1 when it has its share by the measure in use, none when it takes no part. The report is
-    as old as ``report_age_s``; without one there is no capacity either.
+    ``of_share`` is 1 when it has its share by the measure in use, none when it takes no part. ``rate`` is what
+    it serves of these, operations a second. The report is as old as ``report_age_s``; without one there is no
+    capacity either.
     """
 
     tablets: int
@@ -46,6 +47,7 @@ class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None
     of_share: float | None
     report_age_s: float | None
+    rate: float | None = None
 
 
 class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,8 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How the tablets stand at an epoch: moves under way, tables that get another number of tablets, what comes
     next, and requests that cannot go on.
 
-    ``balanced_by`` is size or count, with the reason ``why``. ``down`` are members that are not heard,
+    ``balanced_by`` is size or count, with the reason ``why``; by size, operations are ``rate_weight`` percent
+    of a tablet's load. ``down`` are members that are not heard,
     ``avoided`` those to which moves have failed just now, ``full`` those whose disks have no room left.
     """
 
@@ -87,3 +90,4 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     down: tuple[str, ...]
     avoided: tuple[str, ...]
     full: tuple[str, ...]
+    rate_weight: int = 0
