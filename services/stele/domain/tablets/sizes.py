@@ -4,7 +4,7 @@ import msgspec
 
 
 class TabletSize(msgspec.Struct, frozen=True):
-    """Bytes of one replica of a tablet, the mean of those that are known, who has it, and how often each is read
+    """Bytes of one replica of a tablet, the mean of those that are known, who has it, how often each is read
     and written; None: not known.
     """
 
@@ -17,8 +17,8 @@ class TabletSize(msgspec.Struct, frozen=True):
 
 class TableSizes(msgspec.Struct, frozen=True, kw_only=True):
     """The largest comes first, or the hottest. Of ``known`` tablets the size is known, all together
-    ``size_bytes``; of ``counted`` the rate, ``rate`` operations a second of one replica of each. ``wanted`` says
-    how many the table is to have next, and ``why``.
+    ``size_bytes``; of ``counted`` the rate, ``rate`` operations a second of one replica of each. ``wanted`` is
+    how many tablets it is to have next, and ``why``.
     """
 
     table: str
