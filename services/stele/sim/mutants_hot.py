@@ -57,7 +57,7 @@ def halves_of_split_tablets_are_made_up(patch: Patch) -> None:
 
     def made_up(part: Part, times: int) -> Part:
         found = plain(part, times)
-        found.told[:, LOWER] = (found.told[:, READS] + found.told[:, WRITES]) / 2
+        found.told[LOWER] = (found.told[READS] + found.told[WRITES]) / 2
         return found
 
     patch.attribute(told, "_split", made_up)

@@ -32,8 +32,8 @@ HOT = 8000
 
 
 def told(rates: list[float]) -> Told:
-    columns = np.zeros((len(rates), 4))
-    columns[:, 1] = rates
+    columns = np.zeros((4, len(rates)))
+    columns[1] = rates
     return Told(columns)
 
 

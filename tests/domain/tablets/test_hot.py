@@ -26,7 +26,7 @@ def told(halves: Sequence[float] | Reals, counted: bool = True) -> Told:
     """What the halves of the tablets of a table serve, each a byte; lower ones first."""
     pairs = np.asarray(halves, np.float64).reshape(-1, 2)
     total, lower = pairs.sum(axis=1), pairs[:, 0] if counted else np.full(len(pairs), NAN)
-    return Told(np.stack([np.ones(len(pairs)), total, np.zeros(len(pairs)), lower], axis=1))
+    return Told(np.stack([np.ones(len(pairs)), total, np.zeros(len(pairs)), lower]))
 
 
 def hot(*halves: float, counted: bool = True) -> Hottest:
@@ -67,7 +67,7 @@ def test_what_fewer_and_twice_as_many_tablets_would_serve_follows_from_the_halve
 
 def test_a_half_that_is_unknown_says_nothing_unless_another_one_serves_more() -> None:
     columns = told([30, 10, 20, 5]).columns
-    columns[1, 3] = NAN
+    columns[3, 1] = NAN
     found = hottest_of(Told(columns))
     assert found is not None and found.split == 30
     columns[1, 1] = 31

@@ -29,7 +29,8 @@ _LESS: Final = 1 - 1e-9
 
 def even_sizes(board: Board) -> Iterator[None]:
     """Even out the columns, then rows that are far off, then the columns again. Yields after each move."""
-    yield from _spread(board, _large_to)
+    if board.largest.max(initial=0.0) > LARGE * board.goal[board.goal > 0].min(initial=np.inf):
+        yield from _spread(board, _large_to)
     for _ in range(PASSES):
         yield from _spread(board, _to)
         moved = False
@@ -90,7 +91,7 @@ def _large_to(board: Board, source: int, target: int) -> bool:
     gap = _row_gaps(board, source, target)
     between, per_load = _apart(board, source, target)
     least, level = LARGE * board.goal[target], board.level.__getitem__
-    for row in np.flatnonzero(board.held[:, source] > 0).tolist():
+    for row in np.flatnonzero((board.held[:, source] > 0) & (board.largest > least)).tolist():
         limit = min(between / per_load * _LESS, _lowers(between, per_load, float(gap[row])))
         size = limit, limit
         if limit > least and _place(board, row, source, target, size, board.measured, level, least):

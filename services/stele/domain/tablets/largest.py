@@ -44,7 +44,7 @@ def largest(
 
 
 def _tablet(told: Told, number: int, replicas: tuple[str, ...]) -> TabletSize:
-    reads, writes = (told.columns[number, column] for column in (READS, WRITES))
+    reads, writes = (told.columns[column, number] for column in (READS, WRITES))
     return TabletSize(
         tablet=number,
         size_bytes=int(np.nan_to_num(told.sizes[number])),

@@ -15,7 +15,7 @@ from stele.domain.acks import is_newer
 from stele.domain.image import Image
 from stele.domain.messages import Load
 from stele.domain.names import NodeState
-from stele.domain.tablets.told import COLUMNS, Part, Reals, Told, noted, part_of, resized
+from stele.domain.tablets.told import Part, Reals, Told, mean_of, noted, part_of, resized
 
 CRITICAL_USE: Final = 0.98
 """Of a disk: a node whose disk is as full as this gets nothing."""
@@ -73,16 +73,11 @@ class LoadTable(msgspec.Struct, frozen=True):
         """All that is known of the tablets of a map of ``count``, of one replica: the mean over the replicas
         that tell, NaN where none does. Reports by a map of another count are taken over to this one.
         """
-        sums, replicas = np.zeros((count, COLUMNS)), np.zeros((count, COLUMNS), np.int64)
-        for reported in self.by_node.values():
-            part = resized(reported.parts.get(data_id), count)
-            sums[part.tablets] += np.nan_to_num(part.told)
-            replicas[part.tablets] += ~np.isnan(part.told)
-        found = np.full(sums.shape, np.nan)
-        np.divide(sums, replicas, out=found, where=replicas > 0)
-        part = resized(self.left.get(data_id), count)
-        lacks = replicas[part.tablets] == 0
-        found[part.tablets] = np.where(lacks, part.told, found[part.tablets])
+        parts = (resized(each.parts.get(data_id), count) for each in self.by_node.values())
+        found, known = mean_of(parts, count)
+        left = resized(self.left.get(data_id), count)
+        lacks = ~known[:, left.tablets]
+        found[:, left.tablets] = np.where(lacks, left.told, found[:, left.tablets])
         return Told(found)
 
     def capacity_bytes(self, node_id: str) -> int | None:
