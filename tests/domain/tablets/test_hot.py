@@ -17,7 +17,7 @@ from stele.domain.tablets.told import Reals, Told
 
 NAN = float("nan")
 TARGET = 100
-GOALS = Goals(target_rate=TARGET)
+GOALS = Goals(target_bytes=1000, target_rate=TARGET)
 ONE = {"dc1": Scope(shards=1, replication_factor=1)}
 ROOM = 10**6
 
@@ -41,9 +41,9 @@ def bounds(hottest: Hottest | None, count: int, resizing_to: int = 0) -> tuple[i
     return found.split.count, found.keep.count
 
 
-def table_of(hottest: Hottest, count: int, **options: int) -> Table:
-    """An empty one."""
-    present, asked = Present(count, 0.0, 0, hottest), TableOptions(**options)
+def table_of(hottest: Hottest, count: int, size_bytes: float | None = 0.0, **options: int) -> Table:
+    """An empty one unless it is said."""
+    present, asked = Present(count, size_bytes, 0, hottest), TableOptions(**options)
     about = (asked, 1, ONE, present, GOALS)
     return Table(
         name="t",
@@ -151,21 +151,25 @@ rings = st.one_of(
         lambda key: [key[1] * (at == key[0]) + key[2] for at in range(64)]
     ),
 ).map(np.array)
+sizes = st.one_of(st.none(), st.just(0.0), st.floats(0, 60_000))
 
 
 @settings(max_examples=300)
-@given(st.lists(st.tuples(rings, st.integers(0, 5)), min_size=1, max_size=3), st.data())
+@given(st.lists(st.tuples(rings, sizes, st.integers(0, 5)), min_size=1, max_size=3), st.data())
 def test_steady_rates_come_to_rest_and_no_table_goes_both_ways(
-    tables: list[tuple[Reals, int]], data: st.DataObject
+    tables: list[tuple[Reals, float | None, int]], data: st.DataObject
 ) -> None:
     """From any number of tablets, and whatever the shards may have. Where they have too many at first, what is
     merged for others may find room again.
     """
     per_shard = data.draw(st.sampled_from((2, 7, 20, ROOM)))
-    counts, went = [1 << power for _, power in tables], [set[bool]() for _ in tables]
+    counts, went = [1 << power for *_, power in tables], [set[bool]() for _ in tables]
     for _ in range(50):
         pairs = zip(tables, counts, strict=True)
-        found = [table_of(seen(of, n), n, max_tablet_count=32) for (of, _), n in pairs]
+        found = [
+            table_of(seen(of, count), count, size, max_tablet_count=32)
+            for (of, size, _), count in pairs
+        ]
         next_ = [aim.count for aim in aims(found, per_shard)]
         if next_ == counts:
             break
@@ -174,7 +178,7 @@ def test_steady_rates_come_to_rest_and_no_table_goes_both_ways(
         counts[at] = next_[at]
     else:
         raise AssertionError(f"it goes on and on: {counts}")
-    if sum(1 << power for _, power in tables) <= per_shard:
+    if sum(1 << power for *_, power in tables) <= per_shard:
         assert all(len(ways) <= 1 for ways in went), went
 
 
