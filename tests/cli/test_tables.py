@@ -375,6 +375,16 @@ def test_a_balancer_that_is_off_is_not_called_balanced(server: Server, stele: St
     )
 
 
+def test_balance_shows_what_nodes_serve_when_that_counts(server: Server, stele: Stele) -> None:
+    served = {"n2": msgspec.structs.replace(TOLD, rate=1234.5), "n4": SILENT}
+    found = msgspec.structs.replace(balance(BalanceState.BALANCED), rate_weight=50, nodes=served)
+    server.answer("GET", "/v1/balance", found)
+    around(server)
+    text = " ".join(stele("balance", "status").out.split())
+    assert "by size and rate: the loads of all 2 nodes are known" in text
+    assert "n2 2 1.5 kB 2.0 MB 1,234 95.0 % 3.0 s ago n4 4 never" in text
+
+
 def test_the_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) -> None:
     sizes = TableSizes(
         table="music.songs",
@@ -382,16 +392,31 @@ def test_the_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) 
         known=7,
         size_bytes=3_500_000,
         target_bytes=5_368_709_120,
-        largest=(TabletSize(3, 2_000_000, ("n1", "n2")), TabletSize(0, 500, ("n2", "n3"))),
+        largest=(
+            TabletSize(3, 2_000_000, ("n1", "n2"), 1200, 34),
+            TabletSize(0, 500, ("n2", "n3")),
+        ),
+        counted=6,
+        rate=1240,
+        target_rate=2500,
+        wanted=16,
+        why="it is hot",
     )
     server.answer("GET", "/v1/balance/sizes", SizesAnswer(epoch=31, state_id="ab", sizes=sizes))
     ran = stele("tablet", "sizes", "music.songs", "--limit", "2")
     assert ran.exit_code == 0, ran.err
     text = " ".join(ran.out.split())
     assert "8 tablets of music.songs at epoch 31" in text
-    assert "3 2.0 MB n1 n2 0 500 B n2 n3" in text
-    assert text.endswith("of 7 the size is known: 3.5 MB in all; 5.4 GB each are the target")
+    assert "3 2.0 MB 1,200 34 n1 n2 0 500 B ? ? n2 n3" in text
+    assert text.endswith(
+        "of 7 the size is known: 3.5 MB in all; 5.4 GB each are the target"
+        " of 6 the rate is known: 1,240 operations a second in all; 2,500 each at most"
+        " it is to have 16 instead of 8 tablets: it is hot"
+    )
     (asked,) = server.asked_for("/v1/balance/sizes")
     assert (asked.query["table"], asked.query["limit"]) == (["music.songs"], ["2"])
+    assert asked.query["order"] == ["size"]
+    assert stele("tablet", "sizes", "music.songs", "--hottest").exit_code == 0
+    assert server.asked_for("/v1/balance/sizes")[-1].query["order"] == ["rate"]
     found = json.loads(stele("tablet", "sizes", "music.songs", "--json").out)
     assert found["sizes"]["largest"][0]["tablet"] == 3

@@ -1,24 +1,51 @@
 """Load reports as nodes of an image send them."""
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from stele.domain.image import Image
-from stele.domain.messages import Load, TabletSizes
+from stele.domain.messages import UNKNOWN_RATE, Load, TabletSizes
 from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.maps import read_from
 
 TOTAL_BYTES = 1 << 40
 
 
-def table_of(data_id: str, of: int, sizes: Mapping[int, int]) -> TabletSizes:
+class Rate(NamedTuple):
+    """Operations a second of a tablet: reads in the lower and in the upper half of its range, and writes, all
+    in the lower one.
+    """
+
+    lower: int = 0
+    upper: int = 0
+    writes: int = 0
+
+
+UNCOUNTED = Rate(UNKNOWN_RATE, 0, UNKNOWN_RATE)
+IDLE = Rate()
+
+
+def even(per_s: int) -> Rate:
+    """As many in one half as in the other."""
+    return Rate(per_s // 2, per_s - per_s // 2)
+
+
+def table_of(
+    data_id: str, of: int, sizes: Mapping[int, int], rates: Mapping[int, Rate] | None = None
+) -> TabletSizes:
+    """Sizes by the numbers of tablets; without rates nobody counts, those that are left out are unknown."""
     numbers = tuple(sorted(sizes))
+    found = [(rates or {}).get(number, UNCOUNTED) for number in numbers if rates is not None]
     return TabletSizes(
         data_id=data_id,
         tablet_count=of,
         tablets=numbers,
         sizes_bytes=tuple(sizes[number] for number in numbers),
+        reads_per_s=tuple(rate.lower + rate.upper for rate in found),
+        writes_per_s=tuple(rate.writes for rate in found),
+        lower_half_per_s=tuple(max(UNKNOWN_RATE, rate.lower + rate.writes) for rate in found),
     )
 
 
@@ -39,12 +66,24 @@ def load_of(node_id: str, *tables: TabletSizes, **changes: object) -> Load:
     return msgspec.structs.replace(load, **changes)
 
 
-def loads_of(image: Image, size_of: Callable[[str, int], int], **free_bytes: int) -> LoadTable:
-    """What all nodes of an image report when a tablet (full name of its table, number) has such a size."""
+def loads_of(
+    image: Image,
+    size_of: Callable[[str, int], int],
+    rate_of: Callable[[str, int], Rate] = lambda table, tablet: IDLE,
+    **free_bytes: int,
+) -> LoadTable:
+    """What all nodes of an image report when a tablet (full name of its table, number) has such a size and
+    such a rate.
+    """
     table = LoadTable()
     for node_id, node in image.membership.nodes.items():
         held = (
-            table_of(data.data_id, of, {tablet: size_of(data.name, tablet) for tablet in numbers})
+            table_of(
+                data.data_id,
+                of,
+                {tablet: size_of(data.name, tablet) for tablet in numbers},
+                {tablet: rate_of(data.name, tablet) for tablet in numbers},
+            )
             for data, of, numbers in read_from(image, node_id)
         )
         load = load_of(node_id, *held, host_id=node.host_id, epoch=image.epoch, log_id=image.log_id)

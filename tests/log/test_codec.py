@@ -92,6 +92,14 @@ LOAD = Load(
 )
 
 
+def rates(**of: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    return {
+        "reads_per_s": of["reads"],
+        "writes_per_s": of["writes"],
+        "lower_half_per_s": of["lower"],
+    }
+
+
 def epoch_of(*found: facts.AnyFact) -> Epoch:
     return Epoch(
         prev_state_id=bytes(range(16)),
@@ -273,6 +281,22 @@ def test_outcomes_orders_reports_and_acks_come_back() -> None:
     assert codec.decode_load(codec.encode_load(LOAD)) == LOAD
 
 
+def test_rates_go_with_a_load_and_a_tablet_without_traffic_has_three_bytes_of_them() -> None:
+    (table,) = LOAD.tables
+    many = {"tablet_count": 1000, "tablets": tuple(range(1000)), "sizes_bytes": (7,) * 1000}
+    table = msgspec.structs.replace(table, **many)
+    plain = msgspec.structs.replace(LOAD, tables=(table,))
+    idle = rates(reads=(0,) * 1000, writes=(0,) * 1000, lower=(0,) * 1000)
+    hot = rates(reads=(9000, *(-1,) * 999), writes=(700, *(-1,) * 999), lower=(9700, *(-1,) * 999))
+    loads = [
+        msgspec.structs.replace(LOAD, tables=(msgspec.structs.replace(table, **each),))
+        for each in (idle, hot)
+    ]
+    for load in loads:
+        assert codec.decode_load(codec.encode_load(load)) == load
+        assert len(codec.encode_load(load)) < len(codec.encode_load(plain)) + 3100
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -282,6 +306,12 @@ def test_outcomes_orders_reports_and_acks_come_back() -> None:
         ({"tablets": (-1,)}, "tablet -1 of 4"),
         ({"tablets": (2, 2), "sizes_bytes": (1, 1)}, "tablet 2 of 4 of t comes after 2"),
         ({"sizes_bytes": (-1,)}, "less than nothing"),
+        ({"reads_per_s": (1,)}, r"1 tablets of t have \[0, 1\] rates"),
+        (rates(reads=(1, 1), writes=(1, 1), lower=(1, 1)), r"have \[2\] rates"),
+        (rates(reads=(-1,), writes=(-1,), lower=(0,)), "of -1 reads and -1 writes"),
+        (rates(reads=(-2,), writes=(0,), lower=(0,)), "of -2 reads"),
+        (rates(reads=(3,), writes=(4,), lower=(8,)), "of a tablet of t 8 are in a half"),
+        (rates(reads=(3,), writes=(4,), lower=(-1,)), "of a tablet of t -1 are in a half"),
     ],
 )
 def test_a_load_with_numbers_that_cannot_be_is_no_load(changes: dict[str, Any], why: str) -> None:

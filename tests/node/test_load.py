@@ -13,14 +13,16 @@ from types import SimpleNamespace
 import pytest
 
 from stele.domain.commands import CreateKeyspace, CreateTable
-from stele.domain.messages import Load
+from stele.domain.messages import UNKNOWN_RATE, Load
 from stele.domain.ring.partitioner import token_of
 from stele.domain.tablets.maps import read_from
+from stele.domain.tablets.ranges import range_of
 from stele.log.codec import decode_load, encode_load
 from stele.log.follower import LogFollower
 from stele.node import metrics
 from stele.node.cells import Row
 from stele.node.load import Disk, Held, LoadReporter, disk_of, still_held
+from stele.node.rates import Rates
 from stele.node.store import Size, Span, Store
 from tests.domain.load_of import table_of
 from tests.node.world import World
@@ -78,6 +80,7 @@ async def reporting(
     store: Store,
     interval_s: float = NEVER_S,
     disk: Callable[[int], Disk] = disk,
+    rates: Rates | None = None,
 ) -> AsyncIterator[list[Load]]:
     """What is sent meanwhile, through the codec."""
     sent = list[Load]()
@@ -85,7 +88,8 @@ async def reporting(
     def send(load: Load) -> None:
         sent.append(decode_load(encode_load(load)))
 
-    reporter = LoadReporter(agent, store, send, disk, interval_s)  # type: ignore[arg-type]
+    rates = rates or Rates(1.0)
+    reporter = LoadReporter(agent, store, rates, send, disk, interval_s)  # type: ignore[arg-type]
     task = asyncio.create_task(reporter.run())
     try:
         yield sent
@@ -150,6 +154,27 @@ async def test_what_changes_while_it_is_measured_is_not_told(
         await until(lambda: sent, "a report")
     (told,) = sent[0].tables
     assert (told.tablet_count, told.tablets) == (later.of, later.tablets)
+
+
+async def test_it_tells_how_often_each_tablet_is_read_and_written(
+    world: World, agent: FakeAgent, store: Store
+) -> None:
+    data_id, now_s = create(world, "songs"), 0.0
+    await agent.follower.wait_for_epoch(world.image.epoch)
+    rates = Rates(1.0, lambda: now_s)
+    async with reporting(agent, store, 0.02, rates=rates) as sent:
+        await until(lambda: sent, "the first report")
+        assert {*sent[0].tables[0].reads_per_s} == {UNKNOWN_RATE}
+        first, *others = sent[0].tables[0].tablets
+        for _ in range(10):
+            rates.count(data_id, range_of(4, first).end, written=False)
+            rates.count(data_id, range_of(4, first).end, written=True)
+        now_s = 2.0
+        await until(lambda: UNKNOWN_RATE not in sent[-1].tables[0].reads_per_s, "known rates")
+    (told,) = sent[-1].tables
+    assert told.reads_per_s == told.writes_per_s == (5, *[0 for _ in others])
+    assert told.lower_half_per_s == (0, *[0 for _ in others])
+    assert metrics.tablet_reads._value.get() == metrics.tablet_writes._value.get() == 5
 
 
 def test_of_a_table_that_is_gone_nothing_is_told() -> None:

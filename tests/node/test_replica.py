@@ -19,10 +19,12 @@ from stele.log.memory import MemoryLog, MemoryPartition
 from stele.node import store as store_module
 from stele.node.cells import Cell, Row, stamp_of
 from stele.node.clock import HybridClock
+from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.routing import Routing
 from stele.node.store import Permit, Span, Store, spans_of
-from stele.node.wire import Code, Read, ReadMode, Scan, Write
+from stele.node.wire import AnyOp, Code, Read, ReadMode, Scan, Write
+from tests.domain.load_of import table_of
 from tests.node.world import KEYSPACE, Sessions, World, until
 
 CELL = Cell(7, False, b"value")
@@ -36,9 +38,18 @@ class Node:
         self.keyspace_id = keyspace.keyspace_id
         self.sessions = Sessions(follower)
         self.clock = HybridClock(lambda: 1)
+        self.now_s = 0.0
+        self.rates = Rates(1.0, lambda: self.now_s)
         routing = Routing(follower)
         self.replica = Replica(
-            node_id, follower, routing, self.sessions, store, self.clock, catch_up_limit_s=0.05
+            node_id,
+            follower,
+            routing,
+            self.sessions,
+            store,
+            self.clock,
+            self.rates,
+            catch_up_limit_s=0.05,
         )
 
     async def code(self, op: Write | Read) -> Code:
@@ -71,6 +82,18 @@ def write(world: World, key: bytes = b"k", cell: Cell = CELL, **more: object) ->
 
 def read(world: World, mode: ReadMode, key: bytes = b"k") -> Read:
     return Read(**about(world, key), mode=mode)  # type: ignore[arg-type]
+
+
+async def test_what_is_served_counts_and_what_is_refused_does_not(world: World, node: Node) -> None:
+    held = [table_of(world.data_id, 1, {0: 0})]
+    node.rates.told(held)
+    older = write(world, cell=Cell(5, False, b"older"))
+    stale = write(world, b"other", version=world.version + 1)
+    ops: list[AnyOp] = [write(world), older, stale, *(read(world, mode) for mode in ReadMode)]
+    await node.replica.serve(ops)
+    node.now_s = 1.0
+    (told,) = node.rates.told(held)
+    assert (told.reads_per_s, told.writes_per_s) == ((3,), (2,))
 
 
 async def test_it_writes_and_reads_and_says_what_superseded(world: World, node: Node) -> None:

@@ -21,6 +21,7 @@ from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
 from stele.node.pace import BURST_S
+from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.routing import Routing
 from stele.node.store import Permit, Store
@@ -41,7 +42,7 @@ class Cluster:
         self.sessions = Sessions(follower)
         routing, clock = Routing(follower), HybridClock(lambda: 1)
         self.replicas = {
-            f"http://{n}": Replica(n, follower, routing, self.sessions, store, clock)
+            f"http://{n}": Replica(n, follower, routing, self.sessions, store, clock, Rates(1.0))
             for n, store in self.stores.items()
         }
         self.clock = HybridClock(lambda: 1)

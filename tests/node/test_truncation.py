@@ -14,6 +14,7 @@ from stele.node.cells import Cell, Row
 from stele.node.cleanup import foreign_ranges
 from stele.node.clock import HybridClock
 from stele.node.orders import OrderProgress
+from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.routing import Routing
 from stele.node.store import Store
@@ -37,9 +38,8 @@ def order(world: World) -> Order:
 
 
 def replica_of(follower: LogFollower, store: Store) -> Replica:
-    return Replica(
-        "n1", follower, Routing(follower), Sessions(follower), store, HybridClock(lambda: 1)
-    )
+    clock, sessions = HybridClock(lambda: 1), Sessions(follower)
+    return Replica("n1", follower, Routing(follower), sessions, store, clock, Rates(1.0))
 
 
 def write(world: World, cell: Cell, key: bytes = b"k") -> Write:

@@ -39,12 +39,14 @@ OFF_MS = 12_000
 
 @pytest.fixture
 async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Three nodes with two tables, whose tablets are larger where n1 has them."""
-    node = {"load_interval_s": 1, "data_file_capacity": CAPACITY}
+    """Three nodes with two tables, whose tablets are larger where n1 has them; only bytes count."""
+    node = {"load_interval_s": 1, "rate_half_life_s": 1, "data_file_capacity": CAPACITY}
     async with cluster_of(kafka, topics, tmp_path, *NAMES, node=node) as cluster:
-        await cluster.command(
-            type="set_setting", name="minimal_tablet_size_for_balancing", value="1"
-        )
+        for name, value in (
+            ("minimal_tablet_size_for_balancing", "1"),
+            ("tablet_rate_weight", "0"),
+        ):
+            await cluster.command(type="set_setting", name=name, value=value)
         await cluster.command(
             type="create_keyspace",
             name="music",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from stele.domain.commands import CreateKeyspace, CreateTable
@@ -16,7 +18,7 @@ from stele.tablet_balancer import metrics
 from stele.tablet_balancer.described import described
 from stele.tablet_balancer.loads import Loads
 from tests.coordinator.world import World, empty_cluster
-from tests.domain.load_of import load_of, loads_of
+from tests.domain.load_of import Rate, even, load_of, loads_of
 
 
 @pytest.fixture
@@ -53,6 +55,25 @@ def test_reports_are_folded_with_their_age(world: World) -> None:
     assert counted(metrics.loads) == before + 2
 
 
+def test_what_rates_count_as_is_remembered_from_report_to_report(world: World) -> None:
+    """Else each report would be another reason to move something."""
+    assert world.apply(CreateTable("music.songs")) is None
+    loads, found = Loads(), list[list[float]]()
+
+    def rate_of(hot: int, table: str, tablet: int) -> Rate:
+        return even(hot if tablet else 300)
+
+    for sequence, hot in ((1, 5000), (2, 5200), (3, 4800), (4, 9000)):
+        told = loads_of(world.image, lambda *_: 1, partial(rate_of, hot))
+        for reported in told.by_node.values():
+            load = msgspec.structs.replace(reported.load, sequence=sequence)
+            loads.on_record(encode_load(load), 0.0)
+        (heat,) = loads.table(world.image).heat.values()
+        found.append(heat.tolist())
+    assert found[0] == found[1] == found[2] == pytest.approx(found[3], rel=0.2)
+    assert found[0][1] == pytest.approx(5000 / (15300 / 4))
+
+
 def test_what_cannot_be_read_and_what_is_of_another_log_is_left_out_and_counted(
     world: World,
 ) -> None:
@@ -68,15 +89,24 @@ def test_what_cannot_be_read_and_what_is_of_another_log_is_left_out_and_counted(
 
 def test_nodes_are_described_with_and_without_loads(world: World) -> None:
     measure, nodes, _ = described(world.image, Heard(), 0.0)
-    assert measure.by == "count"
+    assert (measure.by, measure.rate_weight) == ("count", 0)
+    assert {node.rate for node in nodes.values()} == {None}
     assert {*nodes} == {"a1", "b1", "c1"}
     assert {
         (n.tablets, n.size_bytes, n.capacity_bytes, n.report_age_s) for n in nodes.values()
     } == {(0, None, None, None)}
     assert world.apply(CreateTable("music.songs")) is None
-    loads = loads_of(world.image, lambda _, tablet: 2**30 * (tablet + 1), a1=2**40, b1=2**40)
+    loads = loads_of(
+        world.image,
+        lambda _, tablet: 2**30 * (tablet + 1),
+        lambda _, tablet: even(1000 * tablet),
+        a1=2**40,
+        b1=2**40,
+    )
     measure, nodes, _ = described(world.image, Heard({"c1"}, loads=loads), 2.5)
     assert measure.by == "size"
+    assert measure.rate_weight == 50
+    assert sum(node.rate or 0 for node in nodes.values()) == 6000
     assert sum(node.tablets for node in nodes.values()) == 4
     assert sum(node.size_bytes or 0 for node in nodes.values()) == 10 * 2**30
     a1, c1 = nodes["a1"], nodes["c1"]

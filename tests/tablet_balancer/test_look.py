@@ -7,13 +7,12 @@ from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.largest import largest
-from stele.domain.tablets.load import NO_LOADS
 from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.sizes import TableSizes
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
-from tests.domain.load_of import loads_of
+from tests.domain.load_of import IDLE, UNCOUNTED, Rate, even, loads_of
 
 
 def told(world: World, tablet: int, *down: str) -> dict[tuple[str, str], Verdict]:
@@ -85,14 +84,37 @@ def test_the_plan_to_the_end_is_what_the_balancer_makes_of_it() -> None:
     assert to_the_end(world.image).moves == ()
 
 
+def test_the_hottest_tablets_come_first_when_they_are_asked_for_and_why_it_has_so_many() -> None:
+    world = with_table("a1 b1 c1", 4)
+    hot = {1: Rate(2000, 3000), 2: Rate(0, 9000, 7), 3: IDLE}
+    loads = loads_of(world.image, lambda *_: 1, lambda _, tablet: hot.get(tablet, UNCOUNTED))
+    found = largest(world.image, Heard(loads=loads), TABLE, 2, hottest=True)
+    assert isinstance(found, TableSizes)
+    shown = [(each.tablet, each.reads_per_s, each.writes_per_s) for each in found.largest]
+    assert shown == [(2, 9000, 7), (1, 5000, 0)]
+    assert (found.counted, found.rate, found.target_rate) == (3, 14007, 2500)
+    assert (found.wanted, found.tablets) == (4, 4)
+    assert found.why == (
+        "its hottest tablet, 2, serves 9,007 operations a second; 2,500 are the target;"
+        " a split does not help, half of a tablet would serve 9,000"
+    )
+    unknown = largest(world.image, Heard(loads=loads), TABLE, 9)
+    assert isinstance(unknown, TableSizes)
+    assert (unknown.largest[0].tablet, unknown.largest[0].reads_per_s) == (0, None)
+    hot[2] = even(9000)
+    loads = loads_of(world.image, lambda *_: 1, lambda _, tablet: hot.get(tablet, UNCOUNTED))
+    split = largest(world.image, Heard(loads=loads), TABLE, 1)
+    assert isinstance(split, TableSizes) and split.wanted == 8
+
+
 def test_the_largest_tablets_come_first_and_unknown_ones_not_at_all() -> None:
     world = with_table("a1 b1 c1", 4)
     loads = loads_of(world.image, lambda _, tablet: 100 * tablet)
-    found = largest(world.image, loads, TABLE, 2)
+    found = largest(world.image, Heard(loads=loads), TABLE, 2)
     assert isinstance(found, TableSizes)
     assert (found.tablets, found.known, found.size_bytes) == (4, 4, 600)
     assert [(each.tablet, each.size_bytes) for each in found.largest] == [(3, 300), (2, 200)]
     assert [each.replicas for each in found.largest] == [tablets(world)[n].reads for n in (3, 2)]
-    unknown = largest(world.image, NO_LOADS, TABLE, 2)
+    unknown = largest(world.image, Heard(), TABLE, 2)
     assert isinstance(unknown, TableSizes) and (unknown.known, unknown.largest) == (0, ())
-    assert isinstance(largest(world.image, loads, "music.none", 2), Rejection)
+    assert isinstance(largest(world.image, Heard(loads=loads), "music.none", 2), Rejection)

@@ -88,11 +88,15 @@ def _moves(plan: OfflinePlan) -> Table:
 
 
 def _nodes(plan: OfflinePlan) -> Table:
-    numbers = ("replicas", "after", "of its share", "will be")
+    by_rate = any(node.rate for node in plan.before.nodes)
+    rates = ("operations/s", "will serve") if by_rate else ()
+    numbers = ("replicas", "after", "of its share", "will be", *rates)
     shown = table("nodes", "node", *numbers, right=numbers)
-    for before, after in zip(plan.before.nodes, plan.after.nodes, strict=True):
-        shares = (_share(each.of_share) for each in (before, after))
-        shown.add_row(before.id, str(before.replicas), str(after.replicas), *shares)
+    for pair in zip(plan.before.nodes, plan.after.nodes, strict=True):
+        before, after = pair
+        cells = [str(before.replicas), str(after.replicas), *(_share(n.of_share) for n in pair)]
+        cells += [f"{node.rate:,.0f}" for node in pair] if by_rate else []
+        shown.add_row(before.id, *cells)
     return shown
 
 

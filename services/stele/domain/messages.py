@@ -4,6 +4,9 @@ All of it may be lost, doubled or late: the log alone decides, and whatever is m
 Each says which log it speaks of (``log_id``); receivers ignore what speaks of another.
 """
 
+from collections.abc import Iterator
+from typing import Final
+
 import msgspec
 
 from stele.domain.names import OrderKind, ReportStatus
@@ -82,16 +85,29 @@ class Ack(msgspec.Struct, frozen=True, kw_only=True):
     """Requests to split tables for which its storage is cut."""
 
 
-class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes of the tablets that a node has of a table, these in ascending order.
+UNKNOWN_RATE: Final = -1
+"""Of a tablet that has not been counted for long enough."""
 
-    ``tablet_count`` is of the table's whole map at the report's epoch.
+
+class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of the tablets that a node has of a table, these in ascending order, and how often it serves them.
+
+    ``tablet_count`` is of the table's whole map at the report's epoch. Rates are operations a second:
+    ``lower_half_per_s`` are the reads and writes in the lower half of each tablet's range, as a split makes it.
+    Who does not count leaves all rates out.
     """
 
     data_id: str
     tablet_count: int
     tablets: tuple[int, ...]
     sizes_bytes: tuple[int, ...]
+    reads_per_s: tuple[int, ...] = ()
+    writes_per_s: tuple[int, ...] = ()
+    lower_half_per_s: tuple[int, ...] = ()
+
+    def rates(self) -> Iterator[tuple[int, int, int]]:
+        """Reads, writes and those in the lower half, of each tablet; nothing where nobody counts."""
+        return zip(self.reads_per_s, self.writes_per_s, self.lower_half_per_s, strict=True)
 
     def flaw(self) -> str:
         """Why it says nothing; empty when it does."""
@@ -108,6 +124,17 @@ class TabletSizes(msgspec.Struct, frozen=True, kw_only=True):
             last = tablet
         if min(self.sizes_bytes, default=0) < 0:
             return f"a tablet of {self.data_id} has less than nothing"
+        return self._flaw_of_rates()
+
+    def _flaw_of_rates(self) -> str:
+        counted = {*map(len, (self.reads_per_s, self.writes_per_s, self.lower_half_per_s))}
+        if counted not in ({0}, {len(self.tablets)}):
+            return f"{len(self.tablets)} tablets of {self.data_id} have {sorted(counted)} rates"
+        for reads, writes, lower in self.rates():
+            unknown = reads == writes == lower == UNKNOWN_RATE
+            if not unknown and (min(reads, writes) < 0 or not 0 <= lower <= reads + writes):
+                which = f"a tablet of {self.data_id}"
+                return f"of {reads} reads and {writes} writes of {which} {lower} are in a half"
         return ""
 
 

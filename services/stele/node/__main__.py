@@ -33,6 +33,7 @@ from stele.node.identity import DataDirectory, boot, locked
 from stele.node.load import disk_of, reporting_load
 from stele.node.orders import OrderHandler
 from stele.node.peers import Peers
+from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.routing import Routing
 from stele.node.settings import MAX_BODY_BYTES, NodeSettings
@@ -133,17 +134,19 @@ async def node_app(
                 settings.heartbeat_interval_s,
             )
         )
+        rates = Rates(settings.rate_half_life_s)
         await stack.enter_async_context(
             reporting_load(
                 settings.kafka_bootstrap,
                 settings.cluster,
                 agent,
                 store,
+                rates,
                 partial(disk_of, directory.folder, capacity_bytes=settings.data_file_capacity),
                 settings.load_interval_s,
             )
         )
-        replica = Replica(agent.node_id, follower, Routing(follower), agent, store, clock)
+        replica = Replica(agent.node_id, follower, Routing(follower), agent, store, clock, rates)
         coordination = Coordination(
             agent.node_id,
             follower,

@@ -1,4 +1,5 @@
-"""What this node's tablets and its disk hold: measured now and then, and told to the balancer.
+"""What this node's tablets and its disk hold, and how often they are read and written: measured now and then,
+and told to the balancer.
 
 It is told again soon after the node has other tablets. Nothing that goes wrong here stops the node: it is
 logged once, and tried again.
@@ -8,7 +9,7 @@ import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,13 +18,14 @@ import msgspec
 
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
-from stele.domain.messages import Load, TabletSizes
+from stele.domain.messages import UNKNOWN_RATE, Load, TabletSizes
 from stele.domain.tablets.maps import read_from
 from stele.domain.tablets.ranges import range_of
 from stele.log.codec import encode_load
 from stele.log.flows import FlowWriter, flow_topic
 from stele.node import metrics
 from stele.node.agent import Agent
+from stele.node.rates import Rates
 from stele.node.store import Store, spans_of
 from stele.runtime.kafka import LOAD_MAX_MESSAGE_BYTES
 from stele.runtime.logs import get_logger
@@ -109,6 +111,11 @@ def resized(before: Sequence[Held], now: Sequence[Held]) -> bool:
     return any(counts.get(each.data_id, each.of) != each.of for each in before)
 
 
+def known_sum(rates: Iterable[Sequence[int]]) -> int:
+    """Of all rates that are known."""
+    return sum(rate for of_table in rates for rate in of_table if rate != UNKNOWN_RATE)
+
+
 class LoadReporter:
     """Measures and sends. ``run`` it until it is cancelled."""
 
@@ -116,12 +123,14 @@ class LoadReporter:
         self,
         agent: Agent,
         store: Store,
+        rates: Rates,
         send: Callable[[Load], None],
         disk: Callable[[int], Disk],
         interval_s: float,
     ) -> None:
         self._agent = agent
         self._store = store
+        self._rates = rates
         self._send = send
         self._disk = disk
         self._interval_s = interval_s
@@ -172,6 +181,7 @@ class LoadReporter:
             tables = still_held(tables, now)
         held_bytes = sum(sum(table.sizes_bytes) for table in tables)
         disk = await asyncio.to_thread(self._disk, held_bytes)
+        tables = self._rates.told(tables)
         self._sequence += 1
         self._send(
             Load(
@@ -189,6 +199,8 @@ class LoadReporter:
         )
         self._told = held
         metrics.tablet_bytes.set(held_bytes)
+        metrics.tablet_reads.set(known_sum(table.reads_per_s for table in tables))
+        metrics.tablet_writes.set(known_sum(table.writes_per_s for table in tables))
 
     async def _until_due(self, due_s: float) -> None:
         """Until then, or until the node has other tablets than it told of."""
@@ -209,6 +221,7 @@ async def reporting_load(
     cluster: str,
     agent: Agent,
     store: Store,
+    rates: Rates,
     disk: Callable[[int], Disk],
     interval_s: float,
 ) -> AsyncIterator[None]:
@@ -219,7 +232,7 @@ async def reporting_load(
     def send(load: Load) -> None:
         loads.send(load.node_id, encode_load(load))
 
-    reporter = LoadReporter(agent, store, send, disk, interval_s)
+    reporter = LoadReporter(agent, store, rates, send, disk, interval_s)
     reports = asyncio.create_task(reporter.run(), name="load")
     try:
         yield

@@ -43,6 +43,16 @@ tablet_bytes: Final = Gauge(
     "Keys and values in the node's tablets, as of its last report of its load.",
     registry=REGISTRY,
 )
+tablet_reads: Final = Gauge(
+    "stele_node_tablet_reads_per_second",
+    "Reads that the node serves as a replica of tablets, smoothed, as of its last report of its load.",
+    registry=REGISTRY,
+)
+tablet_writes: Final = Gauge(
+    "stele_node_tablet_writes_per_second",
+    "Writes that the node serves as a replica of tablets, smoothed, as of its last report of its load.",
+    registry=REGISTRY,
+)
 measure_seconds: Final = Histogram(
     "stele_node_measure_seconds",
     "Time to measure all tablets of the node, between other scans.",

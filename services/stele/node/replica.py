@@ -23,6 +23,7 @@ from stele.log.follower import LogFollower
 from stele.node.cells import Row, stamp_of
 from stele.node.clock import HybridClock
 from stele.node.commits import DiskFull, StoreError
+from stele.node.rates import Rates
 from stele.node.routing import Routing
 from stele.node.store import Store
 from stele.node.wire import Answer, AnyOp, Code, Op, Read, ReadMode, Scan, Scanned, Write
@@ -54,6 +55,7 @@ class Replica:
         in_use: InUse,
         store: Store,
         clock: HybridClock,
+        rates: Rates,
         catch_up_limit_s: float = CATCH_UP_LIMIT_S,
     ) -> None:
         self._node_id = node_id
@@ -62,6 +64,7 @@ class Replica:
         self._in_use = in_use
         self._store = store
         self._clock = clock
+        self._rates = rates
         self._catch_up_limit_s = catch_up_limit_s
 
     async def serve(self, ops: Sequence[AnyOp]) -> list[Answer]:
@@ -78,10 +81,15 @@ class Replica:
         for index in allowed:
             if isinstance(op := ops[index], Read):
                 answers[index] = await self._read(op)
-        return [
-            answer if not answer.done else self._fenced(op) or answer
-            for op, answer in zip(ops, [a or _DONE for a in answers], strict=True)
-        ]
+        return [self._served(op, answer or _DONE) for op, answer in zip(ops, answers, strict=True)]
+
+    def _served(self, op: Op, answer: Answer) -> Answer:
+        """What is answered, and counted unless it is refused."""
+        refused = self._fenced(op) if answer.done else answer
+        if refused is not None:
+            return refused
+        self._rates.count(op.data_id, op.token, written=isinstance(op, Write))
+        return answer
 
     async def scan(self, scan: Scan) -> Scanned:
         """A page of rows, or their size, under the session of a topology operation.

@@ -57,6 +57,12 @@ class NodeSettings(ServiceSettings):
         le=3600,
         description="Time between two reports of what tablets and disk hold; seconds. Sooner if these move.",
     )
+    rate_half_life_s: float = Field(
+        default=300.0,  # CockroachDB splits by the rate of five minutes: a burst is over by then
+        gt=0,
+        le=86400,
+        description="Time after which a read or write counts half in its tablet's rate; seconds.",
+    )
     data_file_capacity: int = Field(
         default=0,
         ge=0,

@@ -12,6 +12,7 @@ from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_generations import GENERATION_MUTANTS, GENERATION_TEST_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
+from stele.sim.mutants_hot import HOT_TEST_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
@@ -60,6 +61,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *REPLICATION_TEST_MUTANTS,
             *BALANCING_TEST_MUTANTS,
             *COLUMN_TEST_MUTANTS,
+            *HOT_TEST_MUTANTS,
         )
     },
 }

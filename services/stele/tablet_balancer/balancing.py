@@ -120,6 +120,7 @@ class Balancer:
             ),
             stuck=stuck,
             balanced_by=found.measure.by,
+            rate_weight=found.measure.rate_weight,
             why=found.measure.why,
             nodes=found.nodes,
             down=tuple(sorted(heard.down)),
@@ -167,10 +168,10 @@ class Balancer:
             verdicts=tuple(found),
         )
 
-    def sizes(self, table: str, limit: int) -> SizesAnswer | Rejection:
-        """The largest tablets of a table."""
+    def sizes(self, table: str, limit: int, *, hottest: bool) -> SizesAnswer | Rejection:
+        """The largest tablets of a table, or the hottest."""
         image = self.image
-        found = largest(image, self._known_loads(), table, limit)
+        found = largest(image, self._heard(), table, limit, hottest=hottest)
         if isinstance(found, Rejection):
             return found
         return SizesAnswer(epoch=image.epoch, state_id=image.state_id.hex(), sizes=found)

@@ -35,6 +35,7 @@ def described(image: Image, heard: Heard, now_s: float) -> Described:
             capacity_bytes=loads.capacity_bytes(node_id),
             of_share=even[node_id].of_share if node_id in even else None,
             report_age_s=loads.age_s(node_id, now_s),
+            rate=even[node_id].rate if loads.by_node and node_id in even else None,
         )
         for node_id, tablets in held_by(image).items()
     }

@@ -1,5 +1,6 @@
 """The balancer's routes: how things stand, what would move, and why a tablet is where it is."""
 
+from enum import StrEnum
 from typing import Final
 
 from starlette.requests import Request
@@ -15,6 +16,13 @@ LARGEST: Final = 16
 MOST_DIGITS: Final = 10
 
 
+class Order(StrEnum):
+    """Which tablets come first."""
+
+    SIZE = "size"
+    RATE = "rate"
+
+
 def routes(balancer: Balancer) -> list[Route]:
     async def balance(_: Request) -> Response:
         return JsonResponse(balancer.answer())
@@ -26,8 +34,8 @@ def routes(balancer: Balancer) -> list[Route]:
         return _answered(balancer.why(_table(request), _number(request, "tablet", "0")))
 
     async def sizes(request: Request) -> Response:
-        limit = _number(request, "limit", str(LARGEST))
-        return _answered(balancer.sizes(_table(request), limit))
+        limit, order = _number(request, "limit", str(LARGEST)), _order(request)
+        return _answered(balancer.sizes(_table(request), limit, hottest=order is Order.RATE))
 
     return [
         Route("/v1/balance", balance, methods=["GET"]),
@@ -45,6 +53,19 @@ def _answered(found: object) -> Response:
 
 def _table(request: Request) -> str:
     return request.query_params.get("table", "")
+
+
+def _order(request: Request) -> Order:
+    text = request.query_params.get("order", Order.SIZE)
+    try:
+        return Order(text)
+    except ValueError:
+        raise HttpError(
+            400,
+            "bad_order",
+            f"order '{text[:40]}' is not known.",
+            hint=f"Ask for ?order={Order.SIZE} or ?order={Order.RATE}.",
+        ) from None
 
 
 def _number(request: Request, name: str, default: str) -> int:

@@ -6,6 +6,7 @@ from typing import Final
 
 from stele.domain.image import Image
 from stele.domain.messages import Load
+from stele.domain.tablets.heat import with_heat
 from stele.domain.tablets.load import LoadTable
 from stele.log.codec import DecodeError, decode_load
 from stele.runtime.live_flow import LiveFlow
@@ -50,4 +51,6 @@ class Loads:
             else:
                 foreign_messages.labels("load").inc()
         self._table = self._table.current(image)
+        if heard:
+            self._table = with_heat(image, self._table)
         return self._table

@@ -40,12 +40,15 @@ def table(
     factor: int | None = None,
     size_bytes: int | Sequence[int | None] | None = 5 * GIB,
     colocated_with: str | None = None,
+    rates: Sequence[float | None] | None = None,
 ) -> Table:
     """A table of tablets with replicas on these nodes, on shard 0 unless said."""
     sizes = size_bytes if isinstance(size_bytes, Sequence) else [size_bytes] * len(replicas)
     tablets = [
-        Tablet(at, tuple((one, 0) if isinstance(one, str) else one for one in row), size)
-        for at, (row, size) in enumerate(zip(replicas, sizes, strict=True))
+        Tablet(at, tuple((one, 0) if isinstance(one, str) else one for one in row), size, rate=rate)
+        for at, (row, size, rate) in enumerate(
+            zip(replicas, sizes, rates or [None] * len(replicas), strict=True)
+        )
     ]
     return Table("ks", name, factor or max(map(len, replicas)), tuple(tablets), colocated_with)
 

@@ -38,9 +38,17 @@ SIZES = {
 }
 
 
+RATES = {
+    "unknown": st.none(),
+    "alike": st.just(500.0),
+    "zipf": st.integers(1, 1000).map(lambda rank: 50_000 / rank),
+    "few": st.sampled_from([None, 0.0, 0.0, 0.0, 0.5, 20_000.0]),
+}
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Any cluster: racks of unequal size, other capacities, nodes in all states, all kinds of sizes."""
+    """Any cluster: unequal racks, other capacities, nodes in all states, all kinds of sizes and rates."""
     racks = draw(st.integers(1, 4))
     nodes = [
         node(
@@ -54,6 +62,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         for at in range(draw(st.integers(1, 9)))
     ]
     sizes = SIZES[draw(st.sampled_from(sorted(SIZES)))]
+    rates = RATES[draw(st.sampled_from(sorted(RATES)))]
     tables = []
     for number in range(draw(st.integers(1, 3))):
         most = min(3, len(nodes))
@@ -67,9 +76,10 @@ def clusters(draw: st.DrawFn) -> Cluster:
         )
         on = [[(each.id, draw(st.integers(0, each.shards - 1))) for each in row] for row in rows]
         size = [draw(sizes) for _ in on]
-        tables.append(table(on, f"t{number}", 3, size_bytes=size))
-    by = draw(st.sampled_from(list(BalanceBy)))
-    return cluster(nodes, *tables, options=Options(balance_by=by))
+        served = [draw(rates) for _ in on]
+        tables.append(table(on, f"t{number}", 3, size_bytes=size, rates=served))
+    by, weight = draw(st.sampled_from(list(BalanceBy))), draw(st.sampled_from([0, 20, 50, 100]))
+    return cluster(nodes, *tables, options=Options(balance_by=by, rate_weight=weight))
 
 
 @settings(max_examples=300, deadline=None)
@@ -190,6 +200,8 @@ def test_rounds_within_limits_come_to_rest_too(before: Cluster, streams: int, ba
 @settings(max_examples=100, deadline=None)
 @given(clusters(), st.data())
 def test_changes_one_by_one_equal_building_anew(before: Cluster, data: st.DataObject) -> None:
+    bytes_only = msgspec.structs.replace(before.options, rate_weight=0)
+    before = msgspec.structs.replace(before, options=bytes_only)
     what = described(before)
     state = what.state
     if len(state.table):

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.domain.commands import Leave, Truncate
-from stele.domain.tablets.load import LoadTable, Sizes
+from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.maps import read_from
+from stele.domain.tablets.told import Reals
 from tests.coordinator.test_tablets import with_table
 from tests.coordinator.world import World
-from tests.domain.load_of import TOTAL_BYTES, load_of, loads_of, table_of
+from tests.domain.load_of import IDLE, TOTAL_BYTES, Rate, even, load_of, loads_of, table_of
 
 NAN = float("nan")
 
@@ -26,16 +27,16 @@ def told(**by_node: dict[int, int]) -> LoadTable:
     return table
 
 
-def sizes(table: LoadTable, count: int = 4) -> Sizes:
-    return table.tablet_sizes("t", count)
+def sizes(table: LoadTable, count: int = 4, data_id: str = "t") -> Reals:
+    return table.told(data_id, count).sizes
 
 
 def test_a_size_is_the_mean_over_the_replicas_that_are_known() -> None:
     table = told(n1={0: 10, 1: 20}, n2={0: 30, 3: 5})
     np.testing.assert_array_equal(sizes(table), [20, 20, NAN, 5])
-    assert table.table_bytes("t", 4) is None
-    assert told(n1={0: 1, 1: 2, 2: 3, 3: 4}, n2={0: 3}).table_bytes("t", 4) == 2 + 2 + 3 + 4
-    np.testing.assert_array_equal(table.tablet_sizes("other", 2), [NAN, NAN])
+    assert table.told("t", 4).size_bytes() is None
+    assert told(n1={0: 1, 1: 2, 2: 3, 3: 4}, n2={0: 3}).told("t", 4).size_bytes() == 2 + 2 + 3 + 4
+    np.testing.assert_array_equal(sizes(table, 2, "other"), [NAN, NAN])
 
 
 def test_the_capacity_is_what_is_free_and_what_the_tablets_have() -> None:
@@ -89,7 +90,7 @@ def test_no_byte_of_a_table_is_lost_or_made_up_by_another_count(
     held: list[int], count: int
 ) -> None:
     table = LoadTable().with_load(load_of("n1", table_of("t", 8, dict(enumerate(held)))), 0.0)
-    assert table.table_bytes("t", count) == pytest.approx(sum(held))
+    assert table.told("t", count).size_bytes() == pytest.approx(sum(held))
 
 
 def test_what_a_node_had_stands_until_its_new_place_tells_of_it() -> None:
@@ -166,8 +167,88 @@ def test_what_is_left_of_data_that_is_gone_is_forgotten(world: World) -> None:
         load = msgspec.structs.replace(reported.load, tables=(), sequence=2)
         table = table.with_load(load, 1.0)
         assert node_id in table.by_node
-    assert table.table_bytes(data_id, 4) == 4
+    assert table.told(data_id, 4).size_bytes() == 4
     assert {*table.current(world.image).left} == {data_id}
     assert world.apply(Truncate("music.songs")) is None
     world.run()
     assert not table.current(world.image).left
+
+
+def rated(rates: dict[int, Rate] | None, count: int = 4, **changes: object) -> LoadTable:
+    return LoadTable().with_load(
+        load_of("n1", table_of("t", count, dict.fromkeys(range(count), 1), rates), **changes), 0.0
+    )
+
+
+def rates(table: LoadTable, count: int = 4) -> tuple[list[float], list[float]]:
+    """What is served, and that in lower halves; -1: unknown."""
+    told = table.told("t", count)
+    return np.nan_to_num(told.rates, nan=-1).tolist(), np.nan_to_num(told.lower, nan=-1).tolist()
+
+
+def test_a_rate_is_the_mean_over_the_replicas_that_know_it() -> None:
+    table = LoadTable()
+    for name, known in {
+        "n1": {0: Rate(10, 30), 1: Rate(0, 8)},
+        "n2": {0: Rate(20, 0, 40)},
+        "n3": None,
+    }.items():
+        load = load_of(name, table_of("t", 4, {0: 1, 1: 1, 2: 1}, known))
+        table = table.with_load(load, 0.0)
+    assert rates(table) == ([50, 8, -1, -1], [35, 0, -1, -1])
+    assert table.told("t", 4).columns[1:3, 0].tolist() == [30, 20]
+
+
+def test_split_tablets_serve_what_their_halves_did_and_nobody_knows_of_theirs() -> None:
+    """Halves that were made up would say that any further split helps."""
+    table = rated({0: Rate(30, 10), 1: Rate(0, 8), 2: even(0), 3: Rate(1, 3, 4)})
+    assert rates(table, 8) == ([30, 10, 0, 8, 0, 0, 5, 3], [-1] * 8)
+    assert rates(table, 16)[0] == [15, 15, 5, 5, 0, 0, 4, 4, 0, 0, 0, 0, 2.5, 2.5, 1.5, 1.5]
+
+
+def test_merged_tablets_serve_the_sum_and_their_halves_are_what_they_were() -> None:
+    table = rated({0: Rate(30, 10), 1: Rate(0, 8), 2: even(2), 3: Rate(1, 3, 4)})
+    assert rates(table, 2) == ([48, 10], [40, 2])
+    assert rates(table, 1) == ([58], [48])
+    assert rates(rated({0: Rate(30, 10), 2: even(2), 3: even(2)}), 2) == ([-1, 4], [-1, 2])
+
+
+def test_what_a_node_knows_no_more_stands_until_somebody_tells_it() -> None:
+    """It has started anew, or the table was split, and it counts from nothing."""
+    table = rated({0: Rate(30, 10), 1: even(8), 2: even(8), 3: even(8)})
+    again = load_of("n1", table_of("t", 4, dict.fromkeys(range(4), 2), {3: even(2)}), sequence=2)
+    table = table.with_load(again, 1.0)
+    assert rates(table) == ([40, 8, 8, 2], [30, 4, 4, 1])
+    assert sizes(table).tolist() == [2] * 4
+    split = load_of("n1", table_of("t", 8, dict.fromkeys(range(8), 1), {}), sequence=3)
+    table = table.with_load(split, 2.0)
+    assert rates(table, 8) == ([30, 10, 4, 4, 4, 4, 1, 1], [-1] * 8)
+    told = load_of("n1", table_of("t", 8, dict.fromkeys(range(8), 1), {0: Rate(25)}), sequence=4)
+    table = table.with_load(told, 3.0)
+    assert rates(table, 8) == ([25, 10, 4, 4, 4, 4, 1, 1], [25, *[-1] * 7])
+
+
+def test_a_hot_tablet_that_has_moved_is_not_idle_meanwhile() -> None:
+    """Else its new node would look as if it had room for another one."""
+    table = rated({0: even(400), 1: even(0), 2: even(0), 3: even(0)})
+    there = load_of("n2", table_of("t", 4, {0: 1}, {}))
+    away = load_of("n1", table_of("t", 4, {1: 1, 2: 1, 3: 1}, {1: IDLE, 2: IDLE}), sequence=2)
+    for order in ((there, away), (away, there)):
+        after = table
+        for load in order:
+            after = after.with_load(load, 1.0)
+        assert rates(after)[0] == [400, 0, 0, 0]
+
+
+@given(
+    st.lists(
+        st.tuples(*[st.integers(0, 10**6)] * 3).map(lambda rate: Rate(*rate)),
+        min_size=8,
+        max_size=8,
+    ),
+    st.sampled_from([1, 2, 4, 16, 64]),
+)
+def test_no_operation_is_lost_or_made_up_by_another_count(served: list[Rate], count: int) -> None:
+    told = rated(dict(enumerate(served)), 8).told("t", count)
+    assert told.rates.sum() == pytest.approx(sum(map(sum, served)))
+    assert np.isnan(told.lower).all() if count > 8 else (told.lower <= told.rates).all()

@@ -21,7 +21,7 @@ from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
 from tests.coordinator.test_tablets import with_table
 from tests.coordinator.world import World
-from tests.domain.load_of import TOTAL_BYTES, loads_of
+from tests.domain.load_of import IDLE, TOTAL_BYTES, Rate, loads_of
 
 GIB = 2**30
 SMALL = 5 * GIB // 100
@@ -82,17 +82,24 @@ def test_bytes_are_evened_out_and_then_nothing_moves() -> None:
 class Reporting:
     """Each node reports now and then, one after the other."""
 
-    def __init__(self, world: World, size_of: SizeOf, every_s: float) -> None:
+    def __init__(
+        self,
+        world: World,
+        size_of: SizeOf,
+        every_s: float,
+        rate_of: Callable[[str, int], Rate] = lambda table, tablet: IDLE,
+    ) -> None:
         self._world = world
         self._size_of = size_of
+        self._rate_of = rate_of
         self._every_s = every_s
         self._told = dict[str, float]()
         self._began_s = world.now_s
-        self.table = loads_of(world.image, size_of)
+        self.table = loads_of(world.image, size_of, rate_of)
 
     def __call__(self, image: Image) -> LoadTable:
         now_s = self._world.now_s - self._began_s
-        newest = loads_of(image, self._size_of).by_node
+        newest = loads_of(image, self._size_of, self._rate_of).by_node
         for number, (node_id, reported) in enumerate(sorted(newest.items())):
             later_s = self._every_s * (number / len(newest) - 1)
             if now_s - self._told.get(node_id, later_s) >= self._every_s:

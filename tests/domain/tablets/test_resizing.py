@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stele.domain.commands import CreateTable, ResizeTable, SetSetting
 from stele.domain.schema.facts import TableOptions
-from stele.domain.tablets.resizing import MOST_AT_ONCE, Table, aims, sizing
+from stele.domain.tablets.resizing import MOST_AT_ONCE, Loaded, Table, aims, sizing
 from stele.domain.tablets.sizing import Goals, Present, Scope, fewest, most
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
@@ -34,11 +34,16 @@ def of_tables(world: World, name: str) -> str:
     return data.data_id
 
 
+def of_sizes(sizes: dict[str, float]) -> dict[str, Loaded]:
+    return {data_id: Loaded(size) for data_id, size in sizes.items()}
+
+
 def cluster(goal: int = 100) -> World:
     """Two nodes that have a replica of everything each: nothing has to move."""
     world = with_table("a1 b1", 1)
     for name, value in {
         "target_tablet_size_in_bytes": TARGET,
+        "target_tablet_rate": 0,
         "tablets_per_shard_goal": goal,
     }.items():
         assert world.apply(SetSetting(name, str(value))) is None
@@ -58,7 +63,7 @@ def test_there_is_an_end_and_no_table_goes_both_ways(
         if size is not None:
             sizes[of_tables(world, name)] = float(size)
     for _ in range(20):
-        found = sizing(world.image, sizes)
+        found = sizing(world.image, of_sizes(sizes))
         assert not found.revoked
         if not found.resizes:
             break
@@ -83,12 +88,12 @@ def test_what_is_asked_for_already_is_not_asked_for_again_and_sizes_that_waver_d
     world = cluster()
     world.crash("b1")
     size = {of_tables(world, TABLE): 2001.0}
-    (resize,) = sizing(world.image, size).resizes
+    (resize,) = sizing(world.image, of_sizes(size)).resizes
     assert (resize.table, resize.tablets) == (TABLE, 2)
     assert resize.why == "its tablet has 2,001 bytes; 1,000 are the target"
     assert world.apply(ResizeTable(TABLE, 2)) is None
     for bytes_ in (3000.0, 2000.0, 1000.0):
-        assert sizing(world.image, {of_tables(world, TABLE): bytes_}) == ((), ())
+        assert sizing(world.image, of_sizes({of_tables(world, TABLE): bytes_})) == ((), ())
 
 
 def test_so_many_tables_at_one_time() -> None:
@@ -97,12 +102,12 @@ def test_so_many_tables_at_one_time() -> None:
     for number in range(MOST_AT_ONCE + 3):
         assert world.apply(CreateTable(f"music.t{number:02}")) is None
         sizes[of_tables(world, f"music.t{number:02}")] = 2500.0
-    first = sizing(world.image, sizes).resizes
+    first = sizing(world.image, of_sizes(sizes)).resizes
     assert len(first) == MOST_AT_ONCE
     world.crash("b1")
     for resize in first[1:]:
         assert world.apply(ResizeTable(resize.table, resize.tablets)) is None
-    assert len(sizing(world.image, sizes).resizes) == 4, "those that wait hold nobody up"
+    assert len(sizing(world.image, of_sizes(sizes)).resizes) == 4, "those that wait hold nobody up"
 
 
 @settings(max_examples=300)
@@ -113,7 +118,7 @@ def test_whatever_is_asked_for_comes_to_rest_and_nothing_goes_both_ways(
     """Of any tables, in any number of dcs, of known and unknown sizes, with any goals."""
     shards = {dc: data.draw(st.integers(1, 6)) for dc in ("d1", "d2")}
     per_shard = data.draw(st.sampled_from((1, 2, 5, 10, 18, 37, 100)))
-    goals = Goals(TARGET, per_shard, data.draw(st.sampled_from((1, 2, 3, 10))))
+    goals = Goals(TARGET, 0, per_shard, data.draw(st.sampled_from((1, 2, 3, 10))))
     asked = data.draw(
         st.lists(
             st.tuples(

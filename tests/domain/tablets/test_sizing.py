@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stele.domain.schema.facts import TableOptions
 from stele.domain.tablets.sizing import Goals, Present, Scope, fewest, first_count, most
 
-GOALS = Goals(target_bytes=1000)
+GOALS = Goals(target_bytes=1000, target_rate=0)
 DEFAULT = Goals()
 NINE = {"dc1": Scope(shards=9, replication_factor=3, held=0)}
 

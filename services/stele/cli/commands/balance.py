@@ -172,7 +172,7 @@ def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
         yield f"moves have failed to {joined(found.avoided)}: nothing goes there for a while"
     if found.full:
         yield f"no room left on {joined(found.full)}: nothing goes there"
-    yield f"by {found.balanced_by}: {found.why}"
+    yield f"by {found.balanced_by}{' and rate' if found.rate_weight else ''}: {found.why}"
 
 
 def _held(found: BalanceAnswer, node_id: str) -> int:
@@ -180,7 +180,7 @@ def _held(found: BalanceAnswer, node_id: str) -> int:
 
 
 def _nodes(found: BalanceAnswer) -> Table:
-    numbers = ("tablets", "bytes", "capacity", "of its share")
+    numbers = ("tablets", "bytes", "capacity", "operations/s", "of its share")
     shown = table_of("", "node", *numbers, "reported", right=numbers)
     for node_id, node in sorted(found.nodes.items(), key=lambda pair: as_counted(pair[0])):
         shown.add_row(node_id, *_row(node))
@@ -192,6 +192,7 @@ def _row(node: BalancedNode) -> tuple[str, ...]:
         str(node.tablets),
         "" if node.size_bytes is None else size(node.size_bytes),
         "" if node.capacity_bytes is None else size(node.capacity_bytes),
+        "" if node.rate is None else f"{node.rate:,.0f}",
         "" if node.of_share is None else percent(node.of_share, 1),
         "never" if node.report_age_s is None else f"{duration(node.report_age_s)} ago",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -15,6 +16,7 @@ from stele.cli.output import console, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.tablets.ranges import tablet_of
+from stele.domain.tablets.sizes import TableSizes
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 from stele.runtime.answers.tablet_sizes import SizesAnswer
 
@@ -82,34 +84,51 @@ def sizes(
     table: str,
     *,
     limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 16,
+    hottest: Annotated[bool, Parameter(name="--hottest", negative="")] = False,
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """The largest tablets of a table, and who has them, by what nodes told of their loads.
+    """The largest tablets of a table, how often they are read and written, and who has them, by what nodes told
+    of their loads; and why the table has so many. Reads and writes are those that one replica serves.
 
     Args:
         table: KEYSPACE.TABLE.
         limit: Most tablets that are shown.
+        hottest: Those that are read and written most come first.
     """
     require_table_name(table)
     with where.client() as client:
-        found = client.get(SERVICE, "/v1/balance/sizes", SizesAnswer, table=table, limit=limit)
+        order = "rate" if hottest else "size"
+        found = client.get(
+            SERVICE, "/v1/balance/sizes", SizesAnswer, table=table, limit=limit, order=order
+        )
     if json.as_json:
         print_value_as_json(found)
         return
-    known = found.sizes
-    shown = table_of(
-        f"{known.tablets} tablets of {table} at epoch {found.epoch}",
-        "tablet",
-        "bytes",
-        "replicas",
-        right=("tablet", "bytes"),
-    )
+    known, out = found.sizes, console()
+    numbers = ("tablet", "bytes", "reads/s", "writes/s")
+    title = f"{known.tablets} tablets of {table} at epoch {found.epoch}"
+    shown = table_of(title, *numbers, "replicas", right=numbers)
     for each in known.largest:
-        shown.add_row(str(each.tablet), size(each.size_bytes), " ".join(each.replicas))
-    console().print(shown)
-    text = f"of {known.known} the size is known: {size(known.size_bytes)} in all"
-    console().print(f"{text}; {size(known.target_bytes)} each are the target", soft_wrap=True)
+        rates = ("?" if n is None else f"{n:,}" for n in (each.reads_per_s, each.writes_per_s))
+        shown.add_row(str(each.tablet), size(each.size_bytes), *rates, " ".join(each.replicas))
+    out.print(shown)
+    for line in _in_all(known):
+        out.print(line, soft_wrap=True, markup=False)
+
+
+def _in_all(known: TableSizes) -> Iterator[str]:
+    yield (
+        f"of {known.known} the size is known: {size(known.size_bytes)} in all;"
+        f" {size(known.target_bytes)} each are the target"
+    )
+    target = f"; {known.target_rate:,} each at most" if known.target_rate else ""
+    yield f"of {known.counted} the rate is known: {known.rate:,} operations a second in all{target}"
+    if known.why:
+        will = (
+            "has" if known.wanted in (0, known.tablets) else f"is to have {known.wanted} instead of"
+        )
+        yield f"it {will} {known.tablets} tablets: {known.why}"
 
 
 @app.command

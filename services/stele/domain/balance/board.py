@@ -64,7 +64,7 @@ class Places(Protocol):
 class Board:
     """``wanted``, ``held``, ``load`` are (rows, columns): shares in replicas, replicas, and their load.
 
-    ``largest`` is the load of the largest unit of each row.
+    ``largest`` is the load of the largest unit of each row, ``measured`` what loads are of, for people.
     """
 
     places: Places
@@ -74,6 +74,7 @@ class Board:
     largest: Reals
     leaves: Bools
     threshold: float
+    measured: str
     row_names: list[str]
     column_names: list[str]
     total: Reals = field(init=False)

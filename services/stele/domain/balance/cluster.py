@@ -13,6 +13,11 @@ FROM_ONE = Meta(ge=1)
 MAX_SHARDS: Final = 4096
 SIZE_THRESHOLD: Final = 0.01
 """Loads by size that differ by less than this part of the greatest are even."""
+MOST_WEIGHT: Final = 100
+RATE_WEIGHT: Final = 50
+"""Percent: then no node gets more than twice its share, be it of bytes or of operations."""
+MINIMAL_RATE: Final = 25
+"""Operations a second: a hundredth of what a tablet should have, as with bytes."""
 
 
 class NodeState(StrEnum):
@@ -50,13 +55,16 @@ Replica = tuple[str, Annotated[int, NOT_NEGATIVE]]
 
 
 class Tablet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tablet; without ``size_bytes`` its size is unknown."""
+    """A tablet; without ``size_bytes`` its size is unknown. ``rate`` is what one replica serves, in operations
+    a second; without it the tablet counts as idle.
+    """
 
     id: int | str
     replicas: tuple[Replica, ...]
     size_bytes: Annotated[int, NOT_NEGATIVE] | None = None
     in_transition: bool = False
     """It moves already: ``replicas`` are those of afterwards, and nothing else is planned for it."""
+    rate: Annotated[float, NOT_NEGATIVE] | None = None
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,6 +89,10 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size_threshold: Annotated[float, Meta(ge=0, lt=1)] = SIZE_THRESHOLD
     minimal_tablet_size_bytes: Annotated[int, NOT_NEGATIVE] | None = None
     """Smaller tablets count as this large, so that empty ones are spread too; else 1/100 of the mean."""
+    rate_weight: Annotated[int, Meta(ge=0, le=MOST_WEIGHT)] = RATE_WEIGHT
+    """By size, percent of a tablet's load that are its rate in parts of the mean; the rest are its bytes."""
+    minimal_tablet_rate: Annotated[int, FROM_ONE] = MINIMAL_RATE
+    """Where tablets serve less than this on average, rates count in parts of this."""
 
 
 DEFAULT_OPTIONS: Final = Options()

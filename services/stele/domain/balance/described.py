@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stele.domain.balance.cluster import Cluster, Table, Tablet
-from stele.domain.balance.state import NOBODY, State
+from stele.domain.balance.state import NOBODY, Rates, State, heat_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,14 @@ def described(cluster: Cluster) -> Described:
     width = max((len(unit[0][1].replicas) for unit in units), default=1)
     node = np.full((len(units), width), NOBODY)
     shard = np.zeros((len(units), width), np.int64)
-    size = np.empty(len(units))
+    size, rate = np.empty(len(units)), np.zeros(len(units))
     for at, unit in enumerate(units):
         replicas = unit[0][1].replicas
         for place, (name, on) in enumerate(replicas):
             node[at, place], shard[at, place] = numbers[name], on
         sizes = [tablet.size_bytes for _, tablet in unit]
         size[at] = np.nan if None in sizes else sum(filter(None, sizes))
+        rate[at] = sum(tablet.rate or 0.0 for _, tablet in unit)
     busy = np.array([any(one.in_transition for _, one in unit) for unit in units], np.bool_)
     state = State(
         list(cluster.nodes),
@@ -52,5 +53,6 @@ def described(cluster: Cluster) -> Described:
         shard,
         busy,
         cluster.options,
+        Rates(rate, heat_of(rate, cluster.options.minimal_tablet_rate)),
     )
     return Described(state, units, list(groups))

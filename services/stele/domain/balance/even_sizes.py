@@ -20,6 +20,8 @@ COLUMN_WEIGHT: Final = 8.0
 """A full disk is worse than an uneven table."""
 ROW_THRESHOLD: Final = 0.1
 """A row that is nearer to its share than this part of it and its largest unit is even."""
+LARGE: Final = 0.25
+"""Of a column's share: a unit as large as this is placed before smaller ones fill what is left."""
 PASSES: Final = 4
 """Of a round; what is left is for the next one."""
 _LESS: Final = 1 - 1e-9
@@ -27,8 +29,10 @@ _LESS: Final = 1 - 1e-9
 
 def even_sizes(board: Board) -> Iterator[None]:
     """Even out the columns, then rows that are far off, then the columns again. Yields after each move."""
+    if board.largest.max(initial=0.0) > LARGE * board.goal[board.goal > 0].min(initial=np.inf):
+        yield from _spread(board, _large_to)
     for _ in range(PASSES):
-        yield from _even_columns(board)
+        yield from _spread(board, _to)
         moved = False
         for _ in _even_rows(board):
             moved = True
@@ -65,7 +69,8 @@ def _drain_one(board: Board, row: int, source: int, at: int) -> bool:
     return False
 
 
-def _even_columns(board: Board) -> Iterator[None]:
+def _spread(board: Board, to: Callable[[Board, int, int], bool]) -> Iterator[None]:
+    """Moves from the fullest column to the emptiest, as long as ``to`` finds any."""
     tried = board.leaves | (board.goal <= 0)
     while not tried.all():
         source = int(np.where(tried, -1.0, board.level).argmax())
@@ -75,10 +80,23 @@ def _even_columns(board: Board) -> Iterator[None]:
         order = targets[np.argsort(board.level[targets], kind="stable")]
         if not len(order):
             return
-        if any(_to(board, source, target) for target in order.tolist()):
+        if any(to(board, source, target) for target in order.tolist()):
             yield
         else:
             tried[source] = True
+
+
+def _large_to(board: Board, source: int, target: int) -> bool:
+    """One of the largest replicas, as long as that turns nothing round: later there is no room for it."""
+    gap = _row_gaps(board, source, target)
+    between, per_load = _apart(board, source, target)
+    least, level = LARGE * board.goal[target], board.level.__getitem__
+    for row in np.flatnonzero((board.held[:, source] > 0) & (board.largest > least)).tolist():
+        limit = min(between / per_load * _LESS, _lowers(between, per_load, float(gap[row])))
+        size = limit, limit
+        if limit > least and _place(board, row, source, target, size, board.measured, level, least):
+            return True
+    return False
 
 
 def _to(board: Board, source: int, target: int) -> bool:
@@ -94,7 +112,7 @@ def _to(board: Board, source: int, target: int) -> bool:
         for row in rows.tolist():
             limit = min(most, turns_round, _lowers(between, per_load, float(gap[row])))
             size = min(near, limit), limit
-            if limit > 0 and _place(board, row, source, target, size, "bytes", level):
+            if limit > 0 and _place(board, row, source, target, size, board.measured, level):
                 return True
     return False
 
@@ -132,13 +150,17 @@ def _place(
     size: tuple[float, float],
     what: str,
     level: Callable[[int], float],
+    least: float = 0.0,
 ) -> bool:
-    """Move a replica of about the first size, and of less than the second; False: none may.
+    """Move a replica of about the first size, and of less than the second, and at least of ``least`` when both
+    are one; False: none may.
 
     ``level`` is how full a column is with ``what``, in parts of its share: that is the reason.
     """
     pile = board.pile(row, source)
     for at in pile.near(*size):
+        if pile.loads[at] < least:
+            return False
         if board.places.fits(pile.replicas[at], target):
             giver, getter = (f"{board.column_names[c]} {level(c):.1%}" for c in (source, target))
             reason = partial("of their shares of {} have {} and {}".format, what, giver, getter)

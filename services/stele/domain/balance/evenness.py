@@ -11,12 +11,15 @@ from stele.domain.balance.state import State
 
 
 class NodeLoad(msgspec.Struct, frozen=True):
-    """What a node holds; ``of_share`` is 1 when that is its share, none when it takes no part."""
+    """What a node holds, and serves a second; ``of_share`` is 1 when that is its share, none when it takes no
+    part.
+    """
 
     id: str
     replicas: int
     size_bytes: int
     of_share: float | None
+    rate: float
 
 
 class TableSpread(msgspec.Struct, frozen=True):
@@ -37,12 +40,17 @@ class Evenness(msgspec.Struct, frozen=True):
 
 def bytes_of(state: State) -> Reals:
     """Bytes of (tables, nodes); unknown sizes are nothing."""
+    return _sums(state, np.nan_to_num(state.size))
+
+
+def _sums(state: State, of_unit: Reals) -> Reals:
+    """Of (tables, nodes)."""
     flat = state.node.ravel()
     there = np.flatnonzero(flat >= 0)
     unit = there // state.width
     nodes = len(state.nodes)
     key = state.table[unit].astype(np.int64) * nodes + flat[there]
-    found = np.bincount(key, np.nan_to_num(state.size)[unit], state.tables * nodes)
+    found = np.bincount(key, of_unit[unit], state.tables * nodes)
     return found.reshape(state.tables, nodes).astype(np.float64)
 
 
@@ -63,6 +71,7 @@ def evenness(state: State, names: list[str]) -> Evenness:
             spread = (int(counts.min()), int(counts.max()))
             spreads[table] = max(spreads.get(table, spread), spread, key=lambda of: of[1] - of[0])
     size, replicas = bytes_of(state).sum(axis=0), state.count.sum(axis=0)
+    rate = _sums(state, state.rate).sum(axis=0)
     return Evenness(
         max_over_mean=round(float(np.nanmax(of_share, initial=0.0)), 6),
         nodes=tuple(
@@ -71,6 +80,7 @@ def evenness(state: State, names: list[str]) -> Evenness:
                 int(replicas[at]),
                 int(size[at]),
                 None if np.isnan(of_share[at]) else round(float(of_share[at]), 6),
+                round(float(rate[at]), 1),
             )
             for at, node in enumerate(state.nodes)
         ),

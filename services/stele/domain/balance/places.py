@@ -115,6 +115,7 @@ def node_board(plan: Round, scope: Scope, names: list[str]) -> Board:
         largest=state.largest[scope.table],
         leaves=scope.leaves,
         threshold=threshold_of(state),
+        measured=state.measured(),
         row_names=[names[table] for table in scope.table],
         column_names=[state.nodes[node].id for node in scope.columns],
     )
@@ -135,6 +136,7 @@ def shard_board(plan: Round, node: int, names: list[str]) -> Board:
         largest=state.largest[table],
         leaves=np.zeros(shards, np.bool_),
         threshold=threshold_of(state),
+        measured=state.measured(),
         row_names=[names[number] for number in table],
         column_names=[f"shard {shard} of {name}" for shard in range(shards)],
     )

@@ -8,11 +8,18 @@ in which they were given.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from stele.domain.balance.cluster import DEFAULT_OPTIONS, BalanceBy, Node, NodeState, Options
+from stele.domain.balance.cluster import (
+    DEFAULT_OPTIONS,
+    MOST_WEIGHT,
+    BalanceBy,
+    Node,
+    NodeState,
+    Options,
+)
 from stele.domain.balance.shares import Bools, Ints, Reals
 
 NOBODY: Final = -1
@@ -20,12 +27,29 @@ MINIMAL_PART_OF_MEAN: Final = 0.01
 """Of the mean size: smaller units count as this large, so that empty ones are spread too."""
 
 
+class Rates(NamedTuple):
+    """Of each unit the operations a second that a replica serves, and these in parts of the mean, as they are
+    to count; NaN: unknown, and counts as idle.
+    """
+
+    per_s: Reals
+    heat: Reals
+
+
+def heat_of(per_s: Reals, least_per_s: float) -> Reals:
+    """Rates in parts of the mean of those that are known, or of the least that is one."""
+    known = per_s[~np.isnan(per_s)]
+    found: Reals = per_s / max(least_per_s, float(known.mean()) if len(known) else 0.0)
+    return found
+
+
 class State:
     """What is where. All columns may be read; they change by the methods alone.
 
     ``node`` and ``shard`` are (units, width), NOBODY where there is no replica; ``table``, ``size`` (NaN:
-    unknown) and ``busy`` (in transition) are (units,). ``count`` and ``load`` are (tables, nodes); ``load``
-    is in bytes, or in replicas when ``options.balance_by`` is count. ``shard_load`` is per shard of the
+    unknown), ``rate`` (operations a second, 0: unknown) and ``busy`` (in transition) are (units,). ``count``
+    and ``load`` are (tables, nodes); ``load`` is in bytes, of which rates make some, or in replicas when
+    ``options.balance_by`` is count. ``shard_load`` is per shard of the
     whole cluster, ``first_shard`` each node's first. ``largest`` is a load that no unit of the table has
     ever exceeded. ``reading`` and ``writing`` are the weights of streams under way, per shard. ``peak`` is
     (units, dcs), the replicas in the unit's fullest rack; ``rack_room``, its sums, and ``units_in``, how many
@@ -43,6 +67,7 @@ class State:
         shard: Ints,
         busy: Bools | None = None,
         options: Options = DEFAULT_OPTIONS,
+        rates: Rates | None = None,
     ) -> None:
         self.options = options
         self.nodes = list[Node]()
@@ -53,7 +78,11 @@ class State:
         self.busy = np.zeros(len(table), np.bool_) if busy is None else busy
         self.replicas = int((self.node >= 0).sum())
         self.minimal_size = self._minimal_size()
-        self.unit_load = self._unit_load(self.size)
+        idle = np.zeros(len(table))
+        self.rate = idle if rates is None else np.nan_to_num(rates.per_s)
+        self._heat = idle if rates is None else np.nan_to_num(rates.heat)
+        self._mean_size = float(self._counted(self.size).mean()) if len(table) else 0.0
+        self.unit_load = self._unit_load(self.size, self._heat)
         self.dcs, self.racks = dict[str, int](), dict[tuple[str, str], int]()
         self.count = np.zeros((tables, 0), np.int64)
         self.load = np.zeros((tables, 0))
@@ -111,7 +140,9 @@ class State:
         """A report tells the size; none: it is unknown."""
         self._account(unit, -1)
         self.size[unit] = np.nan if size_bytes is None else size_bytes
-        self.unit_load[unit] = self._unit_load(self.size[unit : unit + 1])[0]
+        self.unit_load[unit] = self._unit_load(
+            self.size[unit : unit + 1], self._heat[unit : unit + 1]
+        )[0]
         table = self.table[unit]
         self.largest[table] = max(self.largest[table], self.unit_load[unit])
         self._account(unit, 1)
@@ -135,6 +166,17 @@ class State:
         self.capacity[node] = np.nan if capacity_bytes is None else capacity_bytes
 
     # -- questions -------------------------------------------------------------------------------------
+
+    def by_rate(self) -> bool:
+        """Whether rates count, beside bytes."""
+        by_size = self.options.balance_by is BalanceBy.SIZE
+        return by_size and self.options.rate_weight > 0 and bool(self._heat.any())
+
+    def measured(self) -> str:
+        """What loads are of, for people."""
+        if self.options.balance_by is BalanceBy.COUNT:
+            return "replicas"
+        return "bytes and operations" if self.by_rate() else "bytes"
 
     def members(self, node: int) -> Ints:
         """The replicas on a node, ascending."""
@@ -175,10 +217,19 @@ class State:
         mean = known.mean() if known.size else 0.0
         return max(1.0, float(np.floor(MINIMAL_PART_OF_MEAN * mean)))  # whole: sums stay exact
 
-    def _unit_load(self, size: Reals) -> Reals:
+    def _counted(self, size: Reals) -> Reals:
+        """Bytes with which units count."""
+        return np.maximum(np.nan_to_num(size), self.minimal_size)
+
+    def _unit_load(self, size: Reals, heat: Reals) -> Reals:
+        """Bytes and heat, each in parts of its mean, as bytes again; whole, so that sums stay exact."""
         if self.options.balance_by is BalanceBy.COUNT:
             return np.ones(len(size))
-        return np.maximum(np.nan_to_num(size), self.minimal_size)
+        if not self.by_rate():
+            return self._counted(size)
+        part = self.options.rate_weight / MOST_WEIGHT
+        load = (1 - part) * self._counted(size) + part * heat * self._mean_size
+        return np.maximum(1.0, np.rint(load))
 
     def _add(self, nodes: list[Node]) -> None:
         for node in nodes:

@@ -152,6 +152,9 @@ class _Judge:
             before = (board.level[here], board.level[there])
             after = (before[0] - load / board.goal[here], before[1] + load / board.goal[there])
             good = board.uneven() and after[0] >= after[1] and before[0] > before[1]
-            words = f"{names[0]} would go from {before[0]:.1%} of its share to {after[0]:.1%}, "
+            of_what = f" of {state.measured()}" if state.by_rate() else ""
+            words = f"{names[0]} would go from {before[0]:.1%} of its share{of_what} to {after[0]:.1%}, "
             words += f"{names[1]} from {before[1]:.1%} to {after[1]:.1%}"
+            if of_what:
+                words += f"; the tablet serves {state.rate[self._unit]:,.0f} operations a second"
         return (Rule.EVENER if good else Rule.NOT_EVENER), words

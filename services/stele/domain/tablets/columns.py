@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stele.domain.balance.cluster import Node, NodeState, Options
 from stele.domain.balance.moves import WEIGHT
-from stele.domain.balance.state import NOBODY, State
+from stele.domain.balance.state import NOBODY, Rates, State
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node as Member
 from stele.domain.names import JOINING, STAYS, RequestStatus, TransitionState
@@ -19,12 +19,14 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.facts import Table, tablet_map
-from stele.domain.tablets.limits import MINIMAL_SIZE
+from stele.domain.schema.facts import tablet_map
+from stele.domain.tablets.heat import heats, told_of
+from stele.domain.tablets.limits import MINIMAL_RATE, MINIMAL_SIZE
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.maps import maps_of, moving, row_of
 from stele.domain.tablets.measure import Measure, measure_of
 from stele.domain.tablets.ranges import tablet_of
+from stele.domain.tablets.told import Told
 
 SHARDS: Final = 1
 """Of each node: a node that has several says so once its tablets have places in it."""
@@ -41,7 +43,7 @@ class Tablets:
     """``state`` has a unit for each tablet, those of a table in the order of its map, from its ``first`` on.
 
     ``names`` are the tables' full names, ``node_ids`` the nodes', both in the state's order. ``measure`` is by
-    what the state is to be balanced.
+    what the state is to be balanced, ``told`` by data id what is known of the tablets.
     """
 
     state: State
@@ -49,6 +51,7 @@ class Tablets:
     first: list[int]
     node_ids: list[str]
     measure: Measure
+    told: Mapping[str, Told]
 
     def tablets_of(self, table: str) -> int:
         """How many tablets a table of this name has."""
@@ -76,7 +79,10 @@ def tablets_of(
     """
     schema = image.schema
     maps = [(t, p) for t, p in maps_of(image) if not schema.data_of(t).dropped_version]
-    measure = measure_of(image, loads)
+    settings, ids = image.features.settings, [schema.data_of(t).data_id for t, _ in maps]
+    told = told_of(image, loads)
+    heat = heats(told, loads.heat, MINIMAL_RATE.of(settings))
+    measure = measure_of(image, loads, heat)
     nodes = _nodes(image, {p.nodes.names for _, p in maps}, down, waiting, loads)
     place = {node.id: at for at, node in enumerate(nodes)}
     afterwards, asked = _afterwards(image), _asked(image)
@@ -93,25 +99,29 @@ def tablets_of(
         nodes,
         len(maps),
         np.repeat(np.arange(len(maps)), counts),
-        np.concatenate([*(_sizes(t, len(p), loads) for t, p in maps), np.zeros(0)]),
+        np.concatenate([*(_sizes(told[data_id], loads) for data_id in ids), np.zeros(0)]),
         node,
         np.zeros_like(node),
         np.concatenate([*(busy for _, busy in parts), np.zeros(0, np.bool_)]),
         Options(
             balance_by=measure.by,
-            minimal_tablet_size_bytes=MINIMAL_SIZE.of(image.features.settings),
+            minimal_tablet_size_bytes=MINIMAL_SIZE.of(settings),
+            rate_weight=measure.rate_weight,
+        ),
+        Rates(
+            np.concatenate([*(told[data_id].rates for data_id in ids), np.zeros(0)]),
+            np.concatenate([*(heat[data_id] for data_id in ids), np.zeros(0)]),
         ),
     )
     _count_streams(image, state, place)
     first = (np.cumsum(counts) - counts).tolist() if counts else []
     names = [image.schema.full_name(table) for table, _ in maps]
-    return Tablets(state, names, first, [node.id for node in nodes], measure)
+    return Tablets(state, names, first, [node.id for node in nodes], measure, told)
 
 
-def _sizes(table: Table, count: int, loads: LoadTable) -> npt.NDArray[np.float64]:
+def _sizes(told: Told, loads: LoadTable) -> npt.NDArray[np.float64]:
     """Bytes of each tablet; unknown ones are empty when any are known, see ``measure_of``."""
-    found = loads.tablet_sizes(table.data_id, count)
-    return np.nan_to_num(found) if loads.by_node else found
+    return np.nan_to_num(told.sizes) if loads.by_node else told.sizes
 
 
 def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None:

@@ -1,30 +1,54 @@
-"""The largest tablets of a table, by what nodes told of their loads."""
+"""The largest tablets of a table, or the hottest, by what nodes told of their loads."""
 
 import numpy as np
 
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_table
 from stele.domain.image import Image
-from stele.domain.tablets.limits import TARGET_SIZE
-from stele.domain.tablets.load import LoadTable
+from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.heat import told_of
+from stele.domain.tablets.limits import TARGET_RATE, TARGET_SIZE
 from stele.domain.tablets.maps import row_of
+from stele.domain.tablets.resizing import loaded, why_so_many
 from stele.domain.tablets.sizes import TableSizes, TabletSize
+from stele.domain.tablets.told import READS, WRITES, Told
 
 
-def largest(image: Image, loads: LoadTable, name: str, limit: int) -> TableSizes | Rejection:
-    """So many tablets of a table, those of unknown size left out."""
+def largest(
+    image: Image, heard: Heard, name: str, limit: int, *, hottest: bool = False
+) -> TableSizes | Rejection:
+    """So many tablets of a table, those of unknown size, or of unknown rate, left out."""
     table = image.schema.table_named(name)
-    if table is None or not table.placement:
+    told = told_of(image, heard.loads)
+    if table is None or table.data_id not in told:
         return unknown_table(name)
-    placement = image.ring.placements[table.placement]
-    sizes = loads.tablet_sizes(table.data_id, len(placement))
-    known = np.flatnonzero(~np.isnan(sizes))
-    first = known[np.argsort(-sizes[known], kind="stable")][:limit].tolist()
+    placement, of = image.ring.placements[table.placement], told[table.data_id]
+    order = of.rates if hottest else of.sizes
+    known, counted = (int((~np.isnan(each)).sum()) for each in (of.sizes, of.rates))
+    first = np.argsort(-order, kind="stable")[: min(limit, counted if hottest else known)].tolist()
+    wanted, why = why_so_many(image, loaded(told), heard.down, table.data_id)
+    settings = image.features.settings
     return TableSizes(
         table=name,
         tablets=len(placement),
-        known=len(known),
-        size_bytes=int(sizes[known].sum()),
-        target_bytes=TARGET_SIZE.of(image.features.settings),
-        largest=tuple(TabletSize(n, int(sizes[n]), row_of(placement, n).reads) for n in first),
+        known=known,
+        size_bytes=int(np.nansum(of.sizes)),
+        target_bytes=TARGET_SIZE.of(settings),
+        largest=tuple(_tablet(of, number, row_of(placement, number).reads) for number in first),
+        counted=counted,
+        rate=round(float(np.nansum(of.rates))),
+        target_rate=TARGET_RATE.of(settings),
+        wanted=wanted,
+        why=why,
+    )
+
+
+def _tablet(told: Told, number: int, replicas: tuple[str, ...]) -> TabletSize:
+    reads, writes = (told.columns[column, number] for column in (READS, WRITES))
+    return TabletSize(
+        tablet=number,
+        size_bytes=int(np.nan_to_num(told.sizes[number])),
+        replicas=replicas,
+        reads_per_s=None if np.isnan(reads) else round(float(reads)),
+        writes_per_s=None if np.isnan(writes) else round(float(writes)),
     )

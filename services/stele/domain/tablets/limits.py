@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from stele.domain.balance import cluster
 from stele.domain.balance.cluster import BalanceBy
 from stele.domain.features.counts import Choice, Count, Setting
 
@@ -36,6 +37,26 @@ MINIMAL_SIZE: Final = Count(
     default=TARGET_SIZE.default // 100,
     most=1 << 50,
 )
+TARGET_RATE: Final = Count(
+    name="target_tablet_rate",
+    counts="reads and writes a second of a tablet above which its table is split; 0: whatever it serves",
+    default=2500,  # CockroachDB splits a range above that (kv.range_split.load_qps_threshold)
+    least=0,
+    most=10**9,
+)
+RATE_WEIGHT: Final = Count(
+    name="tablet_rate_weight",
+    counts="percent of a tablet's load that are its reads and writes, the rest are its bytes; 0: bytes only",
+    default=cluster.RATE_WEIGHT,
+    least=0,
+    most=cluster.MOST_WEIGHT,
+)
+MINIMAL_RATE: Final = Count(
+    name="minimal_tablet_rate_for_balancing",
+    counts="reads and writes a second of a tablet, on average, from which on rates count in full",
+    default=cluster.MINIMAL_RATE,
+    most=10**9,
+)
 PER_SHARD_GOAL: Final = Count(
     name="tablets_per_shard_goal",
     counts="replicas of tablets of all tables that a node is to have at most",
@@ -52,9 +73,12 @@ SCALE_FACTOR: Final = Count(
 LIMITS: Final[tuple[Setting, ...]] = (
     BALANCE_BY,
     MINIMAL_SIZE,
+    RATE_WEIGHT,
+    MINIMAL_RATE,
     READS,
     WRITES,
     TARGET_SIZE,
+    TARGET_RATE,
     PER_SHARD_GOAL,
     SCALE_FACTOR,
 )

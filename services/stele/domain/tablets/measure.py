@@ -1,30 +1,34 @@
-"""By what tablets are balanced: by bytes when it is known what nodes hold, else by numbers of replicas."""
+"""By what tablets are balanced: by bytes and rates where nodes have told them, else by numbers of replicas."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from stele.domain.balance.cluster import BalanceBy
 from stele.domain.image import Image
-from stele.domain.tablets.limits import BALANCE_BY
+from stele.domain.tablets.limits import BALANCE_BY, RATE_WEIGHT
 from stele.domain.tablets.load import LoadTable
+from stele.domain.tablets.told import Reals
 
 NAMED: Final = 5
 """Nodes, in a reason."""
 
 
 class Measure(msgspec.Struct, frozen=True):
-    """By what, and why."""
+    """By what, and why. By size, ``rate_weight`` percent of a tablet's load are its rate."""
 
     by: BalanceBy
     why: str
+    rate_weight: int = 0
 
 
-def measure_of(image: Image, loads: LoadTable) -> Measure:
+def measure_of(image: Image, loads: LoadTable, heats: Mapping[str, Reals]) -> Measure:
     """By size once each node with room that stays has said what it holds, unless the setting forbids it.
 
     A tablet of which nobody told came to its nodes after their reports (it is new, or was truncated): it is no
-    reason to wait, and counts as empty until they have.
+    reason to wait, and counts as empty, and idle, until they have. ``heats`` are of the tablets, by data id.
     """
     wanted = BALANCE_BY.of(image.features.settings)
     if wanted == BalanceBy.COUNT:
@@ -36,4 +40,9 @@ def measure_of(image: Image, loads: LoadTable) -> Measure:
         named = ", ".join(unknown[:NAMED])
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         return Measure(BalanceBy.COUNT, f"no load is known of {named}{more}")
-    return Measure(BalanceBy.SIZE, f"the loads of all {len(room)} nodes are known")
+    why, weight = f"the loads of all {len(room)} nodes are known", 0
+    if any(np.nansum(heat) > 0 for heat in heats.values()):
+        weight = RATE_WEIGHT.of(image.features.settings)
+    if weight:
+        why += f"; reads and writes count for {weight} %, bytes for {100 - weight} %"
+    return Measure(BalanceBy.SIZE, why, weight)

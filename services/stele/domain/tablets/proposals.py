@@ -15,7 +15,7 @@ from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.limits import READS, WRITES
 from stele.domain.tablets.look import look
 from stele.domain.tablets.replication import Recount, Recounts, recounts
-from stele.domain.tablets.resizing import Resize, sizes_of, sizing
+from stele.domain.tablets.resizing import Resize, loaded, sizing
 from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
 from stele.domain.tablets.switched import aborted, expired
 from stele.domain.topology.operations.commands import TabletMove
@@ -80,7 +80,7 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     stuck += counted.stuck
     calm = not (moves or heard.shut() or what.state.busy.any())
     stuck += cannot_merge(image, merges, seen.lost, calm=calm)
-    sized = sizing(image, sizes_of(image, heard.loads), heard.down, seen.off.keys())
+    sized = sizing(image, loaded(what.told), heard.down, seen.off.keys())
     resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
     moves = [each for each in moves if each.move.table not in resized]
     return Proposal(

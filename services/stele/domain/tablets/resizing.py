@@ -1,6 +1,7 @@
 """Which tables are to have another number of tablets, and which are not any more (seed 000, tablet resize)."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
@@ -11,19 +12,22 @@ from stele.domain.names import BALANCER, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import TableOptions
-from stele.domain.tablets.load import LoadTable
+from stele.domain.tablets.hot import Hottest, hottest_of
 from stele.domain.tablets.maps import holders, maps_of
 from stele.domain.tablets.sizing import (
+    ByRate,
     Goals,
     Present,
     Scope,
     Sized,
+    by_rate,
     fewest,
     most,
     rounded,
     scopes_of,
 )
 from stele.domain.tablets.stuck import Stuck
+from stele.domain.tablets.told import Told
 
 MOST_AT_ONCE: Final = 10
 """Resizes that are asked for in one look (Scylla: max_new_resize_requests)."""
@@ -46,29 +50,44 @@ class Sizing(NamedTuple):
     revoked: tuple[Stuck, ...] = ()
 
 
+NO_RATES: Final = ByRate(Sized(0, ""), Sized(0, ""))
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """What sizing knows of a table. ``apart``: why its siblings cannot be brought together; empty: they can."""
 
     name: str
+    data_id: str = ""
     count: int
     options: TableOptions
     fewest: Sized
     most: Sized
     scopes: Mapping[str, Scope]
+    by_rate: ByRate = NO_RATES
     asked: Request | None = None
     apart: str = ""
 
 
+class Loaded(NamedTuple):
+    """The bytes of one copy of a table's data, and what its hottest tablet serves, as far as they are known."""
+
+    size_bytes: float | None = None
+    hottest: Hottest | None = None
+
+
+UNKNOWN: Final = Loaded()
+
+
 def sizing(
     image: Image,
-    sizes: Mapping[str, float],
+    loads: Mapping[str, Loaded],
     down: Set[str] = frozenset(),
     off: Set[str] = frozenset(),
 ) -> Sizing:
-    """``sizes`` are the bytes of one copy of tables' data, by its id, as far as they are known; tables with
-    tablets on nodes that are ``down`` are not merged, and those that are ``off``, by name, keep their number.
+    """``loads`` are by the id of tables' data. With tablets on nodes that are ``down`` nothing is merged, and
+    those tables that are ``off``, by name, keep their number.
     """
-    found = tables_of(image, sizes, down)
+    found = tables_of(image, loads, down)
     resizes, revoked = list[Resize](), list[Stuck]()
     room = MOST_WAITING - sum(each.asked is not None for each in found)
     for each, aim in zip(found, aims(found, _goals(image).per_shard), strict=True):
@@ -82,28 +101,84 @@ def sizing(
     return Sizing(tuple(resizes), tuple(revoked))
 
 
+def why_so_many(
+    image: Image, loads: Mapping[str, Loaded], down: Set[str], data_id: str
+) -> tuple[int, str]:
+    """How many tablets a table that stays is to have next, and why."""
+    found = tables_of(image, loads, down)
+    pairs = zip(found, aims(found, _goals(image).per_shard), strict=True)
+    return next((aim.count, aim.reason) for each, aim in pairs if each.data_id == data_id)
+
+
 def aims(tables: Sequence[Table], per_shard: int) -> list[Sized]:
     """What each table is to have next: as many as it has, twice as many, or half.
 
     Shards have so many of all tables, at most, but for what rounding adds: of what all need, or have, each
     table gets the same part. What a table is split up to does not depend on how many there are of any, and it
     is never merged below that; so there is an end.
+
+    What rates ask for does depend on it, so it has what room is left alone: it is split only where all tables
+    then have no more than shards are to have, and stays so until they have twice that.
     """
     least = _factors(tables, [each.fewest for each in tables], per_shard)
     now = _factors(tables, [each.most for each in tables], per_shard)
-    return [_aim(each, _of(each, least), _of(each, now)) for each in tables]
+    bounds = [
+        (
+            rounded(_part(each.fewest, _of(each, least)), each.options),
+            rounded(_part(each.most, _of(each, now)), each.options),
+        )
+        for each in tables
+    ]
+    room = _Room(tables, bounds, per_shard)
+    return [_aim(each, bound, room) for each, bound in zip(tables, bounds, strict=True)]
 
 
-def _aim(each: Table, least: float, now: float) -> Sized:
-    fewest, most = (_part(each.fewest, least), _part(each.most, now))
-    fewest, most = rounded(fewest, each.options), rounded(most, each.options)
-    if each.count < fewest.count:
-        return Sized(2 * each.count, fewest.reason)
-    if each.count > max(fewest.count, most.count):
-        if each.apart:
-            return Sized(each.count, each.apart)
-        return Sized(each.count // 2, max(fewest, most, key=lambda sized: sized.count).reason)
-    return Sized(each.count, most.reason)
+def _aim(each: Table, bounds: tuple[Sized, Sized], room: "_Room") -> Sized:
+    low, high = bounds
+    if each.count < low.count:
+        return Sized(2 * each.count, low.reason)
+    rate, why = each.by_rate, high.reason
+    if rate.too_hot:
+        why = rate.split.reason
+    if each.count < rate.split.count:
+        if room.has_some(each):
+            return Sized(2 * each.count, rate.split.reason)
+        why = f"{why}; but all tables together would have too many replicas for each shard"
+    keep = () if room.is_exceeded(each) else (rate.keep,)
+    highest = max(low, high, *keep, key=lambda sized: sized.count)
+    if each.count > highest.count:
+        return (
+            Sized(each.count, each.apart) if each.apart else Sized(each.count // 2, highest.reason)
+        )
+    return Sized(each.count, why)
+
+
+class _Room:
+    """Replicas of all tables in each dc, once sizes have what they ask for, and what its shards may have."""
+
+    def __init__(
+        self, tables: Sequence[Table], bounds: Sequence[tuple[Sized, Sized]], per_shard: int
+    ) -> None:
+        self._most, self._end, self._now = dict[str, int](), Counter[str](), Counter[str]()
+        for each, (low, high) in zip(tables, bounds, strict=True):
+            highest = max(low.count, high.count, each.by_rate.keep.count)
+            end = min(max(each.count, low.count), highest)
+            for dc, scope in each.scopes.items():
+                self._most[dc] = per_shard * scope.shards
+                self._end[dc] += end * scope.replication_factor
+                self._now[dc] += max(each.count, end) * scope.replication_factor
+
+    def has_some(self, each: Table) -> bool:
+        """Whether a table can be split; it then has the room."""
+        more = {dc: each.count * scope.replication_factor for dc, scope in each.scopes.items()}
+        if any(self._now[dc] + count > self._most[dc] for dc, count in more.items()):
+            return False
+        self._now.update(more)
+        return True
+
+    def is_exceeded(self, each: Table) -> bool:
+        """By twice: whoever has split tables has not gone so far."""
+        return any(self._end[dc] > 2 * self._most[dc] for dc in each.scopes)
 
 
 def _part(sized: Sized, factor: float) -> Sized:
@@ -130,14 +205,12 @@ def _factors(tables: Sequence[Table], counts: Sequence[Sized], per_shard: int) -
     }
 
 
-def sizes_of(image: Image, loads: LoadTable) -> dict[str, float]:
-    """Bytes of one copy of tables' data, by its id, of those whose tablets are all known."""
-    counts = {image.schema.data_of(t).data_id: len(placement) for t, placement in maps_of(image)}
-    found = {data_id: loads.table_bytes(data_id, count) for data_id, count in counts.items()}
-    return {data_id: size for data_id, size in found.items() if size is not None}
+def loaded(told: Mapping[str, Told]) -> dict[str, Loaded]:
+    """By the id of tables' data what is known of all tablets together."""
+    return {name: Loaded(each.size_bytes(), hottest_of(each)) for name, each in told.items()}
 
 
-def tables_of(image: Image, sizes: Mapping[str, float], down: Set[str]) -> list[Table]:
+def tables_of(image: Image, loads: Mapping[str, Loaded], down: Set[str]) -> list[Table]:
     """All that stay; see ``sizing``."""
     schema, goals = image.schema, _goals(image)
     asked = {r.table_id: r for r in image.requests.open.values() if r.resizes}
@@ -147,21 +220,25 @@ def tables_of(image: Image, sizes: Mapping[str, float], down: Set[str]) -> list[
         if data.dropped_version:
             continue
         keyspace, request = schema.by_id[table.keyspace_id], asked.get(table.table_id)
+        known = loads.get(data.data_id, UNKNOWN)
         present = Present(
             count=len(placement),
-            size_bytes=sizes.get(data.data_id),
+            size_bytes=known.size_bytes,
             resizing_to=0 if request is None else request.tablet_count,
+            hottest=known.hottest,
         )
         scopes = scopes_of(image, keyspace, {})
         about = (table.options, keyspace.initial_tablets, scopes, present, goals)
         found.append(
             Table(
                 name=data.name,
+                data_id=data.data_id,
                 count=len(placement),
                 options=table.options,
                 fewest=fewest(*about),
                 most=most(*about),
                 scopes=scopes,
+                by_rate=by_rate(table.options, present, goals),
                 asked=request,
                 apart=_why_apart(image, placement, down),
             )

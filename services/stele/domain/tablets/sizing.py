@@ -7,18 +7,20 @@ unless that is more than the table may have.
 
 Its size says how few and how many may be there: the mean of a tablet is from half the target to twice that.
 What is too few does not depend on how many there are now, so that nothing is split, merged and split again.
+So does what its hottest tablet serves (``hot``), where shards have room for that.
 """
 
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import msgspec
 
 from stele.domain.image import Image
 from stele.domain.schema.facts import Keyspace, TableOptions
 from stele.domain.tablets import limits
+from stele.domain.tablets.hot import COOL, HELPS, STILL_HELPS, Hottest, enough, words
 from stele.domain.tablets.ranges import MAX_TABLETS
 
 _GIB: Final = 2**30
@@ -28,6 +30,8 @@ class Goals(msgspec.Struct, frozen=True):
     """What the cluster's settings ask for; see ``limits``."""
 
     target_bytes: int = limits.TARGET_SIZE.default
+    target_rate: int = limits.TARGET_RATE.default
+    """Operations a second; 0: whatever they serve."""
     per_shard: int = limits.PER_SHARD_GOAL.default
     scale: int = limits.SCALE_FACTOR.default
 
@@ -35,6 +39,7 @@ class Goals(msgspec.Struct, frozen=True):
     def of(cls, settings: Mapping[str, str]) -> Self:
         return cls(
             limits.TARGET_SIZE.of(settings),
+            limits.TARGET_RATE.of(settings),
             limits.PER_SHARD_GOAL.of(settings),
             limits.SCALE_FACTOR.of(settings),
         )
@@ -56,13 +61,14 @@ class Sized(msgspec.Struct, frozen=True):
 
 
 class Present(msgspec.Struct, frozen=True):
-    """A table as it is: its tablets, the bytes of one copy of it if they are known, and how many tablets it is
-    about to have; 0: as many.
+    """A table as it is: its tablets, the bytes of one copy of it and what its hottest tablet serves if these
+    are known, and how many tablets it is about to have; 0: as many.
     """
 
     count: int
     size_bytes: float | None = None
     resizing_to: int = 0
+    hottest: Hottest | None = None
 
 
 def scopes_of(image: Image, keyspace: Keyspace, held: Mapping[str, int]) -> dict[str, Scope]:
@@ -107,6 +113,23 @@ def most(
     """For a table that is there: with more it is merged. Not above what there is, unless more are wanted."""
     asked = _base(options, initial, scopes, goals)
     return _capped(max(_most_by_size(present, goals), rounded(asked, options), key=_count), options)
+
+
+class ByRate(NamedTuple):
+    """``split`` is a number up to which a table is split by what its hottest tablet serves, if shards have room
+    for it; ``keep`` one down to which it is not merged.
+    """
+
+    split: Sized
+    keep: Sized
+    too_hot: bool = False
+
+
+def by_rate(options: TableOptions, present: Present, goals: Goals) -> ByRate:
+    """For a table that is there; see ``hot``."""
+    split, keep = _fewest_by_rate(present, goals), _most_by_rate(present, goals)
+    hot = present.hottest is not None and 0 < goals.target_rate < present.hottest.now
+    return ByRate(_capped(split, options), _capped(keep, options), hot)
 
 
 def _base(options: TableOptions, initial: int, scopes: Mapping[str, Scope], goals: Goals) -> Sized:
@@ -173,6 +196,32 @@ def _most_by_size(present: Present, goals: Goals) -> Sized:
     if count * target <= 2 * size:
         return Sized(count, _told(present, goals))
     return Sized(_floor_pow2(max(1, int(2 * size // target))), _told(present, goals))
+
+
+def _fewest_by_rate(present: Present, goals: Goals) -> Sized:
+    """So that none serves more than the target, as far as splits help; a split that has begun goes on while the
+    hottest is not cool, and it does not turn out to be of no help.
+    """
+    hot, target = present.hottest, goals.target_rate
+    if hot is None or not target:
+        return Sized(0, "nobody knows what its tablets serve")
+    helps = hot.split is None or hot.split <= STILL_HELPS * hot.now
+    if present.resizing_to > present.count and hot.now >= COOL * target and helps:
+        return Sized(2 * present.count, words(hot, target))
+    return Sized(enough(hot.known(), target, HELPS), words(hot, target))
+
+
+def _most_by_rate(present: Present, goals: Goals) -> Sized:
+    """So that those of half as many would be cool; a merge that has begun goes on up to the target."""
+    hot, target, count = present.hottest, goals.target_rate, present.count
+    if not target:
+        return Sized(0, "it may be merged whatever it serves")
+    if hot is None or not hot.complete:
+        why = f"it has {count} tablets, and nobody has counted yet what all of them serve"
+        return Sized(count, why)
+    merges = 0 < present.resizing_to < count
+    found = enough(hot.known(), target if merges else COOL * target, STILL_HELPS)
+    return Sized(min(count, found), words(hot, target))
 
 
 def _told(present: Present, goals: Goals) -> str:

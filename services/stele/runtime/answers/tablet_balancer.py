@@ -48,8 +48,9 @@ class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
     """What a node has, and may have. ``tablets`` are replicas, those on their way counted too.
 
     ``size_bytes`` are those of the tablets that it has once all have arrived, none while nobody reports any;
-    ``of_share`` is 1 when it has its share by the measure in use, none when it takes no part. The report is
-    as old as ``report_age_s``; without one there is no capacity either.
+    ``of_share`` is 1 when it has its share by the measure in use, none when it takes no part. ``rate`` is what
+    it serves of these, operations a second. The report is as old as ``report_age_s``; without one there is no
+    capacity either.
     """
 
     tablets: int
@@ -57,6 +58,7 @@ class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes: int | None
     of_share: float | None
     report_age_s: float | None
+    rate: float | None = None
 
 
 class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +84,8 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tablets get other numbers of replicas (``recounting``, in words), what comes next, and requests that cannot
     go on.
 
-    ``balanced_by`` is size or count, with the reason ``why``. ``down`` are members that are not heard,
+    ``balanced_by`` is size or count, with the reason ``why``; by size, operations are ``rate_weight`` percent
+    of a tablet's load. ``down`` are members that are not heard,
     ``avoided`` those to which moves have failed just now, ``full`` those whose disks have no room left.
     ``off`` is what balancing is switched off for, the cluster first.
     """
@@ -102,3 +105,4 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     avoided: tuple[str, ...]
     full: tuple[str, ...]
     off: tuple[SwitchedOff, ...] = ()
+    rate_weight: int = 0

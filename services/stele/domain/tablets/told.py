@@ -1,0 +1,155 @@
+"""What is told of some tablets of a table, in columns, and what that says of another number of tablets.
+
+Columns are (columns, tablets): a million tablets are looked at in one sweep for each.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stele.domain.messages import UNKNOWN_RATE, TabletSizes
+
+Ints = npt.NDArray[np.int64]
+Reals = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+SIZE, READS, WRITES, LOWER = range(4)
+"""Bytes, reads and writes a second, and those of both in the lower half of the tablet's range."""
+COLUMNS: Final = 4
+
+
+class Part(NamedTuple):
+    """Some tablets of a map ``of`` so many, ascending, and what is told of each in columns; NaN: unknown."""
+
+    of: int
+    tablets: Ints
+    told: Reals
+
+
+class Told(NamedTuple):
+    """All tablets of a table, of one replica of each; NaN: unknown."""
+
+    columns: Reals
+
+    @property
+    def sizes(self) -> Reals:
+        """Bytes."""
+        found: Reals = self.columns[SIZE]
+        return found
+
+    def size_bytes(self) -> float | None:
+        """Of the whole table; None unless all tablets are known."""
+        total = float(self.sizes.sum())
+        return None if np.isnan(total) else total
+
+    @property
+    def rates(self) -> Reals:
+        """Reads and writes a second."""
+        found: Reals = self.columns[READS] + self.columns[WRITES]
+        return found
+
+    @property
+    def lower(self) -> Reals:
+        """Those in the lower half; unknown after a split or a merge until they are counted."""
+        found: Reals = np.minimum(self.columns[LOWER], self.rates)
+        return found
+
+
+NOTHING: Final = Part(1, np.zeros(0, np.int64), np.zeros((COLUMNS, 0)))
+
+
+def part_of(told: TabletSizes) -> Part:
+    columns = np.full((COLUMNS, len(told.tablets)), np.nan)
+    columns[SIZE] = told.sizes_bytes
+    if told.reads_per_s:
+        rates = np.array((told.reads_per_s, told.writes_per_s, told.lower_half_per_s), np.float64)
+        columns[READS:] = np.where(rates == UNKNOWN_RATE, np.nan, rates)
+    return Part(told.tablet_count, np.array(told.tablets, np.int64), columns)
+
+
+def mean_of(parts: Iterable[Part], count: int) -> tuple[Reals, Bools]:
+    """Of all tablets of a map of ``count`` the mean over the parts that tell, and of which there is any."""
+    found, any_ = np.full((COLUMNS, count), np.nan), np.zeros((COLUMNS, count), np.bool_)
+    all_ = [part for part in parts if len(part.tablets)] or [NOTHING]
+    at = np.concatenate([part.tablets for part in all_])
+    for column in range(COLUMNS):
+        told = np.concatenate([part.told[column] for part in all_])
+        known = ~np.isnan(told)
+        of, told = (at, told) if known.all() else (at[known], told[known])
+        replicas = np.bincount(of, minlength=count)
+        any_[column] = replicas > 0
+        sums = np.bincount(of, told, count)
+        np.divide(sums, replicas, out=found[column], where=any_[column])
+    return found, any_
+
+
+def resized(part: Part | None, count: int) -> Part:
+    """A part by a map of ``count``. Bytes of split tablets are shared out equally, and rates by the halves that
+    were counted; merged ones have the sum of all that they were.
+
+    What was not told of a tablet in whole is left out; so are counts of which neither is a multiple.
+    """
+    if part is None or part.of == count:
+        return part or NOTHING
+    if count % part.of == 0:
+        return _split(part, count // part.of)
+    if part.of % count == 0:
+        return _merged(part, part.of // count)
+    return NOTHING
+
+
+def _split(part: Part, times: int) -> Part:
+    """Nobody has counted the halves of what is new: equal ones would say that another split helps."""
+    tablets = (part.tablets[:, None] * times + np.arange(times)).ravel()
+    shares = np.full((len(part.tablets), times), 1 / times)
+    total, lower = part.told[READS] + part.told[WRITES], part.told[LOWER]
+    known = (total > 0) & ~np.isnan(lower)
+    if times % 2 == 0:
+        of_lower = np.minimum(1.0, lower[known] / total[known])
+        half = times // 2
+        shares[known, :half] = of_lower[:, None] / half
+        shares[known, half:] = (1 - of_lower)[:, None] / half
+    told = np.full((COLUMNS, len(tablets)), np.nan)
+    told[SIZE] = np.repeat(part.told[SIZE] / times, times)
+    for column in (READS, WRITES):
+        told[column] = (part.told[column, :, None] * shares).ravel()
+    return Part(part.of * times, tablets, told)
+
+
+def _merged(part: Part, times: int) -> Part:
+    tablets, at, pieces = np.unique(part.tablets // times, return_inverse=True, return_counts=True)
+    rates = part.told[READS] + part.told[WRITES]
+    in_lower = part.tablets % times < times / 2
+    half = np.where(in_lower, rates, 0.0 * rates) if times % 2 == 0 else np.full(len(at), np.nan)
+    columns = (part.told[SIZE], part.told[READS], part.told[WRITES], half)
+    sums = np.stack([np.bincount(at, column, len(tablets)) for column in columns]).astype(float)
+    whole = pieces == times
+    return Part(part.of // times, tablets[whole], sums[:, whole])
+
+
+def noted(left: Part | None, before: Part, now: Part | None) -> Part | None:
+    """``left`` is what was told of tablets and is told no more; with what ``now`` lacks of ``before``."""
+    count = before.of if now is None else now.of
+    before, after = resized(before, count), now or NOTHING
+    gone = ~np.isnan(before.told) & np.isnan(_of(after, before.tablets))
+    rows = gone.any(axis=0)
+    if not rows.any():
+        return left
+    known = resized(left, count)
+    tablets = np.union1d(known.tablets, before.tablets[rows])
+    told = _of(known, tablets)
+    at = np.searchsorted(tablets, before.tablets[rows])
+    told[:, at] = np.where(gone[:, rows], before.told[:, rows], told[:, at])
+    return Part(count, tablets, told)
+
+
+def _of(part: Part, tablets: Ints) -> Reals:
+    """What a part tells of these tablets."""
+    if np.array_equal(part.tablets, tablets):
+        return part.told.copy()
+    found = np.full((COLUMNS, len(tablets)), np.nan)
+    at = np.searchsorted(part.tablets, tablets)
+    there = np.append(part.tablets, -1)[at] == tablets
+    found[:, there] = part.told[:, at[there]]
+    return found

@@ -1,0 +1,220 @@
+"""Tables are split by what their hottest tablet serves while that helps, and not merged while they are hot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stele.domain.schema.facts import TableOptions
+from stele.domain.tablets.hot import Hottest, hottest_of, words
+from stele.domain.tablets.resizing import Table, aims
+from stele.domain.tablets.sizing import Goals, Present, Scope, Sized, by_rate, fewest, most
+from stele.domain.tablets.told import Reals, Told
+
+NAN = float("nan")
+TARGET = 100
+GOALS = Goals(target_bytes=1000, target_rate=TARGET)
+ONE = {"dc1": Scope(shards=1, replication_factor=1)}
+ROOM = 10**6
+
+
+def told(halves: Sequence[float] | Reals, counted: bool = True) -> Told:
+    """What the halves of the tablets of a table serve, each a byte; lower ones first."""
+    pairs = np.asarray(halves, np.float64).reshape(-1, 2)
+    total, lower = pairs.sum(axis=1), pairs[:, 0] if counted else np.full(len(pairs), NAN)
+    return Told(np.stack([np.ones(len(pairs)), total, np.zeros(len(pairs)), lower]))
+
+
+def hot(*halves: float, counted: bool = True) -> Hottest:
+    found = hottest_of(told(halves, counted))
+    assert found is not None
+    return found
+
+
+def bounds(hottest: Hottest | None, count: int, resizing_to: int = 0) -> tuple[int, int]:
+    """Up to how many tablets a table is split, and down to how many it is not merged."""
+    found = by_rate(TableOptions(), Present(count, 0.0, resizing_to, hottest), GOALS)
+    return found.split.count, found.keep.count
+
+
+def table_of(hottest: Hottest, count: int, size_bytes: float | None = 0.0, **options: int) -> Table:
+    """An empty one unless it is said."""
+    present, asked = Present(count, size_bytes, 0, hottest), TableOptions(**options)
+    about = (asked, 1, ONE, present, GOALS)
+    return Table(
+        name="t",
+        count=count,
+        options=asked,
+        scopes=ONE,
+        fewest=fewest(*about),
+        most=most(*about),
+        by_rate=by_rate(asked, present, GOALS),
+    )
+
+
+def test_what_fewer_and_twice_as_many_tablets_would_serve_follows_from_the_halves() -> None:
+    found = hot(1, 2, 30, 10, 5, 5, 0, 0)
+    assert found == Hottest(by_count=(53, 43, 40), tablet=1, split=30, complete=True)
+    assert hot(1, 2, 30, 10, counted=False).split is None
+    assert hottest_of(told([NAN] * 4)) is None
+    some = hot(1, 2, NAN, NAN)
+    assert (some.by_count, some.complete, some.split) == ((3, 3), False, 2)
+
+
+def test_a_half_that_is_unknown_says_nothing_unless_another_one_serves_more() -> None:
+    columns = told([30, 10, 20, 5]).columns
+    columns[3, 1] = NAN
+    found = hottest_of(Told(columns))
+    assert found is not None and found.split == 30
+    columns[1, 1] = 31
+    unknown = hottest_of(Told(columns))
+    assert unknown is not None and unknown.split is None
+
+
+def wanted(hottest: Hottest, count: int, per_shard: int = ROOM) -> Sized:
+    """How many tablets an empty table is to have next."""
+    (aim,) = aims([table_of(hottest, count, max_tablet_count=32)], per_shard)
+    return aim
+
+
+@pytest.mark.parametrize(
+    ("halves", "count"),
+    [
+        ((50, 50), 1),
+        ((51, 50), 2),
+        ((91, 29), 1),
+        ((60, 60, 10, 10), 4),
+        ((40, 10, 10, 0), 2),
+        ((20, 10, 10, 9), 1),
+        ((0, 500, 0, 0), 1),
+        ((400, 0, 0, 300), 2),
+    ],
+)
+def test_a_table_is_split_above_the_target_if_it_helps_and_merged_when_it_would_be_cool(
+    halves: tuple[float, ...], count: int
+) -> None:
+    assert wanted(hot(*halves), len(halves) // 2).count == count
+
+
+def test_a_single_hot_key_is_not_split_away_and_the_reason_says_so() -> None:
+    """Its tablet serves what it serves, however small it is; it may even be merged."""
+    found = hot(0, 0, 4000, 3, 0, 0, 0, 0)
+    assert bounds(found, 4) == (1, 1)
+    assert words(found, 2500) == (
+        "its hottest tablet, 1, serves 4,003 operations a second; 2,500 are the target;"
+        " a split does not help, half of a tablet would serve 4,000"
+    )
+    assert words(hot(2000, 2000), 2500).endswith("2,500 are the target")
+    uncounted = words(hot(2000, 2000, counted=False), 2500)
+    assert uncounted.endswith("nobody has counted yet whether a split would help")
+    assert bounds(hot(2000, 2000, counted=False), 1)[0] == 1
+
+
+def test_what_has_begun_goes_on_while_rates_waver() -> None:
+    """A split until the table is cool or it does not help, a merge until it would be too much."""
+    assert bounds(hot(40, 40), 1, 2)[0] == 2
+    assert bounds(hot(24, 25), 1, 2)[0] == 1
+    assert bounds(hot(90, 10), 1, 2)[0] == 2
+    assert bounds(hot(91, 9), 1, 2)[0] == 1
+    assert bounds(hot(25, 25, 25, 25), 2, 1) == (1, 1)
+    assert bounds(hot(26, 25, 25, 25), 2, 1) == (2, 2)
+    assert bounds(hot(26, 25, 25, 25), 2) == (2, 2)
+
+
+def test_until_all_rates_are_known_nothing_is_merged() -> None:
+    assert bounds(None, 8)[1] == 8
+    assert bounds(hot(*[0.0] * 14, NAN, NAN), 8)[1] == 8
+    assert bounds(hot(*[0.0] * 16), 8)[1] == 1
+
+
+def test_without_a_target_rates_ask_for_nothing() -> None:
+    for hottest in (None, hot(9e9, 9e9), hot(*[NAN, NAN, 1, 1])):
+        found = by_rate(TableOptions(), Present(2, 0.0, 2, hottest), Goals(target_rate=0))
+        assert (found.split.count, found.keep.count, found.too_hot) == (0, 0, False)
+
+
+def seen(ring: Reals, count: int) -> Hottest:
+    """What is known of a table of so many tablets over a ring whose parts serve this."""
+    found = hottest_of(told(ring.reshape(2 * count, -1).sum(axis=1)))
+    assert found is not None
+    return found
+
+
+rings = st.one_of(
+    st.lists(st.floats(0, 300), min_size=64, max_size=64),
+    st.lists(st.sampled_from([0.0, 0.0, 0.0, 1.0, 90.0, 160.0, 500.0]), min_size=64, max_size=64),
+    st.tuples(st.integers(0, 63), st.floats(0, 10**4), st.floats(0, 100)).map(
+        lambda key: [key[1] * (at == key[0]) + key[2] for at in range(64)]
+    ),
+).map(np.array)
+sizes = st.one_of(st.none(), st.just(0.0), st.floats(0, 60_000))
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(rings, sizes, st.integers(0, 5)), min_size=1, max_size=3), st.data())
+def test_steady_rates_come_to_rest_and_no_table_goes_both_ways(
+    tables: list[tuple[Reals, float | None, int]], data: st.DataObject
+) -> None:
+    """From any number of tablets, and whatever the shards may have. Where they have too many at first, what is
+    merged for others may find room again.
+    """
+    per_shard = data.draw(st.sampled_from((2, 7, 20, ROOM)))
+    counts, went = [1 << power for *_, power in tables], [set[bool]() for _ in tables]
+    for _ in range(50):
+        pairs = zip(tables, counts, strict=True)
+        found = [
+            table_of(seen(of, count), count, size, max_tablet_count=32)
+            for (of, size, _), count in pairs
+        ]
+        next_ = [aim.count for aim in aims(found, per_shard)]
+        if next_ == counts:
+            break
+        at = data.draw(st.sampled_from([n for n, c in enumerate(counts) if next_[n] != c]))
+        went[at].add(next_[at] > counts[at])
+        counts[at] = next_[at]
+    else:
+        raise AssertionError(f"it goes on and on: {counts}")
+    if sum(1 << power for *_, power in tables) <= per_shard:
+        assert all(len(ways) <= 1 for ways in went), went
+
+
+def test_a_table_is_split_by_rate_only_where_shards_have_room() -> None:
+    """And merged for others only when they have twice what they should."""
+    busy = hot(400, 400, 0, 0)
+    assert wanted(busy, 2, per_shard=4).count == 4
+    full = wanted(busy, 2, per_shard=3)
+    assert full.count == 2
+    assert full.reason.endswith("all tables together would have too many replicas for each shard")
+    spread = hot(400, 400, 400, 400)
+    assert wanted(spread, 2, per_shard=1).count == 2
+    both = [table_of(spread, 2), table_of(spread, 2)]
+    assert [aim.count for aim in aims(both, 6)] == [4, 2], "the second one has no room any more"
+    assert [aim.count for aim in aims(both, 2)] == [2, 2]
+    assert [aim.count for aim in aims(both, 1)] == [1, 1]
+
+
+def test_options_stand_above_rates() -> None:
+    busy = hot(400, 400, 400, 400)
+    (aim,) = aims([table_of(busy, 2, max_tablet_count=2)], ROOM)
+    assert aim.count == 2
+    (aim,) = aims([table_of(busy, 2, max_tablet_count=1)], ROOM)
+    assert aim.count == 1
+
+
+@settings(max_examples=200)
+@given(rings, st.integers(0, 5), st.integers(0, 2**32 - 1))
+def test_rates_that_waver_by_a_twentieth_do_not_turn_a_table_round(
+    ring: Reals, power: int, seed: int
+) -> None:
+    count, went, draw = 1 << power, set[bool](), np.random.default_rng(seed)
+    for _ in range(30):
+        noise = draw.uniform(0.96, 1.04, len(ring))
+        now = wanted(seen(ring * noise, count), count).count
+        if now != count:
+            went.add(now > count)
+        count = now
+    assert len(went) <= 1
