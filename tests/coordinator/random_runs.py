@@ -209,6 +209,7 @@ class RandomRun:
                 from_node="" if more else self.chance.choice(rows[tablet].reads),
                 to_node=self.chance.choice(members) if more else "",
                 force=self.chance.random() < 0.3,
+                beyond=self.chance.random() < 0.3,
             )
             self.world.apply(MoveTablets((asked,)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
@@ -23,7 +24,9 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.maps import held_by
+from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.stories import status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
@@ -314,9 +317,9 @@ def test_a_change_is_carried_out_while_balancing_is_off() -> None:
     done(world)
 
 
-def one_more(tablet: int, node: str, *, force: bool = False) -> MoveTablets:
+def one_more(tablet: int, node: str, *, beyond: bool = False) -> MoveTablets:
     return MoveTablets(
-        (TabletMove(table=TABLE, tablet=tablet, from_node="", to_node=node, force=force),)
+        (TabletMove(table=TABLE, tablet=tablet, from_node="", to_node=node, beyond=beyond),)
     )
 
 
@@ -330,7 +333,7 @@ def test_a_replica_is_added_and_deleted_by_hand() -> None:
     free = min({*world.nodes} - {*row.reads})
     for asked, code in (
         (one_more(0, free), "replicas_exceeded"),
-        (one_more(0, row.reads[0], force=True), "other_replicas"),
+        (one_more(0, row.reads[0], beyond=True), "other_replicas"),
         (one_more(9, free), "unknown_tablet"),
         (one_more(0, ""), "no_node"),
         (one_fewer(0, row.reads[0]), "too_few_replicas"),
@@ -338,7 +341,7 @@ def test_a_replica_is_added_and_deleted_by_hand() -> None:
     ):
         refused = world.apply(asked)
         assert refused is not None and refused.code == code
-    assert world.apply(one_more(0, free, force=True), "more") is None
+    assert world.apply(one_more(0, free, beyond=True), "more") is None
     world.run()
     assert status_of(world, "more") is RequestStatus.DONE
     assert tablets(world)[0].reads == (*row.reads, free)
@@ -352,7 +355,7 @@ def test_the_balancer_deletes_one_too_many_unless_it_is_off() -> None:
     world.balances = True
     assert world.apply(SwitchBalancingOff(TABLE)) is None
     free = min({*world.nodes} - {*tablets(world)[0].reads})
-    assert world.apply(one_more(0, free, force=True), "more") is None
+    assert world.apply(one_more(0, free, beyond=True), "more") is None
     world.run()
     world.pass_s(60)
     assert len(tablets(world)[0].reads) == 3
@@ -362,6 +365,107 @@ def test_the_balancer_deletes_one_too_many_unless_it_is_off() -> None:
     assert {len(row.reads) for row in tablets(world)} == {2}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_rack_is_left_with_two_of_a_tablet_while_another_has_none(seed: int) -> None:
+    """Nodes leave while there are four replicas in three racks, of which one is deleted then."""
+    chance = random.Random(seed)
+    world = racked(" ".join(f"dc1/r{n % 3}/n{n}" for n in range(12)), {"dc1": 3}, 16)
+    for rf in (4, 3):
+        assert world.apply(KeyspaceRfChange(KEYSPACE, {"dc1": rf})) is None
+        world.pass_s(chance.randint(0, 8))
+        leaving = chance.choice(sorted(world.image.membership.normal()))
+        assert world.apply(Leave(leaving)) is None
+        world.run(900)
+    world.pass_s(60)
+    world.run(900)
+    nodes = world.image.membership.nodes
+    assert all(len({nodes[n].rack for n in row.reads}) == 3 for row in tablets(world))
+
+
+def test_a_deletion_that_fails_is_tried_again_ever_more_seldom() -> None:
+    """And no node that has nothing to do with it is avoided for that."""
+    world = racked("dc1/r/a dc1/r/b dc1/r/c dc1/r/d dc1/r/e", {"dc1": 3}, 16)
+    world.nodes["b"].fails = 10_000
+    asks(world, {"dc1": 2})
+    world.pass_s(300)
+    asked = sum(epoch.command == "tablet_migration" for epoch in world.epochs)
+    began = len(world.epochs)
+    assert world.failures.avoided(world.now_s) <= {"b"}
+    world.pass_s(300)
+    assert len(world.epochs) - began < 150, f"{asked} were asked for before"
+    world.nodes["b"].fails = 0
+    done(world, 1500)
+
+
+def test_a_leave_waits_for_the_room_that_a_change_makes() -> None:
+    world = racked("dc1/r0/a dc1/r0/a2 dc1/r1/b dc1/r2/c", {"dc1": 3}, 16)
+    asks(world, {"dc1": 2})
+    world.pass_s(3)
+    assert world.apply(Leave("b"), "leave") is None
+    done(world)
+    world.until(lambda: status_of(world, "leave") is RequestStatus.DONE, "the leave", 900)
+
+
+def test_what_a_tablet_lacks_it_gets_though_balancing_is_off() -> None:
+    """A change that was cancelled beside a dead node ends half way."""
+    world = racked("dc1/r/a dc1/r/b dc1/r/c", {"dc1": 3}, 16)
+    assert world.apply(SwitchBalancingOff()) is None
+    asks(world, {"dc1": 2})
+    world.pass_s(10)
+    world.crash("a")
+    world.pass_s(20)
+    assert world.apply(Exclude(("a",))) is None
+    assert world.apply(Cancel(CHANGE)) is None
+    world.until(lambda: status_of(world, CHANGE) is RequestStatus.CANCELLED, "its end", 300)
+    assert world.replace("f", "a") is None
+    world.run()
+    world.until(lambda: {len(row.reads) for row in tablets(world)} == {3}, "three of each", 300)
+
+
+def test_tablets_that_have_to_wait_hold_up_no_others() -> None:
+    world = racked(NINE, {"dc1": 2}, 16_384)
+    world.balances = False
+    for node in ("n2", "n5", "n8"):
+        world.crash(node)
+    world.pass_s(20)
+    asks(world, {"dc1": 3})
+    world.pass_s(1)
+    looks = [
+        proposal(world.image, Heard({"n2", "n5", "n8"}, now_ms=1000 * second)).moves
+        for second in range(4)
+    ]
+    racks = {n: node.rack for n, node in world.image.membership.nodes.items()}
+    assert {racks[m.move.to_node] for moves in looks for m in moves} == {"r0", "r1"}
+
+
+def test_a_dc_without_room_does_not_hold_up_another() -> None:
+    world = racked("dc1/r/a dc2/r/b dc3/r/c", {"dc1": 1})
+    world.crash("b")
+    world.pass_s(20)
+    asks(world, {"dc1": 1, "dc2": 1, "dc3": 1})
+    world.pass_s(60)
+    assert all(copies(world.image, row) == {"dc1": 1, "dc3": 1} for row in tablets(world))
+    world.nodes["b"].alive = True
+    done(world)
+
+
+def test_who_accepts_a_loss_says_so_apart_from_asking_for_more() -> None:
+    world = with_table("a1 b1 c1 d1", 4, rf=3)
+    row = tablets(world)[0]
+    free = min({*world.nodes} - {*row.reads})
+    for dead in row.reads[1:]:
+        world.crash(dead)
+    world.pass_s(20)
+    for dead in row.reads[1:]:
+        assert world.apply(Exclude((dead,))) is None
+        world.pass_s(5)
+    assert world.apply(one_more(0, free, beyond=True), "more") is None
+    world.pass_s(30)
+    request = world.image.request("more")
+    assert request is not None and request.status is RequestStatus.FAILED
+    assert "may have acknowledged writes that only" in request.error
+
+
 def test_one_more_goes_to_a_rack_that_has_fewest() -> None:
     world = racked("dc1/r1/a1 dc1/r1/a2 dc1/r2/b1 dc1/r3/c1", {"dc1": 2}, 1)
     world.balances = False
@@ -369,9 +473,9 @@ def test_one_more_goes_to_a_rack_that_has_fewest() -> None:
     nodes = world.image.membership.nodes
     used = {nodes[name].rack for name in row.reads}
     taken = min(n for n, node in nodes.items() if n not in row.reads and node.rack in used)
-    refused = world.apply(one_more(0, taken, force=True))
+    refused = world.apply(one_more(0, taken, beyond=True))
     assert refused is not None and refused.code == "rack_is_full"
     free = min(n for n, node in nodes.items() if node.rack not in used)
-    assert world.apply(one_more(0, free, force=True), "more") is None
+    assert world.apply(one_more(0, free, beyond=True), "more") is None
     world.run()
     assert status_of(world, "more") is RequestStatus.DONE

@@ -27,10 +27,12 @@ from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import BALANCER, NodeState, OrderKind, ReportStatus
 from stele.domain.reports import ReportTable
+from stele.domain.requests.facts import RequestChanged
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
+from stele.tablet_balancer.failures import Failures
 from tests.coordinator.invariants import Applied, Invariants
 from tests.domain.epochs import LOG_ID, History
 
@@ -143,6 +145,7 @@ class World:
         self.on_event: Callable[[str, str], None] = lambda _what, _when: None
         self.events: list[str] = []
         self.balances = False
+        self.failures = Failures()
         """Whether a balancer asks for moves of tablets."""
         self.loads: Callable[[Image], LoadTable] = lambda _image: NO_LOADS
         """What nodes of an image tell the balancer."""
@@ -173,6 +176,9 @@ class World:
     def _judge(self, before: Image, after: Image, epoch: Epoch) -> None:
         applied: Applied = {n: (node.image, node.holds) for n, node in self.nodes.items()}
         self.invariants.check_step(before, after, epoch, applied)
+        for fact in epoch.facts:
+            if isinstance(fact, RequestChanged) and fact.request.actor == BALANCER:
+                self.failures.note(fact.request, self.now_s)
 
     def apply(self, command: AnyCommand, request_id: str = "") -> Rejection | None:
         request_id = request_id or f"{command_name(command)}-{next(self._ids)}"
@@ -282,7 +288,13 @@ class World:
         """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
         members = self.image.membership.taking_part()
         down = {name for name in members if name in self.nodes and not self.nodes[name].alive}
-        heard = Heard(down, loads=self.loads(self.image), now_ms=self.now_ms)
+        heard = Heard(
+            down,
+            self.failures.avoided(self.now_s) & members.keys(),
+            self.loads(self.image),
+            self.now_ms,
+            self.failures.paused(self.now_s),
+        )
         for command, why in proposal(self.image, heard).commands():
             name = f"{command_name(command)}-{next(self._ids)}"
             envelope = Envelope(request_id=name, command=command, actor=BALANCER, reason=why)

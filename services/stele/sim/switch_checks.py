@@ -9,8 +9,8 @@ from stele.sim.violation import require
 
 
 def check_switches(before: Image, after: Image) -> None:
-    """Where balancing is off the balancer asks for nothing, and begins nothing, but what empties a node, or a
-    change of replication asks for.
+    """Where balancing is off the balancer asks for nothing, and begins nothing, but what empties a node, what a
+    tablet lacks, or what a change of replication takes.
     """
     if after.requests is before.requests and after.topology is before.topology:
         return
@@ -53,5 +53,6 @@ def _is_drained(image: Image, node_id: str) -> bool:
 def _is_recount(image: Image, request: Request) -> bool:
     keyspace_id = image.schema.tables[request.table_id].keyspace_id
     changes = [r for r in image.requests.open.values() if r.keyspace_id == keyspace_id]
-    one_side = (not request.from_node) != (not request.to_node)
-    return one_side and any(change.replication for change in changes)
+    if request.from_node and request.to_node:
+        return False
+    return bool(request.to_node) or any(change.replication for change in changes)

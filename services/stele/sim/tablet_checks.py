@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from stele.domain.image import Image
+from stele.domain.names import BALANCER
+from stele.domain.requests.facts import Request
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.schema.facts import TABLET_MAP, Table
 from stele.sim.violation import require
@@ -29,12 +31,12 @@ def replications_of(image: Image, table: Table) -> list[Mapping[str, int]]:
 
 def has_copies(image: Image, table: Table, found: Mapping[str, int]) -> bool:
     """In no dc fewer or more replicas than between these, nor fewer in all. Where somebody is dead for good
-    it may have come to rest half way; and more are there where that was forced.
+    it may have come to rest half way; and there may be more where a person had one made.
     """
     ways, nodes = replications_of(image, table), image.membership.nodes.values()
     dead = any(node.excluded_since for node in nodes)
     requests = image.requests.requests.values()
-    forced = any(r.table_id == table.table_id and r.force and not r.from_node for r in requests)
+    forced = any(r.table_id == table.table_id and _adds(r) for r in requests)
     if dead:
         return sum(found.values()) > 0
     if sum(found.values()) < min(sum(way.values()) for way in ways):
@@ -131,3 +133,8 @@ def _check_replicas(image: Image, table: Table) -> None:
             "who is read from is written to",
             f"({row.start}, {row.end}] of {table.name}: {row.reads} and {row.writes}",
         )
+
+
+def _adds(request: Request) -> bool:
+    """A person asked for one replica more."""
+    return bool(request.to_node) and not request.from_node and request.actor != BALANCER

@@ -204,7 +204,8 @@ class Balancer:
 
     def _heard(self) -> Heard:
         now_ms = time.time_ns() // 1_000_000
-        return Heard(self._down(), self._avoided(), self._known_loads(), now_ms)
+        paused = self._failures.paused(time.monotonic())
+        return Heard(self._down(), self._avoided(), self._known_loads(), now_ms, paused)
 
     def _known_loads(self) -> LoadTable:
         """Which of them count is not known before the log has been read."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from stele.domain.balance.evenness import evenness
-from stele.domain.balance.scopes import LEAVING
+from stele.domain.balance.state import LEAVING
 from stele.domain.image import Image
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.look import look

@@ -10,9 +10,8 @@ import pytest
 
 from stele.domain.balance.cluster import BalanceBy, Node, NodeState, Options
 from stele.domain.balance.plan import plan_to_fixed_point
-from stele.domain.balance.scopes import LEAVING
 from stele.domain.balance.shares import Reals
-from stele.domain.balance.state import State
+from stele.domain.balance.state import LEAVING, State
 
 TABLETS, TABLES = 600, 4
 SIZES: dict[str, Callable[[np.random.Generator], Reals]] = {

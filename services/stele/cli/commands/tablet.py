@@ -167,6 +167,7 @@ def add_replica(
     tablet: int,
     *,
     to_node: Annotated[str, Parameter(name="--to")],
+    beyond: Annotated[bool, Parameter(negative="")] = False,
     force: Force = False,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
@@ -179,11 +180,13 @@ def add_replica(
         table: KEYSPACE.TABLE.
         tablet: Its number.
         to_node: The node that gets it.
-        force: More than the keyspace asks for, too: the balancer deletes one again, unless it is off. And give
-            up what only nodes have that are declared dead.
+        beyond: More than the keyspace asks for, too: the balancer deletes one again, unless it is off.
+        force: Give up what only nodes have that are declared dead.
     """
     require_table_name(table)
-    asked = TabletMove(table=table, tablet=tablet, from_node="", to_node=to_node, force=force)
+    asked = TabletMove(
+        table=table, tablet=tablet, from_node="", to_node=to_node, force=force, beyond=beyond
+    )
     with where.client() as client:
         return submit_and_follow(client, change, MoveTablets((asked,)))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from stele.domain.balance.evenness import bytes_of
-from stele.domain.balance.scopes import LEAVING, scopes, standing
+from stele.domain.balance.scopes import scopes, standing
 from stele.domain.balance.shares import Reals
-from stele.domain.balance.state import State
+from stele.domain.balance.state import LEAVING, State
 
 
 def least_bytes(state: State, before: Reals) -> int:

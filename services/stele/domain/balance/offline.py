@@ -14,8 +14,8 @@ from stele.domain.balance.described import described
 from stele.domain.balance.evenness import Evenness, bytes_of, evenness
 from stele.domain.balance.moves import Kind, Move
 from stele.domain.balance.plan import plan_to_fixed_point
-from stele.domain.balance.scopes import LEAVING, standing, stopped
-from stele.domain.balance.state import State
+from stele.domain.balance.scopes import standing, stopped
+from stele.domain.balance.state import LEAVING, State
 from stele.domain.balance.verdicts import summed_up, verdicts_from
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"

@@ -10,9 +10,9 @@ import numpy as np
 from stele.domain.balance.board import Board, Pile
 from stele.domain.balance.cluster import BalanceBy, NodeState
 from stele.domain.balance.moves import Round, by_shard
-from stele.domain.balance.scopes import LEAVING, Scope
+from stele.domain.balance.scopes import Scope
 from stele.domain.balance.shares import Ints
-from stele.domain.balance.state import State
+from stele.domain.balance.state import LEAVING, State
 
 
 class NodePlaces:

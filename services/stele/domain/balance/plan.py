@@ -13,8 +13,8 @@ from stele.domain.balance.even_counts import even_counts
 from stele.domain.balance.even_sizes import drain, even_sizes
 from stele.domain.balance.moves import DEFAULT_LIMITS, Limits, Move, Round
 from stele.domain.balance.places import node_board, shard_board
-from stele.domain.balance.scopes import LEAVING, scopes, standing, stopped
-from stele.domain.balance.state import State
+from stele.domain.balance.scopes import scopes, standing, stopped
+from stele.domain.balance.state import LEAVING, State
 
 STEPS_PER_REPLICA: Final = 10
 """Rounds until a plan to the fixed point is given up, per replica."""

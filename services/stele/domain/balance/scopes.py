@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 
 from stele.domain.balance.cluster import BalanceBy, NodeState
 from stele.domain.balance.shares import EPSILON, Bools, Ints, Reals, shares
-from stele.domain.balance.state import State
-
-LEAVING: Final = (NodeState.DRAINING, NodeState.EXCLUDED)
+from stele.domain.balance.state import LEAVING, State
 
 
 @dataclass(frozen=True, slots=True)

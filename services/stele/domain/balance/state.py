@@ -23,6 +23,7 @@ from stele.domain.balance.cluster import (
 from stele.domain.balance.shares import Bools, Ints, Reals
 
 NOBODY: Final = -1
+LEAVING: Final = (NodeState.DRAINING, NodeState.EXCLUDED)
 MINIMAL_PART_OF_MEAN: Final = 0.01
 """Of the mean size: smaller units count as this large, so that empty ones are spread too."""
 
@@ -192,15 +193,19 @@ class State:
         return there
 
     def rack_allows(self, unit: int, source: int, target: int) -> bool:
-        """Whether the fullest rack of the unit has as many replicas after the move as before, or fewer.
+        """Whether the fullest rack of the unit has as many replicas after the move as before, or fewer; and,
+        unless the source leaves, no rack gets fewer than the target's has.
 
         Replicas on dead nodes count like any other.
         """
-        rack = self.rack[target]
-        if rack == self.rack[source]:
+        racks = [self.rack[node] for node in self.node[unit].tolist() if node >= 0]
+        to, of = self.rack[target], self.rack[source]
+        if to == of:
             return True
-        held = sum(1 for node in self.node[unit].tolist() if node >= 0 and self.rack[node] == rack)
-        return held + 1 <= int(self.peak[unit, self.dc[target]])
+        held = racks.count(to) + 1
+        if held > int(self.peak[unit, self.dc[target]]):
+            return False
+        return self.state[source] in LEAVING or held <= racks.count(of)
 
     def fits(self, replica: int, target: int) -> bool:
         """Whether a replica may stand on ``target`` by the rules of placement."""

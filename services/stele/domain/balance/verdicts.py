@@ -14,8 +14,8 @@ from stele.domain.balance.moves import Round
 from stele.domain.balance.places import node_board
 from stele.domain.balance.plan import one_size
 from stele.domain.balance.quotas import quotas
-from stele.domain.balance.scopes import LEAVING, Standing, scopes, standing
-from stele.domain.balance.state import State
+from stele.domain.balance.scopes import Standing, scopes, standing
+from stele.domain.balance.state import LEAVING, State
 
 
 class Rule(StrEnum):

@@ -43,11 +43,12 @@ def change_of(image: Image, keyspace: Keyspace) -> Request | None:
     return next((request for request in mine if request.replication), None)
 
 
-def belongs_to_change(image: Image, table: Table, move: HasNodes) -> bool:
-    """Whether it gives a tablet one replica more, or one fewer, while somebody's change asks for that."""
+def is_owed(image: Image, table: Table, move: HasNodes) -> bool:
+    """Whether it gives a tablet one replica more, or takes one while somebody's change asks for that."""
     if bool(move.from_node) == bool(move.to_node):
         return False
-    return change_of(image, image.schema.by_id[table.keyspace_id]) is not None
+    keyspace = image.schema.by_id[table.keyspace_id]
+    return bool(move.to_node) or change_of(image, keyspace) is not None
 
 
 def goal(image: Image, keyspace: Keyspace) -> Copies:

@@ -8,13 +8,15 @@ from stele.domain.tablets.load import NO_LOADS, LoadTable
 
 class Heard(NamedTuple):
     """What the balancer hears beside the log: members that are silent, nodes where moves have failed just now,
-    what nodes told of their loads, and the time in milliseconds since 1970 (0: it has no clock).
+    what nodes told of their loads, the time in milliseconds since 1970 (0: it has no clock), and tablets, by
+    table's id and number, of which a deletion of a replica has failed just now.
     """
 
     down: Set[str] = frozenset()
     avoided: Set[str] = frozenset()
     loads: LoadTable = NO_LOADS
     now_ms: int = 0
+    paused: Set[tuple[str, int]] = frozenset()
 
     def shut(self) -> frozenset[str]:
         """Nodes that get nothing now; those whose disks are full are among them."""

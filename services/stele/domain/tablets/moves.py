@@ -145,12 +145,12 @@ def _check_more(
     """Not more than the keyspace asks for, or is to ask for, unless that is meant."""
     dc = image.membership.nodes[move.to_node].dc
     held, most = _held(image, row, dc), between(image, image.schema.by_id[table.keyspace_id]).high
-    if move.force or held < most.get(dc, 0):
+    if move.beyond or held < most.get(dc, 0):
         return None
     return Rejection(
         "replicas_exceeded",
         f"Tablet {move.tablet} of {move.table} has {held} replicas in '{dc}': so many its keyspace asks for.",
-        f"{_how_many(move)}. With force this one gets one more; the balancer deletes one again, unless it is"
+        f"{_how_many(move)}. With --beyond this one gets one more; the balancer deletes one again, unless it is"
         " off.",
         {"dc": dc, "replicas": str(held)},
     )

@@ -6,7 +6,7 @@ import msgspec
 
 from stele.domain.balance.moves import Kind, Limits, Move
 from stele.domain.balance.plan import plan_round
-from stele.domain.balance.scopes import LEAVING
+from stele.domain.balance.state import LEAVING
 from stele.domain.commands import AnyCommand, Cancel, MoveTablets, ResizeTable, SwitchBalancingOn
 from stele.domain.image import Image
 from stele.domain.tablets.colocation import bring_together
@@ -64,7 +64,7 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
     seen = look(image, heard)
     what, merges = seen.what, seen.merges
-    counted = recounts(image, what, heard.down, limits, seen.off.keys())
+    counted = recounts(image, what, heard, limits, seen.off.keys())
     moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
     if counted.moves:  # what is even now is not then
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
@@ -76,7 +76,9 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
         together = bring_together(image.membership.nodes, what, wanted, limits)
         moves = [Proposed(move, Kind.MIGRATION) for move in together]
         moving |= {move.from_node for move in together}
-    stuck = [] if heard.shut() else cannot_be_drained(image, what, seen.lost, moving)[-1:]
+    stuck = list[Stuck]()
+    if not heard.shut() and not counted.amiss:
+        stuck = cannot_be_drained(image, what, seen.lost, moving)[-1:]
     stuck += counted.stuck
     calm = not (moves or heard.shut() or what.state.busy.any())
     stuck += cannot_merge(image, merges, seen.lost, calm=calm)
@@ -94,7 +96,10 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
 
 def _counted(recounted: Recounts) -> Iterator[Proposed]:
     for move in recounted.moves:
-        yield Proposed(move, Recount.DELETE if move.from_node else Recount.ADD)
+        if move.from_node and move.to_node:
+            yield Proposed(move, Kind.MIGRATION)
+        else:
+            yield Proposed(move, Recount.DELETE if move.from_node else Recount.ADD)
 
 
 def _told(what: Tablets, move: Move, forced: Set[str]) -> Proposed:

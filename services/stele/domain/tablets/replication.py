@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -22,12 +23,17 @@ from stele.domain.ring.quorum import blocking
 from stele.domain.schema.facts import copies_text
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.copies import Copies, change_of, goal, surplus
+from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.racks import fewest, room
 from stele.domain.tablets.stuck import Stuck
 from stele.domain.topology.operations.commands import TabletMove
 
 MOST_LOOKED_AT: Final = 4096
 """Tablets of a round for which there was no room: those of others are looked at in a later one."""
+
+
+LARGE_RACK: Final = 0.55
+"""Of the mean of its dc's racks: a smaller one gets tablets for the sake of racks only up to its share."""
 
 
 class Recount(StrEnum):
@@ -39,35 +45,37 @@ class Recount(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recounts:
-    """Moves of one round, and the requests that can never be carried out."""
+    """Moves of one round, and the requests that can never be carried out. ``amiss``: some tablets have not yet
+    what they are to have, so that others may find room where these lose something.
+    """
 
     moves: Sequence[TabletMove] = ()
     stuck: Sequence[Stuck] = ()
+    amiss: bool = False
 
 
-def recounts(
-    image: Image, what: Tablets, down: Set[str], limits: Limits, off: Set[str]
-) -> Recounts:
-    """What tablets are to get, and to lose, now; of tables that are ``off`` only where a change is asked for.
+def recounts(image: Image, what: Tablets, heard: Heard, limits: Limits, off: Set[str]) -> Recounts:
+    """What tablets are to get, and to lose, now; those of tables that are ``off`` lose only what a change that
+    is asked for takes. Then which are to go to a rack that has fewer of them.
 
-    ``down`` are members that are not heard. The tablets' units are ``busy`` then in the state of ``what``, and
-    the streams are counted.
+    The tablets' units are ``busy`` then in the state of ``what``, and the streams are counted.
     """
-    moves, stuck = list[TabletMove](), list[Stuck]()
-    desk = _Desk(image, what, down, limits)
+    moves, stuck, amiss = list[TabletMove](), list[Stuck](), False
+    desk = _Desk(image, what, heard, limits)
     for at, name in enumerate(what.names):
         keyspace = image.schema.named(name.partition(".")[0])
         assert keyspace is not None, "a table that is balanced has a keyspace"
         wanted, change = goal(image, keyspace), change_of(image, keyspace)
-        if change is None and name in off:
-            continue
         first = what.first[at]
         units = slice(first, first + what.tablets_of(name))
         found = surplus(wanted, desk.dc_of, what.state.node[units])
         lacks = np.any([each < 0 for each in found.values()], axis=0)
         has = np.any([each > 0 for each in found.values()], axis=0)
+        if change is None and name in off:
+            has[:] = False
         if not (lacks | has).any():
             continue
+        amiss = True
         why = f"tablets of {keyspace.name} are to have {copies_text(wanted)}"
         force = change is not None and change.force
         table = _Table(at, name, units, found, lacks, has, why, force)
@@ -76,7 +84,54 @@ def recounts(
             reasons = [*_no_room(image, wanted), *table.lost]
             stuck += [Stuck(change.request_id, reason) for reason in reasons[:1]]
     by_request = {each.request_id: each for each in reversed(stuck)}
-    return Recounts(moves, [*by_request.values()])
+    moves += _spread(desk)
+    return Recounts(moves, [*by_request.values()], amiss)
+
+
+def _spread(desk: "_Desk") -> Iterator[TabletMove]:
+    """From a rack with two replicas of a tablet more than another with room: one goes there. Such come about
+    where a node had to be emptied, or a tablet has lost one.
+    """
+    state = desk.what.state
+    for dc, number in state.dcs.items():
+        for unit in np.flatnonzero(state.peak[:, number] > 1).tolist():
+            if state.busy[unit] or int(state.table[unit]) in state.still or desk.is_at_its_end():
+                continue
+            move = _to_an_emptier_rack(desk, dc, unit)
+            if move is None:
+                desk.passed += 1
+            else:
+                state.busy[unit] = True
+                yield move
+
+
+def _to_an_emptier_rack(desk: "_Desk", dc: str, unit: int) -> TabletMove | None:
+    held = [node for node in desk.what.state.node[unit].tolist() if node != NOBODY]
+    here = [node for node in held if desk.dc_of[node] == dc]
+    counts = Counter(desk.rack_of[node] for node in here)
+    others = {at: rack for at, rack in desk.racks[dc].items() if at not in held}
+    racks = fewest(counts, others.values())
+    fullest = max(counts.values())
+    sources = [at for at in here if counts[desk.rack_of[at]] == fullest and desk.takes[at]]
+    free = [at for at, rack in others.items() if rack in racks and desk.is_free(at)]
+    if not free or not sources or fullest - counts[desk.rack_of[free[0]]] < 2:
+        return None
+    table, tablet = desk.what.tablet(unit)
+    part = partial(desk.part, int(desk.what.state.table[unit]))
+    source, target = max(sources, key=part), min(free, key=part)
+    if not desk.is_large(dc, desk.rack_of[target]) and part(target)[0] >= part(source)[0]:
+        return None
+    if not desk.streams([source], [target]):
+        return None
+    return TabletMove(
+        table=table,
+        tablet=tablet,
+        of=desk.what.tablets_of(table),
+        from_node=desk.what.node_ids[source],
+        to_node=desk.what.node_ids[target],
+        why=f"rack {desk.rack_of[source]} has {fullest} of its replicas, and {desk.rack_of[target]} has"
+        f" {counts[desk.rack_of[target]]}",
+    )
 
 
 def _no_room(image: Image, wanted: Copies) -> Iterator[str]:
@@ -93,8 +148,10 @@ class _Desk:
 
     image: Image
     what: Tablets
-    down: Set[str]
+    heard: Heard
     limits: Limits
+    passed: int = 0
+    """Tablets that were looked at for nothing."""
     dc_of: list[str] = field(init=False)
     rack_of: list[str] = field(init=False)
     racks: dict[str, dict[int, str]] = field(init=False)
@@ -117,10 +174,30 @@ class _Desk:
         self.takes = (state.state == NodeState.NORMAL) & (self.weight > 0)
         self.takes[[*state.shut]] = False
         self.count, self.load = state.count.copy(), state.load.sum(axis=0)
-        self.silent = frozenset(at for at, node_id in enumerate(ids) if node_id in self.down)
+        self.silent = frozenset(at for at, node_id in enumerate(ids) if node_id in self.heard.down)
 
-    def writes_to(self, node: int) -> bool:
-        return _free(self.what.state.writing, node, self.limits.writes)
+    def is_free(self, node: int) -> bool:
+        """It takes one more now."""
+        return bool(self.takes[node]) and _free(self.what.state.writing, node, self.limits.writes)
+
+    def is_at_its_end(self) -> bool:
+        """Enough was looked at for nothing, or nobody takes any more."""
+        if self.passed >= MOST_LOOKED_AT:
+            return True
+        writing = self.what.state.writing
+        return not (self.takes & ((writing == 0) | (writing + WEIGHT <= self.limits.writes))).any()
+
+    def is_large(self, dc: str, rack: str) -> bool:
+        """Whether the rack can have a replica of every tablet, and its nodes still about their shares."""
+        racks = self.racks[dc]
+        here = sum(float(self.weight[at]) for at, of in racks.items() if of == rack)
+        whole = sum(float(self.weight[at]) for at in racks)
+        return here * len({*racks.values()}) >= LARGE_RACK * whole
+
+    def part(self, table: int, node: int) -> tuple[float, float, int]:
+        """How much a node has of a table, and of all, for its weight."""
+        weight = float(self.weight[node]) or 1.0
+        return float(self.count[table, node]) / weight, float(self.load[node]) / weight, node
 
     def streams(self, sources: list[int], targets: list[int]) -> bool:
         """Whether there is room for it in the streams, which it has from now on."""
@@ -157,9 +234,17 @@ class _Table:
 
     def moves(self, desk: _Desk) -> list[TabletMove]:
         still = ~desk.what.state.busy[self.units]
+        for tablet in self._paused(desk):
+            still[tablet] = False
         more = self._each(desk, np.flatnonzero(self.lacks & still), self._add)
         may_lose = np.flatnonzero(_may_lose(self.has, self.lacks) & still)
         return more + self._each(desk, may_lose, self._delete)
+
+    def _paused(self, desk: _Desk) -> list[int]:
+        table = desk.image.schema.table_named(self.name)
+        assert table is not None, "a table that is balanced has a name"
+        count = self.units.stop - self.units.start
+        return [at for of, at in desk.heard.paused if of == table.table_id and at < count]
 
     def _each(
         self,
@@ -167,13 +252,13 @@ class _Table:
         tablets: npt.NDArray[np.int64],
         change: Callable[[_Desk, int], TabletMove | None],
     ) -> list[TabletMove]:
-        moves, passed = list[TabletMove](), 0
-        for tablet in tablets.tolist():
+        moves = list[TabletMove]()
+        for tablet in _turned(tablets, desk.heard.now_ms).tolist():
+            if desk.passed >= MOST_LOOKED_AT:
+                break
             move = change(desk, tablet)
             if move is None:
-                passed += 1
-                if passed == MOST_LOOKED_AT:
-                    break
+                desk.passed += 1
             else:
                 moves.append(move)
                 desk.what.state.busy[self.units.start + tablet] = True
@@ -182,36 +267,31 @@ class _Table:
     def _add(self, desk: _Desk, tablet: int) -> TabletMove | None:
         """To a rack that has fewest of it; there to who has least of the table, then of all, by its share."""
         held = self._held(desk, tablet)
-        dc = min(dc for dc, counts in self.found.items() if counts[tablet] < 0)
-        counts = Counter(desk.rack_of[node] for node in held if desk.dc_of[node] == dc)
-        others = {at: rack for at, rack in desk.racks[dc].items() if at not in held}
-        racks = fewest(counts, others.values())
-        free = [
-            at
-            for at, rack in others.items()
-            if rack in racks and desk.takes[at] and desk.writes_to(at)
-        ]
+        dcs = sorted(dc for dc, counts in self.found.items() if counts[tablet] < 0)
+        free = next(filter(None, (_room_for(desk, dc, held) for dc in dcs)), None)
         if not free:
             return None
         sources = self._sources(desk, tablet, held, blocking(len(held)))
-        target = min(free, key=lambda at: self._part(desk, at))
+        target = min(free, key=lambda at: desk.part(self.at, at))
         if sources is None or not desk.streams(sources, [target]):
             return None
         desk.count[self.at, target] += 1
         return self._move(desk, tablet, to_node=desk.what.node_ids[target])
 
     def _delete(self, desk: _Desk, tablet: int) -> TabletMove | None:
-        """Of a dead node, of one that leaves, of the rack with most of it, of who has most of the table."""
+        """Of a rack that has most of it: of a dead node, of one that leaves, of one that is silent, of who has
+        most of the table.
+        """
         state, held = desk.what.state, self._held(desk, tablet)
         dcs = {dc for dc, counts in self.found.items() if counts[tablet] > 0}
         racks = Counter((desk.dc_of[node], desk.rack_of[node]) for node in held)
-        here = [node for node in held if desk.dc_of[node] in dcs]
         source = max(
-            here,
+            (node for node in held if desk.dc_of[node] in dcs),
             key=lambda at: (
-                *_is_of_no_use(state.state[at]),
                 racks[desk.dc_of[at], desk.rack_of[at]],
-                self._part(desk, at),
+                *_is_of_no_use(state.state[at]),
+                at in desk.silent,
+                desk.part(self.at, at),
             ),
         )
         rest = [node for node in held if node != source]
@@ -253,11 +333,6 @@ class _Table:
         nodes = desk.what.state.node[self.units.start + tablet].tolist()
         return [node for node in nodes if node != NOBODY]
 
-    def _part(self, desk: _Desk, node: int) -> tuple[float, float, int]:
-        weight = float(desk.weight[node]) or 1.0
-        held = float(desk.count[self.at, node])
-        return held / weight, float(desk.load[node]) / weight, node
-
     def _move(
         self, desk: _Desk, tablet: int, *, from_node: str = "", to_node: str = ""
     ) -> TabletMove:
@@ -270,6 +345,21 @@ class _Table:
             force=self.force,
             why=self.why,
         )
+
+
+def _room_for(desk: _Desk, dc: str, held: list[int]) -> list[int]:
+    """Who takes one more of it now, of a rack of the dc that has fewest."""
+    counts = Counter(desk.rack_of[node] for node in held if desk.dc_of[node] == dc)
+    others = {at: rack for at, rack in desk.racks[dc].items() if at not in held}
+    racks = fewest(counts, others.values())
+    return [at for at, rack in others.items() if rack in racks and desk.is_free(at)]
+
+
+def _turned(tablets: npt.NDArray[np.int64], now_ms: int) -> npt.NDArray[np.int64]:
+    """Each second others come first, so that those for which there is no room hold up nobody."""
+    if len(tablets) <= MOST_LOOKED_AT:
+        return tablets
+    return np.roll(tablets, -(now_ms // 1000 * MOST_LOOKED_AT) % len(tablets))
 
 
 def _may_lose(has: npt.NDArray[np.bool_], lacks: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

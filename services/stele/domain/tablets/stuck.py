@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from stele.domain.balance.scopes import LEAVING
+from stele.domain.balance.state import LEAVING
 from stele.domain.balance.verdicts import Rule, summed_up, verdicts_from
 from stele.domain.image import Image
 from stele.domain.requests.facts import Request

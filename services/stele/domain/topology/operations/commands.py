@@ -103,8 +103,9 @@ class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
     """A tablet of ``table`` (``keyspace.table``) gets a replica on a node in place of the one on another.
 
     Without ``from_node`` it gets one more, without ``to_node`` one fewer. With ``force`` what only dead nodes
-    have is given up, and it may have more replicas than its keyspace asks for. ``why`` is this move's reason;
-    empty: the command's. ``of`` is how many tablets the table has for whoever chose this one; 0: nobody says.
+    have is given up; ``beyond``: it may have more replicas than its keyspace asks for. ``why`` is this move's
+    reason; empty: the command's. ``of`` is how many tablets the table has for whoever chose this one; 0: nobody
+    says.
     """
 
     table: str
@@ -114,6 +115,7 @@ class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
     why: str = ""
     of: int = 0
+    beyond: bool = False
 
 
 class MoveTablets(Command, frozen=True, tag="tablet_migration"):

@@ -25,7 +25,7 @@ from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
 from stele.domain.schema.switches import check_balancing
-from stele.domain.tablets.copies import belongs_to_change
+from stele.domain.tablets.copies import is_owed
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.moves import check_move, replicas_after
 from stele.domain.topology.operations.base import (
@@ -54,7 +54,7 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
             "Ask for the others once these are under way.",
         )
     image, moved = context.image, set[tuple[str, int]]()
-    asked = {(r.table_id, r.tablet) for r in image.requests.unfinished() if r.moves_replica}
+    asked = {(r.table_id, r.tablet) for r in image.requests.unfinished() if _is_of_today(image, r)}
     if len(asked) > MAX_UNFINISHED:
         return Rejection(
             "too_many_moves",
@@ -103,9 +103,19 @@ def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -
     )
 
 
+def _is_of_today(image: Image, request: Request) -> bool:
+    """It moves a replica, of a tablet that there is: once its table was split or merged it comes to nothing."""
+    table = image.schema.tables.get(request.table_id)
+    if not request.moves_replica or table is None or table.placement not in image.ring.placements:
+        return False
+    if request.request_id in image.topology.transitions:
+        return True
+    return request.tablet_count == len(image.ring.placements[table.placement])
+
+
 def _check_balancing(image: Image, actor: str, table: Table, move: TabletMove) -> Rejection | None:
-    """What a change of replication asks for is carried out in any case."""
-    if belongs_to_change(image, table, move):
+    """What a tablet lacks it gets in any case, and what a change of replication takes."""
+    if is_owed(image, table, move):
         return None
     return check_balancing(image, actor, table, move.from_node)
 
@@ -135,6 +145,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
         from_node=request.from_node,
         to_node=request.to_node,
         force=request.force,
+        beyond=True,  # that was looked at when it was asked for
     )
     refused = check_move(image, table, move) or _check_balancing(image, request.actor, table, move)
     if refused is not None:
