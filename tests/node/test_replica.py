@@ -21,7 +21,8 @@ from stele.node.cells import Cell, Row, stamp_of
 from stele.node.clock import HybridClock
 from stele.node.replica import Replica
 from stele.node.routing import Routing
-from stele.node.store import Permit, Span, Store, spans_of
+from stele.node.spans import Span, spans_of
+from stele.node.store import Permit, Store
 from stele.node.wire import Code, Read, ReadMode, Scan, Write
 from tests.node.world import KEYSPACE, Sessions, World, until
 

@@ -26,7 +26,7 @@ class Balancer(Caller, Follower):
         rounds = 0
         while True:
             await self.sleep(BALANCE_S)
-            found = proposal(self.image, Heard(self._down()))
+            found = proposal(self.image, Heard(self._down()), self.clock.wall_ms())
             for number, (command, why) in enumerate(found.commands()):
                 await self._ask(command, f"{rounds}/{number}", why)
             rounds += 1

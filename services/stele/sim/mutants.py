@@ -14,6 +14,7 @@ from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
+from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
@@ -40,6 +41,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *TABLET_MUTANTS,
         *RESIZING_MUTANTS,
         *REPLICATION_MUTANTS,
+        *REPAIR_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
@@ -55,6 +57,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *GENERATION_TEST_MUTANTS,
             *RESIZING_TEST_MUTANTS,
             *REPLICATION_TEST_MUTANTS,
+            *REPAIR_TEST_MUTANTS,
         )
     },
 }

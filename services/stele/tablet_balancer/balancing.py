@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from stele.domain.acks import AckTable
 from stele.domain.base import Rejection
-from stele.domain.commands import AnyCommand, Envelope, MoveTablets
+from stele.domain.commands import AnyCommand, Envelope, MoveTablets, RepairTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.requests.facts import RequestChanged
@@ -125,6 +125,7 @@ class Balancer:
             avoided=tuple(sorted(heard.avoided)),
             full=tuple(sorted(heard.loads.full())),
             recounting=tuple(recounting(image)),
+            repairing=tuple(r.request_id for r in image.requests.unfinished() if r.repairs_tablet),
         )
 
     def _state(self, to_leave: int, heard: Heard) -> BalanceState:
@@ -191,13 +192,15 @@ class Balancer:
         if time.monotonic() - self._listening_since_s < self._down_after_s:
             return  # nobody has had the time to be heard
         began_s = time.monotonic()
-        self._last = found = proposal(image, self._heard())
+        now_ms = time.time_ns() // 1_000_000
+        self._last = found = proposal(image, self._heard(), now_ms)
         metrics.look_seconds.observe(time.monotonic() - began_s)
         for command, why in found.commands():
             await self._ask(command, why)
 
     def _heard(self) -> Heard:
-        return Heard(self._down(), self._avoided(), self._known_loads())
+        resting = self._failures.resting(time.monotonic())
+        return Heard(self._down(), self._avoided(), self._known_loads(), resting)
 
     def _known_loads(self) -> LoadTable:
         """Which of them count is not known before the log has been read."""
@@ -246,6 +249,8 @@ class Balancer:
             metrics.moves.inc(len(envelope.command.moves))
             for move in envelope.command.moves:
                 log.info("asked for", move=msgspec.to_builtins(move))
+        elif isinstance(envelope.command, RepairTablets):
+            metrics.repairs.inc(len(envelope.command.repairs))
         try:
             await self._followed.follower.wait_for_epoch(outcome.epoch, SUBMIT_TIMEOUT_S)
         except TimeoutError as error:

@@ -27,6 +27,7 @@ def new_request(
     features: tuple[str, ...] = (),
     table_id: str = "",
     tablet_count: int = 0,
+    submitted_ms: int = 0,
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -45,6 +46,7 @@ def new_request(
             features=features,
             table_id=table_id,
             tablet_count=tablet_count,
+            submitted_ms=submitted_ms,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

@@ -7,17 +7,18 @@ import msgspec
 from stele.domain.balance.moves import Kind, Limits, Move
 from stele.domain.balance.plan import plan_round
 from stele.domain.balance.scopes import LEAVING
-from stele.domain.commands import AnyCommand, Cancel, MoveTablets, ResizeTable
+from stele.domain.commands import AnyCommand, Cancel, MoveTablets, RepairTablets, ResizeTable
 from stele.domain.image import Image
 from stele.domain.tablets.colocation import Merge, bring_together
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.limits import BALANCING, ON, READS, WRITES
 from stele.domain.tablets.look import look
+from stele.domain.tablets.repairing import Beside, repairs
 from stele.domain.tablets.replication import Recount, Recounts, recounts
 from stele.domain.tablets.resizing import Resize, Sizing, may_be_revoked, sizes_of, sizing
 from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 
 
@@ -35,6 +36,7 @@ class Proposal(msgspec.Struct, frozen=True):
     resizes: tuple[Resize, ...] = ()
     stuck: tuple[Stuck, ...] = ()
     revoked: tuple[Stuck, ...] = ()
+    repairs: tuple[TabletRepair, ...] = ()
 
     def commands(self) -> Iterator[tuple[AnyCommand, str]]:
         """What to ask the log for, in this order, each with why."""
@@ -45,10 +47,13 @@ class Proposal(msgspec.Struct, frozen=True):
         moves = tuple(each.move for each in self.moves[:MAX_MOVES])
         if moves:
             yield MoveTablets(moves), f"{len(moves)} moves"
+        if self.repairs:
+            yield RepairTablets(self.repairs), f"{len(self.repairs)} repairs"
 
 
-def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
+def proposal(image: Image, heard: Heard = NOTHING_HEARD, now_ms: int = 0) -> Proposal:
     """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
+    Repairs that are scheduled are due by ``now_ms``, in milliseconds since 1970.
 
     Nodes that are not heard, where moves have failed just now, or whose disks are full get nothing, not even of
     those that leave (the planner by itself would let these wait). While there are any nothing is said to be
@@ -77,7 +82,10 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     sized = sizing(image, sizes_of(image, heard.loads), heard.down) if on else _all_off(merges)
     resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
     moves = [each for each in moves if each.move.table not in resized]
-    return Proposal(tuple(moves), sized.resizes, tuple(stuck), sized.revoked)
+    streams = [each.move for each in moves if not isinstance(each.kind, Recount)]
+    beside = Beside(streams, frozenset(resized))  # others are counted already
+    repaired = repairs(image, what, heard, limits, now_ms, beside)
+    return Proposal(tuple(moves), sized.resizes, tuple(stuck), sized.revoked, tuple(repaired))
 
 
 def _counted(recounted: Recounts) -> Iterator[Proposed]:

@@ -144,7 +144,11 @@ def needed(image: Image, requests: list[Request]) -> list[str]:
 
 
 def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
-    request = image.requests.requests[done.transition_id]
+    yield from forgotten(image.requests.requests[done.transition_id])
+
+
+def forgotten(request: Request) -> Iterable[RequestForgotten]:
+    """What the balancer asked for leaves the image when it is done."""
     if request.actor == BALANCER and request.status is RequestStatus.DONE:
         yield RequestForgotten(request.request_id, request.finished_epoch, request.ended_ms)
 
