@@ -27,6 +27,8 @@ def _data(request: Request, names: Mapping[str, str]) -> str:
     name = names.get(id_, id_)
     if request.resizes:
         return f"{name} to {request.tablet_count}"
+    if request.repairs_tablet:
+        return f"of {name} tablet {request.tablet}"
     if not request.moves_replica:
         return name
     ways = (("from", request.from_node), ("to", request.to_node))
