@@ -143,10 +143,11 @@ def repairs(
             }
         )
         return
-    title = f"{len(times)} tablets of {table} at epoch {reading.epoch}"
-    shown = table_of(title, "tablet", "repaired", right=("tablet",))
+    shown = table_of("", "tablet", "repaired", right=("tablet",))
     for tablet in first:
         shown.add_row(str(tablet), clock(times[tablet]) or "never")
+    title = f"{len(times)} tablets of {table} at epoch {reading.epoch}"
+    console().print(title, soft_wrap=True)
     console().print(shown)
     if len(first) < len(times):
         console().print(f"{len(times) - len(first)} more tablets: --limit 0 shows all.")
