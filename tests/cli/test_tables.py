@@ -359,6 +359,25 @@ LEAVE = {
 }
 
 
+def test_balance_shows_what_is_repaired_and_why(server: Server, stele: Stele) -> None:
+    server.answer("GET", "/v1/balance", balance(BalanceState.BALANCED))
+    repair = {"table_id": "t-1", "status": "running", "submitted_ms": 7, "submitted_epoch": 30}
+    tablet = {
+        **repair,
+        "request_id": "r-2",
+        "kind": "tablet_repair",
+        "tablet": 3,
+        "tablet_count": 8,
+    }
+    whole = {**repair, "request_id": "r-1", "kind": "table_repair", "reason": "n2 was down"}
+    around(server, {**tablet, "reason": "it was never repaired"}, whole)
+    lines = stele("balance", "status").out.splitlines()
+    assert [line for line in lines if "repair music" in line or "repair of" in line] == [
+        "table_repair music.songs (r-1) is running: n2 was down",
+        "tablet_repair of music.songs tablet 3 (r-2) is running: it was never repaired",
+    ]
+
+
 def around(server: Server, *requests: dict[str, object], **settings: str) -> None:
     """What the log says beside the balancer."""
     page = {**at(31), "since_epoch": 0, "since_ms": 0, "next_cursor": ""}

@@ -53,10 +53,12 @@ def repairs(
         table = image.schema.table_named(name)
         if table is None or name in beside.resized:
             continue
+        goal, after_s = wanted.get(table.table_id), threshold_s(image.features.settings, table)
+        if goal is None and after_s is None:
+            continue
         units = slice(what.first[at], what.first[at] + what.tablets_of(name))
         times = image.repairs.of(table.table_id, what.tablets_of(name))
         ready = desk.ready(units) & ~_resting(heard, table, len(times))
-        goal, after_s = wanted.get(table.table_id), threshold_s(image.features.settings, table)
         if goal is not None:
             asked.append(_Due(times, units, ready & (times <= goal.submitted_ms)))
         elif after_s is not None:
