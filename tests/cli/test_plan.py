@@ -158,6 +158,7 @@ def test_every_operation_has_a_command_that_can_be_planned(server: Server, stele
         "alter-keyspace": ["library", "--replication", "dc1=2"],
         "new-cdc-generation": ["--force"],
         "resize-table": ["music.songs", "16"],
+        "repair-table": ["music.songs", "--tablet", "3"],
         "drop-table": ["music.songs"],
         "move-tablet": ["music.songs", "3", "--from", "n1", "--to", "n2"],
     }

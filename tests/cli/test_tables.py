@@ -90,8 +90,49 @@ def test_a_table_is_made_and_altered_with_its_options(server: Server, stele: Ste
                 "max_tablet_count": 0,
                 "min_per_shard_tablet_count": 0,
                 "expected_data_size_in_gb": 0,
+                "auto_repair_enabled": "",
+                "auto_repair_threshold": 0,
             },
         }
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ([], {"type": "table_repair", "name": "music.songs"}),
+        (
+            ["--tablet", "3"],
+            {
+                "type": "tablet_repair",
+                "repairs": [{"table": "music.songs", "tablet": 3, "why": "", "of": 0}],
+            },
+        ),
+    ],
+)
+def test_a_table_is_repaired_or_one_of_its_tablets(
+    server: Server, stele: Stele, words: list[str], command: dict[str, object]
+) -> None:
+    server.answer("POST", "/v1/commands", OUTCOME)
+    ran = stele("table", "repair", "music.songs", *words, "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server) == command
+
+
+def test_the_tablets_that_were_repaired_longest_ago_are_shown_first(
+    server: Server, stele: Stele
+) -> None:
+    times = (1_700_000_000_000, 0, 1_600_000_000_000)
+    rows = [{"tablet": tablet, "repaired_ms": ms} for tablet, ms in enumerate(times)]
+    page = {**at(31), "table": "music.songs", "tablets": 3, "repairs": rows, "next_cursor": ""}
+    server.answer("GET", "/v1/repairs", page)
+    ran = stele("tablet", "repairs", "music.songs", "--limit", "2")
+    assert ran.exit_code == 0, ran.err
+    shown = [line.split() for line in ran.out.splitlines()[2:4]]
+    assert [line[0] for line in shown] == ["1", "2"]
+    assert shown[0][1] == "never" and shown[1][1].startswith("2020-09-")
+    assert "1 more tablets: --limit 0 shows all." in ran.out
+    as_json = msgspec.json.decode(stele("tablet", "repairs", "music.songs", "--json").out)
+    assert [each["tablet"] for each in as_json["repairs"]] == [1, 2, 0]
 
 
 def test_tables_are_listed_with_their_tablets_and_options(server: Server, stele: Stele) -> None:
@@ -319,6 +360,25 @@ LEAVE = {
     "removes_node": True,
     "actor": "ada",
 }
+
+
+def test_balance_shows_what_is_repaired_and_why(server: Server, stele: Stele) -> None:
+    server.answer("GET", "/v1/balance", balance(BalanceState.BALANCED))
+    repair = {"table_id": "t-1", "status": "running", "submitted_ms": 7, "submitted_epoch": 30}
+    tablet = {
+        **repair,
+        "request_id": "r-2",
+        "kind": "tablet_repair",
+        "tablet": 3,
+        "tablet_count": 8,
+    }
+    whole = {**repair, "request_id": "r-1", "kind": "table_repair", "reason": "n2 was down"}
+    around(server, {**tablet, "reason": "it was never repaired"}, whole)
+    lines = stele("balance", "status").out.splitlines()
+    assert [line for line in lines if "repair music" in line or "repair of" in line] == [
+        "table_repair music.songs (r-1) is running: n2 was down",
+        "tablet_repair of music.songs tablet 3 (r-2) is running: it was never repaired",
+    ]
 
 
 def around(server: Server, *requests: dict[str, object]) -> None:

@@ -30,12 +30,14 @@ from stele.domain.commands import (
     Quiesce,
     Rebuild,
     Remove,
+    RepairTable,
+    RepairTablets,
     ResizeTable,
     Truncate,
 )
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.stories import reach, status_of
@@ -101,6 +103,12 @@ def _tablet_rf_change() -> tuple[World, str]:
     return _asks(world, KeyspaceRfChange("music", {"dc1": 3}))
 
 
+def _table_repair() -> tuple[World, str]:
+    world = _with_table()
+    world.balances = True
+    return _asks(world, RepairTable(TABLE))
+
+
 def _enable_features() -> tuple[World, str]:
     """Who decides must know the feature too: see ``knows_features``."""
     world = three_nodes()
@@ -135,6 +143,10 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
     RequestKind.DROP_TABLE: lambda: _asks(_with_table(), DropTable(TABLE)),
     RequestKind.TABLET_MIGRATION: _tablet_migration,
     RequestKind.TABLET_RESIZE: lambda: _asks(_with_table(), ResizeTable(TABLE, 8)),
+    RequestKind.TABLET_REPAIR: lambda: _asks(
+        _with_table(), RepairTablets((TabletRepair(table=TABLE, tablet=0),))
+    ),
+    RequestKind.TABLE_REPAIR: _table_repair,
     RequestKind.MOVE: lambda: _asks(three_nodes(), MoveNode(node_id="c1", tokens=(1, 2**60))),
     RequestKind.REBUILD: lambda: _asks(three_nodes(), Rebuild(node_id="c1")),
     RequestKind.KEYSPACE_RF_CHANGE: lambda: _asks(

@@ -19,14 +19,17 @@ from stele.domain.commands import (
     Quiesce,
     Rebuild,
     Remove,
+    RepairTable,
+    RepairTablets,
     ResizeTable,
+    SetSetting,
     SwitchBalancingOff,
     SwitchBalancingOn,
     Truncate,
 )
 from stele.domain.names import RequestStatus
 from stele.domain.schema.switches import all_off
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from tests.coordinator.world import Crash, empty_cluster
 
 DCS = ("dc1", "dc2")
@@ -85,6 +88,7 @@ class RandomRun:
         ]
         plain += [self.alter, self.alter, *[self.alter_tablets] * 3]
         plain += [*[self.migrate] * 4, self.recount, self.resize, self.resize]
+        plain += [self.repair] * 2
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         plain += [self.switch] * 6 if self._switches else []
         self.chance.choice(plain + (faults if self._faults else []))()
@@ -212,6 +216,23 @@ class RandomRun:
                 beyond=self.chance.random() < 0.3,
             )
             self.world.apply(MoveTablets((asked,)))
+
+    def repair(self) -> None:
+        """A table, or some of its tablets; now and then all by schedule."""
+        image = self.world.image
+        tables = image.schema.with_tablets()
+        if not tables:
+            return
+        table = self.chance.choice(tables)
+        name, count = image.schema.full_name(table), len(image.ring.placements[table.placement])
+        tablets = self.chance.sample(range(count), self.chance.randint(1, count))
+        some = tuple(TabletRepair(table=name, tablet=tablet) for tablet in tablets)
+        self.world.apply(RepairTablets(some))
+        if self.chance.random() < 0.7:
+            self.world.apply(RepairTable(name))
+        if self.chance.random() < 0.3:
+            scheduled = self.chance.choice(("on", "off"))
+            self.world.apply(SetSetting("auto_repair_enabled_default", scheduled))
 
     def resize(self) -> None:
         tables = self.world.image.schema.with_tablets()

@@ -267,7 +267,7 @@ class World:
         self.now_s += TICK_S
         self._start_nodes()
         if self.balances and self.now_s % BALANCE_S == 0:
-            self._balance()
+            self.run_balancer()
         for node in self.nodes.values():
             if node.alive and self.now_s >= node.beat_at_s:
                 node.beat_at_s = self.now_s + HEARTBEAT_S
@@ -284,7 +284,7 @@ class World:
         except Crash:
             return Steps(self.brain.memory)
 
-    def _balance(self) -> None:
+    def run_balancer(self) -> None:
         """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
         members = self.image.membership.taking_part()
         down = {name for name in members if name in self.nodes and not self.nodes[name].alive}

@@ -30,6 +30,7 @@ from stele.domain.commands import (
     Outcome,
     Rejection,
     Remove,
+    RepairTablets,
     Replace,
     Rollback,
     SetSetting,
@@ -38,6 +39,12 @@ from stele.domain.facts import Epoch
 from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.messages import Ack, Load, Order, Report, TabletSizes
 from stele.domain.names import BarrierLevel, OrderKind, ReportStatus, RequestStatus, TransitionState
+from stele.domain.repairs.facts import (
+    RepairsForgotten,
+    RepairsResized,
+    RepairTimes,
+    TabletRepaired,
+)
 from stele.domain.requests.decisions import refusal
 from stele.domain.requests.facts import DecidedGeneration, DecidedRequests, RequestForgotten
 from stele.domain.ring.facts import PlacementDropped
@@ -63,7 +70,7 @@ from stele.domain.topology.facts import (
     VersionsChanged,
 )
 from stele.domain.topology.heads import Versions
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.log import codec
 from stele.log.chain import MAGIC
 from stele.log.codec import DecodeError
@@ -153,6 +160,10 @@ def test_every_kind_of_fact_comes_back() -> None:
         Part("id", 2, (SettingChanged("key", "x"), TransitionPlanned("t", "dc1:3", plan))),
         PartsCommitted("id", 3),
         CdcGenerationForgotten("g"),
+        TabletRepaired("t", 3, 4, 50),
+        RepairsResized("t", 8),
+        RepairsForgotten("t"),
+        RepairTimes("t", 0, 4, bytes(32)),
         refusal(
             Envelope(request_id="r", command=Leave("n1"), actor="ada"),
             b"0" * 16,
@@ -211,6 +222,7 @@ def samples() -> list[commands.AnyCommand]:
         CreateTable: CreateTable("k.t", _OPTIONS),
         AlterTable: AlterTable("k.t", _OPTIONS),
         MoveTablets: MoveTablets((TabletMove(table="k.t", tablet=3, from_node="a", to_node="b"),)),
+        RepairTablets: RepairTablets((TabletRepair(table="k.t", tablet=3, of=4),)),
         KeyspaceRfChange: KeyspaceRfChange("k", {"dc1": 1}),
         EnableFeatures: EnableFeatures(("a", "b")),
         ClaimCoordinator: ClaimCoordinator("me", 2**40),

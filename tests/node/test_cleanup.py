@@ -14,7 +14,8 @@ from stele.domain.ring.tokens import MIN_TOKEN
 from stele.node.cells import Row
 from stele.node.cleanup import Cleaner, CleanupStopped, foreign_ranges
 from stele.node.orders import OrderProgress
-from stele.node.store import Span, Store
+from stele.node.spans import Span
+from stele.node.store import Store
 from tests.node.world import KEYSPACE, TERM, World
 
 

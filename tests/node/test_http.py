@@ -12,7 +12,7 @@ from stele.domain.image import EMPTY
 from stele.node.admission import Advertised
 from stele.node.gate import Closed
 from stele.node.http import NodeHttp
-from stele.node.wire import BATCH_PATH, MEASURE_PATH, PAGE_PATH, encode
+from stele.node.wire import BATCH_PATH, DIGESTS_PATH, MEASURE_PATH, PAGE_PATH, encode
 from stele.runtime.http import Health, build_app
 
 DATA = "/v1/data/library/k"
@@ -36,7 +36,7 @@ class OpenGate:
 def node_behind(gate: Any) -> httpx.AsyncClient:
     """A client of a node of which nothing is there but its handlers, this gate and an empty image."""
     nothing: Any = None
-    replica: Any = SimpleNamespace(scan=nothing, serve=nothing)
+    replica: Any = SimpleNamespace(scan=nothing, serve=nothing, digests=nothing)
     agent: Any = SimpleNamespace(image=EMPTY, node_id="n1")
     advertised = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=4)
     handlers = NodeHttp("demo", advertised, gate, agent, nothing, replica, nothing)
@@ -54,6 +54,7 @@ def node_behind(gate: Any) -> httpx.AsyncClient:
         ("POST", BATCH_PATH),
         ("POST", PAGE_PATH),
         ("POST", MEASURE_PATH),
+        ("POST", DIGESTS_PATH),
     ],
 )
 async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, path: str) -> None:
@@ -64,7 +65,7 @@ async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, p
     assert "Ask another node" in answer.json()["hint"]
 
 
-@pytest.mark.parametrize("path", [BATCH_PATH, PAGE_PATH, MEASURE_PATH])
+@pytest.mark.parametrize("path", [BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"\xc1", NESTED, b"\x96\x01\xa0\x90\xc0\x00" + NESTED]
 )

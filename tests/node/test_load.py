@@ -23,7 +23,8 @@ from stele.node import metrics
 from stele.node.cells import Row
 from stele.node.load import Disk, Held, LoadReporter, disk_of, still_held
 from stele.node.rates import Rates
-from stele.node.store import Size, Span, Store
+from stele.node.spans import Span
+from stele.node.store import Size, Store
 from tests.domain.load_of import table_of
 from tests.node.world import World
 from tests.node.world import until as until_within

@@ -17,7 +17,8 @@ from stele.domain.ring.tokens import MIN_TOKEN
 from stele.node import store as store_module
 from stele.node.cells import Row
 from stele.node.commits import StoreFailed
-from stele.node.store import PRAGMAS, Span, Store
+from stele.node.spans import Span
+from stele.node.store import PRAGMAS, Store
 from tests.node.disk import Change, ForgetfulDisk, Unsupported, inserted
 from tests.node.test_streaming import Cluster, fill_by_quorums, gained
 from tests.node.world import World, until

@@ -22,7 +22,8 @@ from stele.node.clock import HybridClock
 from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.routing import Routing
-from stele.node.store import Permit, Span, Store, spans_of
+from stele.node.spans import Span, spans_of
+from stele.node.store import Permit, Store
 from stele.node.wire import AnyOp, Code, Read, ReadMode, Scan, Write
 from tests.domain.load_of import table_of
 from tests.node.world import KEYSPACE, Sessions, World, until

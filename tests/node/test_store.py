@@ -22,7 +22,8 @@ from stele.node import store as store_module
 from stele.node import wire
 from stele.node.cells import Cell, Row, newest
 from stele.node.commits import GROUP_BYTES, StoreFailed, StoreLocked
-from stele.node.store import INLINE_BYTES, Cursor, Size, Span, Store
+from stele.node.spans import Span
+from stele.node.store import INLINE_BYTES, Cursor, Size, Store
 from tests.node.world import until
 
 RING = Span("ks", MIN_TOKEN, MIN_TOKEN)

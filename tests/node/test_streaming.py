@@ -26,7 +26,7 @@ from stele.node.replica import Replica
 from stele.node.routing import Routing
 from stele.node.store import Permit, Store
 from stele.node.streaming import PORTION_RANGES, Streamer, StreamFailed, portions_of
-from stele.node.wire import Code, Scan, Scanned
+from stele.node.wire import Code, Compare, Compared, Scan, Scanned
 from tests.node.world import TERM, Sessions, World
 
 
@@ -56,6 +56,11 @@ class Cluster:
         if scan.limit_bytes:
             self.on_page(node_id)
         return found
+
+    async def digests(self, node_id: str, address: str, compare: Compare) -> Compared:
+        if node_id in self.down:
+            return Compared(code=Code.UNREACHABLE, text="refused")
+        return await self.replicas[address].digests(compare)
 
     async def put(self, node_id: str, key: bytes, cell: Cell) -> None:
         await self.stores[node_id].write([Row(self.world.keyspace_id, token_of(key), key, *cell)])

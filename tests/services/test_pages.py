@@ -14,7 +14,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from stele.domain.commands import Advance, Cancel, Envelope, NoopRequest, SetSetting
+from stele.domain.commands import (
+    Advance,
+    Cancel,
+    CreateKeyspace,
+    CreateTable,
+    Envelope,
+    NoopRequest,
+    SetSetting,
+)
 from stele.domain.image import Image
 from stele.domain.view import diff, view
 from stele.log.codec import encode_epoch
@@ -225,6 +233,32 @@ async def test_one_request_comes_with_its_transition(site: Site) -> None:
     assert "plans" not in found["transition"]
     none = await site.http.get("/v1/requests/nothing")
     assert (none.status_code, none.json()["code"]) == (404, "unknown_request")
+
+
+async def test_times_of_repairs_come_in_pages(site: Site) -> None:
+    commands = (
+        CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4),
+        CreateTable("music.songs"),
+        CreateTable("library.books"),
+    )
+    for command in commands:
+        envelope = Envelope(request_id=new_request_id(), command=command)
+        assert (await site.writer.commit(envelope, 10)).applied
+    found, cursor = list[answers.TabletRepairTime](), ""
+    while True:
+        params = {"table": "music.songs", "limit": "3", **({"cursor": cursor} if cursor else {})}
+        answer = await site.http.get("/v1/repairs", params=params)
+        page = msgspec.json.decode(answer.content, type=answers.RepairsPage)
+        assert (page.table, page.tablets) == ("music.songs", 4)
+        found += page.repairs
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    assert found == [answers.TabletRepairTime(tablet, 0) for tablet in range(4)]
+    for name in ("music.none", "library.books", ""):
+        missing = await site.http.get("/v1/repairs", params={"table": name})
+        assert missing.status_code == 404
+    assert "RepairsPage" in openapi()["components"]["schemas"]
 
 
 async def test_the_topology_is_small_and_a_plan_comes_in_pages(site: Site) -> None:

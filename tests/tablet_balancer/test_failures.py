@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import msgspec
+import pytest
 
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.facts import Request
@@ -52,3 +53,28 @@ def test_what_never_began_says_nothing_of_its_node() -> None:
     rejected = msgspec.structs.replace(request(RequestStatus.FAILED), started_epoch=0)
     failures.note(rejected, 0.0)
     assert not failures.avoided(1.0)
+
+
+def repair(status: RequestStatus, started_epoch: int = 7) -> Request:
+    return Request(
+        request_id="r",
+        kind=RequestKind.TABLET_REPAIR,
+        status=status,
+        table_id="t",
+        tablet=3,
+        tablet_count=4,
+        submitted_ms=5,
+        started_epoch=started_epoch,
+    )
+
+
+@pytest.mark.parametrize("started_epoch", [0, 7])
+def test_a_tablet_whose_repair_fails_rests_and_no_node_is_blamed(started_epoch: int) -> None:
+    """Also one that never began: a replica of it was down for too long."""
+    failures = Failures()
+    failures.note(repair(RequestStatus.FAILED, started_epoch), 0.0)
+    assert failures.paused(1.0) == {("t", 3)}
+    assert not failures.avoided(1.0)
+    assert not failures.paused(FIRST_PAUSE_S)
+    failures.note(repair(RequestStatus.DONE), 1.0)
+    assert not failures.paused(1.0)

@@ -133,7 +133,9 @@ def moved(work: TransitionProgress) -> Iterator[str]:
         still = node.still_for_s
         is_still = still is not None and still > STILL_S and node.status == "running"
         stopped = f", no progress for {duration(still)}" if is_still else ""
-        yield f"{node_id} {node.kind} {node.status}, {size(node.bytes_done)} of {total}{stopped}{error}"
+        same = f", {size(node.bytes_compared)} are the same" if node.bytes_compared else ""
+        streamed = f"{size(node.bytes_done)} of {total}{same}"
+        yield f"{node_id} {node.kind} {node.status}, {streamed}{stopped}{error}"
     if not work.nodes:
         yield "how much is to be streamed is unknown: nobody has reported yet"
     elif work.eta_s is None:

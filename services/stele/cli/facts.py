@@ -221,6 +221,11 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "TransitionUnplanned": _unplanned,
     "TransitionFinished": lambda fact: f"transition {fact['transition_id']} is over",
     "CoordinatorChanged": _coordinator,
+    "TabletRepaired": lambda fact: f"tablet {fact['tablet']} of {fact['table_id']} is repaired",
+    "RepairsResized": lambda fact: (
+        f"repairs of {fact['table_id']} are of {fact['tablets']} tablets"
+    ),
+    "RepairsForgotten": lambda fact: f"repairs of {fact['table_id']} are forgotten",
     "CdcGenerationWritten": _generation,
     "CdcGenerationCommitted": _generation_committed,
     "CdcGenerationPublished": lambda fact: f"CDC generation {fact['generation_id']} is published",

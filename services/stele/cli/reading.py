@@ -17,6 +17,7 @@ from stele.runtime.answers.metadata_log import (
     NodesPage,
     Page,
     PlacementsPage,
+    RepairsPage,
     RequestAnswer,
     RequestsPage,
     ServicesPage,
@@ -110,6 +111,11 @@ class Reading:
             self.since = (page.since_epoch, page.since_ms)
             found += page.requests
         return sorted(found, key=lambda r: (r.submitted_epoch, r.request_id))
+
+    def repairs(self, table: str) -> list[int]:
+        """When each tablet of a table was repaired last, milliseconds; 0: never."""
+        pages = self.pages("/v1/repairs", RepairsPage, table=table)
+        return [each.repaired_ms for page in pages for each in page.repairs]
 
     def request(self, request_id: str) -> RequestAnswer:
         """Raises CliError when there is none."""

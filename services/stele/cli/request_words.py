@@ -28,6 +28,8 @@ def _data(request: Request, names: Mapping[str, str]) -> str:
     if request.resizes:
         before = f" from {request.tablet_count_before}" if request.tablet_count_before else ""
         return f"{name}{before} to {request.tablet_count}"
+    if request.repairs_tablet:
+        return f"of {name} tablet {request.tablet}"
     if not request.moves_replica:
         return name
     ways = (("from", request.from_node), ("to", request.to_node))

@@ -27,6 +27,7 @@ def diff_lines(diff: Json) -> list[Line]:
         *_fields("balancing", diff.get("balancing", {})),
         *(line for part in _ENTITIES for line in _rows(diff.get(part[0], {}), *part[1:])),
         *_placements(diff.get("placements", {})),
+        *_repairs(diff.get("repairs", {})),
         *_features(diff.get("features", {})),
         *_settings(diff.get("settings", {})),
     ]
@@ -51,6 +52,11 @@ def _placements(placements: Json) -> Iterator[Line]:
         signed = [("-", row) for row in rows["removed"]] + [("+", row) for row in rows["added"]]
         for sign, row in sorted(signed, key=lambda found: (found[1]["start"], found[0] == "+")):
             yield sign, f"placement {name}: {_range(row)}"
+
+
+def _repairs(tables: Json) -> Iterator[Line]:
+    for table_id, found in tables.items():
+        yield "~", f"repairs: table {table_id} has {found['repaired']} tablets with other times"
 
 
 def _range(row: Json) -> str:

@@ -184,4 +184,5 @@ def _node_progress(received: ReceivedReport, now_s: float) -> NodeProgress:
         keys_done=report.keys_done,
         error=report.error,
         still_for_s=max(0.0, now_s - received.progress_at_s),
+        bytes_compared=report.bytes_compared,
     )

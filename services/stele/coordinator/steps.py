@@ -176,7 +176,8 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
         return False
     requests = transition.request_ids()
     operation = OPERATIONS[transition.kind]
-    receivers = operation.receivers(transition)
+    left_out = desk.seen.image.membership.excluded()
+    receivers = [n for n in operation.receivers(transition) if n not in left_out]
     session, then = transition.session, "it is undone"
     work = order_work(desk, OrderKind.STREAM, session, requests[0], receivers, then)
     if work.failure:

@@ -13,6 +13,7 @@ from stele.domain.base import Command, Rejection
 from stele.domain.cdc.commands import CdcCommand, ForgetCdcGeneration, PublishCdcGeneration
 from stele.domain.cluster.facts import FoundCluster, Noop
 from stele.domain.features.facts import FeaturesCommand, SetSetting
+from stele.domain.hashing import as_before
 from stele.domain.membership.commands import AnnounceNode, MembershipCommand
 from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
 from stele.domain.schema.facts import (
@@ -53,6 +54,8 @@ from stele.domain.topology.operations.commands import (
     Quiesce,
     Rebuild,
     Remove,
+    RepairTable,
+    RepairTablets,
     Replace,
     ResizeTable,
     Truncate,
@@ -98,6 +101,8 @@ __all__ = [
     "RejectRequest",
     "Rejection",
     "Remove",
+    "RepairTable",
+    "RepairTablets",
     "Replace",
     "ResizeTable",
     "Rollback",
@@ -160,7 +165,8 @@ _CANONICAL: Final = msgspec.json.Encoder(order="deterministic")
 
 def command_digest(command: AnyCommand) -> bytes:
     """Equal commands have equal digests, in every process: BLAKE2b of the canonical JSON, 16 bytes."""
-    return blake2b(_CANONICAL.encode(command), digest_size=COMMAND_DIGEST_BYTES).digest()
+    encoded = as_before(_CANONICAL.encode(command))
+    return blake2b(encoded, digest_size=COMMAND_DIGEST_BYTES).digest()
 
 
 def command_name(command: AnyCommand) -> str:

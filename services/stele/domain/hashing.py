@@ -9,6 +9,15 @@ import msgspec
 HASH_BYTES: Final = 16
 MODULUS: Final = 1 << (8 * HASH_BYTES)
 
+LATER_FIELDS: Final = (
+    b',"submitted_ms":0',
+    b',"auto_repair_enabled":""',
+    b',"auto_repair_threshold":0',
+)
+"""Fields that came after the form of records was fixed (``schemas/FORM``), as they are in JSON when they say
+nothing: builds from before do not have them, and must come to the same hashes.
+"""
+
 _SORTED_JSON: Final = msgspec.json.Encoder(order="deterministic")
 
 
@@ -19,4 +28,11 @@ def row_hash(row: bytes) -> int:
 
 def hash_of_facts(facts: Iterable[msgspec.Struct]) -> int:
     """The sum modulo 2**128 of the hashes of the facts' canonical JSON."""
-    return sum(row_hash(_SORTED_JSON.encode(fact)) for fact in facts) % MODULUS
+    return sum(row_hash(as_before(_SORTED_JSON.encode(fact))) for fact in facts) % MODULUS
+
+
+def as_before(encoded: bytes) -> bytes:
+    """Canonical JSON without the later fields that say nothing. In texts quotes are escaped, so none is hit."""
+    for field in LATER_FIELDS:
+        encoded = encoded.replace(field, b"")
+    return encoded

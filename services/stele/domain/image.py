@@ -12,6 +12,7 @@ from stele.domain.cluster.facts import NO_LOG, ClusterImage
 from stele.domain.features.facts import FeaturesImage
 from stele.domain.membership.facts import Node
 from stele.domain.membership.image import MembershipImage
+from stele.domain.repairs.image import RepairsImage
 from stele.domain.requests.facts import Request
 from stele.domain.requests.image import RequestsImage
 from stele.domain.requests.memory import RequestMemory
@@ -38,6 +39,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     ring: RingImage = RingImage()
     schema: SchemaImage = SchemaImage()
     topology: TopologyImage = TopologyImage()
+    repairs: RepairsImage = RepairsImage()
     cdc: CdcImage = CdcImage()
     requests: RequestsImage = RequestsImage()
     features: FeaturesImage = FeaturesImage()

@@ -39,7 +39,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Result or progress of an order; bytes and keys count the order's own work."""
+    """Result or progress of an order; bytes and keys count the order's own work. ``bytes_compared`` were not
+    streamed, since this node has the same.
+    """
 
     node_id: str
     term: int
@@ -51,6 +53,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     bytes_done: int = 0
     bytes_total: int = 0
     keys_done: int = 0
+    bytes_compared: int = 0
     error: str = ""
     at_ms: int = 0
     log_id: bytes = b""

@@ -10,6 +10,7 @@ from stele.domain.cluster.domain import DOMAIN as FOUNDING
 from stele.domain.features.domain import DOMAIN as FEATURES
 from stele.domain.membership.domain import DOMAIN as MEMBERSHIP
 from stele.domain.registry_entry import Domain
+from stele.domain.repairs.domain import DOMAIN as REPAIRS
 from stele.domain.requests.decided import DOMAIN as DECIDED
 from stele.domain.requests.domain import DOMAIN as REQUESTS
 from stele.domain.ring.domain import DOMAIN as RING
@@ -26,6 +27,7 @@ DOMAINS: Final[tuple[Domain, ...]] = (
     SCHEMA,
     RING,
     TOPOLOGY,
+    REPAIRS,
     CDC,
     FEATURES,
     SERVICES,

@@ -24,7 +24,7 @@ class ReportTable(msgspec.Struct, frozen=True):
         known = self.by_work.get(report.work())
         if known is not None and not _newer(report, known.report):
             return self
-        moved = known is None or report.bytes_done != known.report.bytes_done
+        moved = known is None or _progress(report) != _progress(known.report)
         progress_at_s = now_s if known is None or moved else known.progress_at_s
         received = ReceivedReport(report, now_s, progress_at_s)
         return ReportTable(self.by_work.set(report.work(), received))
@@ -40,12 +40,17 @@ def _newer(report: Report, known: Report) -> bool:
         return False
     if report.status is ReportStatus.SUCCESS:
         return True
-    return (report.term, report.index, report.bytes_done, _rank(report)) > (
+    return (report.term, report.index, *_progress(report), _rank(report)) > (
         known.term,
         known.index,
-        known.bytes_done,
+        *_progress(known),
         _rank(known),
     )
+
+
+def _progress(report: Report) -> tuple[int, int]:
+    """What only grows while an order is carried out."""
+    return report.bytes_compared + report.bytes_done, report.bytes_done
 
 
 def _rank(report: Report) -> int:

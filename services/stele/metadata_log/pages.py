@@ -15,6 +15,7 @@ from stele.domain.cdc.image import Generation
 from stele.domain.cdc.image import summary_of as generation_summary
 from stele.domain.cdc.streams import count_of, end_at, place_of, stream_at
 from stele.domain.image import Image
+from stele.domain.repairs.times import Ms
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.topology.domain import summary_of, versions_of
@@ -34,6 +35,7 @@ from stele.runtime.answers.metadata_log import (
     CdcStream,
     PlannedRow,
     RequestAnswer,
+    TabletRepairTime,
     TopologyAnswer,
 )
 from stele.runtime.http import HttpError
@@ -58,6 +60,7 @@ class Pages:
             **{f"/v1/{name}": self._section(name) for name in SECTIONS},
             "/v1/requests/{request_id}": self.get_request,
             "/v1/placements": self.get_placements,
+            "/v1/repairs": self.get_repairs,
             "/v1/topology": self.get_topology,
             "/v1/transitions/{transition_id}": self.get_transition,
             "/v1/settings": self.get_settings,
@@ -120,6 +123,20 @@ class Pages:
                 "ranges": len(placement.rows),
             }
             return "rows", head, _rows(placement, asked)
+
+        return await self._page(request, rows)
+
+    async def get_repairs(self, request: Request) -> Response:
+        asked = filters_of(request, ("table",))
+
+        def rows(image: Image) -> tuple[str, dict[str, object], Sequence[TabletRepairTime]]:
+            name = asked.get("table", "")
+            table = image.schema.table_named(name)
+            if table is None or not table.placement:
+                raise _nothing("table with tablets", name, image)
+            count = len(image.ring.placements[table.placement])
+            found = RepairTimes(image.repairs.of(table.table_id, count))
+            return "repairs", {"table": name, "tablets": count}, found
 
         return await self._page(request, rows)
 
@@ -217,6 +234,20 @@ class PlannedRows(Sequence[PlannedRow]):
 
     def __getitem__(self, at: Any) -> Any:
         return [PlannedRow(n, r.start, r.end, r.old, r.new) for n, r in self._rows[at]]
+
+
+class RepairTimes(Sequence[TabletRepairTime]):
+    """When the tablets of a table were repaired last, by number, made as they are asked for."""
+
+    def __init__(self, times: Ms) -> None:
+        self._times = times
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __getitem__(self, at: Any) -> Any:
+        tablets, times = range(len(self))[at], self._times[at].tolist()
+        return [TabletRepairTime(*pair) for pair in zip(tablets, times, strict=True)]
 
 
 class CdcStreams(Sequence[CdcStream]):

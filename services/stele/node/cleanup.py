@@ -17,7 +17,8 @@ from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.wanted import is_foreign, is_wanted, left_behind
 from stele.log.follower import LogFollower
 from stele.node.orders import OrderProgress
-from stele.node.store import Size, Span, Store
+from stele.node.spans import Span
+from stele.node.store import Size, Store
 
 BATCH_ROWS: Final = 200
 """Rows deleted in one transaction: a few milliseconds in which small writes wait."""

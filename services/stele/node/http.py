@@ -23,9 +23,11 @@ from stele.node.store import Size, Store
 from stele.node.votes import Consistency
 from stele.node.wire import (
     BATCH_PATH,
+    DIGESTS_PATH,
     MEASURE_PATH,
     PAGE_PATH,
     REPLICA_HEADER,
+    decode_compare,
     decode_ops,
     decode_scan,
     encode,
@@ -73,6 +75,7 @@ class NodeHttp:
             Route(BATCH_PATH, self.batch, methods=["POST"]),
             Route(PAGE_PATH, self.scan, methods=["POST"]),
             Route(MEASURE_PATH, self.scan, methods=["POST"]),
+            Route(DIGESTS_PATH, self.digests, methods=["POST"]),
         ]
 
     async def put(self, request: Request) -> Response:
@@ -154,6 +157,13 @@ class NodeHttp:
         self._check_ready()
         self._check_is_meant(request)
         found = await self._replica.scan(_decode(decode_scan, await request.body()))
+        return Response(encode(found), media_type="application/msgpack")
+
+    async def digests(self, request: Request) -> Response:
+        """Digests of rows for another node that repairs; msgpack, see ``wire``."""
+        self._check_ready()
+        self._check_is_meant(request)
+        found = await self._replica.digests(_decode(decode_compare, await request.body()))
         return Response(encode(found), media_type="application/msgpack")
 
     async def _write(self, request: Request, kind: str, value: bytes | None) -> Response:

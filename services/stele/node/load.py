@@ -26,7 +26,8 @@ from stele.log.flows import FlowWriter, flow_topic
 from stele.node import metrics
 from stele.node.agent import Agent
 from stele.node.rates import Rates
-from stele.node.store import Store, spans_of
+from stele.node.spans import spans_of
+from stele.node.store import Store
 from stele.runtime.kafka import LOAD_MAX_MESSAGE_BYTES
 from stele.runtime.logs import get_logger
 from stele.runtime.service import wait_at_most

@@ -34,6 +34,7 @@ class OrderProgress:
         self.bytes_done = 0
         self.bytes_total = 0
         self.keys_done = 0
+        self.bytes_compared = 0
 
     def add(self, size_bytes: int, keys: int) -> None:
         """Data that turned up after the total was asked raises the total."""
@@ -167,6 +168,7 @@ class OrderExecutor:
                 bytes_done=progress.bytes_done,
                 bytes_total=progress.bytes_total,
                 keys_done=progress.keys_done,
+                bytes_compared=progress.bytes_compared,
                 error=running.error,
                 at_ms=time.time_ns() // 1_000_000,
                 log_id=order.log_id,

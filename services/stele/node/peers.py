@@ -9,16 +9,20 @@ import msgspec
 
 from stele.node.wire import (
     BATCH_PATH,
+    DIGESTS_PATH,
     MEASURE_PATH,
     PAGE_PATH,
     REPLICA_HEADER,
     Answer,
     AnyOp,
     Code,
+    Compare,
+    Compared,
     Scan,
     Scanned,
     Write,
     decode_answers,
+    decode_compared,
     decode_scanned,
     encode,
 )
@@ -97,6 +101,15 @@ class Peers:
             return decode_scanned(await self._post(node_id, address + path, encode(scan), until))
         except _FAILURES as error:
             return Scanned(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
+
+    async def digests(self, node_id: str, address: str, compare: Compare) -> Compared:
+        """Digests of a node's rows."""
+        until = self._loop.time() + SCAN_TIMEOUT_S
+        try:
+            body = encode(compare)
+            return decode_compared(await self._post(node_id, address + DIGESTS_PATH, body, until))
+        except _FAILURES as error:
+            return Compared(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
 
     def _start(self, lane: _Lane) -> None:
         task = self._loop.create_task(self._drain(lane))

@@ -11,9 +11,10 @@ before the fence came, and then every deletion of the cleanup, which is asked fo
 behind the write; or the fence was there, and nothing is written.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, Protocol
+from functools import partial
+from typing import Final, Protocol, TypeVar
 
 from stele.domain.fencing import Hold, check_token, takes_part
 from stele.domain.names import NodeState
@@ -26,7 +27,21 @@ from stele.node.commits import DiskFull, StoreError
 from stele.node.rates import Rates
 from stele.node.routing import Routing
 from stele.node.store import Store
-from stele.node.wire import Answer, AnyOp, Code, Op, Read, ReadMode, Scan, Scanned, Write
+from stele.node.wire import (
+    Answer,
+    AnyOp,
+    Code,
+    Compare,
+    Compared,
+    Op,
+    Read,
+    ReadMode,
+    Scan,
+    Scanned,
+    Write,
+)
+
+A = TypeVar("A", Scanned, Compared)
 
 CATCH_UP_LIMIT_S: Final = 2.0
 """A replica that meets a newer version reads the log for so long before it gives up."""
@@ -92,31 +107,42 @@ class Replica:
         return answer
 
     async def scan(self, scan: Scan) -> Scanned:
-        """A page of rows, or their size, under the session of a topology operation.
+        """A page of rows, or their size, under the session of a topology operation."""
+        return await self._in_session(scan, partial(self._scan, scan), Scanned)
 
-        It is served only once this node has applied the epoch that settled the session's version, and its own
-        older writes on the ranges that changed are done: what is streamed then holds all that was acknowledged
-        before, and whatever comes later reaches the receiver too.
+    async def digests(self, compare: Compare) -> Compared:
+        """Digests of rows, under the session of a topology operation."""
+        return await self._in_session(compare, partial(self._compare, compare), Compared)
+
+    async def _in_session(
+        self, asked: Scan | Compare, work: Callable[[], Awaitable[A]], refused: type[A]
+    ) -> A:
+        """It is served only once this node has applied the epoch that settled the session's version, and its
+        own older writes on the ranges that changed are done: what is streamed then holds all that was
+        acknowledged before, and whatever comes later reaches the receiver too.
         """
-        if self._follower.image.epoch < scan.epoch:
-            await self._read_up_to(scan.epoch)
+        if self._follower.image.epoch < asked.epoch:
+            await self._read_up_to(asked.epoch)
         image = self._follower.image
-        if image.epoch < scan.epoch:
-            return Scanned(code=Code.BEHIND, text=_behind(image.epoch, scan.epoch))
-        transition = image.topology.of_session(scan.session)
+        if image.epoch < asked.epoch:
+            return refused(code=Code.BEHIND, text=_behind(image.epoch, asked.epoch))
+        transition = image.topology.of_session(asked.session)
         if transition is None:
-            return Scanned(code=Code.SESSION_CLOSED, text=f"session {scan.session} is not open")
+            return refused(code=Code.SESSION_CLOSED, text=f"session {asked.session} is not open")
         try:
             await self._in_use.wait_drained(transition.entered_version, self._catch_up_limit_s)
         except TimeoutError as error:
-            return Scanned(code=Code.BEHIND, text=str(error))
+            return refused(code=Code.BEHIND, text=str(error))
         try:
-            with self._in_use.enter(scan.session) as guard:
-                found = await self._scan(scan)
+            with self._in_use.enter(asked.session) as guard:
+                found = await work()
                 guard.check()
                 return found
         except SessionClosedError as error:
-            return Scanned(code=Code.SESSION_CLOSED, text=str(error))
+            return refused(code=Code.SESSION_CLOSED, text=str(error))
+
+    async def _compare(self, compare: Compare) -> Compared:
+        return Compared(code=Code.OK, digests=await self._store.digests(compare.spans))
 
     async def _scan(self, scan: Scan) -> Scanned:
         if not scan.limit_bytes:

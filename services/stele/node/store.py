@@ -17,10 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from stele.domain.ring.ranges import Range
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.node.cells import Cell, Row
 from stele.node.commits import GroupCommit, StoreError, StoreFailed, Work, uncancelled
+from stele.node.digests import CALL_BYTES, CALL_ROWS, Digest, digest_in
+from stele.node.spans import Span
 from stele.runtime.logs import get_logger
 
 T = TypeVar("T")
@@ -99,14 +100,6 @@ class Cursor(NamedTuple):
     span: int
     token: int
     key: bytes
-
-
-class Span(NamedTuple):
-    """A range of one keyspace, which stands here by its data's id: what was truncated away is another."""
-
-    keyspace: str
-    start: int
-    end: int
 
 
 class Page(NamedTuple):
@@ -191,7 +184,7 @@ class Store:
 
     async def measure(self, spans: Sequence[Span]) -> Size:
         def work() -> Size:
-            found = [self._scanner.execute(_MEASURE, _bounds(span)).fetchone() for span in spans]
+            found = [self._scanner.execute(_MEASURE, span.bounds()).fetchone() for span in spans]
             return Size(sum(f[0] for f in found), sum(f[1] for f in found))
 
         return await self._in_scanner(work)
@@ -206,6 +199,20 @@ class Store:
             )
         return found
 
+    async def digests(self, spans: Sequence[Span]) -> list[Digest | None]:
+        """Of the first of the spans, as many as an answer is for; None for one that is to be split. Other
+        scans have their turn after each.
+        """
+        found, rows, size_bytes = list[Digest | None](), 0, 0
+        for span in spans:
+            digest = await self._in_scanner(partial(digest_in, self._scanner, span))
+            found.append(digest)
+            rows += 0 if digest is None else digest.keys
+            size_bytes += 0 if digest is None else digest.size_bytes
+            if rows > CALL_ROWS or size_bytes > CALL_BYTES:
+                break
+        return found
+
     async def delete(
         self, span: Span, limit_rows: int, permit: Callable[[], bool] = lambda: True
     ) -> Size:
@@ -218,7 +225,7 @@ class Store:
             return work if permit() else lambda _: Size(0, 0)
 
         def work(writer: sqlite3.Connection) -> Size:
-            doomed = writer.execute(_DOOMED, (*_bounds(span), limit_rows)).fetchall()
+            doomed = writer.execute(_DOOMED, (*span.bounds(), limit_rows)).fetchall()
             writer.executemany("delete from cells where rowid = ?", ((d[0],) for d in doomed))
             return Size(len(doomed), sum(d[1] for d in doomed))
 
@@ -320,18 +327,13 @@ def _write_row(writer: sqlite3.Connection, row: Row) -> int:
     return 0 if same else int(timestamp)
 
 
-def _bounds(span: Span) -> tuple[str, int, int]:
-    """A range's end MIN_TOKEN is infinity (domain.ring.ranges)."""
-    return span.keyspace, span.start, MAX_TOKEN if span.end == MIN_TOKEN else span.end
-
-
 def _page(
     scanner: sqlite3.Connection, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int
 ) -> Page:
     rows, size_bytes = list[Row](), 0
     at = cursor or Cursor(0, MIN_TOKEN, b"")
     for number in range(at.span, len(spans)):
-        keyspace, start, end = _bounds(spans[number])
+        keyspace, start, end = spans[number].bounds()
         after = (at.token, at.key) if number == at.span else (MIN_TOKEN, b"")
         while True:
             begin = max(start, after[0] - 1)  # so that the index leads to the row, not the span
@@ -360,7 +362,7 @@ def _measure_page(
     """
     rows = turns = 0
     while at < len(spans) and rows < MEASURE_ROWS and turns < MEASURE_SPANS:
-        keyspace, _, end = _bounds(spans[at])
+        keyspace, _, end = spans[at].bounds()
         page = scanner.execute(_END_OF_PAGE, (keyspace, start, end, MEASURE_ROWS - 1)).fetchone()
         until = end if page is None else page[0]
         keys, size_bytes = scanner.execute(_MEASURE, (keyspace, start, until)).fetchone()
@@ -380,8 +382,3 @@ def _checkpoint(path: Path) -> None:
         log.warning("the write-ahead log could not be copied", why=str(error))
     finally:
         connection.close()
-
-
-def spans_of(keyspaces: Sequence[str], ranges: Sequence[Range]) -> list[Span]:
-    """Every range of every keyspace."""
-    return [Span(keyspace, r.start, r.end) for keyspace in keyspaces for r in ranges]

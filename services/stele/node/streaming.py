@@ -1,4 +1,4 @@
-"""STREAM orders: pull what this node gains, or is to have again, under the operation's session.
+"""STREAM orders: pull what this node gains, is to have again, or lacks, under the operation's session.
 
 Everything that was acknowledged before the order's version is pulled; everything since goes to this node
 too, as a write replica. Rows merge by last write wins, so a repetition does no harm. Each page is synced
@@ -7,10 +7,10 @@ before the next one is counted, so what is reported as done is on the disk.
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -24,10 +24,13 @@ from stele.domain.topology.operations.table import OPERATIONS
 from stele.log.follower import LogFollower
 from stele.node.cells import Row
 from stele.node.clock import HybridClock
+from stele.node.comparing import SourceGone, differing
+from stele.node.digests import Digest
 from stele.node.orders import OrderProgress
 from stele.node.pace import Pace
-from stele.node.store import Cursor, Store, spans_of
-from stele.node.wire import Code, Scan, Scanned
+from stele.node.spans import Span, spans_of
+from stele.node.store import Cursor, Store
+from stele.node.wire import Code, Compare, Compared, Scan, Scanned
 from stele.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -39,8 +42,14 @@ MIB: Final = 1024 * 1024
 TRIES: Final = 3
 RETRY_S: Final = 0.2
 
+A = TypeVar("A", Scanned, Compared)
+
 Piece = tuple[str, Range]
 """A placement's name and one of its ranges."""
+
+
+PullFrom = Callable[[str, Sequence[Span]], Awaitable[bool]]
+"""Reads spans of one source through to the end; False when it stopped giving them."""
 
 
 class StreamFailed(Exception):
@@ -56,6 +65,9 @@ class Portion(msgspec.Struct, frozen=True):
     sources: tuple[str, ...]
     needed: int
 
+    def spans(self) -> list[Span]:
+        return spans_of(self.data_ids, self.ranges)
+
 
 class Sessions(Protocol):
     """The node's sessions; see domain.sessions and the agent."""
@@ -64,9 +76,10 @@ class Sessions(Protocol):
 
 
 class Source(Protocol):
-    """Pages of other nodes; see ``peers.Peers.scan``."""
+    """Pages of other nodes, and digests of them; see ``peers.Peers``."""
 
     async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned: ...
+    async def digests(self, node_id: str, address: str, compare: Compare) -> Compared: ...
 
 
 def portions_of(
@@ -136,11 +149,16 @@ class Streamer:
             transition = image.topology.of_session(order.session)
             assert transition is not None  # the session is open
             done = self._done_of(order.session)
+            compares = OPERATIONS[transition.kind].states[transition.state].compares
+            pull = self._pull_what_differs if compares else self._pull_from
             while portions := portions_of(image, transition, self._node_id, unavailable, done):
                 reader = _Reader(order, image, guard, self._peers, done)
-                sizes = [await _measure(reader, portion) for portion in portions]
-                progress.bytes_total = progress.bytes_done + sum(sizes)
-                await self._pull_all(portions, reader, progress)
+                if not compares:
+                    sizes = [await _measure(reader, portion) for portion in portions]
+                    progress.bytes_total = progress.bytes_done + sum(sizes)
+                await self._pull_all(
+                    portions, partial(pull, reader=reader, progress=progress), reader
+                )
                 unavailable |= reader.failed.keys()
             guard.check()
 
@@ -150,9 +168,7 @@ class Streamer:
         self._done = {each: done for each, done in self._done.items() if each in sessions}
         return self._done.setdefault(session, set())
 
-    async def _pull_all(
-        self, portions: list[Portion], reader: "_Reader", progress: OrderProgress
-    ) -> None:
+    async def _pull_all(self, portions: list[Portion], pull: PullFrom, reader: "_Reader") -> None:
         """So many portions at once as the log says at that time."""
         waiting = deque(enumerate(portions))
         running = set[asyncio.Task[None]]()
@@ -160,7 +176,7 @@ class Streamer:
             while waiting or running:
                 while waiting and len(running) < STREAM_CONCURRENCY.of(self._settings()):
                     number, portion = waiting.popleft()
-                    running.add(asyncio.create_task(self._pull(portion, number, reader, progress)))
+                    running.add(asyncio.create_task(self._pull(portion, number, pull, reader)))
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
@@ -172,15 +188,13 @@ class Streamer:
     def _settings(self) -> Mapping[str, str]:
         return self._follower.image.features.settings
 
-    async def _pull(
-        self, portion: Portion, turn: int, reader: "_Reader", progress: OrderProgress
-    ) -> None:
+    async def _pull(self, portion: Portion, turn: int, pull: PullFrom, reader: "_Reader") -> None:
         """Read as many sources through as are needed; the sources take turns to be the first."""
         first = turn % max(1, len(portion.sources))
         missing = portion.needed
         for source in (*portion.sources[first:], *portion.sources[:first]):
             if missing and source not in reader.failed:
-                missing -= await self._pull_from(source, portion, reader, progress)
+                missing -= await pull(source, portion.spans())
         if not missing:
             reader.done.update((portion.placement, range_) for range_ in portion.ranges)
 
@@ -189,13 +203,30 @@ class Streamer:
         schema = self._follower.image.schema
         return reader.guard.is_open and schema.of_data(rows[place].keyspace) is not None
 
+    async def _pull_what_differs(
+        self, source: str, spans: Sequence[Span], reader: "_Reader", progress: OrderProgress
+    ) -> bool:
+        """Read what this node has not of one source's rows; False when it stopped giving them."""
+
+        def equal(digest: Digest) -> None:
+            progress.bytes_compared += digest.size_bytes
+
+        theirs = partial(reader.digests, source)
+        try:
+            async for some in differing(spans, self._store.digests, theirs, equal):
+                if not await self._pull_from(source, some, reader, progress):
+                    return False
+        except SourceGone:
+            return False
+        return True
+
     async def _pull_from(
-        self, source: str, portion: Portion, reader: "_Reader", progress: OrderProgress
+        self, source: str, spans: Sequence[Span], reader: "_Reader", progress: OrderProgress
     ) -> bool:
         """Read one source's rows through to the end; False when it stopped giving them."""
         cursor: Cursor | None = None
         while True:
-            page = await reader.scan(source, portion, cursor, PAGE_BYTES)
+            page = await reader.scan(source, spans, cursor, PAGE_BYTES)
             if page is None:
                 return False
             reader.guard.check()
@@ -230,28 +261,38 @@ class _Reader:
         self._peers = peers
 
     async def scan(
-        self, source: str, portion: Portion, cursor: Cursor | None, limit_bytes: int
+        self, source: str, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int
     ) -> Scanned | None:
         """None when the source does not answer. Raises SessionClosedError."""
-        node = self._image.node(source)
-        assert node is not None  # a plan names members only
         scan = Scan(
             epoch=self._order.epoch,
             session=self._order.session,
-            spans=spans_of(portion.data_ids, portion.ranges),
+            spans=[*spans],
             cursor=cursor,
             limit_bytes=limit_bytes,
         )
-        why = ""
+        return await self._answer(source, lambda at: self._peers.scan(source, at, scan))
+
+    async def digests(self, source: str, spans: Sequence[Span]) -> list[Digest | None] | None:
+        """None when the source does not answer. Raises SessionClosedError."""
+        order = self._order
+        compare = Compare(epoch=order.epoch, session=order.session, spans=[*spans])
+        found = await self._answer(source, lambda at: self._peers.digests(source, at, compare))
+        return None if found is None else found.digests
+
+    async def _answer(self, source: str, ask: Callable[[str], Awaitable[A]]) -> A | None:
+        """The answer at the source's address; None, after some tries, when there is none."""
+        node, why = self._image.node(source), ""
+        assert node is not None  # a plan names members only
         for attempt in range(TRIES):
             if attempt:
                 await asyncio.sleep(RETRY_S)
             self.guard.check()
-            page = await self._peers.scan(source, node.address, scan)
-            if page.code is Code.OK:
-                return page
-            why = f"{source} answered {page.code}: {page.text}"
-            if page.code is Code.SESSION_CLOSED:
+            found = await ask(node.address)
+            if found.code is Code.OK:
+                return found
+            why = f"{source} answered {found.code}: {found.text}"
+            if found.code is Code.SESSION_CLOSED:
                 raise SessionClosedError(why)
         self.failed[source] = why
         log.warning("a source gave no data", source=source, why=why)
@@ -260,7 +301,8 @@ class _Reader:
 
 async def _measure(reader: _Reader, portion: Portion) -> int:
     """Bytes that the portion will cost: so many sources as are needed, of average size."""
-    sizes = [await reader.scan(source, portion, None, 0) for source in portion.sources]
+    spans = portion.spans()
+    sizes = [await reader.scan(source, spans, None, 0) for source in portion.sources]
     found = [scanned.size_bytes for scanned in sizes if scanned is not None]
     return sum(found) * portion.needed // max(1, len(found))
 

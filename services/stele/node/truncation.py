@@ -11,7 +11,8 @@ from stele.domain.schema.facts import owner_of
 from stele.log.follower import LogFollower
 from stele.node.cleanup import delete_all
 from stele.node.orders import OrderProgress
-from stele.node.store import Span, Store
+from stele.node.spans import Span
+from stele.node.store import Store
 
 
 class Truncator:

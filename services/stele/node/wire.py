@@ -10,11 +10,14 @@ from typing import Final
 import msgspec
 
 from stele.node.cells import Cell, Row, Stamp
-from stele.node.store import Cursor, Span
+from stele.node.digests import Digest
+from stele.node.spans import Span
+from stele.node.store import Cursor
 
 BATCH_PATH: Final = "/v1/replica/batch"
 PAGE_PATH: Final = "/v1/replica/page"
 MEASURE_PATH: Final = "/v1/replica/measure"
+DIGESTS_PATH: Final = "/v1/replica/digests"
 REPLICA_HEADER: Final = "x-stele-replica"
 """Names the node that a call is meant for: another one may have come to its address."""
 
@@ -104,8 +107,28 @@ class Scanned(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     cursor: Cursor | None = None
 
 
+class Compare(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Digests of spans for a topology operation."""
+
+    epoch: int
+    session: str
+    spans: list[Span]
+
+
+class Compared(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Digests of the first of the spans, at least of one, None for one that is to be split; or why there are
+    none.
+    """
+
+    code: Code
+    text: str = ""
+    digests: list[Digest | None] = []
+
+
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_ops: Final = msgspec.msgpack.Decoder(list[AnyOp]).decode
 decode_answers: Final = msgspec.msgpack.Decoder(list[Answer]).decode
 decode_scan: Final = msgspec.msgpack.Decoder(Scan).decode
 decode_scanned: Final = msgspec.msgpack.Decoder(Scanned).decode
+decode_compare: Final = msgspec.msgpack.Decoder(Compare).decode
+decode_compared: Final = msgspec.msgpack.Decoder(Compared).decode

@@ -6,7 +6,7 @@ from typing import Final
 from stele.domain import commands
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.sim.crowd import Crowd
 from stele.sim.declared import dead_to_be, declare, gone, note
 from stele.sim.kernel import us
@@ -273,6 +273,17 @@ def _migrate(world: World, action: Action, index: int) -> None:
     world.request(commands.MoveTablets((move,)))
 
 
+def _repair(world: World, action: Action, index: int) -> None:
+    """Table ``target``, or one of its tablets; ``number`` says which."""
+    data, number = world.witness.image.schema.serving(action.target), action.number
+    if data is None or number % 2:
+        world.request(commands.RepairTable(action.target))
+        return
+    tablet = number // 2 % len(world.witness.image.ring.placements[data.placement])
+    asked = TabletRepair(table=action.target, tablet=tablet)
+    world.request(commands.RepairTablets((asked,)))
+
+
 def _alter(world: World, action: Action, index: int) -> None:
     """Give keyspace ``target`` the replication factor ``number``."""
     world.request(commands.KeyspaceRfChange(action.target, {DC: action.number}))
@@ -359,6 +370,7 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "drop_table": _drop_table,
     "migrate": _migrate,
     "resize": _resize,
+    "repair": _repair,
     "alter": _alter,
     "drop": _drop,
     "truncate": _truncate,

@@ -17,6 +17,7 @@ from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
+from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
@@ -44,6 +45,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *RESIZING_MUTANTS,
         *REPLICATION_MUTANTS,
         *BALANCING_MUTANTS,
+        *REPAIR_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
@@ -62,6 +64,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *BALANCING_TEST_MUTANTS,
             *COLUMN_TEST_MUTANTS,
             *HOT_TEST_MUTANTS,
+            *REPAIR_TEST_MUTANTS,
         )
     },
 }

@@ -29,6 +29,7 @@ _STREAM: Final = (
     TransitionState.WRITE_BOTH_READ_OLD,
     TransitionState.STREAMING,
     TransitionState.REBUILDING,
+    TransitionState.REPAIR,
 )
 """Under sessions of other states nothing is streamed."""
 
@@ -195,13 +196,20 @@ class NodeWitness:
         for transition in image.topology.open():
             if transition.session and transition.session not in self._receivers:
                 rebuilt = transition.nodes() if transition.kind is RequestKind.REBUILD else ()
+                left_out = image.membership.excluded()
                 self._receivers[transition.session] = {
                     name: sorted(
                         {
                             n
                             for r in plan.rows
                             for n in r.new
-                            if n not in r.old or len(r.new) < len(r.old)
+                            if n not in r.old
+                            or len(r.new) < len(r.old)
+                            or (
+                                transition.kind is RequestKind.TABLET_REPAIR
+                                and n not in left_out
+                                and not left_out.issuperset({*r.new} - {n})
+                            )
                         }
                         | {*rebuilt}
                     )

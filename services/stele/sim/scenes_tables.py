@@ -14,6 +14,8 @@ TABLE_EVERY_S: Final = 12.0
 MIGRATE_EVERY_S: Final = 2.5
 STRIKE_EVERY_S: Final = 12.0
 RESIZE_EVERY_S: Final = 6.0
+REPAIRED_SHARE: Final = 0.4
+REPAIR_EVERY_S: Final = 5.0
 RECOUNTED_SHARE: Final = 0.6
 RECOUNT_EVERY_S: Final = 8.0
 CANCELLED_SHARE: Final = 0.4
@@ -75,6 +77,23 @@ def recounts(random: Random, base: Scenario) -> list[Action]:
         if random.random() < CANCELLED_SHARE:
             later_s = min(round(at_s + 4 * random.random(), 3), base.duration_s)
             found.append(Action(later_s, "cancel", number=random.randrange(8)))
+    return found
+
+
+def repairs(random: Random, base: Scenario) -> list[Action]:
+    """Tables, and some of their tablets, are repaired; some repairs are cancelled, or somebody crashes."""
+    if not base.tables or random.random() >= REPAIRED_SHARE:
+        return []
+    found = list[Action]()
+    for at_s in times(random, REPAIR_EVERY_S, base.duration_s):
+        number = random.randrange(1000)
+        found.append(Action(at_s, "repair", random.choice(TABLES), number=number))
+        if random.random() < CANCELLED_SHARE:
+            later_s = min(round(at_s + 2 * random.random(), 3), base.duration_s)
+            found.append(Action(later_s, "cancel", number=random.randrange(8)))
+        elif random.random() < CANCELLED_SHARE:
+            who = random.choice(("coordinator", "member"))
+            found.append(Action(at_s, "crash_on", who, 2.0, number % 5, "repair"))
     return found
 
 

@@ -8,6 +8,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     keyspace m rf 2 with 4 tablets | table m.t     the same; m's tables have tablets
     resize m.t to 8                        the same; it goes by m.t/resize
     drop m.t | truncate m.t | migrate m.t/0 from A to B    the same; that of tablet 0 goes by m.t/0
+    repair m.t/0 | repair m.t              the same; that of tablet 0 goes by m.t/0, of the table by m.t/repair
     a balancer works                       from now on: it moves tablets, so that they are even and leaves end
     balancing off m.t | balancing off m.t for 20 | balancing on m.t    the same; ``everything`` is the cluster
     quiesce | noop_request | cleanup | cleanup X    the same; the request goes by that word, or by X
@@ -36,6 +37,8 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     expect no answer through X for 5       run so long: none of its writes is acknowledged
     refused too_few_nodes                  the newest answer was this rejection
     expect X has rows of m.t/0 | expect X has nothing of m.t/0
+    expect X lacks some of m.t/0           of what was acknowledged
+    expect X has what was acknowledged of m.t/0 before    the repair that was asked for last
     expect X is left | expect fence is 12 | expect nobody needs cleanup
     epochs                                 commands applied since the last ``epochs``, and their states
     placement                              ``(MIN,100] A,B / A,B,X``: reads / writes, in any order
@@ -55,12 +58,12 @@ from stele.domain.image import Image
 from stele.domain.requests.ids import named
 from stele.domain.ring.ranges import Range, contains
 from stele.domain.ring.tokens import MIN_TOKEN
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.sim.actions import ACTIONS, NOTHING_FROM_LOG
 from stele.sim.clients import KEYSPACE, AttachedClient
 from stele.sim.declared import declare
 from stele.sim.kernel import SECOND, us
-from stele.sim.messages import token_of_key
+from stele.sim.messages import Key, token_of_key
 from stele.sim.run import come_to_rest
 from stele.sim.scenario import Action, Scenario
 from stele.sim.world import DC, World, join_command, replace_command, states_of
@@ -127,6 +130,8 @@ class Story:
         self._seed = seed
         self._told = 0
         self._asked: dict[str, str] = {}
+        self._noted: dict[str, dict[Key, int]] = {}
+        """What was acknowledged of a tablet when its repair was asked for."""
         self._attached: dict[str, AttachedClient] = {}
 
     def play(self, line: Line) -> None:
@@ -194,6 +199,30 @@ class Story:
         found = [k for k in cells if k[0] == data.data_id and contains(range_, token_of_key(k))]
         assert bool(found) == (what == "rows"), f"it has {len(found)}"
 
+    def expect_lacks(self, line: Line, name: str, table: str, tablet: str) -> None:
+        assert self._lacking(name, self._acknowledged(table, tablet)), "it lacks nothing"
+
+    def expect_repaired(self, line: Line, name: str, table: str, tablet: str) -> None:
+        """By what was acknowledged when the repair was asked for."""
+        noted = self._noted[f"{table}/{tablet}"]
+        lacking = self._lacking(name, noted)
+        assert noted and not lacking, f"it lacks {lacking[:3]} of {len(noted)}"
+
+    def _acknowledged(self, table: str, tablet: str) -> dict[Key, int]:
+        data = self.image.schema.serving(table)
+        assert data is not None, "there is no such table"
+        row, acked = (
+            self.image.ring.placements[data.placement].rows[int(tablet)],
+            self.world.witness.data.acked,
+        )
+        range_ = Range(row.start, row.end)
+        mine = [k for k in acked if k[0] == data.data_id and contains(range_, token_of_key(k))]
+        return {key: acked[key] for key in mine}
+
+    def _lacking(self, name: str, wanted: dict[Key, int]) -> list[Key]:
+        cells = self.world.nodes[name].cells
+        return [k for k in wanted if k not in cells or cells[k].timestamp < wanted[k]]
+
     def ask_all(self, line: Line, what: str) -> None:
         self._asked[what] = self.world.request(_ASKED[what](""))
 
@@ -230,6 +259,14 @@ class Story:
     def migrate(self, line: Line, table: str, tablet: str, source: str, target: str) -> None:
         move = TabletMove(table=table, tablet=int(tablet), from_node=source, to_node=target)
         self._asked[f"{table}/{tablet}"] = self.world.request(commands.MoveTablets((move,)))
+
+    def repair(self, line: Line, table: str, tablet: str | None) -> None:
+        if tablet is None:
+            self._asked[f"{table}/repair"] = self.world.request(commands.RepairTable(table))
+            return
+        self._noted[f"{table}/{tablet}"] = self._acknowledged(table, tablet)
+        asked = TabletRepair(table=table, tablet=int(tablet))
+        self._asked[f"{table}/{tablet}"] = self.world.request(commands.RepairTablets((asked,)))
 
     def balance(self, line: Line) -> None:
         self.world.start_balancer()
@@ -412,11 +449,14 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"(\S+) loses its rows", Story.loses_rows),
     (r"expect (\S+) has all that was acknowledged", Story.expect_rows),
     (r"expect (\S+) has (rows|nothing) of (\S+)/(\d+)", Story.expect_of_tablet),
+    (r"expect (\S+) lacks some of (\S+)/(\d+)", Story.expect_lacks),
+    (r"expect (\S+) has what was acknowledged of (\S+)/(\d+) before", Story.expect_repaired),
     (r"replace (\S+) by (\S+)", Story.replace),
     (r"keyspace (\S+) rf (\d+)", Story.keyspace),
     (r"keyspace (\S+) rf (\d+) with (\d+) tablets", Story.tablet_keyspace),
     (r"table (\S+)", Story.table),
     (r"migrate (\S+)/(\d+) from (\S+) to (\S+)", Story.migrate),
+    (r"repair ([^\s/]+)(?:/(\d+))?", Story.repair),
     (r"resize (\S+) to (\d+)", Story.resize),
     (r"a balancer works", Story.balance),
     (r"balancing off (\S+)(?: for ([\d.]+))?", Story.switch_off),

@@ -17,6 +17,7 @@ from stele.sim.data_witness import DataWitness
 from stele.sim.linearizability import CommandHistory
 from stele.sim.log_checks import LogChecks
 from stele.sim.node_witness import NodeWitness
+from stele.sim.repair_witness import RepairWitness
 from stele.sim.switch_checks import check_switches
 from stele.sim.tablet_witness import TabletWitness
 from stele.sim.violation import require
@@ -44,6 +45,7 @@ class Witness:
         self.data = DataWitness(self, is_gone, now_s)
         self.nodes = NodeWitness(nodes)
         self.tablets = TabletWitness(self.data.stores, is_gone, lambda: self.image)
+        self.repairs = RepairWitness(self.data.stores, self.data.acked, is_gone)
         self._trace = trace
         self._now_s = now_s
         self._applied: dict[str, int] = {}
@@ -98,6 +100,8 @@ class Witness:
         if after.topology is not before.topology:
             self.data.truncations.topology_changed(before, after, self._now_s())
             self.tablets.topology_changed(before, after)
+        if after.requests is not before.requests:
+            self.repairs.requests_changed(before, after)
 
     # --- processes
 

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException
 
 from stele.domain.acks import AckTable
 from stele.domain.base import Rejection
-from stele.domain.commands import AnyCommand, Envelope, MoveTablets
+from stele.domain.commands import AnyCommand, Envelope, MoveTablets, RepairTablets
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.names import BALANCER
@@ -131,6 +131,7 @@ class Balancer:
                 SwitchedOff(off.name, off.balancing, off.expired(heard.now_ms))
                 for off in all_off(image.schema)
             ),
+            repairing=tuple(r.request_id for r in image.requests.unfinished() if r.repairs_tablet),
         )
 
     def _state(self, to_leave: int, heard: Heard) -> BalanceState:
@@ -254,6 +255,8 @@ class Balancer:
             metrics.moves.inc(len(envelope.command.moves))
             for move in envelope.command.moves:
                 log.info("asked for", move=msgspec.to_builtins(move))
+        elif isinstance(envelope.command, RepairTablets):
+            metrics.repairs.inc(len(envelope.command.repairs))
         try:
             await self._followed.follower.wait_for_epoch(outcome.epoch, SUBMIT_TIMEOUT_S)
         except TimeoutError as error:

@@ -1,7 +1,7 @@
 """What has failed: it is left alone for a while, each time longer, until it succeeds.
 
-Of a move that is the node that was to get the tablet. Of a deletion it is the tablet: who failed is one of
-those that keep it, and nobody says which.
+Of a move that is the node that was to get the tablet. Of a repair, or of a deletion of a replica, it is the
+tablet: who failed is one of those that have it, and nobody says which.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ Tablet = tuple[str, int]
 
 
 class Failures:
-    """What became of the moves to each node, and of the deletions of each tablet's replicas."""
+    """What became of the moves to each node, and of the repairs and deletions of each tablet."""
 
     def __init__(self) -> None:
         self._pauses: dict[str | Tablet, tuple[float, float]] = {}
@@ -25,24 +25,25 @@ class Failures:
 
     def note(self, request: Request, now_s: float) -> None:
         """A request of the balancer's has changed. Those that fail together count once; what never began
-        says nothing.
+        says nothing of the node that a tablet is to go to, and all of one that cannot be repaired.
         """
-        failed = request.to_node or (request.table_id, request.tablet)
+        at = request.to_node or (request.table_id, request.tablet)
+        failed = request.status is RequestStatus.FAILED
         if request.status is RequestStatus.DONE:
-            self._pauses.pop(failed, None)
-        elif request.status is RequestStatus.FAILED and request.started_epoch:
-            until_s, pause_s = self._pauses.get(failed, (now_s, FIRST_PAUSE_S / 2))
+            self._pauses.pop(at, None)
+        elif failed and (request.started_epoch or request.repairs):
+            until_s, pause_s = self._pauses.get(at, (now_s, FIRST_PAUSE_S / 2))
             if now_s >= until_s:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                self._pauses[failed] = now_s + pause_s, pause_s
+                self._pauses[at] = now_s + pause_s, pause_s
 
     def avoided(self, now_s: float) -> frozenset[str]:
         """Nodes that get nothing now."""
-        return frozenset(n for n in self._paused(now_s) if isinstance(n, str))
+        return frozenset(at for at in self._paused(now_s) if isinstance(at, str))
 
     def paused(self, now_s: float) -> frozenset[Tablet]:
-        """Tablets that lose nothing now."""
-        return frozenset(t for t in self._paused(now_s) if not isinstance(t, str))
+        """Tablets that are not repaired, and lose nothing, now."""
+        return frozenset(at for at in self._paused(now_s) if not isinstance(at, str))
 
     def _paused(self, now_s: float) -> list[str | Tablet]:
-        return [what for what, (until_s, _) in self._pauses.items() if now_s < until_s]
+        return [at for at, (until_s, _) in self._pauses.items() if now_s < until_s]

@@ -9,6 +9,11 @@ from stele.runtime.metrics import REGISTRY
 moves: Final = Counter(
     "stele_balancer_moves", "Moves of tablets that were asked for and taken.", registry=REGISTRY
 )
+repairs: Final = Counter(
+    "stele_balancer_repairs",
+    "Repairs of tablets that were asked for and taken.",
+    registry=REGISTRY,
+)
 refused: Final = Counter(
     "stele_balancer_refused",
     "What was asked for and refused, by code.",

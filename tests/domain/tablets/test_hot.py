@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ def bounds(hottest: Hottest | None, count: int, resizing_to: int = 0) -> tuple[i
     return found.split.count, found.keep.count
 
 
-def table_of(hottest: Hottest, count: int, size_bytes: float | None = 0.0, **options: int) -> Table:
+def table_of(hottest: Hottest, count: int, size_bytes: float | None = 0.0, **options: Any) -> Table:
     """An empty one unless it is said."""
     present, asked = Present(count, size_bytes, 0, hottest), TableOptions(**options)
     about = (asked, 1, ONE, present, GOALS)

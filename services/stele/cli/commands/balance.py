@@ -126,12 +126,13 @@ def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
 @dataclass(frozen=True, slots=True)
 class Around:
     """What the log says beside the balancer: moves, requests whose nodes give all away, and tables that
-    get another number of tablets.
+    get another number of tablets; and repairs, those of whole tables first.
     """
 
     moves: list[Request]
     leaving: list[Request]
     resizes: list[Request]
+    repairs: list[Request]
     names: Mapping[str, str]
 
     def moved(self) -> set[tuple[str, str, str]]:
@@ -150,8 +151,9 @@ def look(client: Client) -> Around:
     moves = [request for request in unfinished if request.moves_replica]
     leaving = [request for request in unfinished if request.removes_node]
     resizes = [request for request in unfinished if request.resizes]
-    names = reading.names([*moves, *leaving, *resizes])
-    return Around(moves, leaving, resizes, names)
+    repairs = sorted((r for r in unfinished if r.repairs), key=lambda r: r.repairs_tablet)
+    names = reading.names([*moves, *leaving, *resizes, *repairs])
+    return Around(moves, leaving, resizes, repairs, names)
 
 
 def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
@@ -160,6 +162,11 @@ def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
     for request in around.resizes:
         yield f"{what(request, around.names)} ({request.request_id}) is {request.status}: {request.reason}"
     yield from found.recounting
+    for request in around.repairs[:MOST_MOVES]:
+        why = f": {request.reason}" if request.reason else ""
+        yield f"{what(request, around.names)} ({request.request_id}) is {request.status}{why}"
+    if len(around.repairs) > MOST_MOVES:
+        yield f"{len(around.repairs) - MOST_MOVES} repairs more: `stele requests --unfinished`"
     for request in around.leaving:
         left = counted(_held(found, request.node_id), "tablet is", "tablets are")
         asked = f"{what(request, around.names)} ({request.request_id})"

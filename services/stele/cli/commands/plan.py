@@ -32,6 +32,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "add-replica": tablet.add_replica,
     "delete-replica": tablet.delete_replica,
     "resize-table": table.resize,
+    "repair-table": table.repair,
     "truncate": global_requests.truncate,
     "new-cdc-generation": cdc.new_generation,
 }

@@ -1,20 +1,29 @@
-"""``stele table create|alter|resize|drop|list``."""
+"""``stele table create|alter|resize|repair|drop|list``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
 from stele.cli.commands.topology import submit_and_follow, submit_and_tell
 from stele.cli.errors import UsageError
-from stele.cli.options import Change, Read, Where
+from stele.cli.options import FROM_ZERO, Change, Read, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.output import table as table_of
 from stele.cli.switch_words import off_text, switch_text
-from stele.domain.commands import AlterTable, CreateTable, DropTable, ResizeTable
+from stele.domain.commands import (
+    AlterTable,
+    CreateTable,
+    DropTable,
+    RepairTable,
+    RepairTablets,
+    ResizeTable,
+)
 from stele.domain.schema.facts import TableOptions
+from stele.domain.topology.operations.commands import TabletRepair
 
 app = App(name="table", help="Tables: what has data in a keyspace.")
 
@@ -22,7 +31,7 @@ app = App(name="table", help="Tables: what has data in a keyspace.")
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Options:
-    """How many tablets a table is to have; 0 says nothing."""
+    """How many tablets a table is to have, and whether they are repaired by schedule; 0 says nothing."""
 
     min_tablet_count: int = 0
     """At least so many, rounded up to a power of two."""
@@ -32,6 +41,10 @@ class Options:
     """So many replicas for each shard of a datacentre, on average."""
     expected_data_size_in_gb: int = 0
     """Enough for data of this size."""
+    auto_repair_enabled: Literal["", "on", "off"] = ""
+    """Whether its tablets are repaired by schedule; else the setting auto_repair_enabled_default says."""
+    auto_repair_threshold: int = 0
+    """Seconds until a tablet is repaired again; 0: the setting auto_repair_threshold_in_seconds says."""
 
     def options(self) -> TableOptions:
         return TableOptions(
@@ -39,6 +52,8 @@ class Options:
             max_tablet_count=self.max_tablet_count,
             min_per_shard_tablet_count=self.min_per_shard_tablet_count,
             expected_data_size_in_gb=self.expected_data_size_in_gb,
+            auto_repair_enabled=self.auto_repair_enabled,
+            auto_repair_threshold=self.auto_repair_threshold,
         )
 
 
@@ -99,6 +114,30 @@ def resize(
     require_table_name(name)
     with where.client() as client:
         return submit_and_follow(client, change, ResizeTable(name, tablets))
+
+
+@app.command
+def repair(
+    name: str,
+    *,
+    tablet: Annotated[int | None, Parameter(name="--tablet", validator=FROM_ZERO)] = None,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Give each replica of a table's tablets what the others have, while it is read and written.
+
+    The balancer sees to it, the tablets that were repaired longest ago first; `stele tablet repairs` says when
+    that was. Replicas are compared first: what is equal is not streamed.
+
+    Args:
+        name: KEYSPACE.TABLE.
+        tablet: This one alone, at once.
+    """
+    require_table_name(name)
+    one = None if tablet is None else TabletRepair(table=name, tablet=tablet)
+    asked = RepairTable(name) if one is None else RepairTablets((one,))
+    with where.client() as client:
+        return submit_and_follow(client, change, asked)
 
 
 @app.command

@@ -1,4 +1,4 @@
-"""``stele tablet list|sizes|move|add-replica|delete-replica``."""
+"""``stele tablet list|sizes|repairs|move|add-replica|delete-replica``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stele.cli.commands.table import require_table_name
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Json, Read, Where
-from stele.cli.output import console, print_value_as_json, size
+from stele.cli.output import clock, console, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.tablets.ranges import tablet_of
@@ -129,6 +129,47 @@ def _in_all(known: TableSizes) -> Iterator[str]:
             "has" if known.wanted in (0, known.tablets) else f"is to have {known.wanted} instead of"
         )
         yield f"it {will} {known.tablets} tablets: {known.why}"
+
+
+@app.command
+def repairs(
+    table: str,
+    *,
+    limit: Annotated[int, Parameter(name="--limit", validator=FROM_ZERO)] = 16,
+    read: Read = Read(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """When each tablet of a table was repaired last, the oldest first.
+
+    Args:
+        table: KEYSPACE.TABLE.
+        limit: Most tablets that are shown; 0 shows all.
+    """
+    require_table_name(table)
+    with where.client() as client:
+        reading = read.of(client)
+        times = reading.repairs(table)
+    oldest = sorted(range(len(times)), key=lambda tablet: (times[tablet], tablet))
+    first = oldest[: limit or len(times)]
+    if read.as_json:
+        print_value_as_json(
+            {
+                "epoch": reading.epoch,
+                "state_id": reading.state_id,
+                "table": table,
+                "tablets": len(times),
+                "repairs": [{"tablet": each, "repaired_ms": times[each]} for each in first],
+            }
+        )
+        return
+    shown = table_of("", "tablet", "repaired", right=("tablet",))
+    for tablet in first:
+        shown.add_row(str(tablet), clock(times[tablet]) or "never")
+    title = f"{len(times)} tablets of {table} at epoch {reading.epoch}"
+    console().print(title, soft_wrap=True)
+    console().print(shown)
+    if len(first) < len(times):
+        console().print(f"{len(times) - len(first)} more tablets: --limit 0 shows all.")
 
 
 @app.command

@@ -15,6 +15,9 @@ from stele.domain.balance.state import State
 WEIGHT: Final = 1
 """Of a move, a move between shards and a rebuild, in what a shard reads and writes at one time."""
 
+REPAIR_WEIGHT: Final = 2
+"""Of a repair, in what each replica reads and writes."""
+
 
 class Kind(StrEnum):
     """What has to be done for a move."""

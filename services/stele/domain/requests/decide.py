@@ -5,6 +5,7 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_request
 from stele.domain.facts import AnyFact
+from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.requests.commands import Cancel, RejectRequest
@@ -36,7 +37,7 @@ def cancel(context: Context, command: Cancel) -> Decision:
         why = f"{why}: {context.envelope.reason}"
     served = OPERATIONS[request.kind].served
     if request.status is RequestStatus.PENDING or (served and not served.goes_back):
-        return end_untouched(context, request, RequestStatus.CANCELLED, why)
+        return _cancelled(context, request, why)
     if served is None:
         return mark(context, request, why, cancelled=True)
     if request.cancelled:
@@ -46,6 +47,16 @@ def cancel(context: Context, command: Cancel) -> Decision:
             "It ends when all is as it was: `stele why` says what it waits for.",
         )
     return (RequestChanged(replace(request, error=f"Rolled back: {why}", cancelled=True)),)
+
+
+def _cancelled(context: Context, request: Request, why: str) -> Decision:
+    """The request ends, with what was asked for on its behalf."""
+    changes, image = list[AnyFact](), context.image
+    for each in (request, *OPERATIONS[request.kind].made_for(image, request)):
+        facts = _untouched(context, image, each, RequestStatus.CANCELLED, why)
+        image = context.fold(image, facts)
+        changes += facts
+    return tuple(changes)
 
 
 def reject_request(context: Context, command: RejectRequest) -> Decision:
@@ -61,8 +72,14 @@ def reject_request(context: Context, command: RejectRequest) -> Decision:
 
 def end_untouched(context: Context, request: Request, status: RequestStatus, why: str) -> Decision:
     """End a request that has changed no ranges; a node that wanted to join is rejected for good."""
-    changes: list[AnyFact] = [*ended(context, context.image, request, status, why)]
-    node = context.image.node(request.node_id)
+    return _untouched(context, context.image, request, status, why)
+
+
+def _untouched(
+    context: Context, image: Image, request: Request, status: RequestStatus, why: str
+) -> tuple[AnyFact, ...]:
+    changes: list[AnyFact] = [*ended(context, image, request, status, why)]
+    node = image.node(request.node_id)
     rejected = OPERATIONS[request.kind].rejected
     if node is not None and rejected is not None:
         changes.append(NodeChanged(replace(node, state=rejected)))

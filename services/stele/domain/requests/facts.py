@@ -20,6 +20,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``tablet_count``, is to go from ``from_node`` to ``to_node``, to have one replica more when the first of
     them is empty, one fewer when the second is; or which is to have ``tablet_count``, and had
     ``tablet_count_before`` when that was asked for.
+    ``submitted_ms`` is the log's own time at which a repair was asked for, of that tablet, or of the table when
+    there is no ``tablet_count``: what was acknowledged before is what it repairs.
     The ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the
     log's own time of its end, by which it is forgotten.
     """
@@ -54,6 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     submitted_at_ms: int = 0
     started_at_ms: int = 0
     finished_at_ms: int = 0
+    submitted_ms: int = 0
     ended_ms: int = 0
 
     def nodes(self) -> frozenset[str]:
@@ -64,7 +67,17 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def resizes(self) -> bool:
         """Its table is to have another number of tablets."""
-        return self.tablet_count > 0 and not self.moves_replica
+        return self.tablet_count > 0 and not self.moves_replica and not self.repairs
+
+    @property
+    def repairs(self) -> bool:
+        """Replicas of a tablet, or of all tablets of a table, are to have what the others have."""
+        return self.submitted_ms > 0
+
+    @property
+    def repairs_tablet(self) -> bool:
+        """It is to be done to one tablet."""
+        return self.repairs and self.tablet_count > 0
 
     @property
     def moves_replica(self) -> bool:

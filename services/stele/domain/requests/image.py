@@ -34,6 +34,11 @@ class RequestsImage(msgspec.Struct, frozen=True):
         """Ids of those that give tables another number of tablets."""
         return tuple(sorted(r.request_id for r in self.open.values() if r.resizes))
 
+    def table_repairs(self) -> dict[str, Request]:
+        """Those that repair all tablets of a table, by the table's id."""
+        found = (r for r in self.open.values() if r.repairs and not r.repairs_tablet)
+        return {request.table_id: request for request in found}
+
     def finished(self) -> list[Request]:
         """Finished requests, the oldest first."""
         return self.finished_first(len(self.requests))

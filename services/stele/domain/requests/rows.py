@@ -28,6 +28,7 @@ def new_request(
     table_id: str = "",
     tablet_count: int = 0,
     tablet_count_before: int = 0,
+    submitted_ms: int = 0,
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -47,6 +48,7 @@ def new_request(
             table_id=table_id,
             tablet_count=tablet_count,
             tablet_count_before=tablet_count_before,
+            submitted_ms=submitted_ms,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

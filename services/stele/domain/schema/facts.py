@@ -76,15 +76,19 @@ class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many tablets a table is to have (Scylla's words). 0: nothing is said.
+    """How many tablets a table is to have, and how often they are repaired (Scylla's words). 0, or nothing:
+    nothing is said.
 
-    ``min_per_shard_tablet_count`` counts replicas, on average of the shards of a dc.
+    ``min_per_shard_tablet_count`` counts replicas, on average of the shards of a dc. ``auto_repair_enabled`` is
+    on or off, ``auto_repair_threshold`` in seconds.
     """
 
     min_tablet_count: int = 0
     max_tablet_count: int = 0
     min_per_shard_tablet_count: int = 0
     expected_data_size_in_gb: int = 0
+    auto_repair_enabled: str = ""
+    auto_repair_threshold: int = 0
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):

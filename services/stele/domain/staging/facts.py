@@ -4,13 +4,21 @@ from stele.domain.base import Fact
 from stele.domain.cdc.facts import CdcFact
 from stele.domain.features.facts import FeaturesFact
 from stele.domain.membership.facts import MembershipFact
+from stele.domain.repairs.facts import RepairsFact
 from stele.domain.requests.facts import RequestsFact
 from stele.domain.ring.facts import RingFact
 from stele.domain.schema.facts import SchemaFact
 from stele.domain.topology.facts import TopologyFact
 
 StagedFact = (
-    MembershipFact | RequestsFact | RingFact | SchemaFact | TopologyFact | FeaturesFact | CdcFact
+    MembershipFact
+    | RequestsFact
+    | RingFact
+    | SchemaFact
+    | TopologyFact
+    | RepairsFact
+    | FeaturesFact
+    | CdcFact
 )
 """What may go in parts: all that a command changes in a cluster that is founded."""
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stele.domain.balance.cluster import Node, NodeState, Options
-from stele.domain.balance.moves import WEIGHT
+from stele.domain.balance.moves import REPAIR_WEIGHT, WEIGHT
 from stele.domain.balance.state import NOBODY, Rates, State
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node as Member
@@ -35,6 +35,7 @@ _BEFORE_READS_MOVE: Final = (
     TransitionState.ALLOW_WRITE_BOTH_READ_OLD,
     TransitionState.WRITE_BOTH_READ_OLD,
     TransitionState.STREAMING,
+    TransitionState.REPAIR,
 )
 
 
@@ -131,18 +132,19 @@ def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None
         streams_yet = transition is None or (
             transition.state in _BEFORE_READS_MOVE and not transition.mark
         )
-        if request.moves_replica and streams_yet:
+        if (request.moves_replica or request.repairs_tablet) and streams_yet:
             sources, targets = _streams(image, request)
+            weight = REPAIR_WEIGHT if request.repairs_tablet else WEIGHT
             for node_ids, streams in ((sources, state.reading), (targets, state.writing)):
                 for node_id in node_ids & place.keys():
-                    streams[state.first_shard[place[node_id]]] += WEIGHT
+                    streams[state.first_shard[place[node_id]]] += weight
 
 
 def _streams(image: Image, request: Request) -> tuple[Set[str], Set[str]]:
     """Who is read from and who is written to. One replica more comes from all others; where there is one fewer
-    of three or more those that are left give one another what they lack.
+    of three or more those that are left give one another what they lack; so do all where it is repaired.
     """
-    if not request.recounts:
+    if request.moves_replica and not request.recounts:
         return {request.from_node}, {request.to_node}
     table = image.schema.tables.get(request.table_id)
     if table is None or table.placement not in image.ring.placements:
@@ -153,6 +155,9 @@ def _streams(image: Image, request: Request) -> tuple[Set[str], Set[str]]:
     rest = {*row_of(placement, request.tablet).reads} - {request.from_node}
     if request.to_node:
         return rest, {request.to_node}
+    if request.repairs_tablet:
+        rest -= image.membership.excluded()
+        return (rest, rest) if len(rest) > 1 else (frozenset(), frozenset())
     return rest, rest if len(rest) > 1 else frozenset()
 
 
@@ -196,10 +201,11 @@ def _afterwards(image: Image) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
 
 
 def _asked(image: Image) -> dict[str, list[Request]]:
-    """By map the moves that have not begun."""
+    """By map the moves and repairs that have not begun."""
     found = defaultdict[str, list[Request]](list)
     for request in image.requests.open.values():
-        if request.moves_replica and request.status is RequestStatus.PENDING:
+        changes = request.moves_replica or request.repairs_tablet
+        if changes and request.status is RequestStatus.PENDING:
             found[tablet_map(request.table_id)].append(request)
     return found
 
@@ -227,6 +233,8 @@ def _replicas(
         if request.tablet_count != len(placement) or not named <= place.keys():
             continue
         busy[request.tablet] = True
+        if request.repairs_tablet:
+            continue
         if not request.from_node and (replicas[request.tablet] != NOBODY).all():
             replicas = widened(replicas, replicas.shape[1] + 1)
         row = replicas[request.tablet]

@@ -9,7 +9,7 @@ from stele.domain.tablets.load import NO_LOADS, LoadTable
 class Heard(NamedTuple):
     """What the balancer hears beside the log: members that are silent, nodes where moves have failed just now,
     what nodes told of their loads, the time in milliseconds since 1970 (0: it has no clock), and tablets, by
-    table's id and number, of which a deletion of a replica has failed just now.
+    table's id and number, that could not be repaired, or lose a replica, just now.
     """
 
     down: Set[str] = frozenset()

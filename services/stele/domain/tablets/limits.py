@@ -6,6 +6,10 @@ from stele.domain.balance import cluster
 from stele.domain.balance.cluster import BalanceBy
 from stele.domain.features.counts import Choice, Count, Setting
 
+ON: Final = "on"
+OFF: Final = "off"
+MOST_THRESHOLD_S: Final = 10 * 365 * 86_400
+"""Ten years: nobody waits longer for a repair."""
 READS: Final = Count(
     name="tablet_streaming_read_concurrency",
     counts="tablets that are streamed from a node at one time",
@@ -69,6 +73,18 @@ SCALE_FACTOR: Final = Count(
     default=10,
     most=1024,
 )
+AUTO_REPAIR: Final = Choice(
+    name="auto_repair_enabled_default",
+    counts="whether tablets are repaired by schedule, of tables that do not say",
+    default=OFF,
+    options=(ON, OFF),
+)
+AUTO_REPAIR_THRESHOLD_S: Final = Count(
+    name="auto_repair_threshold_in_seconds",
+    counts="seconds after which a tablet is repaired again by schedule, of tables that do not say",
+    default=86_400,
+    most=MOST_THRESHOLD_S,
+)
 
 LIMITS: Final[tuple[Setting, ...]] = (
     BALANCE_BY,
@@ -81,4 +97,6 @@ LIMITS: Final[tuple[Setting, ...]] = (
     TARGET_RATE,
     PER_SHARD_GOAL,
     SCALE_FACTOR,
+    AUTO_REPAIR,
+    AUTO_REPAIR_THRESHOLD_S,
 )

@@ -9,7 +9,7 @@ from stele.domain.schema.facts import Table
 from stele.domain.tablets.copies import between
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.racks import after_move, emptiest_racks
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 
 
 def replicas_after(replicas: tuple[str, ...], move: TabletMove) -> tuple[str, ...]:
@@ -25,13 +25,7 @@ def check_move(image: Image, table: Table, move: TabletMove) -> Rejection | None
     refused = _check_named(move) or (_check_target(image, move) if move.to_node else None)
     if refused is not None:
         return refused
-    if not table.placement:
-        return Rejection(
-            "no_tablets",
-            f"Table {move.table} has no tablets: its keyspace is spread over the ring.",
-            "Move nodes' tokens, or make a keyspace with tablets.",
-        )
-    refused = _check_row(image, table, move)
+    refused = check_tablet(image, table, move) or _check_row(image, table, move)
     if refused is not None:
         return refused
     row = row_of(image.ring.placements[table.placement], move.tablet)
@@ -40,6 +34,30 @@ def check_move(image: Image, table: Table, move: TabletMove) -> Rejection | None
     if move.to_node:
         return _check_more(image, table, row, move) or _check_new_rack(image, row, move)
     return _check_fewer(image, table, row, move)
+
+
+def check_tablet(image: Image, table: Table, asked: TabletMove | TabletRepair) -> Rejection | None:
+    """Why a table that stands has no such tablet."""
+    if not table.placement:
+        return no_tablets(asked.table)
+    count = len(image.ring.placements[table.placement])
+    if asked.of not in (0, count):
+        return Rejection(
+            "tablets_resized",
+            f"Table {asked.table} has {count} tablets by now, and had {asked.of} when this one was chosen.",
+            "Ask again, for one of the new tablets.",
+        )
+    if not 0 <= asked.tablet < count:
+        return unknown_tablet(asked.table, count, asked.tablet)
+    return None
+
+
+def no_tablets(table: str) -> Rejection:
+    return Rejection(
+        "no_tablets",
+        f"Table {table} has no tablets: its keyspace is spread over the ring.",
+        "Move nodes' tokens, or rebuild nodes; or make a keyspace with tablets.",
+    )
 
 
 def _check_named(move: TabletMove) -> Rejection | None:
@@ -53,18 +71,8 @@ def _check_named(move: TabletMove) -> Rejection | None:
 
 
 def _check_row(image: Image, table: Table, move: TabletMove) -> Rejection | None:
-    """The tablet is there, and a replica of it where it is said to be, and none where it is to go."""
-    placement = image.ring.placements[table.placement]
-    count = len(placement)
-    if move.of not in (0, count):
-        return Rejection(
-            "tablets_resized",
-            f"Table {move.table} has {count} tablets by now, and had {move.of} when this one was chosen.",
-            "Ask again, for one of the new tablets.",
-        )
-    if not 0 <= move.tablet < count:
-        return unknown_tablet(move.table, count, move.tablet)
-    row = row_of(placement, move.tablet)
+    """A replica of the tablet is where it is said to be, and none where it is to go."""
+    row = row_of(image.ring.placements[table.placement], move.tablet)
     if move.from_node and move.from_node not in row.reads:
         return _not_so(move, f"has no replica on '{move.from_node[:80]}'", row)
     if move.to_node in row.writes:

@@ -7,18 +7,26 @@ import msgspec
 from stele.domain.balance.moves import Kind, Limits, Move
 from stele.domain.balance.plan import plan_round
 from stele.domain.balance.state import LEAVING
-from stele.domain.commands import AnyCommand, Cancel, MoveTablets, ResizeTable, SwitchBalancingOn
+from stele.domain.commands import (
+    AnyCommand,
+    Cancel,
+    MoveTablets,
+    RepairTablets,
+    ResizeTable,
+    SwitchBalancingOn,
+)
 from stele.domain.image import Image
 from stele.domain.tablets.colocation import bring_together
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.limits import READS, WRITES
 from stele.domain.tablets.look import look
+from stele.domain.tablets.repairing import Beside, repairs
 from stele.domain.tablets.replication import Recount, Recounts, recounts
 from stele.domain.tablets.resizing import Resize, loaded, sizing
 from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
 from stele.domain.tablets.switched import aborted, expired
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 
 
@@ -39,6 +47,7 @@ class Proposal(msgspec.Struct, frozen=True):
     resizes: tuple[Resize, ...] = ()
     stuck: tuple[Stuck, ...] = ()
     revoked: tuple[Stuck, ...] = ()
+    repairs: tuple[TabletRepair, ...] = ()
 
     def commands(self) -> Iterator[tuple[AnyCommand, str]]:
         """What to ask the log for, in this order, each with why."""
@@ -51,6 +60,8 @@ class Proposal(msgspec.Struct, frozen=True):
         moves = tuple(each.move for each in self.moves[:MAX_MOVES])
         if moves:
             yield MoveTablets(moves), f"{len(moves)} moves"
+        if self.repairs:
+            yield RepairTablets(self.repairs), f"{len(self.repairs)} repairs"
 
 
 def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
@@ -85,12 +96,15 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     sized = sizing(image, loaded(what.told), heard.down, seen.off.keys())
     resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
     moves = [each for each in moves if each.move.table not in resized]
+    streams = [each.move for each in moves if not isinstance(each.kind, Recount)]
+    beside = Beside(streams, frozenset(resized))  # others are counted already
     return Proposal(
         switched_on=expired(image, heard.now_ms),
         moves=tuple(moves),
         resizes=sized.resizes,
         stuck=tuple(stuck),
         revoked=(*sized.revoked, *aborted(image, heard.now_ms)),
+        repairs=tuple(repairs(image, what, heard, limits, beside)),
     )
 
 

@@ -36,7 +36,7 @@ def move(draft: Draft, transition: Transition, uncleaned: tuple[str, ...] = ()) 
         else operation.following(transition.state, transition.subjects)
     )
     if to is None:
-        _end(draft, transition, undone=state.undoing)
+        _end(draft, transition, undone=bool(transition.mark))
     else:
         enter(draft, transition, to)
 

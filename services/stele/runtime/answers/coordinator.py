@@ -54,7 +54,9 @@ class BlockerAnswer(msgspec.Struct, frozen=True):
 
 
 class NodeProgress(msgspec.Struct, frozen=True):
-    """One node's newest report of the work of a session; ``still_for_s``: so long it has not got on."""
+    """One node's newest report of the work of a session; ``still_for_s``: so long it has not got on.
+    ``bytes_compared`` were not streamed, since the node has the same.
+    """
 
     kind: str
     status: str
@@ -63,6 +65,7 @@ class NodeProgress(msgspec.Struct, frozen=True):
     keys_done: int
     error: str
     still_for_s: float | None = None
+    bytes_compared: int = 0
 
 
 class TransitionProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -66,6 +66,8 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     features: tuple[str, ...]
     settings: Mapping[str, str]
     services: tuple[Service, ...]
+    repairs: dict[str, tuple[int, ...]]
+    """By the table's id when each of its tablets was repaired last; see ``domain.repairs``."""
     cdc_generations: tuple[GenerationSummary, ...]
 
 
@@ -87,4 +89,5 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     features: dict[str, Any]
     settings: dict[str, Any]
     services: dict[str, Any]
+    repairs: dict[str, Any]
     cdc_generations: dict[str, Any]

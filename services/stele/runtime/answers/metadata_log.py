@@ -75,6 +75,21 @@ class PlacementsPage(Page, frozen=True, kw_only=True):
     rows: tuple[RangeReplicas, ...]
 
 
+class TabletRepairTime(msgspec.Struct, frozen=True):
+    """When a tablet was repaired last, in milliseconds of the log's own time; 0: never."""
+
+    tablet: int
+    repaired_ms: int
+
+
+class RepairsPage(Page, frozen=True, kw_only=True):
+    """Tablets of one table by number, with when each was repaired last; ``tablets`` are all that it has."""
+
+    table: str
+    tablets: int
+    repairs: tuple[TabletRepairTime, ...]
+
+
 class TopologyAnswer(AtEpoch, frozen=True, kw_only=True):
     """The cluster, its versions and what is under way."""
 

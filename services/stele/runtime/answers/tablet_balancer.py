@@ -81,8 +81,8 @@ class BalancePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How the tablets stand at an epoch: moves under way, tables that get another number of tablets, or whose
-    tablets get other numbers of replicas (``recounting``, in words), what comes next, and requests that cannot
-    go on.
+    tablets get other numbers of replicas (``recounting``, in words), repairs of tablets (``repairing``), what
+    comes next, and requests that cannot go on.
 
     ``balanced_by`` is size or count, with the reason ``why``; by size, operations are ``rate_weight`` percent
     of a tablet's load. ``down`` are members that are not heard,
@@ -96,6 +96,7 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     under_way: tuple[str, ...]
     resizing: tuple[str, ...] = ()
     recounting: tuple[str, ...] = ()
+    repairing: tuple[str, ...] = ()
     planned: tuple[PlannedTabletMove, ...]
     stuck: dict[str, str]
     balanced_by: str

@@ -61,8 +61,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """One state of an operation: what entering it writes, what it waits for, where it goes.
 
     Every state waits for the barrier and the fence of its version. Without ``on_success`` the transition
-    ends after that. Without ``on_failure`` it is past the point of no return, or is itself the way back
-    (``undoing``).
+    ends after that; it is undone when it was marked. Without ``on_failure`` it is past the point of no return,
+    or is itself the way back (``undoing``).
     """
 
     node_state: NodeState | None = None
@@ -74,6 +74,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     drops_tokens: bool = False
     streams: bool = False
     """Opens a session, and is left only when the data has been streamed under it."""
+    compares: bool = False
+    """Who streams compares first, and pulls only what differs."""
+    reads_stay: bool = False
+    """No reads move to who streams, so those that are excluded are left out."""
     everybody_does: OrderKind | None = None
     """Opens a session, and is left only when every member that is not excluded has done this under it."""
     cleaned_by: Callable[[Transition], list[str]] | None = None
@@ -201,6 +205,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """What others do for a request that needs no transition, in sentences."""
     check: Callable[[Image, list[Request]], Rejection | None] = lambda image, requests: None
     """Why it cannot be carried out any more, asked just before it opens."""
+    made_for: Callable[[Image, Request], Iterable[Request]] = lambda image, request: ()
+    """Requests on its behalf that have not begun: they are cancelled with it."""
     own_placement: Callable[[Image, Request], OwnPlacement | None] = lambda image, request: None
     """What it changes on a ring that stays as it is."""
     on_open: Callable[[Image, Transition, int], Iterable[AnyFact]] = (

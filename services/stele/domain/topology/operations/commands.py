@@ -131,6 +131,30 @@ class ResizeTable(Command, frozen=True, tag="tablet_resize"):
     tablets: int
 
 
+class TabletRepair(msgspec.Struct, frozen=True, kw_only=True):
+    """Each replica of a tablet of ``table`` (``keyspace.table``) is to get what the others have.
+
+    ``why`` and ``of`` are those of ``TabletMove``.
+    """
+
+    table: str
+    tablet: int
+    why: str = ""
+    of: int = 0
+
+
+class RepairTablets(Command, frozen=True, tag="tablet_repair"):
+    """Repair tablets, each by a request of its own. Those that cannot be are left out; one alone is refused."""
+
+    repairs: tuple[TabletRepair, ...]
+
+
+class RepairTable(Command, frozen=True, tag="table_repair"):
+    """Repair all tablets of a table (``keyspace.table``), as they get room in the streams."""
+
+    name: str
+
+
 class EnableFeatures(Command, frozen=True, tag="enable_features"):
     """Switch on semantics that every node and service supports, for ever."""
 
@@ -188,6 +212,8 @@ OperationCommand = (
     | DropTable
     | MoveTablets
     | ResizeTable
+    | RepairTablets
+    | RepairTable
     | KeyspaceRfChange
     | EnableFeatures
     | NoopRequest

@@ -9,6 +9,7 @@ from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
+from stele.domain.repairs.facts import RepairsForgotten
 from stele.domain.requests.facts import Request
 from stele.domain.ring.facts import PlacementDropped
 from stele.domain.schema.facts import Keyspace, Table, TableDropped
@@ -26,7 +27,7 @@ def free_keyspace(image: Image, name: str) -> Keyspace | Rejection:
         return unknown_keyspace(name)
     tables = {table.table_id for table in image.schema.tables_of(keyspace)}
     for other in image.requests.unfinished():
-        is_of_table = other.table_id in tables and not other.tablet_count
+        is_of_table = other.table_id in tables and _ends_it(other)
         if other.keyspace_id == keyspace.keyspace_id or is_of_table:
             return _busy(other, f"keyspace '{keyspace.name}'")
     return keyspace
@@ -38,10 +39,15 @@ def free_table(image: Image, name: str) -> Table | Rejection:
     if table is None:
         return unknown_table(name)
     for other in image.requests.unfinished():
-        mine = other.table_id == table.table_id and not other.tablet_count
+        mine = other.table_id == table.table_id and _ends_it(other)
         if mine or other.keyspace_id == table.keyspace_id:
             return _busy(other, f"table '{name}'")
     return table
+
+
+def _ends_it(of_table: Request) -> bool:
+    """It drops or truncates its table, and is not about its tablets."""
+    return not of_table.tablet_count and not of_table.repairs
 
 
 def _busy(other: Request, what: str) -> Rejection:
@@ -56,8 +62,15 @@ def _busy(other: Request, what: str) -> Rejection:
 def dropped_table(image: Image, table: Table) -> Iterable[AnyFact]:
     """The table goes, and its tablet map."""
     yield TableDropped(table.table_id)
+    yield from repairs_forgotten(image, table.table_id)
     if table.placement:
         yield from _dropped_placement(image, table.placement)
+
+
+def repairs_forgotten(image: Image, table_id: str) -> Iterable[AnyFact]:
+    """What was repaired is gone."""
+    if table_id in image.repairs.tables:
+        yield RepairsForgotten(table_id)
 
 
 def left_placement(image: Image, keyspace: Keyspace) -> Iterable[AnyFact]:

@@ -21,7 +21,9 @@ from stele.domain.topology.operations.quiesce import QUIESCE
 from stele.domain.topology.operations.rebuild import REBUILD
 from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
+from stele.domain.topology.operations.table_repair import TABLE_REPAIR
 from stele.domain.topology.operations.tablet_migration import TABLET_MIGRATION
+from stele.domain.topology.operations.tablet_repair import TABLET_REPAIR
 from stele.domain.topology.operations.tablet_resize import TABLET_RESIZE
 from stele.domain.topology.operations.tablet_rf_change import TABLET_RF_CHANGE
 from stele.domain.topology.operations.truncate import TRUNCATE
@@ -44,6 +46,8 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         TABLET_MIGRATION,
         KEYSPACE_RF_CHANGE,
         TABLET_RF_CHANGE,
+        TABLET_REPAIR,
+        TABLE_REPAIR,
         ENABLE_FEATURES,
         NOOP_REQUEST,
         QUIESCE,
@@ -58,6 +62,7 @@ def excluded_receivers(image: Image, transition: Transition) -> list[str]:
     """Nodes to which reads would move next, and which nobody serves any more, sorted."""
     operation = OPERATIONS[transition.kind]
     excluded = image.membership.excluded()
-    if not excluded or not operation.states[transition.state].streams:
+    state = operation.states[transition.state]
+    if not excluded or not state.streams or state.reads_stay:
         return []
     return [node_id for node_id in operation.receivers(transition) if node_id in excluded]

@@ -16,6 +16,7 @@ from stele.domain.context import Context, Decision, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
+from stele.domain.repairs.facts import RepairsResized
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
@@ -149,6 +150,8 @@ def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
     count = image.requests.requests[done.transition_id].tablet_count
     for name in done.plans:
         yield from image.ring.replacement(name, resized(image.ring.placements[name], count))
+        if done.table_id in image.repairs.tables:
+            yield RepairsResized(done.table_id, count)
 
 
 TABLET_RESIZE = Operation(

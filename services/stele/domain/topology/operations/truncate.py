@@ -29,7 +29,12 @@ from stele.domain.topology.operations.base import (
     replicas_of_data,
 )
 from stele.domain.topology.operations.commands import Truncate
-from stele.domain.topology.operations.keyspaces import free_keyspace, free_table, has_no_data
+from stele.domain.topology.operations.keyspaces import (
+    free_keyspace,
+    free_table,
+    has_no_data,
+    repairs_forgotten,
+)
 
 
 def truncate(context: Context, command: Truncate) -> Decision:
@@ -51,6 +56,7 @@ def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyF
     if transition.table_id:
         table = image.schema.tables[transition.table_id]
         yield TableChanged(msgspec.structs.replace(table, truncated_version=version))
+        yield from repairs_forgotten(image, table.table_id)
     else:
         keyspace = image.schema.by_id[transition.keyspace_id]
         yield KeyspaceChanged(msgspec.structs.replace(keyspace, truncated_version=version))

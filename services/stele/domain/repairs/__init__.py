@@ -1,0 +1,1 @@
+"""When each tablet was repaired last, by the log's own time."""

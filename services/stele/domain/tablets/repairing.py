@@ -1,0 +1,198 @@
+"""Which tablets are to be repaired now (seed 000; Scylla's repair scheduler).
+
+First those of tables whose repair was asked for, then those that were repaired too long ago; of both the
+oldest first, as many as there is room for in the streams beside what moves. Tablets that move, or are repaired
+already, wait for that; so do those of a node that is not heard, and for a while those whose repair has failed.
+What is repaired by schedule alone needs two replicas, none of them on a node that is dead for good.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from stele.domain.balance.cluster import NodeState
+from stele.domain.balance.moves import REPAIR_WEIGHT, WEIGHT, Limits
+from stele.domain.balance.state import NOBODY
+from stele.domain.image import Image
+from stele.domain.repairs.times import Ms
+from stele.domain.requests.facts import Request
+from stele.domain.schema.facts import Table
+from stele.domain.tablets.columns import Tablets
+from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.limits import AUTO_REPAIR, AUTO_REPAIR_THRESHOLD_S, ON
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.domain.topology.operations.tablet_repair import MAX_REPAIRS
+
+MOST_LOOKED_AT: Final = 4096
+"""Tablets of a round, the oldest; for the others there is no room in the streams anyway."""
+SECOND_MS: Final = 1000
+HOUR_MS: Final = 3600 * SECOND_MS
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Beside(NamedTuple):
+    """What the same round begins: moves, and tables that get another number of tablets."""
+
+    moves: Iterable[TabletMove] = ()
+    resized: Set[str] = frozenset()
+
+
+def repairs(
+    image: Image, what: Tablets, heard: Heard, limits: Limits, beside: Beside
+) -> list[TabletRepair]:
+    """What to begin in one round. The time that is heard is compared with times of the log."""
+    desk = _Desk(what, heard, limits)
+    for move in beside.moves:
+        desk.take_move(move)
+    asked, late = list[_Due](), list[_Due]()
+    wanted = image.requests.table_repairs()
+    for at, name in enumerate(what.names):
+        table = image.schema.table_named(name)
+        if table is None or name in beside.resized:
+            continue
+        goal, after_s = wanted.get(table.table_id), threshold_s(image.features.settings, table)
+        if goal is None and after_s is None:
+            continue
+        units = slice(what.first[at], what.first[at] + what.tablets_of(name))
+        times = image.repairs.of(table.table_id, what.tablets_of(name))
+        ready = desk.ready(units) & ~_resting(heard, table, len(times))
+        if goal is not None:
+            asked.append(_Due(times, units, ready & (times <= goal.submitted_ms)))
+        elif after_s is not None:
+            old = times < heard.now_ms - SECOND_MS * after_s
+            late.append(_Due(times, units, ready & old & desk.is_whole(units)))
+    return [
+        *desk.chosen(asked, lambda name, _: _why_asked(image, wanted, name)),
+        *desk.chosen(late, lambda _, at_ms: _why_late(at_ms, heard.now_ms)),
+    ][:MAX_REPAIRS]
+
+
+def threshold_s(settings: Mapping[str, str], table: Table) -> int | None:
+    """How old the repair of its tablets may get; None when none is scheduled. A table's options come before
+    the settings of the log.
+    """
+    if (table.options.auto_repair_enabled or AUTO_REPAIR.of(settings)) != ON:
+        return None
+    return table.options.auto_repair_threshold or AUTO_REPAIR_THRESHOLD_S.of(settings)
+
+
+class _Due(NamedTuple):
+    """Tablets of a table: when they were repaired, their units, and which are due."""
+
+    times: Ms
+    units: slice
+    due: Mask
+
+
+class _Desk:
+    """What one round has given out so far."""
+
+    def __init__(self, what: Tablets, heard: Heard, limits: Limits) -> None:
+        state = what.state
+        self._what = what
+        self._limits = limits
+        self._reading, self._writing = state.reading.copy(), state.writing.copy()
+        self._busy = state.busy.copy()
+        self._dead = _by_node(at == NodeState.EXCLUDED for at in state.state.tolist())
+        down = _by_node(node_id in heard.down for node_id in what.node_ids)
+        self._silent = down & ~self._dead
+
+    def take_move(self, move: TabletMove) -> None:
+        """It has its place in the streams, and its tablet to itself. Of dead nodes nobody reads."""
+        what = self._what
+        if move.table in what.names:
+            self._busy[what.first[what.names.index(move.table)] + move.tablet] = True
+        for node_id, streams in ((move.from_node, self._reading), (move.to_node, self._writing)):
+            if node_id in what.node_ids:
+                streams[self._shard(what.node_ids.index(node_id))] += WEIGHT
+
+    def ready(self, units: slice) -> Mask:
+        """Nothing else is done to them, and all who have them are heard, but those who are dead for good."""
+        nodes = self._what.state.node[units]
+        found: Mask = ~self._busy[units] & ~self._silent[nodes].any(axis=1)
+        return found
+
+    def is_whole(self, units: slice) -> Mask:
+        """There are two replicas, and none is on a dead node."""
+        nodes = self._what.state.node[units]
+        several = (nodes != NOBODY).sum(axis=1) > 1
+        found: Mask = several & ~self._dead[nodes].any(axis=1)
+        return found
+
+    def chosen(
+        self, candidates: list[_Due], why: Callable[[str, int], str]
+    ) -> Iterator[TabletRepair]:
+        """Those for which there is room, the oldest first; ``why`` gets the table and when it was repaired."""
+        for unit, at_ms in _oldest(candidates):
+            if self._takes(unit):
+                name, tablet = self._what.tablet(unit)
+                of = self._what.tablets_of(name)
+                yield TabletRepair(table=name, tablet=tablet, of=of, why=why(name, at_ms))
+
+    def _takes(self, unit: int) -> bool:
+        """Each of its replicas reads and writes; one alone has nothing to do."""
+        nodes = self._what.state.node[unit]
+        shards = [self._shard(node) for node in nodes[~self._dead[nodes]].tolist() if node >= 0]
+        several = shards if len(shards) > 1 else []
+        if not all(self._is_free(shard) for shard in several):
+            return False
+        for shard in several:
+            self._reading[shard] += REPAIR_WEIGHT
+            self._writing[shard] += REPAIR_WEIGHT
+        self._busy[unit] = True
+        return True
+
+    def _is_free(self, shard: int) -> bool:
+        reads, writes = self._limits.reads, self._limits.writes
+        return _free(int(self._reading[shard]), reads) and _free(int(self._writing[shard]), writes)
+
+    def _shard(self, node: int) -> int:
+        return int(self._what.state.first_shard[node])
+
+
+def _free(load: int, limit: int) -> bool:
+    """A node takes up to its limit; one that is idle takes anything."""
+    return load == 0 or load + REPAIR_WEIGHT <= limit
+
+
+def _by_node(which: Iterable[bool]) -> Mask:
+    """By the node's number; ``NOBODY`` is at the end."""
+    return np.array([*which, False])
+
+
+def _oldest(candidates: list[_Due]) -> Iterator[tuple[int, int]]:
+    """Unit and time of those that were repaired longest ago, as many as are looked at."""
+    if not candidates:
+        return
+    times = np.concatenate([each.times[each.due] for each in candidates])
+    units = np.concatenate([each.units.start + np.flatnonzero(each.due) for each in candidates])
+    if len(times) > MOST_LOOKED_AT:
+        first = np.argpartition(times, MOST_LOOKED_AT)[:MOST_LOOKED_AT]
+        times, units = times[first], units[first]
+    order = np.lexsort((units, times))
+    yield from zip(units[order].tolist(), times[order].tolist(), strict=True)
+
+
+def _resting(heard: Heard, table: Table, count: int) -> Mask:
+    """Tablets whose repair has failed just now."""
+    found = np.zeros(count, np.bool_)
+    mine = [at for id_, at in heard.paused if id_ == table.table_id and at < count]
+    found[mine] = True
+    return found
+
+
+def _why_asked(image: Image, wanted: Mapping[str, Request], name: str) -> str:
+    table = image.schema.table_named(name)
+    assert table is not None, "it was chosen of those that stand"
+    request = wanted[table.table_id]
+    reason = f": {request.reason}" if request.reason else ""
+    return f"{request.actor or 'somebody'} has asked for the repair of {name}{reason}"
+
+
+def _why_late(at_ms: int, now_ms: int) -> str:
+    if not at_ms:
+        return "it was never repaired"
+    return f"it was repaired {(now_ms - at_ms) / HOUR_MS:,.1f} h ago"

@@ -1,0 +1,462 @@
+"""Tablets are repaired: one by hand, all of a table, and by schedule (Scylla's repair scheduler)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from stele.coordinator.steps import Limits
+from stele.domain.commands import (
+    AlterTable,
+    AnyCommand,
+    Cancel,
+    CreateKeyspace,
+    CreateTable,
+    DropTable,
+    Exclude,
+    Leave,
+    MoveTablets,
+    RepairTable,
+    RepairTablets,
+    ResizeTable,
+    SetSetting,
+    Truncate,
+)
+from stele.domain.image import Image
+from stele.domain.messages import Order
+from stele.domain.names import RequestKind, RequestStatus, TransitionState
+from stele.domain.schema.facts import TableOptions
+from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.proposals import proposal
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from tests.coordinator.operations import stand_still
+from tests.coordinator.stories import error_of, reach, status_of
+from tests.coordinator.test_tablet_replication import racked
+from tests.coordinator.test_tablets import TABLE, tablets
+from tests.coordinator.world import World, empty_cluster
+
+REPAIR = "repair"
+DAY_MS = 86_400_000
+NODES = "dc1/r1/a1 dc1/r2/b1 dc1/r3/c1"
+SIX = f"{NODES} dc1/r1/d1 dc1/r2/e1 dc1/r3/f1"
+DEAD_S = Limits().down_after_s + Limits().dead_node_patience_s + 5
+
+
+def repair(*numbers: int, table: str = TABLE) -> RepairTablets:
+    return RepairTablets(tuple(TabletRepair(table=table, tablet=number) for number in numbers))
+
+
+def times(world: World, table: str = TABLE) -> list[int]:
+    row = world.image.schema.table_named(table)
+    assert row is not None
+    count = len(world.image.ring.placements[row.placement])
+    found: list[int] = world.image.repairs.of(row.table_id, count).tolist()
+    return found
+
+
+def asks(world: World, command: AnyCommand, request_id: str = REPAIR) -> None:
+    assert world.apply(command, request_id) is None
+
+
+def done(world: World, request_id: str = REPAIR, limit_s: float = 900) -> None:
+    status = lambda: status_of(world, request_id) is RequestStatus.DONE  # noqa: E731
+    world.until(status, f"{request_id} to be done", limit_s)
+
+
+def ordered(world: World, node_id: str) -> list[Order]:
+    return [order for order in world.orders(node_id) if order.request_id == REPAIR]
+
+
+def repairing(image: Image) -> list[str]:
+    """Replicas of tablets that stream now, or are about to."""
+    found = list[str]()
+    for request in image.requests.open.values():
+        transition = image.topology.transitions.get(request.request_id)
+        streams = transition is None or transition.state is TransitionState.REPAIR
+        if request.repairs_tablet and streams:
+            table = image.schema.tables[request.table_id]
+            found += image.ring.placements[table.placement].rows[request.tablet].reads
+    return found
+
+
+# One tablet.
+
+
+def test_every_replica_is_ordered_to_stream_and_its_time_is_noted_and_nothing_else_changes() -> (
+    None
+):
+    world = racked(NODES, {"dc1": 3}, 4)
+    world.balances = False
+    before = [(row.reads, row.writes) for row in tablets(world)]
+    world.history.at_ms += 5000
+    asks(world, repair(1))
+    submitted_ms = world.history.at_ms
+    world.run()
+    assert status_of(world, REPAIR) is RequestStatus.DONE
+    assert [len(ordered(world, name)) for name in ("a1", "b1", "c1")] == [1, 1, 1]
+    assert times(world) == [0, submitted_ms, 0, 0]
+    assert [(row.reads, row.writes) for row in tablets(world)] == before
+    assert world.image.membership.nodes["a1"].cleanup_since == 0
+
+
+def test_its_row_alone_is_locked_and_the_others_move_meanwhile() -> None:
+    world = racked(NODES, {"dc1": 2}, 4)
+    world.balances = False
+    stand_still(world, True)
+    asks(world, repair(0))
+    reach(world, REPAIR, TransitionState.REPAIR, fenced=True)
+    for tablet, name in ((0, "same"), (1, "other")):
+        row = tablets(world)[tablet]
+        (free,) = {"a1", "b1", "c1"} - {*row.reads}
+        move = TabletMove(table=TABLE, tablet=tablet, from_node=row.reads[0], to_node=free)
+        asks(world, MoveTablets((move,)), name)
+    world.pass_s(5)
+    assert status_of(world, "same") is RequestStatus.PENDING
+    assert status_of(world, "other") is RequestStatus.RUNNING
+    stand_still(world, False)
+    done(world)
+    done(world, "same")
+
+
+def test_one_at_a_time_and_only_what_is_there() -> None:
+    world = racked(NODES, {"dc1": 2}, 4)
+    world.balances = False
+    asks(world, CreateKeyspace("plain", {"dc1": 2}), "k")
+    asks(world, CreateTable("plain.t"), "t")
+    asks(world, repair(0))
+    for command, code in (
+        (repair(0), "tablet_is_repaired"),
+        (repair(9), "unknown_tablet"),
+        (repair(-1), "unknown_tablet"),
+        (repair(0, table="music.none"), "unknown_table"),
+        (repair(0, table="plain.t"), "no_tablets"),
+        (repair(), "no_repairs"),
+        (repair(*range(1025)), "too_many_repairs"),
+        (RepairTablets((TabletRepair(table=TABLE, tablet=1, of=8),)), "tablets_resized"),
+        (RepairTable("music.none"), "unknown_table"),
+        (RepairTable("plain.t"), "no_tablets"),
+    ):
+        refused = world.apply(command)
+        assert refused is not None and refused.code == code, command
+    assert world.apply(repair(0, 1, 1, 9)) is None, "those that can be are taken"
+    kinds = Counter(r.kind for r in world.image.requests.unfinished())
+    assert kinds[RequestKind.TABLET_REPAIR] == 2
+
+
+def test_it_does_not_start_while_a_replica_is_down_and_says_who_is_missing() -> None:
+    world = racked(NODES, {"dc1": 3}, 1)
+    world.balances = False
+    world.crash("b1")
+    world.pass_s(Limits().down_after_s + 1)
+    asks(world, repair(0))
+    world.pass_s(5)
+    assert status_of(world, REPAIR) is RequestStatus.PENDING
+    waits = [w for w in world.brain.steps.waits if REPAIR in w.request_ids]
+    assert [b.node_id for b in waits[0].blockers] == ["b1"]
+    world.pass_s(DEAD_S)
+    assert status_of(world, REPAIR) is RequestStatus.FAILED
+    assert "b1" in error_of(world, REPAIR)
+
+
+def test_who_is_excluded_is_left_out_also_while_it_goes_on() -> None:
+    world = racked(NODES, {"dc1": 3}, 1)
+    world.balances = False
+    stand_still(world, True)
+    asks(world, repair(0))
+    reach(world, REPAIR, TransitionState.REPAIR, fenced=True)
+    world.crash("b1")
+    world.pass_s(Limits().down_after_s + 1)
+    asks(world, Exclude(("b1",)), "exclude")
+    world.pass_s(5)
+    stand_still(world, False)
+    done(world)
+    assert times(world)[0] > 0
+    asks(world, repair(0), "again")
+    done(world, "again")
+
+
+def test_a_single_replica_has_nothing_to_do() -> None:
+    world = racked(NODES, {"dc1": 1}, 2)
+    world.balances = False
+    asks(world, repair(0))
+    world.run()
+    assert status_of(world, REPAIR) is RequestStatus.DONE
+    assert not any(ordered(world, name) for name in ("a1", "b1", "c1"))
+    assert times(world)[0] > 0
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_what_fails_or_is_cancelled_does_not_count(how: str) -> None:
+    world = racked(NODES, {"dc1": 3}, 1)
+    world.balances = False
+    stand_still(world, how == "cancelled")
+    world.nodes["b1"].fails = 3
+    asks(world, repair(0))
+    if how == "cancelled":
+        reach(world, REPAIR, TransitionState.REPAIR, fenced=True)
+        assert world.apply(Cancel(REPAIR)) is None
+    world.run()
+    assert status_of(world, REPAIR) == how
+    assert times(world) == [0]
+
+
+# Times.
+
+
+def test_halves_have_the_time_of_the_whole_and_what_is_truncated_or_dropped_has_none() -> None:
+    world = racked(NODES, {"dc1": 2}, 4)
+    world.balances = False
+    asks(world, repair(1))
+    world.run()
+    (at_ms,) = {*times(world)} - {0}
+    asks(world, ResizeTable(TABLE, 8), "split")
+    world.run()
+    assert times(world) == [0, 0, at_ms, at_ms, 0, 0, 0, 0]
+    asks(world, Truncate(TABLE), "truncate")
+    world.run()
+    assert times(world) == [0] * 8
+    asks(world, repair(0), "again")
+    world.run()
+    assert times(world)[0] > 0
+    asks(world, DropTable(TABLE), "drop")
+    world.run()
+    assert not world.image.repairs.tables
+
+
+# A table.
+
+
+def test_all_tablets_of_a_table_are_repaired_within_the_limits_of_streams() -> None:
+    world = racked(SIX, {"dc1": 3}, 32)
+    asks(world, RepairTable(TABLE))
+    done(world)
+    request = world.image.request(REPAIR)
+    assert request is not None
+    assert all(at_ms > request.submitted_ms for at_ms in times(world))
+    busiest = [Counter(repairing(image)) for image in world.images]
+    assert max(max(c.values(), default=0) for c in busiest) == 1, (
+        "it weighs as much as a node takes"
+    )
+    assert max(len(c) for c in busiest) == 6, "two go on beside each other"
+    kept = world.image.requests.requests.values()
+    assert not [r for r in kept if r.repairs_tablet], "they are in the log alone"
+
+
+def test_the_oldest_are_repaired_first() -> None:
+    world = racked(NODES, {"dc1": 3}, 4)
+    world.balances = False
+    for tablet in (2, 0, 3):
+        world.history.at_ms += 1000
+        asks(world, repair(tablet), f"by-hand-{tablet}")
+        world.run()
+    world.history.at_ms += 1000
+    asks(world, RepairTable(TABLE))
+    order = list[int]()
+    world.balances = True
+    while status_of(world, REPAIR) is not RequestStatus.DONE:
+        world.tick()
+        going = [r.tablet for r in world.image.requests.open.values() if r.repairs_tablet]
+        order += [tablet for tablet in going if tablet not in order]
+        assert world.now_s < 900
+    assert order == [1, 2, 0, 3]
+
+
+def test_it_says_how_far_it_is_and_how_long_it_will_take() -> None:
+    world = racked(NODES, {"dc1": 3}, 8)
+    asks(world, RepairTable(TABLE))
+    world.until(lambda: sum(map(bool, times(world))) == 3, "three to be repaired")
+    world.history.at_ms += 6000
+    world.tick()
+    (wait,) = [w for w in world.brain.steps.waits if w.request_ids == (REPAIR,)]
+    assert wait.what == f"5 of 8 tablets of {TABLE} to be repaired"
+    assert wait.eta_s is not None and wait.eta_s > 0
+
+
+def test_the_log_may_stand_still_and_a_repair_that_came_before_does_not_count() -> None:
+    """A writer whose clock went back gives all epochs the same time for a while."""
+    world = racked(NODES, {"dc1": 3}, 2)
+    asks(world, repair(0), "before")
+    world.run()
+    known = times(world)
+    asks(world, RepairTable(TABLE))
+    done(world)
+    assert times(world)[0] > known[0]
+    known = times(world)
+    asks(world, RepairTable(TABLE), "again")
+    done(world, "again")
+    assert min(times(world)) > max(known)
+
+
+def test_a_cancel_ends_it_at_once_with_what_has_not_begun() -> None:
+    world = racked(NODES, {"dc1": 3}, 8)
+    asks(world, RepairTable(TABLE))
+    world.until(lambda: status_of(world, REPAIR) is RequestStatus.RUNNING, "its begin")
+    world.balances = False
+    world.run_balancer()
+    waiting = [r.request_id for r in world.image.requests.pending() if r.repairs_tablet]
+    asks(world, repair(7), "by-hand")
+    assert waiting
+    assert world.apply(Cancel(REPAIR)) is None
+    assert status_of(world, REPAIR) is RequestStatus.CANCELLED
+    assert {status_of(world, each) for each in waiting} == {RequestStatus.CANCELLED}
+    assert status_of(world, "by-hand") is RequestStatus.PENDING
+    world.run()
+
+
+def test_one_at_a_time_and_it_ends_with_its_table() -> None:
+    world = racked(NODES, {"dc1": 3}, 8)
+    asks(world, RepairTable(TABLE))
+    refused = world.apply(RepairTable(TABLE))
+    assert refused is not None and refused.code == "table_is_repaired"
+    world.pass_s(3)
+    asks(world, DropTable(TABLE), "drop")
+    done(world, "drop")
+    world.run()
+    assert status_of(world, REPAIR) is RequestStatus.FAILED
+    assert error_of(world, REPAIR) == "The table was dropped."
+
+
+def test_tablets_of_a_node_that_is_not_heard_wait() -> None:
+    world = racked(SIX, {"dc1": 2}, 12)
+    world.crash("b1")
+    world.pass_s(20)
+    asks(world, RepairTable(TABLE))
+    rows = tablets(world)
+    without = [at for at, row in enumerate(rows) if "b1" not in row.reads]
+    world.until(lambda: all(times(world)[at] for at in without), "those of the others")
+    world.pass_s(30)
+    assert [at for at, ms in enumerate(times(world)) if ms] == without
+    failed = [r for r in world.image.requests.requests.values() if r.repairs_tablet]
+    assert not failed, "nobody tries what cannot be"
+    world.nodes["b1"].alive = True
+    done(world)
+
+
+@pytest.mark.parametrize("command", [Leave("f1"), ResizeTable(TABLE, 32), ResizeTable(TABLE, 8)])
+def test_it_goes_on_beside_others(command: AnyCommand) -> None:
+    world = racked(SIX, {"dc1": 2}, 16)
+    asks(world, RepairTable(TABLE))
+    world.pass_s(3)
+    asks(world, command, "other")
+    for request_id in (REPAIR, "other"):
+        done(world, request_id)
+    assert all(times(world))
+
+
+# By schedule.
+
+
+def planned(world: World, heard: Heard = Heard(), after_ms: int = 0) -> list[int]:  # noqa: B008
+    found = proposal(world.image, heard._replace(now_ms=world.history.at_ms + after_ms))
+    return [each.tablet for each in found.repairs]
+
+
+def scheduled(nodes: str = NODES, rf: int = 3, count: int = 4) -> World:
+    world = racked(nodes, {"dc1": rf}, count)
+    world.balances = False
+    world.run()
+    assert world.apply(SetSetting("auto_repair_enabled_default", "on")) is None
+    return world
+
+
+def test_nothing_is_scheduled_unless_it_is_switched_on() -> None:
+    world = racked(NODES, {"dc1": 3}, 4)
+    assert planned(world) == []
+    assert world.apply(SetSetting("auto_repair_enabled_default", "on")) is None
+    assert planned(world) == [0]
+
+
+def test_tablets_are_repaired_again_once_they_are_older_than_the_threshold() -> None:
+    world = scheduled(count=2)
+    world.balances = True
+    world.until(lambda: all(times(world)), "the first repair")
+    assert planned(world) == []
+    assert planned(world, after_ms=DAY_MS) == []
+    assert planned(world, after_ms=DAY_MS + 10) == [0]
+    assert world.apply(SetSetting("auto_repair_threshold_in_seconds", "60")) is None
+    assert planned(world, after_ms=60_010) == [0]
+
+
+def test_a_tables_options_come_before_the_settings() -> None:
+    world = scheduled()
+    for options, expected in (
+        (TableOptions(auto_repair_enabled="off"), []),
+        (TableOptions(auto_repair_enabled="on"), [0]),
+    ):
+        assert world.apply(AlterTable(TABLE, options)) is None
+        assert planned(world) == expected
+    assert world.apply(SetSetting("auto_repair_enabled_default", "")) is None
+    assert planned(world) == [0]
+    asks(world, repair(0, 1, 2, 3), "by-hand")
+    world.run()
+    often = TableOptions(auto_repair_enabled="on", auto_repair_threshold=60)
+    assert planned(world, after_ms=61_000) == []
+    assert world.apply(AlterTable(TABLE, often)) is None
+    assert planned(world, after_ms=61_000) == [0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        TableOptions(auto_repair_enabled="maybe"),
+        TableOptions(auto_repair_threshold=-1),
+        TableOptions(auto_repair_threshold=2**31 - 1),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: TableOptions) -> None:
+    refused = scheduled().apply(AlterTable(TABLE, options))
+    assert refused is not None and refused.code == "bad_table_options"
+
+
+def test_single_replicas_and_those_of_the_dead_are_repaired_by_request_alone() -> None:
+    world = scheduled(rf=1)
+    assert planned(world) == []
+    asks(world, RepairTable(TABLE))
+    assert len(planned(world)) == 4, "there is nothing to stream"
+    world = scheduled(rf=3, count=1)
+    world.crash("b1")
+    world.pass_s(Limits().down_after_s + 1)
+    asks(world, Exclude(("b1",)), "exclude")
+    done(world, "exclude")
+    assert planned(world) == []
+    asks(world, RepairTable(TABLE))
+    assert planned(world) == [0]
+
+
+def test_what_is_asked_for_comes_before_what_is_scheduled() -> None:
+    world = scheduled(count=1)
+    assert world.apply(CreateTable("music.zoo")) is None
+    asks(world, RepairTable("music.zoo"))
+    (first,) = proposal(world.image, Heard(now_ms=world.history.at_ms)).repairs
+    assert first.table == "music.zoo"
+    assert first.why == "ada has asked for the repair of music.zoo"
+
+
+def test_a_tablet_whose_repair_has_failed_rests() -> None:
+    world = scheduled(count=2)
+    table = world.image.schema.table_named(TABLE)
+    assert table is not None
+    paused = frozenset({(table.table_id, 0)})
+    assert planned(world, Heard(paused=paused)) == [1]
+
+
+def test_what_moves_has_its_streams_first() -> None:
+    """A node that gets a tablet in the same round has no room for a repair."""
+    world = empty_cluster()
+    for node in NODES.split():
+        dc, rack, name = node.split("/")
+        world.add(name, dc=dc, rack=rack)
+    world.run()
+    keyspace = CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=8)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    world.add("d1", rack="r1")
+    world.until(lambda: world.image.node("d1") in world.image.membership.normal().values(), "d1")
+    asks(world, RepairTable(TABLE))
+    found = proposal(world.image, Heard(now_ms=world.history.at_ms))
+    moving = {n for m in found.moves for n in (m.move.from_node, m.move.to_node)}
+    assert "a1" in moving
+    rows = tablets(world)
+    for each in found.repairs:
+        assert moving.isdisjoint(rows[each.tablet].reads)

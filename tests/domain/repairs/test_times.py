@@ -1,0 +1,99 @@
+"""When tablets were repaired last: a column that splits and merges with its table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.domain.repairs.domain import DOMAIN, TIMES_PER_FACT
+from stele.domain.repairs.facts import (
+    RepairsForgotten,
+    RepairsResized,
+    RepairTimes,
+    TabletRepaired,
+)
+from stele.domain.repairs.image import RepairsImage
+from stele.domain.repairs.times import CHUNK, Times
+
+COUNTS = st.integers(0, 12).map(lambda power: 1 << power)
+columns = COUNTS.flatmap(
+    lambda count: st.lists(st.integers(0, 2**42), min_size=count, max_size=count)
+)
+
+
+def times(values: list[int]) -> Times:
+    return Times.of(np.array(values, np.int64))
+
+
+def folded(*facts: object) -> RepairsImage:
+    image = DOMAIN.empty
+    for fact in facts:
+        image = DOMAIN.apply[type(fact)](image, fact)
+    assert isinstance(image, RepairsImage)
+    return image
+
+
+@given(columns)
+def test_halves_have_the_time_of_the_whole_and_a_merge_of_both_is_what_was(
+    values: list[int],
+) -> None:
+    column = times(values)
+    halves = column.resized(2 * len(values))
+    assert halves.all().tolist() == [value for value in values for _ in range(2)]
+    assert halves.resized(len(values)) == column
+
+
+@given(columns.filter(lambda values: len(values) > 1))
+def test_of_two_that_become_one_the_older_time_counts(values: list[int]) -> None:
+    merged = times(values).resized(len(values) // 2)
+    assert merged.all().tolist() == [
+        min(pair) for pair in zip(values[::2], values[1::2], strict=True)
+    ]
+
+
+@given(columns, st.data())
+def test_a_change_of_one_time_leaves_all_others_and_shares_their_chunks(
+    values: list[int], data: st.DataObject
+) -> None:
+    column, tablet = times(values), data.draw(st.integers(0, len(values) - 1))
+    changed = column.with_times(tablet, np.array([7], np.int64))
+    assert changed[tablet] == 7
+    assert column.all().tolist() == values
+    values[tablet] = 7
+    assert changed.all().tolist() == values
+    copied = [a is not b for a, b in zip(column.chunks, changed.chunks, strict=True)]
+    assert sum(copied) == 1 and copied[tablet // CHUNK]
+
+
+def test_nobody_changes_a_column_in_place() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        Times.never(4).chunks[0][0] = 1
+
+
+def test_a_table_is_known_from_its_first_repair_on_and_forgotten_as_a_whole() -> None:
+    image = folded(TabletRepaired("t", 2, 4, 50), TabletRepaired("t", 0, 4, 60))
+    assert image.of("t", 4).tolist() == [60, 0, 50, 0]
+    assert image.of("other", 2).tolist() == [0, 0]
+    split = DOMAIN.apply[RepairsResized](image, RepairsResized("t", 8))
+    assert split.of("t", 8).tolist() == [60, 60, 0, 0, 50, 50, 0, 0]
+    assert DOMAIN.apply[RepairsForgotten](image, RepairsForgotten("t")) == DOMAIN.empty
+
+
+def test_a_snapshot_of_a_large_table_comes_in_pieces() -> None:
+    count = 2 * TIMES_PER_FACT
+    image = folded(TabletRepaired("t", 5, count, 50), TabletRepaired("t", count - 1, count, 60))
+    facts = [*DOMAIN.to_facts(image)]
+    assert len(facts) == 2
+    assert all(isinstance(fact, RepairTimes) and len(fact.times) <= 2**19 for fact in facts)
+    assert folded(*facts) == image
+    assert DOMAIN.hash_of(image) == DOMAIN.hash_of(folded(*facts)) != DOMAIN.hash_of(DOMAIN.empty)
+
+
+def test_a_difference_counts_the_tablets_that_have_other_times() -> None:
+    before = folded(TabletRepaired("t", 2, 4, 50))
+    after = folded(TabletRepaired("t", 2, 4, 50), TabletRepaired("t", 3, 4, 60))
+    assert DOMAIN.diff(before, after) == {"repairs": {"t": {"repaired": 1, "newest_ms": 60}}}
+    assert DOMAIN.diff(after, DOMAIN.empty) == {"repairs": {"t": {"repaired": 0, "newest_ms": 0}}}
+    assert DOMAIN.diff(after, after) == {"repairs": {}}

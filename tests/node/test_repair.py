@@ -1,0 +1,214 @@
+"""Repair of a tablet at its nodes: n1, n2 and n3 have different rows, and give one another what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stele.domain.commands import (
+    Cancel,
+    CreateKeyspace,
+    CreateTable,
+    DropTable,
+    RepairTablets,
+)
+from stele.domain.messages import Order
+from stele.domain.names import OrderKind
+from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.ranges import Range, contains
+from stele.domain.topology.operations.commands import TabletRepair
+from stele.log.follower import LogFollower
+from stele.node.cells import Cell, Row
+from stele.node.clock import HybridClock
+from stele.node.comparing import LEAF_ROWS
+from stele.node.orders import OrderProgress
+from stele.node.rates import Rates
+from stele.node.replica import Replica
+from stele.node.routing import Routing
+from stele.node.spans import Span
+from stele.node.store import Store
+from stele.node.streaming import Streamer, StreamFailed
+from stele.node.wire import Code, Compare, Compared, Scan, Scanned
+from tests.node.world import TERM, Sessions, World
+
+TABLE = "music.songs"
+NODES = ("n1", "n2", "n3")
+
+
+class Cluster:
+    """Three replicas of two tablets; the first is under repair."""
+
+    def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
+        self.world = world
+        self.stores = {name: Store(folder / f"{name}.sqlite") for name in NODES}
+        self.down: set[str] = set()
+        self.sessions = Sessions(follower)
+        routing, clock = Routing(follower), HybridClock(lambda: 1)
+        self.replicas = {
+            f"http://{n}": Replica(n, follower, routing, self.sessions, store, clock, Rates(1.0))
+            for n, store in self.stores.items()
+        }
+        self.streamers = {
+            n: Streamer(n, follower, self.sessions, store, clock, self)
+            for n, store in self.stores.items()
+        }
+        data = world.image.schema.serving(TABLE)
+        assert data is not None
+        self.data_id = data.data_id
+        row = world.image.ring.placements[data.placement].rows[0]
+        self.tablet = Range(row.start, row.end)
+
+    async def scan(self, node_id: str, address: str, scan: Scan) -> Scanned:
+        if node_id in self.down:
+            return Scanned(code=Code.UNREACHABLE, text="refused")
+        return await self.replicas[address].scan(scan)
+
+    async def digests(self, node_id: str, address: str, compare: Compare) -> Compared:
+        if node_id in self.down:
+            return Compared(code=Code.UNREACHABLE, text="refused")
+        return await self.replicas[address].digests(compare)
+
+    def keys(self, count: int, *, inside: bool = True) -> list[bytes]:
+        every = (f"key-{number}".encode() for number in range(1_000_000))
+        fits = (key for key in every if contains(self.tablet, token_of(key)) is inside)
+        return [next(fits) for _ in range(count)]
+
+    async def put(self, node_id: str, *cells: tuple[bytes, Cell]) -> None:
+        rows = [Row(self.data_id, token_of(key), key, *cell) for key, cell in cells]
+        await self.stores[node_id].write(rows)
+
+    async def rows(self, node_id: str, *, inside: bool = True) -> list[Row]:
+        page = await self.stores[node_id].page(
+            [Span(self.data_id, -(2**63), -(2**63))], None, 2**30
+        )
+        return [row for row in page.rows if contains(self.tablet, row.token) is inside]
+
+    async def repair(self, *node_ids: str) -> dict[str, OrderProgress]:
+        topology = self.world.image.topology
+        found = dict[str, OrderProgress]()
+        for node_id in node_ids or NODES:
+            order = Order(
+                node_id=node_id,
+                term=TERM,
+                index=1,
+                kind=OrderKind.STREAM,
+                epoch=max(topology.since_epoch, topology.fence_epoch),
+                session=self.world.session,
+                request_id="repair",
+            )
+            found[node_id] = OrderProgress()
+            await self.streamers[node_id].run(order, found[node_id])
+        return found
+
+
+@pytest.fixture
+async def cluster(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Cluster]:
+    monkeypatch.setattr("stele.node.streaming.RETRY_S", 0.001)
+    world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=2))
+    world.apply(CreateTable(TABLE))
+    world.apply(RepairTablets((TabletRepair(table=TABLE, tablet=0),)), "repair")
+    world.open("repair")
+    world.fence()
+    cluster = Cluster(world, await world.follower(), tmp_path)
+    yield cluster
+    for store in cluster.stores.values():
+        await store.close()
+
+
+async def test_each_replica_has_all_that_any_of_them_had(cluster: Cluster) -> None:
+    """Values, deletions and older versions, spread over the replicas; of the other tablet nothing moves."""
+    keys = cluster.keys(90)
+    for number, key in enumerate(keys):
+        first, second = NODES[number % 3], NODES[(number + 1) % 3]
+        await cluster.put(first, (key, Cell(10 + number, number % 7 == 0, b"new")))
+        await cluster.put(second, (key, Cell(1, False, b"old")))
+    (other,) = cluster.keys(1, inside=False)
+    await cluster.put("n1", (other, Cell(5, False, b"of another tablet")))
+
+    await cluster.repair()
+
+    expected = await cluster.rows("n1")
+    assert {row.key: row.timestamp for row in expected} == {
+        key: 10 + number for number, key in enumerate(keys)
+    }
+    assert any(row.tombstone for row in expected)
+    for name in NODES[1:]:
+        assert await cluster.rows(name) == expected
+        assert await cluster.rows(name, inside=False) == []
+    assert cluster.sessions.manager.in_use() == ()
+
+
+async def test_what_is_equal_is_compared_and_not_streamed(cluster: Cluster) -> None:
+    value = b"x" * 100
+    keys = cluster.keys(3000)
+    cells = [(key, Cell(5, False, value)) for key in keys]
+    for name in NODES:
+        await cluster.put(name, *cells)
+    await cluster.put("n1", (keys[7], Cell(6, False, value)))
+
+    found = await cluster.repair()
+
+    assert await cluster.rows("n2") == await cluster.rows("n1")
+    of_row = len(keys[7]) + len(value) + 2
+    total = sum(len(key) + len(value) for key in keys)
+    for name, progress in found.items():
+        assert progress.bytes_done <= 2 * LEAF_ROWS * of_row, name
+        same = progress.bytes_compared + progress.bytes_done
+        assert total <= same <= 2 * total, "of both other replicas"
+    again = await cluster.repair()
+    assert {name: progress.bytes_done for name, progress in again.items()} == dict.fromkeys(
+        NODES, 0
+    )
+
+
+async def test_a_replica_that_lost_all_gets_it_as_it_is(cluster: Cluster) -> None:
+    cells = [(key, Cell(5, False, b"v")) for key in cluster.keys(200)]
+    for name in ("n1", "n2"):
+        await cluster.put(name, *cells)
+    found = await cluster.repair("n3")
+    assert await cluster.rows("n3") == await cluster.rows("n1")
+    assert found["n3"].keys_done == 200, "from the first of them; the other one has the same"
+
+
+async def test_all_others_must_be_read_through(cluster: Cluster) -> None:
+    """What only the one has that does not answer would not be repaired."""
+    (key,) = cluster.keys(1)
+    await cluster.put("n3", (key, Cell(5, False, b"v")))
+    cluster.down = {"n3"}
+    with pytest.raises(StreamFailed, match="needs 2 of n2, n3; n3 gave no data"):
+        await cluster.repair("n1")
+    cluster.down = set()
+    await cluster.repair("n1")
+    assert [row.key for row in await cluster.rows("n1")] == [key]
+
+
+async def test_digests_are_given_under_the_session_alone(cluster: Cluster) -> None:
+    world = cluster.world
+    epoch, session = world.image.epoch, world.session
+    spans = [Span(cluster.data_id, cluster.tablet.start, cluster.tablet.end)]
+    asked = Compare(epoch=epoch, session=session, spans=spans)
+    replica = cluster.replicas["http://n2"]
+    assert (await replica.digests(asked)).code is Code.OK
+    later = Compare(epoch=epoch + 5, session=session, spans=spans)
+    replica._catch_up_limit_s = 0.01
+    assert (await replica.digests(later)).code is Code.BEHIND
+    world.apply(Cancel("repair"))
+    world.advance("repair")
+    assert (await replica.digests(asked)).code is Code.SESSION_CLOSED
+
+
+async def test_nothing_is_pulled_of_a_table_that_is_dropped(cluster: Cluster) -> None:
+    (key,) = cluster.keys(1)
+    await cluster.put("n1", (key, Cell(5, False, b"v")))
+    world = cluster.world
+    world.apply(DropTable(TABLE), "drop")
+    await cluster.repair("n2")
+    assert await cluster.rows("n2") != []
+    world.open("drop")
+    world.fence()
+    await cluster.repair("n3")
+    assert await cluster.rows("n3") == []
