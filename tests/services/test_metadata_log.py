@@ -245,6 +245,7 @@ def test_the_openapi_document_names_every_path(shared: Service) -> None:
         "/v1/nodes",
         "/v1/placements",
         "/v1/position",
+        "/v1/repairs",
         "/v1/requests",
         "/v1/requests/{request_id}",
         "/v1/services",
