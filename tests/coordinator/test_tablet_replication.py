@@ -28,7 +28,9 @@ from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
+from stele.runtime.answers.plans import Verdict
 from tests.coordinator.stories import status_of
+from tests.coordinator.test_dry_run import planned
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World, empty_cluster
 
@@ -479,3 +481,14 @@ def test_one_more_goes_to_a_rack_that_has_fewest() -> None:
     assert world.apply(one_more(0, free, beyond=True), "more") is None
     world.run()
     assert status_of(world, "more") is RequestStatus.DONE
+
+
+def test_a_dry_run_says_that_it_would_start_whatever_round_is_under_way() -> None:
+    """It needs no round of its own, so it waits for none."""
+    world = racked("dc1/r/a dc1/r/b dc1/r/c", {"dc1": 2}, 4)
+    world.balances = False
+    assert world.apply(ResizeTable(TABLE, 8), "split") is None
+    world.until(lambda: not world.fenced(), "a round", 60)
+    found = planned(world, KeyspaceRfChange(KEYSPACE, {"dc1": 3}))
+    assert found.verdict is Verdict.STARTS
+    assert found.plan.foreseen[0].endswith("tablets are to be made, 0 to be deleted")

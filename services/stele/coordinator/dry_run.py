@@ -21,7 +21,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.ring.tokens import RING_SIZE
-from stele.domain.topology.commands import Advance, ExcludeDead
+from stele.domain.topology.commands import Advance, ExcludeDead, ServeRequest
 from stele.domain.topology.preflight import Asked, Gain, Preflight, asked, preflight, tokens_held
 from stele.runtime.answers.coordinator import WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
@@ -99,7 +99,7 @@ def _judged(found: PlanAnswer, steps: Steps, seen: Observed, limits: Limits) -> 
         if isinstance(command, RejectRequest) and command.target in ids:
             failure = Rejection(command_name(command), command.why)
             return msgspec.structs.replace(found, verdict=Verdict.FAILS, failure=failure)
-        if isinstance(command, ExcludeDead):
+        if isinstance(command, ExcludeDead | ServeRequest):
             begins.add(command.target)
         if isinstance(command, Advance):
             begins.update(request_id for group in command.open for request_id in group)
