@@ -30,7 +30,7 @@ test: check ## everything that must hold
 	$(PYTEST)
 
 test-fast: check ## the same without what takes minutes
-	$(PYTEST) -m "not slow and not end_to_end and not spark and not deploy and not browser"
+	$(PYTEST) -m "not slow and not broker and not end_to_end and not spark and not deploy and not browser"
 
 hunt: setup ## the properties with new examples each time: what fails becomes a case of its own
 	STELE_HUNT=yes $(PYTEST) -m "not slow and not end_to_end and not spark and not deploy and not browser" tests/domain tests/coordinator

@@ -32,6 +32,7 @@ def test_the_page_shows_the_record() -> None:
     assert page == page_with(page, FOUND), "python -m tests.sim.record writes the table anew"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_RUNS)
 def test_mutant_is_found_by_a_run(name: str) -> None:
     known = FOUND[name]
@@ -39,6 +40,7 @@ def test_mutant_is_found_by_a_run(name: str) -> None:
         assert hunt(name, MOST_SEEDS).seed >= 0, f"{rule_of(name)} Nothing noticed."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_STORIES)
 def test_mutant_is_found_by_a_story(name: str) -> None:
     known = FOUND[name]
@@ -50,6 +52,7 @@ def test_mutant_is_found_by_a_story(name: str) -> None:
         assert raised.value.invariant == known["invariant"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BY_TESTS)
 def test_mutant_is_found_by_a_test(name: str, request: pytest.FixtureRequest) -> None:
     """In a process of its own, into which the bug is planted before anything is imported."""
