@@ -54,26 +54,40 @@ EXPECTED: tuple[Expected, ...] = (
         r"Unexpected error handling request .*apiKey=BROKER_HEARTBEAT",
         "the machine's disk stood still for seconds; whether all goes on is what the tests check",
     ),
+    Expected(
+        "kafka-.*",
+        r"Error processing append operation.*\n.*(NotEnoughReplicas|OutOfOrderSequence)\w*Exception",
+        f"{KILLED}, and a second broker was late: nothing is acknowledged until two have it, and who"
+        " asked asks again, in the order of its batches",
+    ),
 )
 
 _LIBRDKAFKA = re.compile(r"^%(\d)\|")  # the number is syslog's severity: 3 is an error
 _ERROR_SEVERITY = 3
+_BROKER_ENTRY = re.compile(r"^(?=\[\d{4}-)", re.MULTILINE)
 _BROKER_ERROR = re.compile(r"\] (ERROR|FATAL) ")
 _SPARK_ERROR = re.compile(r"^\d\d/\d\d/\d\d [\d:]+ (ERROR|FATAL) |Traceback|^Exception in thread")
 _REDIS_ERROR = re.compile(r"fatal|error|bug report", re.IGNORECASE)
 
 
 def unexpected(service: str, log: str) -> list[str]:
-    """The lines of a service's log that report an error which nobody expected."""
+    """What of a service's log reports an error which nobody expected: lines, a broker's with its exception."""
     return [
         line
-        for line in log.splitlines()
+        for line in _entries(service, log)
         if _is_error(service, line)
         and not any(
             re.fullmatch(known.service, service) and re.search(known.text, line)
             for known in EXPECTED
         )
     ]
+
+
+def _entries(service: str, log: str) -> list[str]:
+    """Lines; those of a broker with what belongs to them, which is what does not begin with a time."""
+    if service.startswith("kafka-"):
+        return [entry.rstrip("\n") for entry in _BROKER_ENTRY.split(log) if entry]
+    return log.splitlines()
 
 
 def _is_error(service: str, line: str) -> bool:

@@ -6,14 +6,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
-from stele.domain.image import EMPTY
+from stele.domain.image import EMPTY, Image
+from stele.domain.membership.image import MembershipImage
+from stele.domain.names import NodeState
 from stele.node.admission import Advertised
 from stele.node.gate import Closed
 from stele.node.http import NodeHttp
 from stele.node.wire import BATCH_PATH, DIGESTS_PATH, MEASURE_PATH, PAGE_PATH, encode
 from stele.runtime.http import Health, build_app
+from tests.domain.history import three_nodes
 
 DATA = "/v1/data/library/k"
 NESTED = b"\x91" * 100_000
@@ -33,11 +37,21 @@ class OpenGate:
         return None
 
 
-def node_behind(gate: Any) -> httpx.AsyncClient:
-    """A client of a node of which nothing is there but its handlers, this gate and an empty image."""
+def left_of(node_id: str) -> Image:
+    """A log of which no more was read than that the node is gone."""
+    history, _ = three_nodes()
+    row = history.image.node(node_id)
+    assert row is not None
+    left = msgspec.structs.replace(row, state=NodeState.LEFT)
+    nodes = EMPTY.membership.nodes.set(node_id, left)
+    return msgspec.structs.replace(EMPTY, membership=MembershipImage(nodes))
+
+
+def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
+    """A client of a node of which nothing is there but its handlers, this gate and what it has read."""
     nothing: Any = None
     replica: Any = SimpleNamespace(scan=nothing, serve=nothing, digests=nothing)
-    agent: Any = SimpleNamespace(image=EMPTY, node_id="n1")
+    agent: Any = SimpleNamespace(image=image, node_id="n1")
     advertised = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=4)
     handlers = NodeHttp("demo", advertised, gate, agent, nothing, replica, nothing)
     app = build_app("node", handlers.routes(), lambda: Health(ok=True))
@@ -63,6 +77,18 @@ async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, p
         answer = await client.request(method, path, content=encode([]))
     assert (answer.status_code, answer.json()["code"]) == (503, code)
     assert "Ask another node" in answer.json()["hint"]
+
+
+@pytest.mark.parametrize(
+    ("shut", "code"),
+    [("catching_up", "node_left"), ("not_admitted", "not_admitted"), ("", "node_left")],
+)
+async def test_who_has_left_says_so_before_the_whole_log_is_read(shut: str, code: str) -> None:
+    """Nobody comes back who has left; that the log is another one comes before all it says."""
+    gate = ShutGate(shut) if shut else OpenGate()
+    async with node_behind(gate, left_of("n1")) as client:
+        answer = await client.get(DATA)
+    assert (answer.status_code, answer.json()["code"]) == (503, code)
 
 
 @pytest.mark.parametrize("path", [BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])

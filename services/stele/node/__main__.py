@@ -27,7 +27,7 @@ from stele.node.binding import bind_store
 from stele.node.cleanup import Cleaner
 from stele.node.clock import HybridClock
 from stele.node.coordinate import Coordination
-from stele.node.gate import Gate, floor_of
+from stele.node.gate import CATCHING_UP, Gate, floor_of
 from stele.node.http import NodeHttp
 from stele.node.identity import DataDirectory, boot, locked
 from stele.node.load import disk_of, reporting_load
@@ -175,7 +175,7 @@ def _health(node_id: str, followed: Followed, gate: Gate, store: Store) -> Healt
         reason = f"{out.message} {out.hint}"
     elif store.failure is not None:
         reason = str(store.failure)
-    elif gate.failure is not None or (closed is not None and closed.code == "catching_up"):
+    elif gate.failure is not None or (closed is not None and closed.code == CATCHING_UP):
         reason = closed.message if closed is not None else ""
     health = followed.health()
     if not health.ok or not reason:

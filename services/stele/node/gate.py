@@ -24,6 +24,7 @@ from stele.runtime.settings import ConfigurationError
 PATIENCE_S: Final = 60.0
 """A broker that was cut off may show an old end of the log for some time; a lost end never comes back."""
 LOOK_S: Final = 0.05
+CATCHING_UP: Final = "catching_up"
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -69,7 +70,7 @@ class Gate:
             least = self._acknowledged.epoch
             least_text = f", not yet at {least}" if epoch < least else ""
             return Closed(
-                "catching_up", f"The node is reading the log: at epoch {epoch}{least_text}."
+                CATCHING_UP, f"The node is reading the log: at epoch {epoch}{least_text}."
             )
         if not self._follower.image.cluster:
             return Closed(

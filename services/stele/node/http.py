@@ -14,11 +14,11 @@ from stele.node import metrics
 from stele.node.admission import Advertised
 from stele.node.agent import Agent
 from stele.node.coordinate import Coordination
-from stele.node.gate import Gate
+from stele.node.gate import CATCHING_UP, Gate
 from stele.node.refusals import Refused
 from stele.node.replica import Replica
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from stele.node.standing import expelled
+from stele.node.standing import Expelled, expelled
 from stele.node.store import Size, Store
 from stele.node.votes import Consistency
 from stele.node.wire import (
@@ -206,20 +206,21 @@ class NodeHttp:
             )
 
     def _check_ready(self) -> None:
-        closed = self._gate.closed()
-        if closed is not None:
-            raise HttpError(
-                503, closed.code, closed.message, hint="Ask another node; /healthz says why."
-            )
-        out = expelled(self._agent.image, self._agent.node_id)
+        out = self._shut_out()
         if out is not None:
-            raise HttpError(503, out.code, out.message, hint=f"Ask another node. {out.hint}")
+            what_to_do = f"Ask another node. {out.hint or '/healthz says why.'}"
+            raise HttpError(503, out.code, out.message, hint=what_to_do)
 
     def _why_not_serving(self) -> str:
+        out = self._shut_out()
+        return "" if out is None else f"{out.message} {out.hint}".rstrip()
+
+    def _shut_out(self) -> Expelled | None:
+        """What is true for good comes before what passes: who has left need not read on to know it."""
         closed, out = self._gate.closed(), expelled(self._agent.image, self._agent.node_id)
-        if closed is not None:
-            return closed.message
-        return "" if out is None else f"{out.message} {out.hint}"
+        if closed is None or (out is not None and closed.code == CATCHING_UP):
+            return out
+        return Expelled(closed.code, closed.message, hint="")
 
     async def _current_sizes(self) -> dict[str, Size]:
         async with self._counting:

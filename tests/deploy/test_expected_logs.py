@@ -1,0 +1,30 @@
+"""Which lines of a container's log somebody has to look at."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.deploy.expected_logs import unexpected
+
+APPEND = (
+    "[2026-01-01 00:00:00,000] ERROR [ReplicaManager broker=2] Error processing append operation"
+)
+INFO = "[2026-01-01 00:00:01,000] INFO all is well (kafka.Broker)\n"
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        ("org.apache.kafka.common.errors.NotEnoughReplicasException: isr is Set(2)", 0),
+        ("org.apache.kafka.common.errors.OutOfOrderSequenceException: 7 (incoming), 3", 0),
+        ("java.io.IOException: No space left on device", 1),
+    ],
+)
+def test_a_brokers_error_is_judged_with_its_exception(cause: str, told: int) -> None:
+    entry = f"{APPEND} on partition x (kafka.server.ReplicaManager)\n{cause}"
+    assert unexpected("kafka-2", f"{INFO}{entry}\n{INFO}") == [entry][:told]
+
+
+def test_what_a_broker_says_before_its_first_time_is_no_error() -> None:
+    assert unexpected("kafka-1", f"Formatting metadata directory\n{INFO}") == []
+    assert unexpected("kafka-1", "") == []
