@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from stele.coordinator.steps import Limits
@@ -26,10 +27,13 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
+from stele.domain.requests.domain import DOMAIN
+from stele.domain.requests.facts import RequestChanged
 from stele.domain.schema.facts import TableOptions
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.domain.topology.operations.tablet_repair import repaired_now
 from tests.coordinator.operations import stand_still
 from tests.coordinator.stories import error_of, reach, status_of
 from tests.coordinator.test_tablet_replication import racked
@@ -142,6 +146,17 @@ def test_one_at_a_time_and_only_what_is_there() -> None:
     assert world.apply(repair(0, 1, 1, 9)) is None, "those that can be are taken"
     kinds = Counter(r.kind for r in world.image.requests.unfinished())
     assert kinds[RequestKind.TABLET_REPAIR] == 2
+
+
+def test_one_of_before_a_split_holds_up_no_tablet_of_today() -> None:
+    world = racked(NODES, {"dc1": 3}, 4)
+    asks(world, repair(0))
+    request = world.image.request(REPAIR)
+    assert request is not None
+    assert repaired_now(world.image) == {(request.table_id, 0)}
+    stale = msgspec.structs.replace(request, tablet_count=2)
+    requests = DOMAIN.apply[RequestChanged](world.image.requests, RequestChanged(stale))
+    assert repaired_now(msgspec.structs.replace(world.image, requests=requests)) == set()
 
 
 def test_it_does_not_start_while_a_replica_is_down_and_says_who_is_missing() -> None:

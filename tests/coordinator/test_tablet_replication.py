@@ -24,6 +24,7 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.tablets.copies import recounting
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.proposals import proposal
@@ -361,6 +362,8 @@ def test_the_balancer_deletes_one_too_many_unless_it_is_off() -> None:
     world.run()
     world.pass_s(60)
     assert len(tablets(world)[0].reads) == 3
+    assert recounting(world.image, {TABLE}) == []
+    assert len(recounting(world.image, set())) == 1
     assert world.apply(SwitchBalancingOn(TABLE)) is None
     world.until(lambda: len(tablets(world)[0].writes) == 2, "two replicas", 120)
     world.run()

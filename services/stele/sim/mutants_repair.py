@@ -75,7 +75,7 @@ def one_other_replica_is_enough(patch: Patch) -> None:
 
 def repairs_go_beyond_the_streams(patch: Patch) -> None:
     """All tablets are repaired at once, whatever nodes can stream."""
-    patch.attribute(repairing, "_free", lambda load, limit: True)
+    patch.attribute(repairing, "fits", lambda load, limit, weight: True)
 
 
 def newest_are_repaired_first(patch: Patch) -> None:

@@ -54,7 +54,7 @@ def replicas_of_the_living_go_first(patch: Patch) -> None:
 
 def copies_are_made_beyond_the_streams(patch: Patch) -> None:
     """All tablets get what they lack at once, whatever nodes can stream."""
-    patch.attribute(replication, "_free", lambda streams, node, limit: True)
+    patch.attribute(replication, "fits", lambda load, limit, weight=1: True)
 
 
 def tablets_may_be_left_without_replicas(patch: Patch) -> None:

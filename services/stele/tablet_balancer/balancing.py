@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -23,6 +23,7 @@ from stele.domain.tablets.largest import largest
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.proposals import Proposal, proposal
+from stele.domain.tablets.switched import standing_still
 from stele.log.codec import DecodeError, decode_ack
 from stele.log.commander import Commander, NotTakenError
 from stele.log.flows import FlowReader, flow_topic
@@ -101,10 +102,11 @@ class Balancer:
         found = described(image, heard, time.monotonic())
         under_way = [r for r in image.requests.unfinished() if r.moves_replica]
         stuck = {each.request_id: each.why for each in self._last.stuck}
+        recounted = recounting(image, standing_still(image, heard.now_ms).keys())
         return BalanceAnswer(
             epoch=image.epoch,
             state_id=image.state_id.hex(),
-            state=self._state(found.to_leave, heard),
+            state=self._state(found.to_leave, heard, recounted),
             under_way=tuple(request.request_id for request in under_way),
             resizing=image.requests.resizing(),
             planned=tuple(
@@ -126,7 +128,7 @@ class Balancer:
             down=tuple(sorted(heard.down)),
             avoided=tuple(sorted(heard.avoided)),
             full=tuple(sorted(heard.loads.full())),
-            recounting=tuple(recounting(image)),
+            recounting=tuple(recounted),
             off=tuple(
                 SwitchedOff(off.name, off.balancing, off.expired(heard.now_ms))
                 for off in all_off(image.schema)
@@ -134,7 +136,7 @@ class Balancer:
             repairing=tuple(r.request_id for r in image.requests.unfinished() if r.repairs_tablet),
         )
 
-    def _state(self, to_leave: int, heard: Heard) -> BalanceState:
+    def _state(self, to_leave: int, heard: Heard, recounted: Sequence[str]) -> BalanceState:
         image, last = self.image, self._last
         goes_on = image.requests.resizing() or last.moves or last.resizes
         if not image.schema.with_tablets():
@@ -147,7 +149,7 @@ class Balancer:
             return BalanceState.OFF
         if heard.shut():
             return BalanceState.WAITING
-        return BalanceState.STALLED if recounting(image) else BalanceState.BALANCED
+        return BalanceState.STALLED if recounted else BalanceState.BALANCED
 
     async def plan(self) -> BalancePlan:
         """All moves that are left to make; in a thread, since where there is much to move it takes seconds."""

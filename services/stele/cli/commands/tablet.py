@@ -194,12 +194,10 @@ def move(
         to_node: The node that gets it.
         force: Give up what only nodes have that are declared dead.
     """
-    require_table_name(table)
     asked = TabletMove(
         table=table, tablet=tablet, from_node=from_node, to_node=to_node, force=force
     )
-    with where.client() as client:
-        return submit_and_follow(client, change, MoveTablets((asked,)))
+    return _ask_for(asked, change, where)
 
 
 @app.command
@@ -224,12 +222,10 @@ def add_replica(
         beyond: More than the keyspace asks for, too: the balancer deletes one again, unless it is off.
         force: Give up what only nodes have that are declared dead.
     """
-    require_table_name(table)
     asked = TabletMove(
         table=table, tablet=tablet, from_node="", to_node=to_node, force=force, beyond=beyond
     )
-    with where.client() as client:
-        return submit_and_follow(client, change, MoveTablets((asked,)))
+    return _ask_for(asked, change, where)
 
 
 @app.command
@@ -252,7 +248,11 @@ def delete_replica(
         from_node: The node that has it.
         force: Give up what only nodes have that are declared dead.
     """
-    require_table_name(table)
     asked = TabletMove(table=table, tablet=tablet, from_node=from_node, to_node="", force=force)
+    return _ask_for(asked, change, where)
+
+
+def _ask_for(move: TabletMove, change: Change, where: Where) -> int:
+    require_table_name(move.table)
     with where.client() as client:
-        return submit_and_follow(client, change, MoveTablets((asked,)))
+        return submit_and_follow(client, change, MoveTablets((move,)))

@@ -148,8 +148,8 @@ class Round:
                 if state.state[node] != NodeState.EXCLUDED
             ]
         write = state.first_shard[move.target[0]] + move.target[1]
-        free = all(_free(self._reading[shard], self.limits.reads) for shard in reads)
-        if not free or not _free(self._writing[write], self.limits.writes):
+        free = all(fits(self._reading[shard], self.limits.reads) for shard in reads)
+        if not free or not fits(self._writing[write], self.limits.writes):
             return False
         for shard in reads:
             self._reading[shard] += WEIGHT
@@ -179,6 +179,6 @@ def by_shard(state: State, node: int) -> tuple[Ints, Ints, Reals]:
     return table, held, load
 
 
-def _free(load: int, limit: int) -> bool:
-    """A shard takes up to its limit; one that is idle takes anything."""
-    return load == 0 or load + WEIGHT <= limit
+def fits(load: int, limit: int, weight: int = WEIGHT) -> bool:
+    """Whether a stream has room beside others: a shard takes up to its limit, and anything when it is idle."""
+    return load == 0 or load + weight <= limit

@@ -1,11 +1,12 @@
 """Asking, cancelling and ending requests. The coordinator carries them out."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_request
 from stele.domain.facts import AnyFact
-from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.requests.commands import Cancel, RejectRequest
@@ -37,7 +38,8 @@ def cancel(context: Context, command: Cancel) -> Decision:
         why = f"{why}: {context.envelope.reason}"
     served = OPERATIONS[request.kind].served
     if request.status is RequestStatus.PENDING or (served and not served.goes_back):
-        return _cancelled(context, request, why)
+        made_for = OPERATIONS[request.kind].made_for(context.image, request)
+        return end_untouched(context, (request, *made_for), RequestStatus.CANCELLED, why)
     if served is None:
         return mark(context, request, why, cancelled=True)
     if request.cancelled:
@@ -49,16 +51,6 @@ def cancel(context: Context, command: Cancel) -> Decision:
     return (RequestChanged(replace(request, error=f"Rolled back: {why}", cancelled=True)),)
 
 
-def _cancelled(context: Context, request: Request, why: str) -> Decision:
-    """The request ends, with what was asked for on its behalf."""
-    changes, image = list[AnyFact](), context.image
-    for each in (request, *OPERATIONS[request.kind].made_for(image, request)):
-        facts = _untouched(context, image, each, RequestStatus.CANCELLED, why)
-        image = context.fold(image, facts)
-        changes += facts
-    return tuple(changes)
-
-
 def reject_request(context: Context, command: RejectRequest) -> Decision:
     """A pending request that cannot be carried out ends with the reason; it never waits for ever."""
     request = request_in_term(context.image, command.term, command.target)
@@ -67,22 +59,21 @@ def reject_request(context: Context, command: RejectRequest) -> Decision:
     refused = _check_pending(request)
     if refused is not None:
         return refused
-    return end_untouched(context, request, RequestStatus.FAILED, command.why)
+    return end_untouched(context, (request,), RequestStatus.FAILED, command.why)
 
 
-def end_untouched(context: Context, request: Request, status: RequestStatus, why: str) -> Decision:
-    """End a request that has changed no ranges; a node that wanted to join is rejected for good."""
-    return _untouched(context, context.image, request, status, why)
-
-
-def _untouched(
-    context: Context, image: Image, request: Request, status: RequestStatus, why: str
+def end_untouched(
+    context: Context, requests: Iterable[Request], status: RequestStatus, why: str
 ) -> tuple[AnyFact, ...]:
-    changes: list[AnyFact] = [*ended(context, image, request, status, why)]
-    node = image.node(request.node_id)
-    rejected = OPERATIONS[request.kind].rejected
-    if node is not None and rejected is not None:
-        changes.append(NodeChanged(replace(node, state=rejected)))
+    """End requests that have changed no ranges; a node that wanted to join is rejected for good."""
+    changes, image = list[AnyFact](), context.image
+    for request in requests:
+        facts: list[AnyFact] = [*ended(context, image, request, status, why)]
+        node, rejected = image.node(request.node_id), OPERATIONS[request.kind].rejected
+        if node is not None and rejected is not None:
+            facts.append(NodeChanged(replace(node, state=rejected)))
+        image = context.fold(image, tuple(facts))
+        changes += facts
     return tuple(changes)
 
 

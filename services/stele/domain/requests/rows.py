@@ -58,6 +58,16 @@ def new_request(
     )
 
 
+def started(context: Context, request: Request) -> Request:
+    """Its row from when it runs."""
+    return msgspec.structs.replace(
+        request,
+        status=RequestStatus.RUNNING,
+        started_epoch=context.epoch,
+        started_at_ms=context.at_ms,
+    )
+
+
 def ended(
     context: Context, image: Image, request: Request, status: RequestStatus, error: str
 ) -> tuple[RequestChanged | RequestForgotten, ...]:

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_keyspace, unknown_table
-from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, RequestStatus
 from stele.domain.requests.decide import end_untouched
@@ -51,16 +50,10 @@ def switch_balancing_off(context: Context, command: SwitchBalancingOff) -> Decis
         actor=context.envelope.actor,
         reason=context.envelope.reason,
     )
-    facts: list[AnyFact] = [BalancingSwitched(scope.of, switched)]
-    image = context.image
-    for request in _not_begun(image, scope.tables):
-        why = f"{Off(command.name, switched).words()} since epoch {context.epoch}"
-        now = context._replace(image=image)
-        ended = end_untouched(now, request, RequestStatus.CANCELLED, why)
-        assert not isinstance(ended, Rejection), "what is pending can be ended"
-        image = context.fold(image, ended)
-        facts += ended
-    return tuple(facts)
+    why = f"{Off(command.name, switched).words()} since epoch {context.epoch}"
+    waiting = _not_begun(context.image, scope.tables)
+    ended = end_untouched(context, waiting, RequestStatus.CANCELLED, why)
+    return BalancingSwitched(scope.of, switched), *ended
 
 
 def switch_balancing_on(context: Context, command: SwitchBalancingOn) -> Decision:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.moves import WEIGHT, Limits
+from stele.domain.balance.moves import WEIGHT, Limits, fits
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.names import RequestStatus
@@ -60,8 +60,8 @@ def bring_together(
                 if (
                     _takes_part(what, away)
                     and _takes_part(what, to)
-                    and reading[away] + WEIGHT <= limits.reads
-                    and writing[to] + WEIGHT <= limits.writes
+                    and fits(reading[away], limits.reads)
+                    and fits(writing[to], limits.writes)
                 ):
                     reading[away] += WEIGHT
                     writing[to] += WEIGHT

@@ -23,7 +23,7 @@ from stele.domain.schema.facts import tablet_map
 from stele.domain.tablets.heat import heats, told_of
 from stele.domain.tablets.limits import MINIMAL_RATE, MINIMAL_SIZE
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.maps import maps_of, moving, row_of
+from stele.domain.tablets.maps import maps_of, moving, names_tablet, row_of
 from stele.domain.tablets.measure import Measure, measure_of
 from stele.domain.tablets.ranges import tablet_of
 from stele.domain.tablets.told import Told
@@ -146,12 +146,9 @@ def _streams(image: Image, request: Request) -> tuple[Set[str], Set[str]]:
     """
     if request.moves_replica and not request.recounts:
         return {request.from_node}, {request.to_node}
-    table = image.schema.tables.get(request.table_id)
-    if table is None or table.placement not in image.ring.placements:
+    if not names_tablet(image, request):
         return frozenset(), frozenset()
-    placement = image.ring.placements[table.placement]
-    if request.tablet_count != len(placement):
-        return frozenset(), frozenset()
+    placement = image.ring.placements[image.schema.tables[request.table_id].placement]
     rest = {*row_of(placement, request.tablet).reads} - {request.from_node}
     if request.to_node:
         return rest, {request.to_node}

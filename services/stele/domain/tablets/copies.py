@@ -108,7 +108,7 @@ def unlike(image: Image, keyspace: Keyspace) -> Iterator[Unlike]:
         found = surplus(wanted, _dcs(image, names), reads)
         amiss = np.any([each != 0 for each in found.values()], axis=0)
         if change is not None and change.cancelled:
-            amiss &= ~_has_one_of(image.membership.excluded(), names, reads)
+            amiss &= _count_of(image.membership.excluded(), names, reads) == 0
             for dc, each in found.items():
                 free = {node.node_id for node in room(image, dc)}
                 amiss &= (each >= 0) | (_count_of(free, names, reads) < len(free))
@@ -123,8 +123,10 @@ def unlike(image: Image, keyspace: Keyspace) -> Iterator[Unlike]:
             )
 
 
-def recounting(image: Image) -> list[str]:
-    """In words, which tables have tablets that are not read from what they are to come to."""
+def recounting(image: Image, off: Set[str]) -> list[str]:
+    """In words, which tables have tablets that are not read from what they are to come to. Those that are
+    ``off`` keep what they have too many while no change asks for it.
+    """
     keyspaces = sorted(image.schema.by_id.values(), key=lambda keyspace: keyspace.name)
     return [
         f"{each.tablets} of {each.of} tablets of {each.table} are to have"
@@ -132,11 +134,8 @@ def recounting(image: Image) -> list[str]:
         for keyspace in keyspaces
         if keyspace.tablets
         for each in unlike(image, keyspace)
+        if each.more or each.table not in off or change_of(image, keyspace) is not None
     ]
-
-
-def _has_one_of(nodes: Set[str], names: Sequence[str], reads: Numbers) -> npt.NDArray[np.bool_]:
-    return _count_of(nodes, names, reads) > 0
 
 
 def _count_of(nodes: Set[str], names: Sequence[str], reads: Numbers) -> npt.NDArray[np.int64]:

@@ -3,6 +3,9 @@
 from collections.abc import Set
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 
 
@@ -21,6 +24,12 @@ class Heard(NamedTuple):
     def shut(self) -> frozenset[str]:
         """Nodes that get nothing now; those whose disks are full are among them."""
         return frozenset(self.down | self.avoided | self.loads.full())
+
+    def are_paused(self, table_id: str, count: int) -> npt.NDArray[np.bool_]:
+        """Of each of a table's tablets whether it is paused."""
+        found = np.zeros(count, np.bool_)
+        found[[at for id_, at in self.paused if id_ == table_id and at < count]] = True
+        return found
 
 
 NOTHING_HEARD: Final = Heard()

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stele.domain.image import Image
+from stele.domain.requests.facts import Request
 from stele.domain.ring.columns import Ints, Keys, Rows
 from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers
 from stele.domain.ring.placement import Placement
@@ -70,6 +71,16 @@ def holders(placement: Placement) -> frozenset[str]:
     for chunk in placement.table.chunks:
         numbers |= {*np.unique(chunk.rows.values[WRITES]).tolist()}
     return frozenset(names[number] for number in numbers if number != PAD)
+
+
+def names_tablet(image: Image, request: Request) -> bool:
+    """Whether the tablet that a request is about is one: not once its table was split or merged, or dropped."""
+    table = image.schema.tables.get(request.table_id)
+    placement = None if table is None else image.ring.placements.get(table.placement)
+    if placement is None:
+        return False
+    under_way = request.request_id in image.topology.transitions
+    return under_way or request.tablet_count == len(placement)
 
 
 def maps_of(image: Image) -> Iterator[tuple[Table, Placement]]:

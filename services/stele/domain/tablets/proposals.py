@@ -80,13 +80,13 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     if counted.moves:  # what is even now is not then
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
         moves = [each for each in moves if each.move.from_node in leaving]
-    moves = [*_counted(counted), *moves]
-    moving = frozenset(each.move.from_node for each in moves)
-    if not moves:  # merging can wait
+    if not counted.moves and not moves:  # merging can wait
         wanted = [merge for merge in merges if merge.name not in seen.off]
         together = bring_together(image.membership.nodes, what, wanted, limits)
         moves = [Proposed(move, Kind.MIGRATION) for move in together]
-        moving |= {move.from_node for move in together}
+    uncounted = [each.move for each in moves]
+    moves = [*_counted(counted), *moves]
+    moving = frozenset(each.move.from_node for each in moves)
     stuck = list[Stuck]()
     if not heard.shut() and not counted.amiss:
         stuck = cannot_be_drained(image, what, seen.lost, moving)[-1:]
@@ -96,8 +96,7 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     sized = sizing(image, loaded(what.told), heard.down, seen.off.keys())
     resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
     moves = [each for each in moves if each.move.table not in resized]
-    streams = [each.move for each in moves if not isinstance(each.kind, Recount)]
-    beside = Beside(streams, frozenset(resized))  # others are counted already
+    beside = Beside([move for move in uncounted if move.table not in resized], resized)
     return Proposal(
         switched_on=expired(image, heard.now_ms),
         moves=tuple(moves),

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.moves import REPAIR_WEIGHT, WEIGHT, Limits
+from stele.domain.balance.moves import REPAIR_WEIGHT, WEIGHT, Limits, fits
 from stele.domain.balance.state import NOBODY
 from stele.domain.image import Image
 from stele.domain.repairs.times import Ms
@@ -58,7 +58,7 @@ def repairs(
             continue
         units = slice(what.first[at], what.first[at] + what.tablets_of(name))
         times = image.repairs.of(table.table_id, what.tablets_of(name))
-        ready = desk.ready(units) & ~_resting(heard, table, len(times))
+        ready = desk.ready(units) & ~heard.are_paused(table.table_id, len(times))
         if goal is not None:
             asked.append(_Due(times, units, ready & (times <= goal.submitted_ms)))
         elif after_s is not None:
@@ -146,16 +146,12 @@ class _Desk:
         return True
 
     def _is_free(self, shard: int) -> bool:
-        reads, writes = self._limits.reads, self._limits.writes
-        return _free(int(self._reading[shard]), reads) and _free(int(self._writing[shard]), writes)
+        return fits(int(self._reading[shard]), self._limits.reads, REPAIR_WEIGHT) and fits(
+            int(self._writing[shard]), self._limits.writes, REPAIR_WEIGHT
+        )
 
     def _shard(self, node: int) -> int:
         return int(self._what.state.first_shard[node])
-
-
-def _free(load: int, limit: int) -> bool:
-    """A node takes up to its limit; one that is idle takes anything."""
-    return load == 0 or load + REPAIR_WEIGHT <= limit
 
 
 def _by_node(which: Iterable[bool]) -> Mask:
@@ -174,14 +170,6 @@ def _oldest(candidates: list[_Due]) -> Iterator[tuple[int, int]]:
         times, units = times[first], units[first]
     order = np.lexsort((units, times))
     yield from zip(units[order].tolist(), times[order].tolist(), strict=True)
-
-
-def _resting(heard: Heard, table: Table, count: int) -> Mask:
-    """Tablets whose repair has failed just now."""
-    found = np.zeros(count, np.bool_)
-    mine = [at for id_, at in heard.paused if id_ == table.table_id and at < count]
-    found[mine] = True
-    return found
 
 
 def _why_asked(image: Image, wanted: Mapping[str, Request], name: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.moves import WEIGHT, Limits
+from stele.domain.balance.moves import WEIGHT, Limits, fits
 from stele.domain.balance.scopes import standing
 from stele.domain.balance.state import NOBODY
 from stele.domain.image import Image
@@ -30,8 +30,6 @@ from stele.domain.topology.operations.commands import TabletMove
 
 MOST_LOOKED_AT: Final = 4096
 """Tablets of a round for which there was no room: those of others are looked at in a later one."""
-
-
 LARGE_RACK: Final = 0.55
 """Of the mean of its dc's racks: a smaller one gets tablets for the sake of racks only up to its share."""
 
@@ -93,9 +91,11 @@ def _spread(desk: "_Desk") -> Iterator[TabletMove]:
     where a node had to be emptied, or a tablet has lost one.
     """
     state = desk.what.state
-    for dc, number in state.dcs.items():
-        for unit in np.flatnonzero(state.peak[:, number] > 1).tolist():
-            if state.busy[unit] or int(state.table[unit]) in state.still or desk.is_at_its_end():
+    for dc in state.dcs:
+        for unit in _uneven(desk, dc).tolist():
+            if desk.is_at_its_end():
+                return
+            if int(state.table[unit]) in state.still:
                 continue
             move = _to_an_emptier_rack(desk, dc, unit)
             if move is None:
@@ -105,15 +105,27 @@ def _spread(desk: "_Desk") -> Iterator[TabletMove]:
                 yield move
 
 
+def _uneven(desk: "_Desk", dc: str) -> npt.NDArray[np.intp]:
+    """Units with two replicas more in a rack of the dc than in another with members that take tablets."""
+    state = desk.what.state
+    peak = state.peak[:, state.dcs[dc]]
+    several = np.flatnonzero((peak > 1) & ~state.busy)
+    nodes = state.node[several]
+    rack = np.where(nodes == NOBODY, NOBODY, state.rack[nodes])
+    least = peak[several].copy()
+    for name in {*desk.racks[dc].values()}:
+        here = (rack == state.racks[dc, name]).sum(axis=1)
+        np.minimum(least, here, out=least, casting="unsafe")
+    return several[peak[several] - least > 1]
+
+
 def _to_an_emptier_rack(desk: "_Desk", dc: str, unit: int) -> TabletMove | None:
     held = [node for node in desk.what.state.node[unit].tolist() if node != NOBODY]
     here = [node for node in held if desk.dc_of[node] == dc]
     counts = Counter(desk.rack_of[node] for node in here)
-    others = {at: rack for at, rack in desk.racks[dc].items() if at not in held}
-    racks = fewest(counts, others.values())
     fullest = max(counts.values())
     sources = [at for at in here if counts[desk.rack_of[at]] == fullest and desk.takes[at]]
-    free = [at for at, rack in others.items() if rack in racks and desk.is_free(at)]
+    free = _room_for(desk, dc, held)
     if not free or not sources or fullest - counts[desk.rack_of[free[0]]] < 2:
         return None
     table, tablet = desk.what.tablet(unit)
@@ -176,16 +188,16 @@ class _Desk:
         self.count, self.load = state.count.copy(), state.load.sum(axis=0)
         self.silent = frozenset(at for at, node_id in enumerate(ids) if node_id in self.heard.down)
 
-    def is_free(self, node: int) -> bool:
+    def isfits(self, node: int) -> bool:
         """It takes one more now."""
-        return bool(self.takes[node]) and _free(self.what.state.writing, node, self.limits.writes)
+        return bool(self.takes[node]) and fits(self.what.state.writing[node], self.limits.writes)
 
     def is_at_its_end(self) -> bool:
         """Enough was looked at for nothing, or nobody takes any more."""
         if self.passed >= MOST_LOOKED_AT:
             return True
         writing = self.what.state.writing
-        return not (self.takes & ((writing == 0) | (writing + WEIGHT <= self.limits.writes))).any()
+        return not any(fits(load, self.limits.writes) for load in writing[self.takes].tolist())
 
     def is_large(self, dc: str, rack: str) -> bool:
         """Whether the rack can have a replica of every tablet, and its nodes still about their shares."""
@@ -202,19 +214,15 @@ class _Desk:
     def streams(self, sources: list[int], targets: list[int]) -> bool:
         """Whether there is room for it in the streams, which it has from now on."""
         state = self.what.state
-        if not all(_free(state.reading, at, self.limits.reads) for at in sources):
+        if not all(fits(state.reading[at], self.limits.reads) for at in sources):
             return False
-        if not all(_free(state.writing, at, self.limits.writes) for at in targets):
+        if not all(fits(state.writing[at], self.limits.writes) for at in targets):
             return False
         for at in sources:
             state.reading[at] += WEIGHT
         for at in targets:
             state.writing[at] += WEIGHT
         return True
-
-
-def _free(streams: npt.NDArray[np.int64], node: int, limit: int) -> bool:
-    return bool(streams[node] == 0 or streams[node] + WEIGHT <= limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,18 +241,13 @@ class _Table:
     """Why some can never be given what they lack."""
 
     def moves(self, desk: _Desk) -> list[TabletMove]:
+        table = desk.image.schema.table_named(self.name)
+        assert table is not None, "a table that is balanced has a name"
         still = ~desk.what.state.busy[self.units]
-        for tablet in self._paused(desk):
-            still[tablet] = False
+        still &= ~desk.heard.are_paused(table.table_id, len(still))
         more = self._each(desk, np.flatnonzero(self.lacks & still), self._add)
         may_lose = np.flatnonzero(_may_lose(self.has, self.lacks) & still)
         return more + self._each(desk, may_lose, self._delete)
-
-    def _paused(self, desk: _Desk) -> list[int]:
-        table = desk.image.schema.table_named(self.name)
-        assert table is not None, "a table that is balanced has a name"
-        count = self.units.stop - self.units.start
-        return [at for of, at in desk.heard.paused if of == table.table_id and at < count]
 
     def _each(
         self,
@@ -352,7 +355,7 @@ def _room_for(desk: _Desk, dc: str, held: list[int]) -> list[int]:
     counts = Counter(desk.rack_of[node] for node in held if desk.dc_of[node] == dc)
     others = {at: rack for at, rack in desk.racks[dc].items() if at not in held}
     racks = fewest(counts, others.values())
-    return [at for at, rack in others.items() if rack in racks and desk.is_free(at)]
+    return [at for at, rack in others.items() if rack in racks and desk.isfits(at)]
 
 
 def _turned(tablets: npt.NDArray[np.int64], now_ms: int) -> npt.NDArray[np.int64]:

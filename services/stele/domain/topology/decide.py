@@ -7,7 +7,7 @@ from stele.domain.features.support import check_supported
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import UNFINISHED, NodeState, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
-from stele.domain.requests.rows import ended
+from stele.domain.requests.rows import ended, started
 from stele.domain.ring.barrier_levels import is_unsafe
 from stele.domain.topology.barriers import check_counted_at, let_through, level_in_force, next_lower
 from stele.domain.topology.commands import (
@@ -236,15 +236,9 @@ def _open(draft: Draft, group: tuple[str, ...]) -> Rejection | None:
     planned = plan.transition
     if planned is None or plan.refusal is not None:
         return plan.refusal
-    operation, context = OPERATIONS[planned.kind], draft.context
+    operation = OPERATIONS[planned.kind]
     for request in requests:
-        started = replace(
-            request,
-            status=RequestStatus.RUNNING,
-            started_epoch=context.epoch,
-            started_at_ms=context.at_ms,
-        )
-        draft.add(RequestChanged(started))
+        draft.add(RequestChanged(started(draft.context, request)))
     draft.add(*opening(planned))
     draft.add(*operation.on_open(draft.image, planned, draft.version))
     enter(draft, planned, planned.state)

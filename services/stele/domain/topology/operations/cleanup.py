@@ -17,7 +17,7 @@ from stele.domain.image import Image
 from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import NodeState, RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
-from stele.domain.requests.rows import ended, new_request
+from stele.domain.requests.rows import ended, new_request, started
 from stele.domain.topology.operations.base import (
     GLOBAL_PRIORITY,
     Missing,
@@ -59,15 +59,10 @@ def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
     if not nodes:
         why = f"Node '{request.node_id}' is no normal node any more."
         return ended(context, context.image, request, RequestStatus.FAILED, why)
-    started = replace(
-        request,
-        status=RequestStatus.RUNNING,
-        started_epoch=context.epoch,
-        started_at_ms=context.at_ms,
-        awaited_nodes=tuple(node.node_id for node in nodes),
-    )
+    awaited = tuple(node.node_id for node in nodes)
+    running = replace(started(context, request), awaited_nodes=awaited)
     marks = (NodeChanged(replace(node, cleanup_since=context.epoch)) for node in nodes)
-    return RequestChanged(started), *marks
+    return RequestChanged(running), *marks
 
 
 def _check_node(image: Image, node_id: str) -> Rejection | None:

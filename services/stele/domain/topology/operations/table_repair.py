@@ -8,15 +8,13 @@ with those repairs of the balancer's that have not begun.
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
-from stele.domain.requests.rows import ended, new_request
+from stele.domain.requests.rows import ended, new_request, started
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
@@ -93,13 +91,7 @@ def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
         why = "The table was dropped."
         return ended(context, image, request, RequestStatus.FAILED, why)
     if request.status is RequestStatus.PENDING:
-        started = msgspec.structs.replace(
-            request,
-            status=RequestStatus.RUNNING,
-            started_epoch=context.epoch,
-            started_at_ms=context.at_ms,
-        )
-        return (RequestChanged(started),)
+        return (RequestChanged(started(context, request)),)
     return ended(context, image, request, RequestStatus.DONE, "")
 
 

@@ -26,7 +26,7 @@ from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
 from stele.domain.schema.switches import check_balancing
 from stele.domain.tablets.copies import is_owed
-from stele.domain.tablets.maps import row_of
+from stele.domain.tablets.maps import names_tablet, row_of
 from stele.domain.tablets.moves import check_move, replicas_after
 from stele.domain.topology.operations.base import (
     Operation,
@@ -54,7 +54,11 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
             "Ask for the others once these are under way.",
         )
     image, moved = context.image, set[tuple[str, int]]()
-    asked = {(r.table_id, r.tablet) for r in image.requests.unfinished() if _is_of_today(image, r)}
+    asked = {
+        (r.table_id, r.tablet)
+        for r in image.requests.unfinished()
+        if r.moves_replica and names_tablet(image, r)
+    }
     if len(asked) > MAX_UNFINISHED:
         return Rejection(
             "too_many_moves",
@@ -101,16 +105,6 @@ def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -
             reason=move.why[:MAX_WHY_CHARS] or asked.reason,
         )
     )
-
-
-def _is_of_today(image: Image, request: Request) -> bool:
-    """It moves a replica, of a tablet that there is: once its table was split or merged it comes to nothing."""
-    table = image.schema.tables.get(request.table_id)
-    if not request.moves_replica or table is None or table.placement not in image.ring.placements:
-        return False
-    if request.request_id in image.topology.transitions:
-        return True
-    return request.tablet_count == len(image.ring.placements[table.placement])
 
 
 def _check_balancing(image: Image, actor: str, table: Table, move: TabletMove) -> Rejection | None:

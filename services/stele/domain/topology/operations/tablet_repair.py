@@ -25,7 +25,7 @@ from stele.domain.requests.rows import new_request
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
-from stele.domain.tablets.maps import row_of
+from stele.domain.tablets.maps import names_tablet, row_of
 from stele.domain.tablets.moves import check_tablet
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
@@ -70,7 +70,11 @@ def repair_tablets(context: Context, command: RepairTablets) -> Decision:
 
 def repaired_now(image: Image) -> set[tuple[str, int]]:
     """Tablets that are repaired, or wait for it: the table's id and the tablet's number."""
-    return {(r.table_id, r.tablet) for r in image.requests.open.values() if r.repairs_tablet}
+    return {
+        (r.table_id, r.tablet)
+        for r in image.requests.open.values()
+        if r.repairs_tablet and names_tablet(image, r)
+    }
 
 
 def _check_alone(

@@ -26,6 +26,7 @@ from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, TransitionR
 from stele.domain.schema.facts import Table
 from stele.domain.schema.switches import check_balancing, off_for
 from stele.domain.tablets.maps import apart, holders, resized
+from stele.domain.tablets.moves import no_tablets
 from stele.domain.tablets.ranges import MAX_TABLETS
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, nobody, planned_sets
@@ -69,11 +70,7 @@ def _is_of(request: Request, table: Table) -> bool:
 def _check_count(image: Image, table: Table, wanted: int) -> Rejection | None:
     name = image.schema.full_name(table)
     if not table.placement:
-        return Rejection(
-            "no_tablets",
-            f"Table {name} has no tablets: its keyspace is spread over the ring.",
-            "Make a keyspace with tablets.",
-        )
+        return no_tablets(name)
     count = len(image.ring.placements[table.placement])
     if wanted == 2 * count <= MAX_TABLETS or 2 * wanted == count:
         return None

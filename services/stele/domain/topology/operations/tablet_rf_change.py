@@ -15,7 +15,7 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
-from stele.domain.requests.rows import ended
+from stele.domain.requests.rows import ended, started
 from stele.domain.schema.facts import Keyspace, KeyspaceChanged, copies_text
 from stele.domain.tablets.copies import goal, moves_of, unlike
 from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
@@ -63,13 +63,7 @@ def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
     """It runs from now on; then it has been carried out, or undone."""
     image = context.image
     if request.status is RequestStatus.PENDING:
-        started = replace(
-            request,
-            status=RequestStatus.RUNNING,
-            started_epoch=context.epoch,
-            started_at_ms=context.at_ms,
-        )
-        return (RequestChanged(started),)
+        return (RequestChanged(started(context, request)),)
     if request.cancelled:
         return ended(context, image, request, RequestStatus.CANCELLED, request.error)
     keyspace = image.schema.by_id[request.keyspace_id]
