@@ -177,11 +177,11 @@ def undoable(kind: RequestKind) -> TransitionState | None:
 
 
 def begin_undone(kind: RequestKind) -> tuple[World, str]:
-    """The same, cancelled as late as it can be: its streams never end."""
+    """The same, cancelled as late as it can be: streams never end where that is while it streams."""
     world, request_id = begin(kind)
     last = undoable(kind)
     assert last is not None
-    stand_still(world, True)
+    stand_still(world, OPERATIONS[kind].states[last].opens_session)
     reach(world, request_id, last, fenced=OPERATIONS[kind].states[last].opens_session)
     stand_still(world, False)
     assert world.apply(Cancel(request_id), "cancel") is None

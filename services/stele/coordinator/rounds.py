@@ -24,7 +24,7 @@ from stele.domain.topology.barriers import (
 from stele.domain.topology.commands import AdvanceFence, RelaxBarrier, Rollback
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import RELAX_AFTER_S
-from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.operations.table import goes_back_without
 from stele.runtime.answers.coordinator import WaitKind
 
 _AT_LEVEL: Final = "barrier "
@@ -173,7 +173,7 @@ def _to_undo(desk: Desk, dead: set[str]) -> list[Transition]:
         for transition in image.topology.open()
         if not transition.mark
         and transition.entered_version == image.topology.version
-        and OPERATIONS[transition.kind].states[transition.state].on_failure is not None
+        and goes_back_without(image, transition, dead)
         and missing_replicas(image, transition, _others(image, dead), lowest_level(image))
     ]
 

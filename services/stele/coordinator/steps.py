@@ -27,7 +27,7 @@ from stele.domain.topology.commands import (
 )
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.limits import STEP_TIME_LIMIT_S
-from stele.domain.topology.operations.table import OPERATIONS, State, excluded_receivers
+from stele.domain.topology.operations.table import OPERATIONS, State, excluded_receivers, way_back
 from stele.runtime.answers.coordinator import WaitKind
 
 __all__ = ["Limits", "Memory", "Observed", "Steps", "next_steps"]
@@ -125,6 +125,10 @@ def _is_ready(desk: Desk, transition: Transition, settled: Settled) -> bool:
     entered_before = transition.entered_version < desk.seen.image.topology.version
     if settled is Settled.NO and not entered_before:
         return False
+    excluded = () if transition.mark else excluded_receivers(desk.seen.image, transition)
+    if excluded:
+        _undo(desk, transition, f"{', '.join(excluded)} was declared dead", tuple(excluded))
+        return False
     if not transition.mark and state.everybody_knows:
         return _is_known_to_all(desk, transition)
     if (transition.mark and state.on_failure) or not state.opens_session:
@@ -169,11 +173,7 @@ def _is_known_to_all(desk: Desk, transition: Transition) -> bool:
 
 
 def _has_streamed(desk: Desk, transition: Transition) -> bool:
-    """All who gain ranges have the data. It is undone when one of them never will, or was declared dead."""
-    excluded = excluded_receivers(desk.seen.image, transition)
-    if excluded:
-        _undo(desk, transition, f"{', '.join(excluded)} was declared dead", tuple(excluded))
-        return False
+    """All who gain ranges have the data. It is undone when one of them never will."""
     requests = transition.request_ids()
     operation = OPERATIONS[transition.kind]
     left_out = desk.seen.image.membership.excluded()
@@ -273,8 +273,7 @@ def _undo_if_dead(desk: Desk, transition: Transition) -> bool:
 
 def _undo(desk: Desk, transition: Transition, why: str, nodes: tuple[str, ...]) -> None:
     """Mark it to go back. Its own nodes that failed are blamed; when none did, all of its requests end."""
-    state = OPERATIONS[transition.kind].states[transition.state]
-    if state.on_failure is None or transition.mark:
+    if transition.mark or way_back(desk.seen.image, transition) is None:
         return
     blamed = tuple(s.request_id for s in transition.subjects if s.node_id in nodes)
     command = Rollback(desk.seen.term, transition.transition_id, why, blamed)

@@ -30,6 +30,8 @@ class TransitionState(StrEnum):
     """A new CDC generation was written, and is committed once everybody can see it."""
     WRITE_BOTH_READ_OLD = "write_both_read_old"
     WRITE_BOTH_READ_NEW = "write_both_read_new"
+    WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP = "write_both_read_old_fallback_cleanup"
+    """On the way back after the reads had moved: nobody reads from the new replica any more."""
     FINISHING = "finishing"
     """The new replicas alone serve; the transition and its locks stay until that version's fence is known."""
     LEFT_TOKEN_RING = "left_token_ring"  # noqa: S105 - a state, not a secret

@@ -18,7 +18,12 @@ from stele.domain.ring.facts import PlacementDropped
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import keyspaces, tablet_migration
-from stele.domain.topology.operations.base import Sources, losing_nodes, sources_of_gained
+from stele.domain.topology.operations.base import (
+    Sources,
+    losing_nodes,
+    planned_sets,
+    sources_of_gained,
+)
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.messages import ONE_PAGE
 from stele.sim.node_work import PAGE_S, OrderWorker
@@ -134,10 +139,20 @@ def migration_cannot_be_undone(patch: Patch) -> None:
         _stage(patch, stage, on_failure=None)
 
 
-def migration_turns_round_after_reads_have_moved(patch: Patch) -> None:
-    """A migration may be undone when the new replica is read from, or the old one has deleted its data."""
-    for stage in (_STATE.WRITE_BOTH_READ_NEW, _STATE.USE_NEW, _STATE.CLEANUP, _STATE.END_MIGRATION):
+def migration_turns_round_too_late(patch: Patch) -> None:
+    """A migration may be undone once the new replica alone is written to, or the old one has deleted all."""
+    for stage in (_STATE.USE_NEW, _STATE.CLEANUP, _STATE.END_MIGRATION):
         _stage(patch, stage, on_failure=_STATE.CLEANUP_TARGET)
+
+
+def reads_turn_round_before_the_barrier(patch: Patch) -> None:
+    """Writes pass the new replica by although somebody may still read from it."""
+    change_operation(patch, _MIGRATION, touched=planned_sets)
+
+
+def migration_turns_to_the_dead(patch: Patch) -> None:
+    """It is undone after the reads have moved, though the replicas before are dead."""
+    _stage(patch, _STATE.WRITE_BOTH_READ_NEW, turns_back_if=None)
 
 
 def undone_migration_is_left_half_way(patch: Patch) -> None:
@@ -201,7 +216,9 @@ TABLET_MUTANTS: Final = (
     tablet_is_not_streamed,
     tablet_moves_twice_at_once,
     migration_cannot_be_undone,
-    migration_turns_round_after_reads_have_moved,
+    migration_turns_round_too_late,
+    reads_turn_round_before_the_barrier,
+    migration_turns_to_the_dead,
     undone_migration_is_left_half_way,
     tablet_is_rebuilt_from_one,
     nodes_leave_with_their_tablets,

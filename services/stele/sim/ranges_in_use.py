@@ -112,13 +112,19 @@ def goes_back(earlier: Sides | None, change: Change) -> bool:
 
 
 def will_go_back(image: Image, change: Change) -> bool:
-    """A range whose reads have not moved, of a transition that is marked: its old readers have every write."""
-    if change.after is None or change.before[0] != change.after[0]:
+    """A range of a marked transition, whose reads have not moved, or are to turn round while both sides get
+    all writes: its old readers have every write.
+    """
+    if change.after is None:
         return False
     name = keyspace_of(image, change.data_id).placement
     plans = [t.plans[name] for t in image.topology.open() if t.mark and name in t.plans]
-    ranges = [Range(row.start, row.end) for plan in plans for row in plan.rows]
-    return any(contains(range_, change.token) for range_ in ranges)
+    rows = [row for plan in plans for row in plan.rows]
+    its = [row for row in rows if contains(Range(row.start, row.end), change.token)]
+    if change.before[0] == change.after[0]:
+        return bool(its)
+    both = {*change.before[1]} == {*change.after[1]}
+    return any(both and row.new == change.after[0] for row in its)
 
 
 def meet(one: Sides, two: Sides) -> bool:

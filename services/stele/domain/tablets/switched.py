@@ -9,7 +9,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.schema.switches import all_off, gives_all_away, off_for
 from stele.domain.tablets.copies import is_owed
 from stele.domain.tablets.stuck import Stuck
-from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.operations.table import way_back
 
 
 def standing_still(image: Image, now_ms: int) -> dict[str, str]:
@@ -55,4 +55,4 @@ def _can_be_undone(image: Image, request: Request) -> bool:
     transition = image.topology.of_request(request.request_id)
     if transition is None or transition.mark:
         return False
-    return OPERATIONS[transition.kind].states[transition.state].on_failure is not None
+    return way_back(image, transition) is not None

@@ -32,7 +32,7 @@ from stele.domain.topology.facts import (
 from stele.domain.topology.guards import check_fenced, check_term, overtaken, request_in_term
 from stele.domain.topology.heads import Coordinator, Versions
 from stele.domain.topology.operations.exclude import check_exclusion
-from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers
+from stele.domain.topology.operations.table import OPERATIONS, excluded_receivers, way_back
 from stele.domain.topology.pieces import opening
 from stele.domain.topology.planning import plan_group
 from stele.domain.topology.steps import enter, move, replace
@@ -121,7 +121,7 @@ def rollback(context: Context, command: Rollback) -> Decision:
     transition = image.topology.transitions.get(command.transition_id)
     if transition is None or transition.mark:
         return overtaken(image)
-    if OPERATIONS[transition.kind].states[transition.state].on_failure is None:
+    if way_back(image, transition) is None:
         return overtaken(image, f"'{transition.state}' is past the point of no return.")
     text = f"Rolled back: {command.why}"
     ids = transition.request_ids()

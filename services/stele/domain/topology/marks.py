@@ -6,7 +6,7 @@ from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.topology.facts import TransitionMarked
-from stele.domain.topology.operations.table import OPERATIONS
+from stele.domain.topology.operations.table import way_back
 
 replace = msgspec.structs.replace
 
@@ -29,8 +29,7 @@ def mark(context: Context, request: Request, why: str, *, cancelled: bool) -> De
     if transition.mark and request.request_id not in transition.blamed:
         blamed = (*transition.blamed, request.request_id)
         return changed, TransitionMarked(transition.transition_id, transition.mark, blamed)
-    state = OPERATIONS[transition.kind].states[transition.state]
-    if transition.mark or state.on_failure is None:
+    if transition.mark or way_back(context.image, transition) is None:
         return Rejection(
             "past_point_of_no_return",
             f"Request {request.request_id} is in '{transition.state}' and cannot be undone"

@@ -94,6 +94,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     undoing: bool = False
     on_success: TransitionState | None = None
     on_failure: TransitionState | None = None
+    turns_back_if: Callable[[Image, Transition], bool] | None = None
+    """When it may go to ``on_failure``; None whenever it likes."""
 
     @property
     def opens_session(self) -> bool:
@@ -318,10 +320,20 @@ def planned_sets(image: Image, transition: Transition) -> Iterable[frozenset[str
     in use, and a quorum of those has each acknowledged write. What follows on these ranges counts for
     itself.
     """
-    if transition.mark:
-        return ()
+    return () if transition.mark else sets_of_both(transition)
+
+
+def sets_of_both(transition: Transition) -> set[frozenset[str]]:
+    """Of every range that the plans change the replicas before, those after, and both together; each once."""
     rows = {(row.old, row.new) for row in _planned_rows(transition)}
     return {frozenset(each) for old, new in rows for each in (old, new, (*old, *new))}
+
+
+def dead_of_both(transition: Transition, dead: Set[str]) -> tuple[frozenset[str], frozenset[str]]:
+    """Who is dead of the replicas before and of those after, of all rows together."""
+    rows = [*_planned_rows(transition)]
+    before = frozenset(n for row in rows for n in row.old if n in dead)
+    return before, frozenset(n for row in rows for n in row.new if n in dead)
 
 
 def _planned_rows(transition: Transition) -> Iterable[TransitionRow]:

@@ -1,11 +1,12 @@
 """The kinds of operations, one file each."""
 
+from collections.abc import Set
 from typing import Final
 
 from stele.domain.image import Image
-from stele.domain.names import RequestKind
+from stele.domain.names import RequestKind, TransitionState
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.operations.base import Operation, State
+from stele.domain.topology.operations.base import Operation, State, dead_of_both
 from stele.domain.topology.operations.cleanup import CLEANUP
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
 from stele.domain.topology.operations.drop_table import DROP_TABLE
@@ -28,7 +29,14 @@ from stele.domain.topology.operations.tablet_resize import TABLET_RESIZE
 from stele.domain.topology.operations.tablet_rf_change import TABLET_RF_CHANGE
 from stele.domain.topology.operations.truncate import TRUNCATE
 
-__all__ = ["OPERATIONS", "Operation", "State", "excluded_receivers"]
+__all__ = [
+    "OPERATIONS",
+    "Operation",
+    "State",
+    "excluded_receivers",
+    "goes_back_without",
+    "way_back",
+]
 
 OPERATIONS: Final[dict[RequestKind, Operation]] = {
     operation.kind: operation
@@ -58,11 +66,37 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
 }
 
 
+def goes_back_without(image: Image, transition: Transition, dead: Set[str]) -> bool:
+    """Whether a transition is undone since these, whom nobody has excluded, are dead. Once reads have moved it
+    is when more of the replicas after are dead than of those before.
+    """
+    state = OPERATIONS[transition.kind].states[transition.state]
+    if way_back(image, transition) is None:
+        return False
+    before, after = dead_of_both(transition, image.membership.excluded() | dead)
+    return state.turns_back_if is None or len(after) > len(before)
+
+
+def way_back(image: Image, transition: Transition) -> TransitionState | None:
+    """Where a transition goes when it is undone now; None past its point of no return."""
+    state = OPERATIONS[transition.kind].states[transition.state]
+    if state.turns_back_if is not None and not state.turns_back_if(image, transition):
+        return None
+    return state.on_failure
+
+
 def excluded_receivers(image: Image, transition: Transition) -> list[str]:
-    """Nodes to which reads would move next, and which nobody serves any more, sorted."""
+    """Nodes because of which it goes back, since nobody serves them any more: reads would move to them next, or
+    have moved, while more of those that were read before are left.
+    """
     operation = OPERATIONS[transition.kind]
     excluded = image.membership.excluded()
     state = operation.states[transition.state]
-    if not excluded or not state.streams or state.reads_stay:
+    if not excluded:
+        return []
+    if state.turns_back_if is not None:
+        before, after = dead_of_both(transition, excluded)
+        return sorted(after) if len(after) > len(before) else []
+    if not state.streams or state.reads_stay:
         return []
     return [node_id for node_id in operation.receivers(transition) if node_id in excluded]

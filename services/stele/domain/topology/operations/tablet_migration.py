@@ -5,11 +5,13 @@ Or it gets one more, or loses one: then nobody leaves, or nobody comes (Scylla's
 allow_write_both_read_old -> write_both_read_old -> streaming -> write_both_read_new -> use_new -> cleanup
   -> end_migration -> (gone)
 failure up to streaming: cleanup_target -> revert_migration -> (gone)
+failure of write_both_read_new: write_both_read_old_fallback_cleanup -> cleanup_target -> ...
 
 From an excluded node nothing can be streamed: the new replica is rebuilt from the others. One tablet has one
 migration at a time (INV-TABL-2); its row of the tablet map is what it locks.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -28,13 +30,16 @@ from stele.domain.schema.switches import check_balancing
 from stele.domain.tablets.copies import is_owed
 from stele.domain.tablets.maps import names_tablet, row_of
 from stele.domain.tablets.moves import check_move, replicas_after
+from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
     State,
+    dead_of_both,
     gaining_nodes,
     losing_nodes,
     planned_sets,
     receiving_nodes,
+    sets_of_both,
 )
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 
@@ -154,6 +159,21 @@ def needed(image: Image, requests: list[Request]) -> list[str]:
     return [request.to_node for request in requests if request.to_node]
 
 
+def has_not_lost_more_before(image: Image, transition: Transition) -> bool:
+    """The reads may go back to the replicas before, unless more of these are dead than of those after."""
+    before, after = dead_of_both(transition, image.membership.excluded())
+    return len(before) <= len(after)
+
+
+def touched_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
+    """As ``planned_sets``; but once reads have turned round, what is undone counts as well: no quorum may be
+    left that serves a read from the replicas after when writes pass them by.
+    """
+    if transition.state is TransitionState.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP:
+        return sets_of_both(transition)
+    return planned_sets(image, transition)
+
+
 _STATE: Final = TransitionState
 TABLET_MIGRATION: Final = Operation(
     kind=RequestKind.TABLET_MIGRATION,
@@ -174,7 +194,13 @@ TABLET_MIGRATION: Final = Operation(
             streams=True, on_success=_STATE.WRITE_BOTH_READ_NEW, on_failure=_STATE.CLEANUP_TARGET
         ),
         _STATE.WRITE_BOTH_READ_NEW: State(
-            delta=transition.write_both_read_new, on_success=_STATE.USE_NEW
+            delta=transition.write_both_read_new,
+            on_success=_STATE.USE_NEW,
+            on_failure=_STATE.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP,
+            turns_back_if=has_not_lost_more_before,
+        ),
+        _STATE.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP: State(
+            delta=transition.write_both_read_old, undoing=True, on_success=_STATE.CLEANUP_TARGET
         ),
         _STATE.USE_NEW: State(delta=transition.finish, on_success=_STATE.CLEANUP),
         _STATE.CLEANUP: State(cleaned_by=losing_nodes, on_success=_STATE.END_MIGRATION),
@@ -191,6 +217,6 @@ TABLET_MIGRATION: Final = Operation(
     needed=needed,
     plans=plans,
     receivers=receiving_nodes,
-    touched=planned_sets,
+    touched=touched_sets,
     cleans_up=False,
 )
