@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,19 +22,22 @@ from stele.domain.commands import (
     CreateTable,
     DropTable,
     Envelope,
+    KeyspaceRfChange,
     MoveTablets,
+    RepairTable,
+    RepairTablets,
     ResizeTable,
     SwitchBalancingOff,
 )
 from stele.domain.facts import Epoch
-from stele.domain.names import BALANCER
+from stele.domain.names import BALANCER, RequestStatus
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.requests.ids import named
 from stele.domain.ring.facts import PlacementDropped
 from stele.domain.schema.facts import TableDropped, TableOptions
 from stele.domain.staging.facts import Part
 from stele.domain.staging.image import of_names
-from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.view import epoch_view
 from tests.cli.conftest import Server, Stele, at
 from tests.cli.test_tables import KEYSPACE, SONGS
@@ -131,6 +135,31 @@ def by_balancer(world: World, command: Any, name: str, reason: str = "so") -> Re
     if refused is not None:
         world.history.refuse(envelope, refused)
     return refused
+
+
+def test_repairs_and_changes_of_replication_are_told_beside_the_moves_that_they_lead_to() -> None:
+    world = with_table("a1 b1 c1", 2)
+    world.balances = True
+    assert world.apply(RepairTablets((TabletRepair(table=TABLE, tablet=1),)), "tablet") is None
+    world.run()
+    assert world.apply(RepairTable(TABLE), "table") is None
+    world.run()
+    assert world.apply(KeyspaceRfChange("music", {"dc1": 3}), "wider") is None
+    world.run()
+    kinds = Counter(d.kind for d in told(world, Wanted("")) if not d.kind.startswith("re"))
+    assert kinds == {"add replica": 2}
+    by_id = {d.request_id: d for d in told(world, Wanted("")) if d.kind != "add replica"}
+    assert by_id["tablet"].what == f"repair {TABLE} 1" and by_id["tablet"].tablet == 1
+    assert by_id["table"].what == f"repair {TABLE}" and by_id["table"].tablet is None
+    assert by_id["wider"].what == "replication music to dc1=3"
+    assert {d.outcome for d in by_id.values()} == {RequestStatus.DONE}
+
+    def about(*args: Any) -> set[str]:
+        return {d.request_id for d in told(world, Wanted("", *args))}
+
+    assert {"tablet", "table", "wider"} <= about(TABLE)
+    assert "tablet" in about(TABLE, 1) and not {"table", "wider"} & about(TABLE, 1)
+    assert not about("music.bands") - {"wider"}
 
 
 def test_cancels_refusals_and_switches_are_told_with_why() -> None:

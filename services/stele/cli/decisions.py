@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from stele.cli.facts import EpochRow, Fact, fact_words
-from stele.domain.names import BALANCER, UNFINISHED, RequestStatus
+from stele.domain.names import BALANCER, UNFINISHED, RequestKind, RequestStatus
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace, Table
+from stele.domain.schema.facts import Keyspace, Table, copies_text
 
 FACTS: Final = (
     *("RequestChanged", "CommandRefused", "BalancingSwitched"),
@@ -23,7 +23,8 @@ FACTS: Final = (
 """Those that a decision, or a name in it, is told from."""
 COMMANDS: Final = frozenset(
     {
-        *("tablet_migration", "tablet_resize", "cancel"),
+        *("tablet_migration", "tablet_resize", "tablet_repair", "table_repair"),
+        *("keyspace_rf_change", "cancel"),
         *("switch_balancing_off", "switch_balancing_on"),
     }
 )
@@ -31,7 +32,7 @@ COMMANDS: Final = frozenset(
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was asked for: a move, split, merge, cancel or switch, or what was refused.
+    """What was asked for: a move, split, merge, repair, replication, cancel or switch, or what was refused.
 
     ``outcome`` is the request's status, or done or refused where it is decided at once, and ``detail`` what is
     to be said about it; ``took_s`` runs from the asking to the end. Tablets are those of when it was asked for.
@@ -66,9 +67,11 @@ class Wanted(msgspec.Struct, frozen=True):
         return not self.by or actor == self.by
 
     def is_about(self, request: Request, names: Mapping[str, str]) -> bool:
-        if self.table and names.get(request.table_id) != self.table:
+        of = names.get(request.table_id or request.keyspace_id, "")
+        inside = self.table == of or (not request.table_id and self.table.startswith(f"{of}."))
+        if self.table and not inside:
             return False
-        return self.tablet is None or (request.moves_replica and request.tablet == self.tablet)
+        return self.tablet is None or (_is_of_one(request) and request.tablet == self.tablet)
 
     def is_named_in(self, text: str) -> bool:
         """A refusal tells in words what it is about."""
@@ -121,28 +124,27 @@ class Past:
             yield self._told(newest)
 
     def _told(self, request: Request) -> Decision:
-        table = self._names.get(request.table_id, request.table_id)
-        moves = request.moves_replica
-        kind = _move_kind(request) if moves else _resize_kind(request)
+        kind, of = _kind(request), request.table_id or request.keyspace_id
+        name = self._names.get(of, of)
         ended = request.status not in UNFINISHED
         took_s = (request.finished_at_ms - request.submitted_at_ms) / 1000
         return Decision(
             epoch=request.submitted_epoch,
             at_ms=request.submitted_at_ms,
             kind=kind,
-            what=_moved(request, table) if moves else f"{kind} {table} {_numbers(request)}",
+            what=_words(request, kind, name),
             by=request.actor,
             reason=request.reason,
             outcome=request.status,
             detail=request.error,
             took_s=took_s if ended else None,
             request_id=request.request_id,
-            table=table,
-            tablet=request.tablet if moves else None,
+            table=name if request.table_id else "",
+            tablet=request.tablet if _is_of_one(request) else None,
             from_node=request.from_node,
             to_node=request.to_node,
-            tablets_before=None if moves else request.tablet_count_before,
-            tablets=None if moves else request.tablet_count,
+            tablets_before=request.tablet_count_before if request.resizes else None,
+            tablets=request.tablet_count if request.resizes else None,
         )
 
     def _cancel(self, row: EpochRow, facts: Sequence[Fact]) -> Iterator[Decision]:
@@ -211,10 +213,23 @@ def _request_of(fact: Fact) -> Request | None:
 
 
 def _is_of_tablets(request: Request) -> bool:
-    return bool(request.table_id) and (request.moves_replica or request.resizes)
+    if request.kind is RequestKind.TABLET_RF_CHANGE:
+        return True
+    return bool(request.table_id) and (request.moves_replica or request.resizes or request.repairs)
 
 
-def _move_kind(request: Request) -> str:
+def _is_of_one(request: Request) -> bool:
+    """About a single tablet."""
+    return request.moves_replica or request.repairs_tablet
+
+
+def _kind(request: Request) -> str:
+    if request.repairs:
+        return "repair"
+    if request.resizes:
+        return _resize_kind(request)
+    if not request.moves_replica:
+        return "replication"
     if not request.recounts:
         return "move"
     return "add replica" if request.to_node else "delete replica"
@@ -226,15 +241,20 @@ def _resize_kind(request: Request) -> str:
     return "split" if request.tablet_count > request.tablet_count_before else "merge"
 
 
+def _words(request: Request, kind: str, name: str) -> str:
+    if request.resizes:
+        return f"{kind} {name} {_numbers(request)}"
+    if not _is_of_one(request):
+        to = f" to {copies_text(request.replication)}" if request.replication else ""
+        return f"{kind} {name}{to}"
+    ways = (("from", request.from_node), ("to", request.to_node))
+    where = "".join(f" {word} {node}" for word, node in ways if node)
+    return f"{kind} {name} {request.tablet}{where}"
+
+
 def _numbers(request: Request) -> str:
     before = f"{request.tablet_count_before} " if request.tablet_count_before else ""
     return f"{before}to {request.tablet_count}"
-
-
-def _moved(request: Request, table: str) -> str:
-    ways = (("from", request.from_node), ("to", request.to_node))
-    where = " ".join(f"{word} {node}" for word, node in ways if node)
-    return f"{_move_kind(request)} {table} {request.tablet} {where}"
 
 
 def _plain(request: Request, names: Mapping[str, str]) -> str:

@@ -41,7 +41,9 @@ def history(
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """What the balancer has asked for, the newest first: moves, splits, merges, cancels, and what was refused.
+    """What the balancer has asked for, the newest first: moves, splits, merges, repairs, cancels, refusals.
+
+    With --by anybody also what users asked for, changes of a keyspace's replication among it.
 
     Each with its reason and what became of it, read from the log, which keeps them when the list of requests
     has long forgotten them. A tablet's number is that of when it was asked for.

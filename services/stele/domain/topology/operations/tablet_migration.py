@@ -199,12 +199,12 @@ TABLET_MIGRATION: Final = Operation(
             on_failure=_STATE.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP,
             turns_back_if=has_not_lost_more_before,
         ),
-        _STATE.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP: State(
-            delta=transition.write_both_read_old, undoing=True, on_success=_STATE.CLEANUP_TARGET
-        ),
         _STATE.USE_NEW: State(delta=transition.finish, on_success=_STATE.CLEANUP),
         _STATE.CLEANUP: State(cleaned_by=losing_nodes, on_success=_STATE.END_MIGRATION),
         _STATE.END_MIGRATION: State(),
+        _STATE.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP: State(
+            delta=transition.write_both_read_old, undoing=True, on_success=_STATE.CLEANUP_TARGET
+        ),
         _STATE.CLEANUP_TARGET: State(
             delta=transition.rollback,
             cleaned_by=gaining_nodes,
