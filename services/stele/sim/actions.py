@@ -12,6 +12,7 @@ from stele.sim.declared import dead_to_be, declare, gone, note
 from stele.sim.kernel import us
 from stele.sim.process import Process
 from stele.sim.scenario import Action
+from stele.sim.table_actions import TABLE_ACTIONS
 from stele.sim.world import DC, World, join_command, replace_command
 
 MAX_GONE: Final = 1
@@ -382,4 +383,5 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "bad": _bad,
     "barrier": _barrier,
     "crowd": _crowd,
+    **TABLE_ACTIONS,
 }

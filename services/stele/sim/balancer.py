@@ -6,7 +6,9 @@ from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.names import BALANCER
 from stele.domain.requests.ids import named
 from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
+from stele.sim.loads import load_of
 from stele.sim.process import Follower
 from stele.sim.writer import Caller
 
@@ -23,14 +25,28 @@ class Balancer(Caller, Follower):
         self.spawn(self._work())
 
     async def _work(self) -> None:
-        rounds = 0
+        rounds, loads = 0, NO_LOADS
         while True:
             await self.sleep(BALANCE_S)
-            heard = Heard(self._down(), now_ms=self.clock.wall_ms())
+            loads = self._reported(loads, rounds)
+            heard = Heard(self._down(), loads=loads, now_ms=self.clock.wall_ms())
             found = proposal(self.image, heard)
             for number, (command, why) in enumerate(found.commands()):
                 await self._ask(command, f"{rounds}/{number}", why)
             rounds += 1
+
+    def _reported(self, loads: LoadTable, sequence: int) -> LoadTable:
+        """With what the nodes that are heard report, each by what it has read of the log."""
+        now_s, told = self.world.kernel.now_s, self.world.loads
+        for name, node in self.world.nodes.items():
+            if not told or not node.alive or node.paused_until_us > self.world.kernel.now_us:
+                continue
+            boot, at_ms = f"{node.disk['boot']:08d}", self.clock.wall_ms()
+            load = load_of(node.image, name, told, boot, sequence, at_ms)
+            if load is not None and load.epoch:
+                assert not load.flaw(), load.flaw()
+                loads = loads.with_load(load, now_s)
+        return loads.current(self.image)
 
     def _down(self) -> frozenset[str]:
         """Members that nobody hears. Who is only cut off from some may be taken for up."""

@@ -18,6 +18,10 @@ REPAIRED_SHARE: Final = 0.4
 REPAIR_EVERY_S: Final = 5.0
 RECOUNTED_SHARE: Final = 0.6
 RECOUNT_EVERY_S: Final = 8.0
+SWITCHED_SHARE: Final = 0.4
+SWITCH_EVERY_S: Final = 5.0
+LOADED_SHARE: Final = 0.5
+LOAD_EVERY_S: Final = 6.0
 CANCELLED_SHARE: Final = 0.4
 STAGES: Final = (
     "allow_write_both_read_old",
@@ -95,6 +99,28 @@ def repairs(random: Random, base: Scenario) -> list[Action]:
             who = random.choice(("coordinator", "member"))
             found.append(Action(at_s, "crash_on", who, 2.0, number % 5, "repair"))
     return found
+
+
+def switches(random: Random, base: Scenario) -> list[Action]:
+    """Balancing is switched off and on, of some scope; in the end it is on."""
+    if not base.tables or random.random() >= SWITCHED_SHARE:
+        return []
+    scopes = ("", TABLE_KEYSPACE, *TABLES)
+    found = [Action(base.duration_s, "switch_on", scope) for scope in scopes]
+    for at_s in times(random, SWITCH_EVERY_S, base.duration_s):
+        kind = random.choice(("switch_off", "switch_off", "switch_on"))
+        found.append(Action(at_s, kind, random.choice(scopes), number=random.randrange(4)))
+    return found
+
+
+def loads(random: Random, base: Scenario) -> list[Action]:
+    """Tables grow and shrink, and get hot spots."""
+    if not base.tables or random.random() >= LOADED_SHARE:
+        return []
+    return [
+        Action(at_s, "load", random.choice(TABLES), number=random.randrange(1 << 20))
+        for at_s in times(random, LOAD_EVERY_S, base.duration_s)
+    ]
 
 
 def _strikes(random: Random, rules: Profile, base: Scenario) -> list[Action]:

@@ -30,7 +30,8 @@ def _new(before: Image, after: Image) -> Iterator[Request]:
         asked = request_id not in before.requests.requests
         begun = request_id in after.topology.transitions
         begins = begun and request_id not in before.topology.transitions
-        if request.actor == BALANCER and request.table_id and (asked or begins):
+        balances = request.actor == BALANCER and request.table_id and not request.repairs
+        if balances and (asked or begins):
             yield request
 
 

@@ -16,6 +16,7 @@ from stele.sim.declared import LOOK_AGAIN_S, exclude_the_gone, is_unplugged
 from stele.sim.driver import Driver
 from stele.sim.founding import Founding
 from stele.sim.kernel import Crashed, Kernel, us
+from stele.sim.loads import TableLoad
 from stele.sim.log import SimLog
 from stele.sim.messages import Key, token_of_key
 from stele.sim.network import FINE, Network
@@ -68,6 +69,8 @@ class World:
         self.watchers = [Watcher(f"watch{i + 1}", self) for i in range(WATCHERS)]
         self.admin = Admin("admin", self)
         self.balancers: list[Balancer] = []
+        self.loads: dict[str, TableLoad] = {}
+        """What tables hold and serve, by name."""
         self._timestamp = 0
         self._ambushes: list[tuple[str, Callable[[], None]]] = []
         self.witness.on_epoch = self._entered
