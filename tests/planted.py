@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from hypothesis import Phase, settings
 
 from stele.sim.mutants import MUTANTS
 from stele.sim.patching import Patch
@@ -35,5 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """That the bug is found is enough: nobody wants the smallest example."""
+    found_is_enough = settings(phases=(Phase.explicit, Phase.generate), print_blob=False)
+    settings.register_profile("planted", found_is_enough)
+    settings.load_profile("planted")
     MUTANTS[config.getoption("--plant")](Patch())
     config.pluginmanager.register(Around())

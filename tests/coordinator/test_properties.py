@@ -18,7 +18,7 @@ from tests.coordinator.random_runs import RandomRun
 
 ACTIONS: Final = 25
 bounded = settings(
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -53,7 +53,7 @@ def test_faults_delay_and_undo_but_strand_nothing(seed: int) -> None:
     ends_well(run)
 
 
-@settings(bounded, max_examples=20)
+@settings(bounded, max_examples=14)
 @given(seeds)
 def test_what_is_switched_off_is_left_alone_whatever_else_goes_on(seed: int) -> None:
     run = RandomRun(seed, faults=True, switches=True)

@@ -60,7 +60,17 @@ def test_mutant_is_found_by_a_test(name: str, request: pytest.FixtureRequest) ->
     if known.get("broker"):
         env["STELE_TEST_KAFKA"] = request.getfixturevalue("kafka")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "tests.planted", "--plant", name, known["test"]],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-p",
+            "tests.planted",
+            "--plant",
+            name,
+            known["test"],
+        ],
         cwd=request.config.rootpath,
         env=env,
         capture_output=True,

@@ -9,7 +9,7 @@ import pytest
 
 from stele.sim.run import Result, run_seed
 
-SEEDS = [("calm", 3), ("rough", 24), ("storm", 16)]
+SEEDS = [("calm", 3), ("rough", 16), ("storm", 10)]
 
 
 @pytest.mark.parametrize(("profile", "count"), SEEDS)
