@@ -15,6 +15,7 @@ from stele.domain.ring.columns import (
     merged,
 )
 from stele.domain.ring.numbers import padded
+from stele.domain.ring.tokens import MIN_TOKEN
 
 Plain = dict[int, tuple[int, tuple[int, ...]]]
 """Key -> a number and a list: the model of a table of these two columns."""
@@ -202,3 +203,30 @@ def test_keys_must_ascend_within_the_span() -> None:
         table.splice(3, 5, rows_of({5: (0, ())}))
     with pytest.raises(ValueError, match="ascend"):
         Columns.of(Rows(np.array([2, 1]), (np.array([0, 0]),)))
+
+
+@given(
+    st.integers(MIN_TOKEN, MIN_TOKEN + 5),
+    st.integers(1, 2**52),
+    st.integers(1, 3000),
+    st.integers(0, 5),
+    st.data(),
+)
+def test_keys_that_are_equally_far_from_each_other_are_found_without_a_search(
+    origin: int, step: int, count: int, late: int, data: st.DataObject
+) -> None:
+    """The first one may be later than that; a change of one row keeps it so."""
+    keys = [origin + step * place for place in range(count)]
+    keys[0] += min(late, step - 1)
+    table = Columns.of(Rows(np.array(keys, np.int64), (np.arange(count),)))
+    if data.draw(st.booleans()):
+        place = data.draw(st.integers(0, count - 1))
+        one = Rows(np.array([keys[place]], np.int64), (np.array([place]),))
+        table = table.splice(keys[place], keys[place] + 1, one)
+    for _ in range(20):
+        place = data.draw(st.integers(0, count - 1))
+        upper = keys[place + 1] - 1 if place + 1 < count else keys[place] + 3 * step
+        at, inside = table.find(data.draw(st.sampled_from((keys[place], upper))))
+        assert table.chunks[at].keys[inside] == keys[place]
+    with pytest.raises(KeyError):
+        table.find(keys[0] - 1)

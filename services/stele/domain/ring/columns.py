@@ -24,6 +24,10 @@ CHUNK_ROWS: Final = 768
 MIN_CHUNK_ROWS: Final = CHUNK_ROWS // 2
 MAX_CHUNK_ROWS: Final = CHUNK_ROWS * 2
 
+Even = tuple[int, int]
+"""Where keys that are equally far from each other begin, and how far that is: nobody need search for one."""
+UNEVEN: Final[Even] = (0, 0)
+
 Ints = npt.NDArray[np.signedinteger]
 Keys = npt.NDArray[np.int64]
 
@@ -83,14 +87,15 @@ class Chunk:
     nodes, and versions of a ring at rest, are small.
     """
 
-    __slots__ = ("_hash_sum", "_lists", "keys", "rows", "same", "values")
+    __slots__ = ("_hash_sum", "_lists", "even", "keys", "rows", "same", "values")
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, even: Even | None = None) -> None:
         for column in (rows.keys, *rows.values):
             column.setflags(write=False)
         self.rows = rows
         self.keys = rows.keys.data
         """For ``bisect``: a search in numpy costs five times as much for one key."""
+        self.even = _even(rows.keys.tolist()) if even is None else even
         self.values = tuple([column.data for column in rows.values])
         self.same = tuple([_same_of_all(column) for column in rows.values])
         """Of each column the number that all rows have there, and 0 where all lists are empty; None where they
@@ -122,6 +127,8 @@ class Columns:
     size: int
     empty: Rows
     """No rows, of these columns."""
+    even: Even
+    """Of the chunks' first keys."""
 
     @classmethod
     def of(cls, rows: Rows) -> Self:
@@ -129,17 +136,19 @@ class Columns:
         if (rows.keys[1:] <= rows.keys[:-1]).any():
             raise ValueError("The keys of a table must ascend.")
         chunks = tuple(_chunked(rows))
-        return cls(chunks, _firsts(chunks), len(rows), _owned(rows.cut(0, 0)))
+        firsts = _firsts(chunks)
+        return cls(chunks, firsts, len(rows), _owned(rows.cut(0, 0)), _even(firsts))
 
     def __len__(self) -> int:
         return self.size
 
     def find(self, key: int) -> tuple[int, int]:
         """Chunk, and place in it, of the last row whose key is not above ``key``; KeyError if none."""
-        at = bisect_right(self.firsts, key) - 1
-        if at < 0:
+        if not self.firsts or key < self.firsts[0]:
             raise KeyError(f"No row begins at or below {key}.")
-        return at, bisect_right(self.chunks[at].keys, key) - 1
+        at = _place(self.even, self.firsts, key)
+        chunk = self.chunks[at]
+        return at, _place(chunk.even, chunk.keys, key)
 
     def between(self, low: int, high: int) -> Rows:
         """The rows whose keys are in [low, high)."""
@@ -169,7 +178,8 @@ class Columns:
         first, start, last, stop = self._span(low, high)
         head, tail = self.chunks[first], self.chunks[last]
         if first == last and head.keys[start:stop].tolist() == keys.tolist():
-            return self._with(first, first, (Chunk(_overwritten(head.rows, start, stop, rows)),))
+            changed = Chunk(_overwritten(head.rows, start, stop, rows), head.even)
+            return self._with(first, first, (changed,))
         parts = [head.rows.cut(0, start), rows, tail.rows.cut(stop, len(tail.rows))]
         count = sum(map(len, parts))
         if count < MIN_CHUNK_ROWS:
@@ -221,14 +231,16 @@ class Columns:
     def _with(self, first: int, last: int, chunks: tuple[Chunk, ...]) -> Self:
         """With ``chunks`` in place of those from ``first`` to ``last``."""
         size = self.size - sum([len(chunk.keys) for chunk in self.chunks[first : last + 1]])
-        firsts, begin = self.firsts, _firsts(chunks)
+        firsts, begin, even = self.firsts, _firsts(chunks), self.even
         if begin != firsts[first : last + 1]:
             firsts = firsts[:first] + begin + firsts[last + 1 :]
+            even = _even(firsts)
         return type(self)(
             self.chunks[:first] + chunks + self.chunks[last + 1 :],
             firsts,
             size + sum([len(chunk.keys) for chunk in chunks]),
             self.empty,
+            even,
         )
 
 
@@ -303,6 +315,8 @@ def _overwritten(rows: Rows, low: int, high: int, new: Rows) -> Rows:
 def _chunked(rows: Rows) -> Iterator[Chunk]:
     """The rows in chunks of about equal size, as near to CHUNK_ROWS as they can be."""
     count = max(1, round(len(rows) / CHUNK_ROWS)) if len(rows) > MAX_CHUNK_ROWS else 1
+    if len(rows) & (len(rows) - 1) == 0:  # of a tablet map: so are its chunks, to be even too
+        count = max(1, len(rows) >> (MAX_CHUNK_ROWS.bit_length() - 1))
     bounds = [len(rows) * index // count for index in range(count + 1)]
     for low, high in pairwise(bounds):
         if low < high:
@@ -334,6 +348,27 @@ def _trimmed(column: Ints) -> Ints:
     while needed and column.item(0, needed - 1) == PAD and (column[:, needed - 1] == PAD).all():
         needed -= 1
     return np.ascontiguousarray(column[:, :needed]) if needed < column.shape[1] else column
+
+
+def _even(keys: Sequence[int]) -> Even:
+    """The first may be later than the others say, as in a tablet map, since no token is the least number."""
+    if len(keys) < 3:
+        return UNEVEN
+    step = keys[-1] - keys[-2]
+    origin = keys[-1] - step * (len(keys) - 1)
+    if not origin <= keys[0] < keys[1]:
+        return UNEVEN
+    even = all(two - one == step for one, two in pairwise(keys[1:]))
+    return (origin, step) if even else UNEVEN
+
+
+def _place(even: Even, keys: Sequence[int], key: int) -> int:
+    """Of the last of these that is not above ``key``, of which there is one."""
+    origin, step = even
+    if not step:
+        return bisect_right(keys, key) - 1
+    place = (key - origin) // step
+    return place if place < len(keys) else len(keys) - 1
 
 
 def _firsts(chunks: Sequence[Chunk]) -> tuple[int, ...]:
