@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from stele.cli.facts import EpochRow, Fact, fact_words
-from stele.domain.names import BALANCER, UNFINISHED, RequestKind, RequestStatus
+from stele.domain.names import BALANCER, UNFINISHED, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Keyspace, Table, copies_text
 
@@ -213,7 +213,7 @@ def _request_of(fact: Fact) -> Request | None:
 
 
 def _is_of_tablets(request: Request) -> bool:
-    if request.kind is RequestKind.TABLET_RF_CHANGE:
+    if request.replication:
         return True
     return bool(request.table_id) and (request.moves_replica or request.resizes or request.repairs)
 
