@@ -1,6 +1,7 @@
 """Drop a table: no version that is in use serves it any more, then its row goes and its name is free.
 
-drop_table -> (gone). See ``drop_keyspace``; migrations of its tablets come to nothing.
+drop_table -> (gone). See ``drop_keyspace``; migrations of its tablets come to nothing, unless they are those
+of a table that it is co-located with: that one stays, with its map.
 """
 
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, nobody, replicas_of_data
 from stele.domain.topology.operations.commands import DropTable
 from stele.domain.topology.operations.keyspaces import (
+    check_alone,
     cleaned_everywhere,
     dropped_table,
     free_table,
@@ -28,10 +30,13 @@ replace = msgspec.structs.replace
 
 
 def drop_table(context: Context, command: DropTable) -> Decision:
-    """Queue the drop of a table that stands."""
+    """Queue the drop of a table that stands, and whose tablets are not those of others too."""
     table = free_table(context.image, command.name)
     if isinstance(table, Rejection):
         return table
+    refused = check_alone(context.image, table)
+    if refused is not None:
+        return refused
     return (new_request(context, RequestKind.DROP_TABLE, table_id=table.table_id),)
 
 
