@@ -9,7 +9,6 @@ from stele.domain.context import Decision, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.messages import Order
-from stele.domain.ring.facts import PlacementDropped
 from stele.domain.ring.ranges import Range
 from stele.domain.schema import colocated, switches, tables
 from stele.domain.schema.facts import (
@@ -74,7 +73,7 @@ def drop_takes_the_map_of_others(patch: Patch) -> None:
     def with_map(image: Image, table: Table) -> Iterable[AnyFact]:
         yield from plain(image, table)
         if table.base_table_id:
-            yield PlacementDropped(table.placement)
+            yield from keyspaces._dropped_placement(image, table.placement)  # noqa: SLF001
 
     patch.function(plain, with_map)
 
@@ -136,9 +135,9 @@ COLOCATED_MUTANTS: Final = (
     colocated_rows_stay_behind,
     drop_takes_the_map_of_others,
     base_is_dropped_under_the_others,
-    dropped_base_is_taken,
 )
 COLOCATED_TEST_MUTANTS: Final = (
+    dropped_base_is_taken,
     requests_name_one_table_of_a_group,
     group_weighs_as_its_base,
     options_of_the_base_count_alone,

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_table
 from stele.domain.image import Image
-from stele.domain.names import RequestKind
 from stele.domain.schema.facts import Keyspace, Table, TableOptions
 from stele.domain.tablets.groups import combined
+from stele.domain.topology.operations.drop_table import drop_of
 
 
 def base_of(image: Image, keyspace: Keyspace, name: str) -> Table | Rejection:
@@ -39,20 +39,14 @@ def base_of(image: Image, keyspace: Keyspace, name: str) -> Table | Rejection:
 
 
 def _check_stays(image: Image, base: Table, name: str) -> Rejection | None:
-    drops = (
-        request
-        for request in image.requests.unfinished()
-        if request.kind is RequestKind.DROP_TABLE and request.table_id == base.table_id
-    )
-    drop = next(drops, None)
-    if drop is None and not base.dropped_version:
+    drop = drop_of(image, base)
+    if drop is None:
         return None
-    of = {} if drop is None else {"request_id": drop.request_id}
     return Rejection(
         "table_being_dropped",
-        f"Table {name} is being dropped.",
-        "Cancel that while it has not begun: `stele requests` shows it; or name another table.",
-        of,
+        f"Table {name} is being dropped by request {drop.request_id}.",
+        f"`stele cancel {drop.request_id}` ends that while it has not begun; or name another table.",
+        {"request_id": drop.request_id},
     )
 
 

@@ -14,8 +14,9 @@ from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
+from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
-from stele.domain.schema.facts import TableChanged
+from stele.domain.schema.facts import Table, TableChanged
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, nobody, replicas_of_data
 from stele.domain.topology.operations.commands import DropTable
@@ -38,6 +39,12 @@ def drop_table(context: Context, command: DropTable) -> Decision:
     if refused is not None:
         return refused
     return (new_request(context, RequestKind.DROP_TABLE, table_id=table.table_id),)
+
+
+def drop_of(image: Image, table: Table) -> Request | None:
+    """The request that drops a table, or is about to."""
+    mine = (r for r in image.requests.open.values() if r.table_id == table.table_id)
+    return next((r for r in mine if r.kind is RequestKind.DROP_TABLE), None)
 
 
 def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyFact]:
