@@ -329,7 +329,7 @@ def test_options_of_a_colocated_table_count_and_its_reason_says_so() -> None:
     assert world.apply(made) is None
     (resize,) = sizing(world.image, {}).resizes
     assert (resize.table, resize.tablets) == (TABLE, 2)
-    assert resize.why == "min_tablet_count is 2, of 2 tables together"
+    assert resize.why == "min_tablet_count is 2 (2 tables together)"
 
 
 def test_rates_and_sizes_of_a_group_are_summed_and_each_table_shows_its_own() -> None:
@@ -344,7 +344,7 @@ def test_rates_and_sizes_of_a_group_are_summed_and_each_table_shows_its_own() ->
         found = largest(world.image, heard, name, 4)
         assert not isinstance(found, Rejection)
         assert (found.size_bytes, found.rate) == (2 * sizes[name], 2 * sum(rates[name]))
-        assert found.why.endswith(", of 2 tables together")
+        assert found.why.endswith(" (2 tables together)")
     assert not isinstance(why_there(world.image, VIEW, 1), Rejection)
     assert code_of(why_there(world.image, "music.no", 1)) == "unknown_table"
 

@@ -260,7 +260,7 @@ def tables_of(image: Image, loads: Mapping[str, Loaded], down: Set[str]) -> list
 def _of_all(sized: Sized, tables: int) -> Sized:
     """Says so where it is of co-located tables together."""
     return (
-        sized if tables == 1 else Sized(sized.count, f"{sized.reason}, of {tables} tables together")
+        sized if tables == 1 else Sized(sized.count, f"{sized.reason} ({tables} tables together)")
     )
 
 
