@@ -91,11 +91,15 @@ def colocated(random: Random, base: Scenario) -> list[Action]:
     """Tables come that have the tablets of others, whatever these do, and are used as these are."""
     if not base.tables or random.random() >= COLOCATED_SHARE:
         return []
-    found = list[Action]()
-    kinds = (*("colocated_table",) * 3, "drop_table", "truncate", "migrate", "resize", "repair")
+    found = [Action(base.duration_s, "switch_on", table) for table in COLOCATED]
+    kinds = (
+        *("colocated_table",) * 3,
+        *("drop_table", "truncate", "migrate", "resize", "repair"),
+        *("load", "switch_off", "switch_on"),
+    )
     for at_s in times(random, COLOCATE_EVERY_S, base.duration_s):
         kind, table = random.choice(kinds), random.choice(COLOCATED)
-        number, of = random.randrange(1000), random.choice((*TABLES[:1] * 3, *TABLES))
+        number, of = random.randrange(1 << 20), random.choice((*TABLES[:1] * 3, *TABLES))
         text = of if kind == "colocated_table" else ""
         found.append(Action(at_s, kind, table, number=number, text=text))
     return found
