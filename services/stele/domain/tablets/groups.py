@@ -21,7 +21,7 @@ def standing(image: Image, owner: Table) -> list[Table]:
 
 def combined(options: Sequence[TableOptions]) -> TableOptions:
     """The largest of what is the least, the least of what is the most, and the mean of the sizes that are
-    expected, of each table (Scylla's ``combine_tablet_options``). Repairs are as the first one says.
+    expected, for each table (Scylla's rules). Repairs are as the first one says.
     """
     most = [each.max_tablet_count for each in options if each.max_tablet_count]
     sizes = [each.expected_data_size_in_gb for each in options if each.expected_data_size_in_gb]
