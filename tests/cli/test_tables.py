@@ -22,7 +22,8 @@ from stele.runtime.answers.tablet_balancer import (
     TabletWhy,
 )
 from stele.runtime.answers.tablet_sizes import SizesAnswer
-from tests.cli.conftest import Server, Stele, at
+from tests.cli.conftest import Server, Stele, at, cluster, request
+from tests.cli.test_reads import IDLE
 from tests.coordinator.test_tablets import with_table
 
 KEYSPACE = {
@@ -40,6 +41,13 @@ SONGS = {
     "placement": "tablets:t-1",
     "options": {"min_tablet_count": 8},
 }
+BY_BAND = {
+    "table_id": "t-2",
+    "keyspace_id": "k-1",
+    "name": "by_band",
+    "placement": "tablets:t-1",
+}
+BY_YEAR = {"table_id": "t-3", "name": "by_year"}
 ROWS = [
     {
         "start": -(2**63),
@@ -93,7 +101,56 @@ def test_a_table_is_made_and_altered_with_its_options(server: Server, stele: Ste
                 "auto_repair_enabled": "",
                 "auto_repair_threshold": 0,
             },
+            **({"colocated_with": ""} if word == "create" else {}),
         }
+
+
+def test_a_table_is_made_with_the_tablets_of_another(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", OUTCOME)
+    ran = stele("table", "create", "music.by_band", "--colocate-with", "music.songs")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["colocated_with"] == "music.songs"
+    wrong = stele("table", "create", "music.by_band", "--colocate-with", "songs")
+    assert wrong.exit_code == 2 and "names no table" in wrong.err
+
+
+def test_who_has_whose_tablets_is_shown(server: Server, stele: Stele) -> None:
+    off = {"off_since": 7}
+    tables = [{**BY_BAND, "balancing": off}, {**BY_BAND, **BY_YEAR, "options": {}}, SONGS]
+    server.answer("GET", "/v1/tables", {**at(31), "tables": tables, "next_cursor": ""})
+    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    names = ["music.songs", "music.by_band"]
+    page = {**tablet_page(ROWS[0], ranges=1), "keyspaces": names}
+    server.answer("GET", "/v1/placements", page)
+    lines = [" ".join(line.split()) for line in stele("table", "list").out.splitlines()]
+    assert lines[2] == "music.by_band 1 co-located with music.songs, balancing is off"
+    assert lines[3].endswith("co-located with music.songs") and "with" not in lines[4]
+    assert "they are those of music.songs too" in stele("tablet", "list", "music.by_band").out
+    found = json.loads(stele("tablet", "list", "music.by_band", "--json").out)
+    assert found["tables"] == names
+
+
+def test_what_the_balancer_does_for_a_group_is_shown_for_each_of_its_tables(
+    server: Server, stele: Stele
+) -> None:
+    move = request(
+        "running",
+        kind="tablet_migration",
+        node_id="",
+        table_id="t-1",
+        actor="tablet-balancer",
+        tablet_count=2,
+        from_node="n1",
+        to_node="n2",
+    )
+    cluster(server, 31, requests=[move], keyspaces=[KEYSPACE])
+    server.answer("GET", "/v1/tables", {**at(31), "tables": [BY_BAND, SONGS], "next_cursor": ""})
+    server.answer("POST", "/v1/commands", OUTCOME)
+    ran = stele("balance", "off", "music.by_band")
+    assert ran.exit_code == 0, ran.err
+    assert "1 move or resize of the balancer's goes on" in ran.out
+    server.answer("GET", "/v1/progress", IDLE)
+    assert "it is about music.by_band too, co-located with music.songs" in stele("why").out
 
 
 @pytest.mark.parametrize(

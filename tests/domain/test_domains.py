@@ -13,6 +13,8 @@ import pytest
 from stele.domain.base import Fact
 from stele.domain.commands import (
     AnnounceService,
+    CreateTable,
+    DropTable,
     EnableFeatures,
     ForgetService,
     Noop,
@@ -64,6 +66,10 @@ def histories() -> tuple[Story, ...]:
             name = run.world.image.schema.full_name(table)
             run.world.apply(SwitchBalancingOff(name))
             run.world.apply(SwitchBalancingOff(name.partition(".")[0], until_ms=2**41))
+            run.world.apply(CreateTable(f"{name}_beside", colocated_with=name))
+            run.world.apply(CreateTable(f"{name}_too", colocated_with=name))
+            run.world.apply(DropTable(f"{name}_too"))
+        run.calm()
         run.world.apply(SwitchBalancingOff())
         epochs = as_asked_by_uuid(run.world.epochs)
         found.append(Story(epochs, remembered(epochs)))

@@ -96,7 +96,9 @@ def _table(fact: Fact) -> str:
     said = ", ".join(f"{name} {value}" for name, value in options.items())
     truncated = table.get("truncated_version")
     since = f", its data of before version {truncated} is gone" if truncated else ""
-    return f"table {table['name']}{f' with {said}' if said else ''}{since}"
+    base = str(table.get("placement", "")).removeprefix(TABLET_MAP)
+    beside = f", co-located with {base}" if base not in ("", table["table_id"]) else ""
+    return f"table {table['name']}{f' with {said}' if said else ''}{beside}{since}"
 
 
 def _placement(fact: Fact) -> str:

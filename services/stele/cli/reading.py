@@ -158,6 +158,22 @@ class Reading:
     def tables(self) -> list[Table]:
         return [table for page in self.pages("/v1/tables", TablesPage) for table in page.tables]
 
+    def groups(self) -> list[list[str]]:
+        """Tables with the same tablets, by full name; that with which the others are co-located is first."""
+        tables = self.tables()
+        if not any(table.base_table_id for table in tables):
+            return []
+        of = {keyspace.keyspace_id: keyspace.name for keyspace in self.keyspaces()}
+        found: dict[str, list[str]] = {}
+        for table in sorted(tables, key=lambda table: bool(table.base_table_id)):
+            owner = table.base_table_id or table.table_id
+            found.setdefault(owner, []).append(f"{of[table.keyspace_id]}.{table.name}")
+        return [names for names in found.values() if len(names) > 1]
+
+    def map_owner(self, name: str) -> str:
+        """Whose tablets a table has, by full name: moves and resizes in the log are about that one."""
+        return next((names[0] for names in self.groups() if name in names), name)
+
     def names(self, requests: Iterable[Request]) -> dict[str, str]:
         """By id, of the keyspaces and tables that these requests are about; nothing is asked if
         there are none.

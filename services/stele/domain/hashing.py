@@ -13,6 +13,7 @@ LATER_FIELDS: Final = (
     b',"submitted_ms":0',
     b',"auto_repair_enabled":""',
     b',"auto_repair_threshold":0',
+    b',"colocated_with":""',
 )
 """Fields that came after the form of records was fixed (``schemas/FORM``), as they are in JSON when they say
 nothing: builds from before do not have them, and must come to the same hashes.

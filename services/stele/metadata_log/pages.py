@@ -135,7 +135,8 @@ class Pages:
             if table is None or not table.placement:
                 raise _nothing("table with tablets", name, image)
             count = len(image.ring.placements[table.placement])
-            found = RepairTimes(image.repairs.of(table.table_id, count))
+            owner = image.schema.map_owner(table)
+            found = RepairTimes(image.repairs.of(owner.table_id, count))
             return "repairs", {"table": name, "tablets": count}, found
 
         return await self._page(request, rows)

@@ -242,6 +242,11 @@ def _table(world: World, action: Action, index: int) -> None:
     world.request(commands.CreateTable(action.target))
 
 
+def _colocated_table(world: World, action: Action, index: int) -> None:
+    """Table ``target`` has the tablets of table ``text``."""
+    world.request(commands.CreateTable(action.target, colocated_with=action.text))
+
+
 def _drop_table(world: World, action: Action, index: int) -> None:
     world.request(commands.DropTable(action.target))
 
@@ -368,6 +373,7 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "keyspace": _keyspace,
     "tablet_keyspace": _tablet_keyspace,
     "table": _table,
+    "colocated_table": _colocated_table,
     "drop_table": _drop_table,
     "migrate": _migrate,
     "resize": _resize,

@@ -17,7 +17,15 @@ from stele.sim.scenario import (
     times,
 )
 from stele.sim.scenes_dead import dead_together, fewer_copies, with_dead_nodes
-from stele.sim.scenes_tables import loads, recounts, repairs, resizes, switches, with_tables
+from stele.sim.scenes_tables import (
+    colocated,
+    loads,
+    recounts,
+    repairs,
+    resizes,
+    switches,
+    with_tables,
+)
 
 MOVES_SHARE: Final = 0.4
 ZERO_TOKEN_SHARE: Final = 0.3
@@ -75,6 +83,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     actions += repairs(Random(f"repairs/{profile}/{seed}"), base)
     actions += switches(Random(f"switches/{profile}/{seed}"), base)
     actions += loads(Random(f"loads/{profile}/{seed}"), base)
+    actions += colocated(Random(f"colocated/{profile}/{seed}"), base)
     actions += _crowd(Random(f"crowd/{profile}/{seed}"), base)
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)

@@ -4,7 +4,7 @@ from typing import Final
 
 from stele.domain.image import Image
 from stele.domain.names import NodeState, RequestKind, RequestStatus
-from stele.domain.schema.facts import owner_of
+from stele.domain.schema.facts import TABLET_MAP, owner_of
 from stele.sim import ranges_in_use as in_use
 from stele.sim.violation import require
 
@@ -74,7 +74,7 @@ def check_somebody_stays(before: Image, after: Image) -> None:
 
 def check_can_be_read(before: Image, after: Image) -> None:
     """I7: no range comes to nodes that are declared dead, so that it has no quorum any more: neither by an
-    operation nor since its keyspace or table is new.
+    operation nor since its keyspace or table is new. One that is co-located is where the other one is.
     """
     dead = after.membership.excluded()
     if not dead:
@@ -82,6 +82,8 @@ def check_can_be_read(before: Image, after: Image) -> None:
     known = {owner_of(data.data_id): data.data_id for data in before.schema.all_data()}
     for data in after.schema.all_data():
         one = in_use.placement_of(before, known.get(owner_of(data.data_id), ""))
+        if one is None and data.placement.startswith(TABLET_MAP):
+            one = before.ring.placements.get(data.placement)
         two = in_use.placement_of(after, data.data_id)
         if two is None or two is one:
             continue

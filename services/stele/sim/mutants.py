@@ -7,6 +7,7 @@ import msgspec
 
 from stele.sim.mutants_balancing import BALANCING_MUTANTS, BALANCING_TEST_MUTANTS
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
+from stele.sim.mutants_colocated import COLOCATED_MUTANTS, COLOCATED_TEST_MUTANTS
 from stele.sim.mutants_columns import COLUMN_TEST_MUTANTS
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
@@ -46,6 +47,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *REPLICATION_MUTANTS,
         *BALANCING_MUTANTS,
         *REPAIR_MUTANTS,
+        *COLOCATED_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
@@ -65,6 +67,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *COLUMN_TEST_MUTANTS,
             *HOT_TEST_MUTANTS,
             *REPAIR_TEST_MUTANTS,
+            *COLOCATED_TEST_MUTANTS,
         )
     },
 }

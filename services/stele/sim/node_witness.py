@@ -227,6 +227,8 @@ class NodeWitness:
                 continue
             gaining = self._receivers[transition.session].items()
             kept = {n for name, nodes in gaining for n in nodes if name in transition.plans}
+            if transition.kind is RequestKind.TABLET_REPAIR:  # no reads move
+                kept -= before.membership.excluded()
             for node_id in sorted(kept):
                 self.checks += 1
                 require(

@@ -38,9 +38,12 @@ class RepairWitness:
                     self._check(after, request, noted)
 
     def _acknowledged(self, image: Image, request: Request) -> dict[Key, int]:
-        row, data_id = _row(image, request), image.schema.tables[request.table_id].data_id
+        """Of all tables whose tablets these are."""
+        row, tables = _row(image, request), image.schema.tables
+        map_ = tables[request.table_id].placement
+        data_ids = {table.data_id for table in tables.values() if table.placement == map_}
         range_ = Range(row.start, row.end)
-        mine = (k for k in self._acked if k[0] == data_id and contains(range_, token_of_key(k)))
+        mine = (k for k in self._acked if k[0] in data_ids and contains(range_, token_of_key(k)))
         return {key: self._acked[key] for key in mine}
 
     def _check(self, image: Image, request: Request, noted: Mapping[Key, int]) -> None:

@@ -14,6 +14,9 @@ TABLE_EVERY_S: Final = 12.0
 MIGRATE_EVERY_S: Final = 2.5
 STRIKE_EVERY_S: Final = 12.0
 RESIZE_EVERY_S: Final = 6.0
+COLOCATED_SHARE: Final = 0.5
+COLOCATED: Final = ("music.v1", "music.v2")
+COLOCATE_EVERY_S: Final = 5.0
 REPAIRED_SHARE: Final = 0.4
 REPAIR_EVERY_S: Final = 5.0
 RECOUNTED_SHARE: Final = 0.6
@@ -81,6 +84,24 @@ def recounts(random: Random, base: Scenario) -> list[Action]:
         if random.random() < CANCELLED_SHARE:
             later_s = min(round(at_s + 4 * random.random(), 3), base.duration_s)
             found.append(Action(later_s, "cancel", number=random.randrange(8)))
+    return found
+
+
+def colocated(random: Random, base: Scenario) -> list[Action]:
+    """Tables come that have the tablets of others, whatever these do, and are used as these are."""
+    if not base.tables or random.random() >= COLOCATED_SHARE:
+        return []
+    found = [Action(base.duration_s, "switch_on", table) for table in COLOCATED]
+    kinds = (
+        *("colocated_table",) * 3,
+        *("drop_table", "truncate", "migrate", "resize", "repair"),
+        *("load", "switch_off", "switch_on"),
+    )
+    for at_s in times(random, COLOCATE_EVERY_S, base.duration_s):
+        kind, table = random.choice(kinds), random.choice(COLOCATED)
+        number, of = random.randrange(1 << 20), random.choice((*TABLES[:1] * 3, *TABLES))
+        text = of if kind == "colocated_table" else ""
+        found.append(Action(at_s, kind, table, number=number, text=text))
     return found
 
 

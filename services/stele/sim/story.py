@@ -250,8 +250,8 @@ class Story:
         self.world.request(created)
         self._run_until(lambda: name in self.image.schema.ids, lambda: "there is no such keyspace")
 
-    def table(self, line: Line, name: str) -> None:
-        self.world.request(commands.CreateTable(name))
+    def table(self, line: Line, name: str, base: str | None) -> None:
+        self.world.request(commands.CreateTable(name, colocated_with=base or ""))
         self._run_until(
             lambda: name in self.image.schema.table_ids, lambda: "there is no such table"
         )
@@ -285,7 +285,7 @@ class Story:
         self._asked[f"{table}/resize"] = self.world.request(command)
 
     def use_table(self, line: Line, name: str) -> None:
-        self.world.use_table(name)
+        self.world.use_table(_scope(name))
 
     def alter(self, line: Line, name: str, rf: str) -> None:
         self._asked[name] = self.world.request(commands.KeyspaceRfChange(name, {DC: int(rf)}))
@@ -454,7 +454,7 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"replace (\S+) by (\S+)", Story.replace),
     (r"keyspace (\S+) rf (\d+)", Story.keyspace),
     (r"keyspace (\S+) rf (\d+) with (\d+) tablets", Story.tablet_keyspace),
-    (r"table (\S+)", Story.table),
+    (r"table (\S+)(?: with (\S+))?", Story.table),
     (r"migrate (\S+)/(\d+) from (\S+) to (\S+)", Story.migrate),
     (r"repair ([^\s/]+)(?:/(\d+))?", Story.repair),
     (r"resize (\S+) to (\d+)", Story.resize),

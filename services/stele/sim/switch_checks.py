@@ -25,7 +25,9 @@ def check_switches(before: Image, after: Image) -> None:
 
 
 def _new(before: Image, after: Image) -> Iterator[Request]:
-    """Of the balancer's: those that are asked for, and those whose transitions begin."""
+    """Of the balancer's: those that are asked for, and those whose transitions begin. A repair leaves a tablet
+    where it is.
+    """
     for request_id, request in after.requests.open.items():
         asked = request_id not in before.requests.requests
         begun = request_id in after.topology.transitions
@@ -35,14 +37,15 @@ def _new(before: Image, after: Image) -> Iterator[Request]:
             yield request
 
 
-def _switches(image: Image, request: Request) -> tuple[int, int, int]:
-    """Since when the cluster, the keyspace and the table are off; 0: they are not."""
-    table = image.schema.tables.get(request.table_id)
+def _switches(image: Image, request: Request) -> list[int]:
+    """Since when the cluster, the keyspace and each table with these tablets are off; 0: they are not."""
+    tables = image.schema.tables
+    table = tables.get(request.table_id)
     if table is None:
-        return 0, 0, 0
-    rows = image.schema, image.schema.by_id[table.keyspace_id], table
-    cluster, keyspace, own = (row.balancing.off_since for row in rows)
-    return cluster, keyspace, own
+        return []
+    switches = [image.schema.balancing, image.schema.by_id[table.keyspace_id].balancing]
+    switches += [t.balancing for t in tables.values() if t.placement == table.placement]
+    return [switch.off_since for switch in switches]
 
 
 def _is_drained(image: Image, node_id: str) -> bool:

@@ -7,7 +7,7 @@ from stele.domain.image import Image
 from stele.domain.names import BALANCER
 from stele.domain.requests.facts import Request
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
-from stele.domain.schema.facts import TABLET_MAP, Table
+from stele.domain.schema.facts import TABLET_MAP, Table, tablet_map
 from stele.sim.violation import require
 
 Span = tuple[int, int]
@@ -36,7 +36,7 @@ def has_copies(image: Image, table: Table, found: Mapping[str, int]) -> bool:
     ways, nodes = replications_of(image, table), image.membership.nodes.values()
     dead = any(node.excluded_since for node in nodes)
     requests = image.requests.requests.values()
-    forced = any(r.table_id == table.table_id and _adds(r) for r in requests)
+    forced = any(tablet_map(r.table_id) == table.placement and _adds(r) for r in requests)
     if dead:
         return sum(found.values()) > 0
     if sum(found.values()) < min(sum(way.values()) for way in ways):
@@ -53,6 +53,8 @@ def check_tablets(before: Image, after: Image) -> None:
     the same node, nor in any dc from another number of nodes than its keyspace asks for.
     """
     _check_plans(after)
+    if after.schema is not before.schema:
+        _check_groups(after)
     for table in after.schema.tables.values():
         if table.placement:
             _check_one_transition_each(after, table)
@@ -73,6 +75,24 @@ def _check_plans(image: Image) -> None:
             "INV-TABL-2",
             "tablets move of tables that there are",
             f"at epoch {image.epoch} {transition.transition_id} is about {sorted(moving - maps)}",
+        )
+
+
+def _check_groups(image: Image) -> None:
+    """The table whose tablets another one has too is there, has them itself, and is of the same keyspace."""
+    tables = image.schema.tables
+    for table in tables.values():
+        if not table.placement or table.placement == tablet_map(table.table_id):
+            continue
+        base = tables.get(table.placement.removeprefix(TABLET_MAP))
+        require(
+            base is not None
+            and base.placement == table.placement
+            and base.keyspace_id == table.keyspace_id
+            and table.placement in image.ring.placements,
+            "INV-TABL-3",
+            f"{table.name} is co-located with a table that is there, and has a map",
+            f"at epoch {image.epoch} it has {table.placement}",
         )
 
 

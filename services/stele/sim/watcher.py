@@ -47,7 +47,10 @@ class Watcher(Process):
             told: Told = await self.call(
                 writer, writer.serve_epochs, *asked, timeout_s=timeout_s
             ).wait()
-            unanswered = unanswered + 1 if told is None else 0
+            if told is None:
+                unanswered += 1
+            else:  # what took long once does so again
+                unanswered -= unanswered % GROWS_AFTER
             if isinstance(told, TooOld):
                 refusals += 1
                 if refusals >= MOST_REFUSALS and told.oldest > self.last:

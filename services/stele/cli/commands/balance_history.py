@@ -59,9 +59,9 @@ def history(
     if table:
         require_table_name(table)
     first, since_ms = _since(since)
-    wanted = Wanted("" if by == ANYBODY else by, table, tablet)
     with where.client() as client:
         reading = Reading(client, epoch)
+        wanted = Wanted("" if by == ANYBODY else by, reading.map_owner(table), tablet)
         names = {keyspace.keyspace_id: keyspace.name for keyspace in reading.keyspaces()}
         names |= {t.table_id: f"{names[t.keyspace_id]}.{t.name}" for t in reading.tables()}
         past = Past(wanted, names)

@@ -109,8 +109,8 @@ def _under_way(client: Client, name: str) -> list[Request]:
     """What the balancer had begun there."""
     reading = Reading(client)
     own = [r for r in reading.requests(unfinished="true") if r.actor == BALANCER and r.table_id]
-    names = reading.names(own)
-    return [r for r in own if _is_in(names.get(r.table_id, ""), name)]
+    names, of = reading.names(own), reading.map_owner(name) if own else name
+    return [r for r in own if _is_in(names.get(r.table_id, ""), of)]
 
 
 def _still_off(client: Client, name: str) -> list[str]:

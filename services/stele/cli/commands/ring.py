@@ -51,7 +51,7 @@ def ring(
             {"epoch": reading.epoch, "state_id": reading.state_id, "placements": placements}
         )
         return
-    for name, (rows, ranges, _) in found.items():
+    for name, (rows, ranges, _, _) in found.items():
         if key is not None:
             console().print(f"{key_text(key)} is in this range", soft_wrap=True, markup=False)
         _print(f"placement {name} at epoch {reading.epoch}", rows)
@@ -83,11 +83,12 @@ def _print(title: str, rows: list[RangeReplicas]) -> None:
 
 
 class Shown(NamedTuple):
-    """Rows that are shown, of how many, of which placement."""
+    """Rows that are shown, of how many, of which placement, and whose placement that is."""
 
     rows: list[RangeReplicas]
     ranges: int
     placement: str
+    users: tuple[str, ...]
 
 
 def shown_rows(reading: Reading, limit: int, key: str | None = None, **which: str) -> Shown:
@@ -99,7 +100,8 @@ def shown_rows(reading: Reading, limit: int, key: str | None = None, **which: st
     first = next(pages)
     rest = (row for page in pages for row in page.rows)
     missing = max(0, limit - len(first.rows)) if limit else None
-    return Shown([*first.rows, *islice(rest, missing)], first.ranges, first.placement)
+    rows = [*first.rows, *islice(rest, missing)]
+    return Shown(rows, first.ranges, first.placement, first.keyspaces)
 
 
 def token_of_key(key: str) -> int:

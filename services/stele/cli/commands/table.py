@@ -22,7 +22,7 @@ from stele.domain.commands import (
     RepairTablets,
     ResizeTable,
 )
-from stele.domain.schema.facts import TableOptions
+from stele.domain.schema.facts import Keyspace, Table, TableOptions
 from stele.domain.topology.operations.commands import TabletRepair
 
 app = App(name="table", help="Tables: what has data in a keyspace.")
@@ -61,6 +61,7 @@ class Options:
 def create(
     name: str,
     *,
+    colocate_with: str = "",
     options: Options = Options(),
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
@@ -69,9 +70,13 @@ def create(
 
     Args:
         name: KEYSPACE.TABLE.
+        colocate_with: Another table of the keyspace, whose tablets it has: they move, are split, merged and
+            repaired together for as long as it stands.
     """
     require_table_name(name)
-    command = CreateTable(name, options.options())
+    if colocate_with:
+        require_table_name(colocate_with)
+    command = CreateTable(name, options.options(), colocate_with)
     submit_and_tell(where, change, command, f"table {name} exists")
 
 
@@ -180,16 +185,25 @@ def list_tables(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B
     found = table_of(f"tables at epoch {reading.epoch}", *columns, right=("tablets",))
     for each in tables:
         keyspace = keyspaces[each.keyspace_id]
-        off = off_text(each.balancing, keyspace.balancing)
         found.add_row(
             f"{keyspace.name}.{each.name}",
             str(tablets.get(each.table_id, "on the ring")),
             _said(each.options),
-            "is being dropped" if each.dropped_version else off,
+            _state(each, keyspace, tables),
         )
     console().print(found)
     if reading.balancing.off_since:
         console().print(switch_text("", reading.balancing), soft_wrap=True, markup=False)
+
+
+def _state(table: Table, keyspace: Keyspace, tables: list[Table]) -> str:
+    """Whether it is being dropped, whose tablets it has, and whether they are balanced."""
+    if table.dropped_version:
+        return "is being dropped"
+    bases = (t.name for t in tables if t.table_id == table.base_table_id)
+    found = [f"co-located with {keyspace.name}.{name}" for name in bases]
+    off = off_text(table.balancing, keyspace.balancing)
+    return ", ".join([*found, off] if off else found)
 
 
 def require_table_name(name: str) -> None:

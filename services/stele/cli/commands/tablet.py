@@ -45,7 +45,7 @@ def list_tablets(
     require_table_name(table)
     with where.client() as client:
         reading = read.of(client)
-        rows, tablets, placement = shown_rows(reading, limit, key, keyspace=table)
+        rows, tablets, placement, tables = shown_rows(reading, limit, key, keyspace=table)
     if not placement.startswith(TABLET_MAP):
         raise UsageError(
             f"{table} has no tablets: its keyspace is spread over the ring.",
@@ -58,6 +58,7 @@ def list_tablets(
                 "epoch": reading.epoch,
                 "state_id": reading.state_id,
                 "table": table,
+                "tables": tables,
                 "first": first,
                 "tablets": rows,
             }
@@ -75,6 +76,9 @@ def list_tablets(
     for number, row in enumerate(rows, first):
         shown.add_row(str(number), str(row.start), str(row.end), str(row.version), replicas(row))
     console().print(shown)
+    others = ", ".join(name for name in tables if name != table)
+    if others:
+        console().print(f"they are those of {others} too", soft_wrap=True, markup=False)
     if len(rows) < tablets and key is None:
         console().print(f"{tablets - len(rows)} more tablets: --limit 0 shows all.")
 

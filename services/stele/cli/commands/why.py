@@ -68,6 +68,8 @@ class Known:
     """The newest that are finished, when no others are asked about."""
     names: dict[str, str]
     progress: Progress | None
+    groups: list[list[str]]
+    """Tables that have the same tablets: see ``Reading.groups``."""
 
 
 def look(client: Client, request_id: str | None) -> Known:
@@ -81,7 +83,8 @@ def look(client: Client, request_id: str | None) -> Known:
     shown = [*requests, *finished]
     names = reading.names(shown)
     progress = ask(client, "coordinator", "/v1/progress", Progress)
-    return Known(topology, requests, finished, names, progress)
+    groups = reading.groups() if any(request.table_id for request in requests) else []
+    return Known(topology, requests, finished, names, progress, groups)
 
 
 def story(known: Known) -> Iterator[Line]:
@@ -89,6 +92,7 @@ def story(known: Known) -> Iterator[Line]:
     topology, requests, progress = known.topology, known.requests, known.progress
     for request in requests:
         yield from _head(request, _transition_of(topology, request), known.names)
+        yield from _others(request, known)
         for sentence in _sentences(request, topology, progress):
             yield f"  {sentence}", "cyan" if sentence.startswith("do: ") else ""
     if not requests:
@@ -121,6 +125,15 @@ def _head(
         yield f"  in {transition.state} since epoch {transition.entered_epoch}{beside}", ""
         if transition.mark and transition.mark != request.error:
             yield f"  it goes back: {transition.mark}", "yellow"
+
+
+def _others(request: Request, known: Known) -> Iterator[Line]:
+    """The tables that are co-located with that of a request about tablets."""
+    about_tablets = request.tablet_count or request.repairs
+    table = known.names.get(request.table_id) if about_tablets else None
+    for first, *others in known.groups:
+        if first == table:
+            yield f"  it is about {', '.join(others)} too, co-located with {first}", ""
 
 
 def _sentences(

@@ -27,7 +27,9 @@ MAX_MS: Final = 253_402_300_799_999
 
 
 class Scope(NamedTuple):
-    """What is switched: by its id, empty for the cluster. ``wider`` are the switches around it that are off."""
+    """What is switched: by its id, empty for the cluster. ``wider`` are the switches that are off around it, or
+    of tables that are co-located with it.
+    """
 
     of: str
     balancing: Balancing
@@ -106,7 +108,8 @@ def _table_scope(image: Image, name: str) -> Scope | Rejection:
     if not table.placement:
         return _not_balanced(f"Table {name}")
     wider = tuple(off for off in off_for(schema, table) if off.name != name)
-    return Scope(table.table_id, table.balancing, frozenset({table.table_id}), wider)
+    owner = schema.map_owner(table)  # what is asked for of its tablets is asked for of that one
+    return Scope(table.table_id, table.balancing, frozenset({owner.table_id}), wider)
 
 
 def _not_balanced(what: str) -> Rejection:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import msgspec
+from immutables import Map
 
 from stele.domain.registry_entry import Domain
 from stele.domain.schema.balancing import switch_balancing_off, switch_balancing_on
@@ -19,6 +20,7 @@ from stele.domain.schema.facts import (
     SchemaImage,
     SwitchBalancingOff,
     SwitchBalancingOn,
+    Table,
     TableChanged,
     TableDropped,
 )
@@ -44,20 +46,32 @@ def keyspace_dropped(image: SchemaImage, fact: KeyspaceDropped) -> SchemaImage:
 
 def table_changed(image: SchemaImage, fact: TableChanged) -> SchemaImage:
     table = fact.table
+    known = image.colocated.get(table.base_table_id, ())
     return replace(
         image,
         tables=image.tables.set(table.table_id, table),
         table_ids=image.table_ids.set(image.full_name(table), table.table_id),
+        colocated=_colocated(image, table, {*known, table.table_id}),
     )
 
 
 def table_dropped(image: SchemaImage, fact: TableDropped) -> SchemaImage:
-    name = image.full_name(image.tables[fact.table_id])
+    table = image.tables[fact.table_id]
+    known = image.colocated.get(table.base_table_id, ())
     return replace(
         image,
         tables=image.tables.delete(fact.table_id),
-        table_ids=image.table_ids.delete(name),
+        table_ids=image.table_ids.delete(image.full_name(table)),
+        colocated=_colocated(image, table, {*known} - {table.table_id}),
     )
+
+
+def _colocated(image: SchemaImage, table: Table, ids: set[str]) -> Map[str, tuple[str, ...]]:
+    """With these ids of tables that are co-located where this one is; those without are left out."""
+    base = table.base_table_id
+    if not base:
+        return image.colocated
+    return image.colocated.set(base, tuple(sorted(ids))) if ids else image.colocated.delete(base)
 
 
 def balancing_switched(image: SchemaImage, fact: BalancingSwitched) -> SchemaImage:

@@ -94,6 +94,7 @@ class TableOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table. ``placement`` is its tablet map; empty: its data is where its keyspace's is.
 
+    A table that is co-located with another has that one's map: its tablets are where those of its base are.
     The versions are those of ``Keyspace``.
     """
 
@@ -109,6 +110,12 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def data_id(self) -> str:
         return _data_id(self.table_id, self.truncated_version)
+
+    @property
+    def base_table_id(self) -> str:
+        """The id of the table that it is co-located with; empty: it has a map of its own, or none."""
+        owner_id = self.placement.removeprefix(TABLET_MAP)
+        return "" if owner_id == self.table_id else owner_id
 
 
 class Data(Protocol):
@@ -196,10 +203,14 @@ class CreateKeyspace(Command, frozen=True, tag="create_keyspace"):
 
 
 class CreateTable(Command, frozen=True, tag="create_table"):
-    """A table of a keyspace; ``name`` is ``keyspace.table``."""
+    """A table of a keyspace; ``name`` is ``keyspace.table``.
+
+    ``colocated_with`` is the name of another table of the keyspace, whose tablet map it has; empty: its own.
+    """
 
     name: str
     options: TableOptions = TableOptions()
+    colocated_with: str = ""
 
 
 class AlterTable(Command, frozen=True, tag="alter_table"):
@@ -233,7 +244,7 @@ class SchemaImage(msgspec.Struct, frozen=True):
     """Keyspaces and tables by id, and the ids of those that stand or are being dropped by name.
 
     A table's name is ``keyspace.table``; names of neither have a dot in them. ``balancing`` is that of the
-    cluster.
+    cluster. ``colocated`` are the ids of tables, sorted, by the id of the table that they are co-located with.
     """
 
     by_id: Map[str, Keyspace] = Map()
@@ -241,6 +252,7 @@ class SchemaImage(msgspec.Struct, frozen=True):
     tables: Map[str, Table] = Map()
     table_ids: Map[str, str] = Map()
     balancing: Balancing = Balancing()
+    colocated: Map[str, tuple[str, ...]] = Map()
 
     def named(self, name: str) -> Keyspace | None:
         """The keyspace of this name, also while it is being dropped."""
@@ -290,10 +302,10 @@ class SchemaImage(msgspec.Struct, frozen=True):
         return f"{self.by_id[table.keyspace_id].name}.{table.name}"
 
     def using(self, placement: str) -> list[Data]:
-        """Whose data a placement places, by name, what is being dropped too."""
+        """Whose data a placement places, what is being dropped too: by name, but a tablet map's owner first."""
         if placement.startswith(TABLET_MAP):
             table = self.tables.get(placement.removeprefix(TABLET_MAP))
-            return [] if table is None else [self.data_of(table)]
+            return [] if table is None else [*map(self.data_of, self.group_of(table))]
         keyspaces = {k.keyspace_id: k for k in self.by_id.values() if k.placement == placement}
         tables = (t for t in self.tables.values() if t.keyspace_id in keyspaces and not t.placement)
         return sorted((*keyspaces.values(), *map(self.data_of, tables)), key=lambda k: k.name)
@@ -306,6 +318,27 @@ class SchemaImage(msgspec.Struct, frozen=True):
     def with_tablets(self) -> list[Table]:
         """All tables that have tablets, by id."""
         return [self.tables[name] for name in sorted(self.tables) if self.tables[name].placement]
+
+    def map_owners(self) -> list[Table]:
+        """The tables that have a tablet map of their own, by id."""
+        return [table for table in self.with_tablets() if not table.base_table_id]
+
+    def map_owner(self, table: Table) -> Table:
+        """The table whose map a table has: the one that it is co-located with, or itself."""
+        return self.tables[table.base_table_id or table.table_id]
+
+    def group_of(self, table: Table) -> list[Table]:
+        """All tables that have the same tablet map as this one: its owner, then the others by name."""
+        owner = self.map_owner(table)
+        others = (self.tables[table_id] for table_id in self.colocated.get(owner.table_id, ()))
+        return [owner, *sorted(others, key=lambda other: other.name)]
+
+    def standing_map_owner(self, name: str) -> Table | None:
+        """Whose tablet map is meant by the name of a table that stands, and is not being dropped."""
+        table = self.table_named(name)
+        if table is None or self.data_of(table).dropped_version:
+            return None
+        return self.map_owner(table)
 
     def replications(self) -> dict[str, dict[str, int]]:
         """Placement name -> dc -> replication factor, for all placements of the ring in use, sorted."""

@@ -1,5 +1,7 @@
 """Where balancing is switched off: for the cluster, a keyspace or a table; the widest switch comes first.
 
+Co-located tables have one tablet map, so what switches one of them off leaves all of them where they are.
+
 The log knows no time, so to it a switch is off until a command switches it on. Who looks by a clock counts one
 whose time limit has passed as on.
 """
@@ -22,12 +24,15 @@ def all_off(schema: SchemaImage) -> list[Off]:
 
 
 def off_for(schema: SchemaImage, table: Table, now_ms: int = 0) -> Iterator[Off]:
-    """The switches that keep a table's tablets where they are; without a time, those that have expired too."""
+    """The switches that keep a table's tablets where they are; those of tables with the same map come last.
+    Without a time, those that have expired too.
+    """
     keyspace = schema.by_id[table.keyspace_id]
+    group = sorted(schema.group_of(table), key=lambda other: other != table)
     for off in (
         Off("", schema.balancing),
         Off(keyspace.name, keyspace.balancing),
-        Off(schema.full_name(table), table.balancing),
+        *(Off(schema.full_name(each), each.balancing) for each in group),
     ):
         if off.balancing.off_since and not off.expired(now_ms):
             yield off

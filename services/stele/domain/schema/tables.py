@@ -15,6 +15,7 @@ from stele.domain.context import (
 from stele.domain.image import Image
 from stele.domain.ring.numbers import NodeNumbers
 from stele.domain.ring.placement import Placement
+from stele.domain.schema.colocated import base_of, check_options
 from stele.domain.schema.facts import (
     AlterTable,
     CreateTable,
@@ -59,6 +60,8 @@ def create_table(context: Context, command: CreateTable) -> Decision:
         name=name,
         options=command.options,
     )
+    if command.colocated_with:
+        return _colocated(image, keyspace, table, command.colocated_with)
     if not keyspace.tablets:
         return (TableChanged(table),)
     first = _first_map(image, keyspace, command.options)
@@ -69,11 +72,27 @@ def create_table(context: Context, command: CreateTable) -> Decision:
     return created, *image.ring.creation(placement, first)
 
 
+def _colocated(image: Image, keyspace: Keyspace, table: Table, name: str) -> Decision:
+    """It has the map of the table of this name, whatever moves there: what is written to it goes to whoever is
+    to have it (docs/decisions/024-co-located-tables-share-a-map.md).
+    """
+    base = base_of(image, keyspace, name)
+    if isinstance(base, Rejection):
+        return base
+    refused = check_options(image, base, None, table.options)
+    if refused is not None:
+        return refused
+    return (TableChanged(msgspec.structs.replace(table, placement=base.placement)),)
+
+
 def alter_table(context: Context, command: AlterTable) -> Decision:
-    table = context.image.schema.table_named(command.name)
+    schema = context.image.schema
+    table = schema.table_named(command.name)
     if table is None:
         return unknown_table(command.name)
-    refused = _check_options(command.options)
+    refused = _check_options(command.options) or check_options(
+        context.image, schema.map_owner(table), table, command.options
+    )
     if refused is not None:
         return refused
     return (TableChanged(msgspec.structs.replace(table, options=command.options)),)
@@ -86,7 +105,7 @@ def _first_map(image: Image, keyspace: Keyspace, options: TableOptions) -> Place
         return refused
     there = tablets_of(image)
     state = there.state
-    held = {name: int(state.count[:, state.dc == at].sum()) for name, at in state.dcs.items()}
+    held = {dc: int(there.held(state.dc == at).sum()) for dc, at in state.dcs.items()}
     scopes, goals = scopes_of(image, keyspace, held), Goals.of(image.features.settings)
     count = first_count(options, keyspace.initial_tablets, scopes, goals).count
     try:

@@ -20,6 +20,7 @@ from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import tablet_map
+from stele.domain.tablets.groups import standing
 from stele.domain.tablets.heat import heats, told_of
 from stele.domain.tablets.limits import MINIMAL_RATE, MINIMAL_SIZE
 from stele.domain.tablets.load import NO_LOADS, LoadTable
@@ -44,7 +45,8 @@ class Tablets:
     """``state`` has a unit for each tablet, those of a table in the order of its map, from its ``first`` on.
 
     ``names`` are the tables' full names, ``node_ids`` the nodes', both in the state's order. ``measure`` is by
-    what the state is to be balanced, ``told`` by data id what is known of the tablets.
+    what the state is to be balanced, ``told`` by data id what is known of the tablets. Co-located tables are
+    one here, by the name of the map's owner; ``together`` is how many each one stands for.
     """
 
     state: State
@@ -53,6 +55,12 @@ class Tablets:
     node_ids: list[str]
     measure: Measure
     told: Mapping[str, Told]
+    together: npt.NDArray[np.int64]
+
+    def held(self, on: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Replicas of tablets on some nodes, those of co-located tables each, by table."""
+        found: npt.NDArray[np.int64] = self.state.count[:, on].sum(axis=1) * self.together
+        return found
 
     def tablets_of(self, table: str) -> int:
         """How many tablets a table of this name has."""
@@ -72,7 +80,7 @@ def tablets_of(
     waiting: Set[str] = frozenset(),
     loads: LoadTable = NO_LOADS,
 ) -> Tablets:
-    """Those of all tables that stay. Tablets under way count where they will be.
+    """Those of all maps that stay. Tablets under way count where they will be.
 
     Nodes that are about to leave are to be drained, but those that are ``waiting`` to; those that are ``down``
     were not heard. ``loads`` are what nodes have told: without them all tablets are of unknown size, and count
@@ -117,7 +125,8 @@ def tablets_of(
     _count_streams(image, state, place)
     first = (np.cumsum(counts) - counts).tolist() if counts else []
     names = [image.schema.full_name(table) for table, _ in maps]
-    return Tablets(state, names, first, [node.id for node in nodes], measure, told)
+    together = np.array([len(standing(image, table)) for table, _ in maps], np.int64)
+    return Tablets(state, names, first, [node.id for node in nodes], measure, told, together)
 
 
 def _sizes(told: Told, loads: LoadTable) -> npt.NDArray[np.float64]:

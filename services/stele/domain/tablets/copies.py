@@ -102,7 +102,7 @@ def unlike(image: Image, keyspace: Keyspace) -> Iterator[Unlike]:
     wanted, change = goal(image, keyspace), change_of(image, keyspace)
     for table in image.schema.tables_of(keyspace):
         placement = image.ring.placements.get(table.placement)
-        if placement is None:
+        if placement is None or table.base_table_id:
             continue
         names, reads = placement.nodes.names, placement.reads()
         found = surplus(wanted, _dcs(image, names), reads)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from stele.domain.balance.state import heat_of
 from stele.domain.image import Image
+from stele.domain.tablets.groups import told_of_group
 from stele.domain.tablets.limits import MINIMAL_RATE
 from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.maps import maps_of
@@ -27,12 +28,12 @@ SLIGHT: Final = 0.1
 
 
 def told_of(image: Image, loads: LoadTable) -> dict[str, Told]:
-    """By data id what is known of the tablets of all tables that stay."""
+    """What is known of the tablets of all maps that stay, by the data id of the map's owner."""
     found = dict[str, Told]()
     for table, placement in maps_of(image):
         data = image.schema.data_of(table)
         if not data.dropped_version:
-            found[data.data_id] = loads.told(data.data_id, len(placement))
+            found[data.data_id] = told_of_group(image, loads, table, len(placement))
     return found
 
 

@@ -46,7 +46,7 @@ def hottest_of(told: Told) -> Hottest | None:
     rates, lower = told.rates, told.lower
     if np.isnan(rates).all():
         return None
-    complete = not np.isnan(rates).any()
+    complete = told.counted and not np.isnan(rates).any()
     rates = np.nan_to_num(rates)
     tablet = int(rates.argmax())
     by_count = [level := rates]

@@ -17,16 +17,19 @@ from stele.domain.tablets.told import READS, WRITES, Told
 def largest(
     image: Image, heard: Heard, name: str, limit: int, *, hottest: bool = False
 ) -> TableSizes | Rejection:
-    """So many tablets of a table, those of unknown size, or of unknown rate, left out."""
-    table = image.schema.table_named(name)
+    """So many tablets of a table, those of unknown size, or of unknown rate, left out. How many it is to have
+    is of all tables with the same map.
+    """
+    table, owner = image.schema.table_named(name), image.schema.standing_map_owner(name)
     told = told_of(image, heard.loads)
-    if table is None or table.data_id not in told:
+    if table is None or owner is None or owner.data_id not in told:
         return unknown_table(name)
-    placement, of = image.ring.placements[table.placement], told[table.data_id]
+    placement = image.ring.placements[table.placement]
+    of = heard.loads.told(table.data_id, len(placement))
     order = of.rates if hottest else of.sizes
     known, counted = (int((~np.isnan(each)).sum()) for each in (of.sizes, of.rates))
     first = np.argsort(-order, kind="stable")[: min(limit, counted if hottest else known)].tolist()
-    wanted, why = why_so_many(image, loaded(told), heard.down, table.data_id)
+    wanted, why = why_so_many(image, loaded(told), heard.down, owner.data_id)
     settings = image.features.settings
     return TableSizes(
         table=name,

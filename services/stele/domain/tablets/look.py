@@ -10,6 +10,7 @@ from stele.domain.context import unknown_table, unknown_tablet
 from stele.domain.image import Image
 from stele.domain.tablets.colocation import Merge, merges_of
 from stele.domain.tablets.columns import Tablets, tablets_of
+from stele.domain.tablets.groups import standing
 from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.stuck import Lost, lost_replicas
 from stele.domain.tablets.switched import standing_still
@@ -65,8 +66,9 @@ def to_the_end(image: Image, heard: Heard = NOTHING_HEARD) -> OfflinePlan:
 
     def named(unit: int) -> list[tuple[str, str, int | str]]:
         name, tablet = what.tablet(unit)
-        keyspace, _, table = name.partition(".")
-        return [(keyspace, table, tablet)]
+        owner = image.schema.standing_map_owner(name)
+        assert owner is not None, "a table that is balanced stands"
+        return [(name.partition(".")[0], table.name, tablet) for table in standing(image, owner)]
 
     return whole_plan(what.state, what.names, named)
 
@@ -78,10 +80,11 @@ def why_there(
     heard: Heard = NOTHING_HEARD,
 ) -> list[Verdict] | Rejection:
     """For each replica of a tablet and each node, whether the balancer would move it there, and the rule."""
-    what = look(image, heard).what
-    if table not in what.names:
+    what, owner = look(image, heard).what, image.schema.standing_map_owner(table)
+    name = "" if owner is None else image.schema.full_name(owner)
+    if name not in what.names:
         return unknown_table(table)
-    at, count = what.names.index(table), what.tablets_of(table)
+    at, count = what.names.index(name), what.tablets_of(name)
     if not 0 <= tablet < count:
         return unknown_tablet(table, count, tablet)
     return verdicts(what.state, what.names, what.first[at] + tablet)

@@ -84,22 +84,28 @@ def names_tablet(image: Image, request: Request) -> bool:
 
 
 def maps_of(image: Image) -> Iterator[tuple[Table, Placement]]:
-    """All tables that have tablets, by id, with their maps."""
-    for table in image.schema.with_tablets():
+    """All tablet maps, each with the table that owns it, by that one's id."""
+    for table in image.schema.map_owners():
         yield table, image.ring.placements[table.placement]
 
 
 def read_from(image: Image, node_id: str) -> Iterator[tuple[TableData, int, list[int]]]:
-    """The tables that stand, by id, how many tablets each has, and which of them a node serves reads of."""
-    for table, placement in maps_of(image):
-        data, number = image.schema.data_of(table), placement.nodes.numbers.get(node_id)
-        if not data.dropped_version and number is not None:
-            its = np.flatnonzero((placement.reads() == number).any(axis=1))
-            yield data, len(placement), its.tolist()
+    """The tables that stand, how many tablets each has, and which of them a node serves reads of."""
+    for owner, placement in maps_of(image):
+        number = placement.nodes.numbers.get(node_id)
+        if number is None:
+            continue
+        its = np.flatnonzero((placement.reads() == number).any(axis=1)).tolist()
+        for table in image.schema.group_of(owner):
+            data = image.schema.data_of(table)
+            if not data.dropped_version:
+                yield data, len(placement), its
 
 
 def held_by(image: Image) -> dict[str, int]:
-    """How many replicas of tablets each node that has room for them, or has some, receives writes for."""
+    """How many replicas of tablets each node that has room for them, or has some, receives writes for; a tablet
+    that co-located tables share counts once.
+    """
     names = image.ring.nodes.names
     held = np.zeros(len(names) + 1, np.int64)
     for _, placement in maps_of(image):

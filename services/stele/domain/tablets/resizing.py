@@ -12,6 +12,7 @@ from stele.domain.names import BALANCER, RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import TableOptions
+from stele.domain.tablets.groups import combined, standing
 from stele.domain.tablets.hot import Hottest, hottest_of
 from stele.domain.tablets.maps import holders, maps_of
 from stele.domain.tablets.sizing import (
@@ -54,7 +55,9 @@ NO_RATES: Final = ByRate(Sized(0, ""), Sized(0, ""))
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """What sizing knows of a table. ``apart``: why its siblings cannot be brought together; empty: they can."""
+    """What sizing knows of a table. ``apart``: why its siblings cannot be brought together; empty: they can.
+    It stands for ``together`` tables that have one map.
+    """
 
     name: str
     data_id: str = ""
@@ -66,6 +69,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     by_rate: ByRate = NO_RATES
     asked: Request | None = None
     apart: str = ""
+    together: int = 1
+
+    def replicas(self, count: int, scope: Scope) -> int:
+        """Of so many tablets of each of its tables."""
+        return count * scope.replication_factor * self.together
 
 
 class Loaded(NamedTuple):
@@ -165,12 +173,12 @@ class _Room:
             end = min(max(each.count, low.count), highest)
             for dc, scope in each.scopes.items():
                 self._most[dc] = per_shard * scope.shards
-                self._end[dc] += end * scope.replication_factor
-                self._now[dc] += max(each.count, end) * scope.replication_factor
+                self._end[dc] += each.replicas(end, scope)
+                self._now[dc] += each.replicas(max(each.count, end), scope)
 
     def has_some(self, each: Table) -> bool:
         """Whether a table can be split; it then has the room."""
-        more = {dc: each.count * scope.replication_factor for dc, scope in each.scopes.items()}
+        more = {dc: each.replicas(each.count, scope) for dc, scope in each.scopes.items()}
         if any(self._now[dc] + count > self._most[dc] for dc, count in more.items()):
             return False
         self._now.update(more)
@@ -197,7 +205,7 @@ def _factors(tables: Sequence[Table], counts: Sequence[Sized], per_shard: int) -
     replicas, shards = dict[str, int](), dict[str, int]()
     for each, sized in zip(tables, counts, strict=True):
         for dc, scope in each.scopes.items():
-            replicas[dc] = replicas.get(dc, 0) + sized.count * scope.replication_factor
+            replicas[dc] = replicas.get(dc, 0) + each.replicas(sized.count, scope)
             shards[dc] = scope.shards
     return {
         dc: min(1.0, per_shard * shards[dc] / wanted) if wanted else 1.0
@@ -211,7 +219,7 @@ def loaded(told: Mapping[str, Told]) -> dict[str, Loaded]:
 
 
 def tables_of(image: Image, loads: Mapping[str, Loaded], down: Set[str]) -> list[Table]:
-    """All that stay; see ``sizing``."""
+    """All that stay, those that have one map as one; see ``sizing``."""
     schema, goals = image.schema, _goals(image)
     asked = {r.table_id: r for r in image.requests.open.values() if r.resizes}
     found = list[Table]()
@@ -228,22 +236,36 @@ def tables_of(image: Image, loads: Mapping[str, Loaded], down: Set[str]) -> list
             hottest=known.hottest,
         )
         scopes = scopes_of(image, keyspace, {})
-        about = (table.options, keyspace.initial_tablets, scopes, present, goals)
+        tables = standing(image, table)
+        options = combined([each.options for each in tables])
+        about = (options, keyspace.initial_tablets, scopes, present, goals)
         found.append(
             Table(
                 name=data.name,
                 data_id=data.data_id,
                 count=len(placement),
-                options=table.options,
-                fewest=fewest(*about),
-                most=most(*about),
+                options=options,
+                fewest=_of_all(fewest(*about), len(tables)),
+                most=_of_all(most(*about), len(tables)),
                 scopes=scopes,
-                by_rate=by_rate(table.options, present, goals),
+                by_rate=_rates_of_all(by_rate(options, present, goals), len(tables)),
                 asked=request,
                 apart=_why_apart(image, placement, down),
+                together=len(tables),
             )
         )
     return found
+
+
+def _of_all(sized: Sized, tables: int) -> Sized:
+    """Says so where it is of co-located tables together."""
+    return (
+        sized if tables == 1 else Sized(sized.count, f"{sized.reason} ({tables} tables together)")
+    )
+
+
+def _rates_of_all(rates: ByRate, tables: int) -> ByRate:
+    return rates._replace(split=_of_all(rates.split, tables), keep=_of_all(rates.keep, tables))
 
 
 def _why_apart(image: Image, placement: Placement, down: Set[str]) -> str:

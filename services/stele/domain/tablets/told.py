@@ -28,9 +28,12 @@ class Part(NamedTuple):
 
 
 class Told(NamedTuple):
-    """All tablets of a table, of one replica of each; NaN: unknown."""
+    """All tablets of a table, of one replica of each; NaN: unknown. Of several tables together, the sums;
+    ``counted``: for each of them the rates of all tablets are known, as far as those of any are.
+    """
 
     columns: Reals
+    counted: bool = True
 
     @property
     def sizes(self) -> Reals:

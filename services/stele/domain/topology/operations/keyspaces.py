@@ -45,6 +45,23 @@ def free_table(image: Image, name: str) -> Table | Rejection:
     return table
 
 
+def check_alone(image: Image, table: Table) -> Rejection | None:
+    """No other table has this one's tablet map."""
+    others = [each for each in image.schema.group_of(table) if each.base_table_id]
+    if table.base_table_id or not others:
+        return None
+    names = [image.schema.full_name(each) for each in others]
+    hint = f"Drop those first: `stele table drop {names[0]}`."
+    if all(each.dropped_version for each in others):
+        hint = "Wait a moment: they are being dropped. `stele requests` shows how far that is."
+    return Rejection(
+        "has_colocated_tables",
+        f"Table {image.schema.full_name(table)} has the tablets of {', '.join(names)} too.",
+        hint,
+        {"tables": ",".join(names)},
+    )
+
+
 def _ends_it(of_table: Request) -> bool:
     """It drops or truncates its table, and is not about its tablets."""
     return not of_table.tablet_count and not of_table.repairs
@@ -60,10 +77,10 @@ def _busy(other: Request, what: str) -> Rejection:
 
 
 def dropped_table(image: Image, table: Table) -> Iterable[AnyFact]:
-    """The table goes, and its tablet map."""
+    """The table goes, and the tablet map that it owns."""
     yield TableDropped(table.table_id)
     yield from repairs_forgotten(image, table.table_id)
-    if table.placement:
+    if table.placement and not table.base_table_id:
         yield from _dropped_placement(image, table.placement)
 
 

@@ -99,7 +99,7 @@ def _sources(image: Image, request: Request, row: TransitionRow, unavailable: Se
 
 def _plans(image: Image, node_id: str) -> dict[str, TransitionPlan]:
     found: dict[str, TransitionPlan] = {}
-    maps = (table.placement for table in image.schema.with_tablets())
+    maps = (table.placement for table in image.schema.map_owners())
     for name in (*image.schema.replications(), *maps):
         rows = tuple(
             TransitionRow(row.start, row.end, row.reads, row.reads)

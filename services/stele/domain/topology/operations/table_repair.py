@@ -1,4 +1,4 @@
-"""Repair of a table: all of its tablets, as they get room in the streams.
+"""Repair of a table: all of its tablets, as they get room in the streams; of co-located tables together.
 
 The request is the goal. While it runs the balancer asks for repairs of tablets that were repaired before it was
 asked for, the oldest first (``tablets.repairing``). It is done when none is left. To cancel it ends it at once,
@@ -24,8 +24,8 @@ from stele.domain.topology.operations.commands import RepairTable
 def repair_table(context: Context, command: RepairTable) -> Decision:
     """Queue it for a table with tablets that stands, one at a time."""
     image = context.image
-    table = image.schema.table_named(command.name)
-    if table is None or image.schema.data_of(table).dropped_version:
+    table = image.schema.standing_map_owner(command.name)
+    if table is None:
         return unknown_table(command.name)
     if not table.placement:
         return no_tablets(command.name)

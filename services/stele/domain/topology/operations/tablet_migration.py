@@ -8,7 +8,8 @@ failure up to streaming: cleanup_target -> revert_migration -> (gone)
 failure of write_both_read_new: write_both_read_old_fallback_cleanup -> cleanup_target -> ...
 
 From an excluded node nothing can be streamed: the new replica is rebuilt from the others. One tablet has one
-migration at a time (INV-TABL-2); its row of the tablet map is what it locks.
+migration at a time (INV-TABL-2); its row of the tablet map is what it locks. Co-located tables have one map:
+what moves has the data of all of them, and its request is about the map's owner.
 """
 
 from collections.abc import Iterable
@@ -72,8 +73,8 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
         )
     found, refusals = list[RequestChanged](), list[Rejection]()
     for move in command.moves:
-        table = image.schema.table_named(move.table)
-        if table is None or table.dropped_version:
+        table = image.schema.standing_map_owner(move.table)
+        if table is None:
             refusals.append(unknown_table(move.table))
             continue
         refused = (

@@ -6,7 +6,7 @@ No replica comes or goes, so nothing has to be undone: rows merge by last write 
 meanwhile reaches them as ever. Its row of the tablet map is locked, so its replicas stay who they are, and it
 has no other transition (INV-TABL-2). Replicas that are excluded neither give nor get; all others must do both:
 then each has all that any of them had, and what was acknowledged before the request is on every one. With one
-replica there is nothing to do.
+replica there is nothing to do. Of co-located tables, which have one map, all are repaired.
 """
 
 from collections.abc import Iterable, Set
@@ -50,8 +50,8 @@ def repair_tablets(context: Context, command: RepairTablets) -> Decision:
         )
     found, refusals = list[RequestChanged](), list[Rejection]()
     for repair in command.repairs:
-        table = image.schema.table_named(repair.table)
-        if table is None or image.schema.data_of(table).dropped_version:
+        table = image.schema.standing_map_owner(repair.table)
+        if table is None:
             refusals.append(unknown_table(repair.table))
             continue
         tablet = table.table_id, repair.tablet

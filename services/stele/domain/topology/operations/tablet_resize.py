@@ -6,7 +6,8 @@ The request is the seed's decision: the balancer asks for it, its count says whe
 submitted epoch is the ``resize_seq_number``, and to cancel it revokes it. While it is pending tablets serve and
 move. A split waits until all replicas have cut their storage, a merge until the balancer has brought the
 siblings to the same nodes. Then it has the map for itself; once its version is fenced nothing refers to the old
-tablets any more, and the new map comes. No token changes its replicas by that.
+tablets any more, and the new map comes. No token changes its replicas by that. Co-located tables have one map,
+so the request is about all of them.
 """
 
 from collections.abc import Iterable, Set
@@ -36,8 +37,8 @@ from stele.domain.topology.operations.commands import ResizeTable
 def resize_table(context: Context, command: ResizeTable) -> Decision:
     """Queue it for a table that stands, one at a time."""
     image = context.image
-    table = image.schema.table_named(command.name)
-    if table is None or image.schema.data_of(table).dropped_version:
+    table = image.schema.standing_map_owner(command.name)
+    if table is None:
         return unknown_table(command.name)
     other = next((r for r in image.requests.unfinished() if _is_of(r, table)), None)
     if other is not None:

@@ -46,7 +46,8 @@ def missing(image: Image, request: Request) -> Missing | None:
 def _replicas_that_change(image: Image, keyspace: Keyspace, request: Request) -> int:
     """How many there are to make and to delete, from the beginning to the end."""
     one, two, placements = keyspace.replication, request.replication, image.ring.placements
-    tablets = sum(len(placements[t.placement]) for t in image.schema.tables_of(keyspace))
+    tables = image.schema.tables_of(keyspace)
+    tablets = sum(len(placements[t.placement]) for t in tables if not t.base_table_id)
     return tablets * sum(abs(two.get(dc, 0) - one.get(dc, 0)) for dc in {*one, *two})
 
 

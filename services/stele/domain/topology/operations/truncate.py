@@ -56,7 +56,8 @@ def on_open(image: Image, transition: Transition, version: int) -> Iterable[AnyF
     if transition.table_id:
         table = image.schema.tables[transition.table_id]
         yield TableChanged(msgspec.structs.replace(table, truncated_version=version))
-        yield from repairs_forgotten(image, table.table_id)
+        if len(image.schema.group_of(table)) == 1:  # what others have there stays repaired
+            yield from repairs_forgotten(image, table.table_id)
     else:
         keyspace = image.schema.by_id[transition.keyspace_id]
         yield KeyspaceChanged(msgspec.structs.replace(keyspace, truncated_version=version))

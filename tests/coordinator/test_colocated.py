@@ -1,0 +1,437 @@
+"""Co-located tables: one tablet map for several tables, whatever is done to any of them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from stele.domain.base import Rejection
+from stele.domain.commands import (
+    AlterTable,
+    AnyCommand,
+    Cancel,
+    CreateKeyspace,
+    CreateTable,
+    DropKeyspace,
+    DropTable,
+    KeyspaceRfChange,
+    MoveTablets,
+    RepairTable,
+    RepairTablets,
+    ResizeTable,
+    SetSetting,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
+    Truncate,
+)
+from stele.domain.evolve import apply_facts
+from stele.domain.image import EMPTY_FOR_FOLLOWERS
+from stele.domain.names import BALANCER, RequestStatus, TransitionState
+from stele.domain.schema.facts import Table, TableOptions
+from stele.domain.snapshot import image_to_facts
+from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.heat import told_of
+from stele.domain.tablets.largest import largest
+from stele.domain.tablets.look import to_the_end, why_there
+from stele.domain.tablets.maps import held_by, read_from
+from stele.domain.tablets.resizing import Loaded, loaded, sizing
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.node.streaming import portions_of
+from tests.coordinator.stories import reach, status_of
+from tests.coordinator.test_tablets import TABLE, tablets, with_table
+from tests.coordinator.world import World
+from tests.domain.load_of import Rate, even, loads_of
+
+VIEW = "music.songs_by_band"
+STATE = TransitionState
+TARGET = 1000
+
+
+def code(refused: Rejection | None) -> str:
+    return "" if refused is None else refused.code
+
+
+def row(world: World, name: str) -> Table:
+    found = world.image.schema.table_named(name)
+    assert found is not None
+    return found
+
+
+def with_view(nodes: str = "a1 b1 c1 d1", count: int = 4, rf: int = 2) -> World:
+    world = with_table(nodes, count, rf)
+    assert world.apply(CreateTable(VIEW, colocated_with=TABLE)) is None
+    return world
+
+
+def elsewhere(world: World, tablet: int, table: str = TABLE) -> TabletMove:
+    """A move of a tablet from its first replica to a node that has none."""
+    replicas = tablets(world, TABLE)[tablet].reads
+    target = min({*world.image.membership.nodes} - {*replicas})
+    return TabletMove(table=table, tablet=tablet, from_node=replicas[0], to_node=target)
+
+
+def test_a_colocated_table_has_the_tablets_of_the_other_and_data_of_its_own() -> None:
+    world = with_view()
+    base, view = row(world, TABLE), row(world, VIEW)
+    assert view.placement == base.placement and view.base_table_id == base.table_id
+    assert (base.base_table_id, view.data_id == base.data_id) == ("", False)
+    schema = world.image.schema
+    assert [each.name for each in schema.using(base.placement)] == [TABLE, VIEW]
+    assert schema.map_owners() == [base] and schema.group_of(view) == [base, view]
+    assert held_by(world.image) == Counter(n for each in tablets(world) for n in each.reads)
+    for node in "a1", "b1":
+        told = {data.name: numbers for data, _, numbers in read_from(world.image, node)}
+        assert told[TABLE] == told[VIEW], "nodes measure both"
+
+
+def test_what_cannot_be_colocated_is_refused() -> None:
+    world = with_view()
+    assert world.apply(CreateKeyspace("ring", {"dc1": 2})) is None
+    assert world.apply(CreateTable("ring.t")) is None
+    assert world.apply(CreateKeyspace("other", {"dc1": 2}, tablets=True)) is None
+    assert world.apply(CreateTable("other.t")) is None
+
+    def refusal(name: str, base: str, **options: object) -> str:
+        asked = CreateTable(name, TableOptions(**options), colocated_with=base)  # type: ignore[arg-type]
+        return code(world.apply(asked))
+
+    assert refusal("ring.u", "ring.t") == "no_tablets"
+    assert refusal("music.u", "other.t") == "other_keyspace"
+    assert refusal("music.u", "music.nothing") == "unknown_table"
+    assert refusal("music.u", "music") == "unknown_table"
+    assert refusal("music.u", "music.u") == "unknown_table"
+    assert refusal("music.u", VIEW) == "base_is_colocated"
+    assert refusal(VIEW, TABLE) == "table_exists"
+    assert refusal("music.u", TABLE, auto_repair_enabled="on") == "bad_table_options"
+    assert refusal("music.u", TABLE, auto_repair_threshold=5) == "bad_table_options"
+    assert "music.u" not in world.image.schema.table_ids
+
+
+def test_options_of_a_group_must_fit_together() -> None:
+    world = with_view()
+    assert world.apply(AlterTable(TABLE, TableOptions(min_tablet_count=8))) is None
+    few = TableOptions(max_tablet_count=4)
+    asked = CreateTable("music.u", few, colocated_with=TABLE)
+    assert code(world.apply(asked)) == "bad_table_options"
+    assert code(world.apply(AlterTable(VIEW, few))) == "bad_table_options"
+    repaired = TableOptions(auto_repair_enabled="on")
+    assert code(world.apply(AlterTable(VIEW, repaired))) == "bad_table_options"
+    assert world.apply(AlterTable(VIEW, TableOptions(max_tablet_count=8))) is None
+    many = TableOptions(min_tablet_count=16, auto_repair_enabled="on")
+    assert code(world.apply(AlterTable(TABLE, many))) == "bad_table_options"
+    assert world.apply(AlterTable(TABLE, repaired)) is None
+
+
+def test_a_base_is_dropped_last_and_takes_no_other_while_it_goes() -> None:
+    world = with_view()
+    refused = world.apply(DropTable(TABLE))
+    assert refused is not None and refused.code == "has_colocated_tables"
+    assert f"stele table drop {VIEW}" in refused.hint
+    assert world.apply(DropTable(VIEW), "drop") is None
+    world.until(lambda: row(world, VIEW).dropped_version, "the drop")
+    refused = world.apply(DropTable(TABLE))
+    assert refused is not None and refused.hint.startswith("Wait")
+    world.run()
+    assert VIEW not in world.image.schema.table_ids and len(tablets(world)) == 4
+    assert not world.image.schema.colocated
+    assert world.apply(DropTable(TABLE)) is None
+    asked = CreateTable(VIEW, colocated_with=TABLE)
+    assert code(world.apply(asked)) == "table_being_dropped", "also before it has begun"
+    world.until(lambda: row(world, TABLE).dropped_version, "the drop")
+    assert code(world.apply(asked)) == "table_being_dropped"
+    world.run()
+    assert not world.image.schema.tables
+    assert {*world.image.ring.placements} == set()
+
+
+def test_a_keyspace_takes_its_colocated_tables_with_it_while_they_move() -> None:
+    world = with_view()
+    world.nodes["d1"].mute = True
+    assert world.apply(MoveTablets((elsewhere(world, 0, VIEW),)), "move") is None
+    reach(world, "move", STATE.WRITE_BOTH_READ_OLD, fenced=None)
+    assert world.apply(DropKeyspace("music")) is None
+    world.nodes["d1"].mute = False
+    world.run()
+    schema = world.image.schema
+    assert not (schema.tables or schema.colocated or world.image.ring.placements)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [STATE.ALLOW_WRITE_BOTH_READ_OLD, STATE.WRITE_BOTH_READ_OLD, STATE.STREAMING],
+)
+def test_who_gets_a_tablet_streams_each_table_that_was_there_when_the_stream_was_ordered(
+    state: TransitionState,
+) -> None:
+    """What is created later is written to it from the first row on (docs/decisions/024)."""
+    world = with_view()
+    move = elsewhere(world, 1, VIEW)
+    world.nodes[move.to_node].mute = True
+    assert world.apply(MoveTablets((move,)), "move") is None
+    reach(world, "move", state, fenced=None)
+    assert world.apply(CreateTable("music.late", colocated_with=TABLE)) is None
+    entered = tablets(world)[1]
+    if state is not STATE.ALLOW_WRITE_BOTH_READ_OLD:
+        assert {move.from_node, move.to_node} <= {*entered.writes}
+    reach(world, "move", STATE.STREAMING)
+    transition = world.image.topology.of_request("move")
+    assert transition is not None and transition.table_id == row(world, TABLE).table_id
+    (portion,) = portions_of(world.image, transition, move.to_node, frozenset(), frozenset())
+    names = (TABLE, VIEW, "music.late")
+    assert {*portion.data_ids} == {row(world, name).data_id for name in names}
+    assert world.apply(DropTable("music.late"), "drop") is None
+    world.until(lambda: row(world, "music.late").dropped_version, "the drop")
+    (portion,) = portions_of(world.image, transition, move.to_node, frozenset(), frozenset())
+    assert {*portion.data_ids} == {row(world, name).data_id for name in (TABLE, VIEW)}
+
+
+def test_a_tablet_of_a_group_moves_and_is_repaired_once_at_a_time() -> None:
+    world = with_view()
+    assert world.apply(MoveTablets((elsewhere(world, 0, VIEW),)), "move") is None
+    assert code(world.apply(MoveTablets((elsewhere(world, 0, TABLE),)))) == "tablet_moves"
+    both = (elsewhere(world, 1, VIEW), elsewhere(world, 1, TABLE))
+    before = {*world.image.requests.open}
+    assert world.apply(MoveTablets(both)) is None
+    assert len({*world.image.requests.open} - before) == 1
+    world.run()
+    assert status_of(world, "move") is RequestStatus.DONE
+    assert world.apply(RepairTablets((TabletRepair(table=VIEW, tablet=2),)), "repair") is None
+    again = RepairTablets((TabletRepair(table=TABLE, tablet=2),))
+    assert code(world.apply(again)) == "tablet_is_repaired"
+    world.run()
+    base = row(world, TABLE).table_id
+    assert [bool(at) for at in world.image.repairs.of(base, 4)] == [False, False, True, False]
+    assert {*world.image.repairs.tables} == {base}
+    assert world.apply(RepairTable(VIEW), "all") is None
+    assert code(world.apply(RepairTable(TABLE))) == "table_is_repaired"
+    world.balances = True
+    world.until(lambda: status_of(world, "all") is RequestStatus.DONE, "the repair of both")
+    world.balances = False
+    assert world.image.repairs.of(base, 4).min() > 0
+    assert world.apply(Truncate(VIEW)) is None
+    assert world.apply(Truncate(TABLE)) is None
+    world.run()
+    assert world.image.repairs.of(base, 4).min() > 0, "what is written since was never lacking"
+    assert world.apply(ResizeTable(VIEW, 8), "resize") is None
+    assert code(world.apply(ResizeTable(TABLE, 8))) == "table_resizes"
+    world.run()
+    assert len(tablets(world, VIEW)) == 8 and len(world.image.repairs.of(base, 8)) == 8
+    assert world.apply(DropTable(VIEW)) is None
+    world.run()
+    assert world.image.repairs.of(base, 8).min() > 0
+    assert world.apply(Truncate(TABLE)) is None
+    world.run()
+    assert not world.image.repairs.tables
+
+
+def test_load_balancing_with_colocated_tablets() -> None:
+    """Four tables of one tablet in two pairs, all on one node; a second one comes."""
+    world = with_table("a1", 1, rf=1)
+    for name, base in ((VIEW, TABLE), ("music.b", ""), ("music.bv", "music.b")):
+        assert world.apply(CreateTable(name, colocated_with=base)) is None
+    world.add("b1", rack="r")
+    world.until(lambda: status_of(world, "join-b1") is RequestStatus.DONE, "the join")
+    plan = to_the_end(world.image, Heard(now_ms=world.now_ms))
+    assert sorted(f"{move.keyspace}.{move.table}" for move in plan.moves) in (
+        [TABLE, VIEW],
+        ["music.b", "music.bv"],
+    )
+    world.balances = True
+    names = (TABLE, VIEW, "music.b", "music.bv")
+
+    def on() -> dict[str, str]:
+        return {name: tablets(world, name)[0].reads[0] for name in names}
+
+    world.until(lambda: len({*on().values()}) == 2, "both nodes to have some")
+    world.pass_s(20)
+    found = on()
+    assert Counter(found.values()) == {"a1": 2, "b1": 2}
+    assert found[TABLE] == found[VIEW] and found["music.b"] == found["music.bv"]
+
+
+def sized(goal: int = 100) -> World:
+    """Two nodes that have a replica of everything each."""
+    world = with_table("a1 b1", 1)
+    for name, value in {
+        "target_tablet_size_in_bytes": TARGET,
+        "target_tablet_rate": 0,
+        "tablets_per_shard_goal": goal,
+    }.items():
+        assert world.apply(SetSetting(name, str(value))) is None
+    return world
+
+
+def run_sizing(world: World, sizes: dict[str, float], rounds: int = 12) -> None:
+    """As the balancer does with tables of these sizes, until nothing is asked for any more."""
+
+    def size_of(table: str, _: int) -> int:
+        return int(sizes[table] / len(tablets(world, table)))
+
+    for _ in range(rounds):
+        loads = loads_of(world.image, size_of)
+        found = sizing(world.image, loaded(told_of(world.image, loads)))
+        if not found.resizes:
+            return
+        for resize in found.resizes:
+            assert world.apply(ResizeTable(resize.table, resize.tablets)) is None
+        world.run()
+    raise AssertionError("it goes on and on")
+
+
+def test_split_and_merge_of_colocated_tables() -> None:
+    """Each of the two is to have half the target in a tablet; what counts is both together."""
+    world = sized()
+    assert world.apply(CreateTable(VIEW, colocated_with=TABLE)) is None
+    half = TARGET / 2
+    run_sizing(world, {TABLE: 0.9 * half, VIEW: 2.9 * half})
+    assert len(tablets(world)) == 1, "less than twice the target together"
+    run_sizing(world, {TABLE: 3 * half, VIEW: 4 * half})
+    assert len(tablets(world, TABLE)) == len(tablets(world, VIEW)) == 2
+    run_sizing(world, {TABLE: 1.1 * half, VIEW: 0.1 * half})
+    assert len(tablets(world, TABLE)) == len(tablets(world, VIEW)) == 1
+
+
+def test_per_shard_goal_uses_the_count_of_each_table_of_a_group() -> None:
+    world = sized(goal=4)
+    assert world.apply(CreateTable(VIEW, colocated_with=TABLE)) is None
+    for number in range(3):
+        assert world.apply(CreateTable(f"music.t{number}")) is None
+    sizes = {TABLE: 5.0 * TARGET / 2, VIEW: 5.0 * TARGET / 2}
+    run_sizing(world, sizes | {f"music.t{number}": 0.0 for number in range(3)})
+    assert len(tablets(world)) == 2
+    assert {len(tablets(world, f"music.t{number}")) for number in range(3)} == {1}
+
+
+def test_replicas_of_each_table_of_a_group_count_where_shards_have_too_many() -> None:
+    """Alone it would have the room."""
+    alone, group = sized(goal=12), sized(goal=12)
+    for number in range(3):
+        made = CreateTable(f"music.v{number}", colocated_with=TABLE)
+        assert group.apply(made) is None
+    for world, wanted in ((alone, 16), (group, 4)):
+        options = TableOptions(min_tablet_count=16)
+        assert world.apply(AlterTable(TABLE, options)) is None
+        base = row(world, TABLE).data_id
+        for _ in range(6):
+            for resize in sizing(world.image, {base: Loaded(0.0)}).resizes:
+                assert world.apply(ResizeTable(resize.table, resize.tablets)) is None
+            world.run()
+        assert len(tablets(world)) == wanted
+    assert group.apply(CreateTable("music.new")) is None
+    assert len(tablets(group, "music.new")) == 1, "16 replicas are there for each shard, 12 wanted"
+
+
+def test_options_of_a_colocated_table_count_and_its_reason_says_so() -> None:
+    world = sized()
+    made = CreateTable(VIEW, TableOptions(min_tablet_count=2), colocated_with=TABLE)
+    assert world.apply(made) is None
+    (resize,) = sizing(world.image, {}).resizes
+    assert (resize.table, resize.tablets) == (TABLE, 2)
+    assert resize.why == "min_tablet_count is 2 (2 tables together)"
+
+
+def test_rates_and_sizes_of_a_group_are_summed_and_each_table_shows_its_own() -> None:
+    world = with_view("a1 b1", count=2)
+    sizes, rates = {TABLE: 10, VIEW: 7}, {TABLE: even(100), VIEW: Rate(lower=40, writes=2)}
+    loads = loads_of(world.image, lambda table, _: sizes[table], lambda table, _: rates[table])
+    (base,) = told_of(world.image, loads).values()
+    assert base.sizes.tolist() == [17, 17] and base.rates.tolist() == [142, 142]
+    assert base.lower.tolist() == [92, 92]
+    heard = Heard(loads=loads)
+    for name in (TABLE, VIEW):
+        found = largest(world.image, heard, name, 4)
+        assert not isinstance(found, Rejection)
+        assert (found.size_bytes, found.rate) == (2 * sizes[name], 2 * sum(rates[name]))
+        assert found.why.endswith(" (2 tables together)")
+    assert not isinstance(why_there(world.image, VIEW, 1), Rejection)
+    assert code_of(why_there(world.image, "music.no", 1)) == "unknown_table"
+
+
+def code_of(found: object) -> str:
+    return found.code if isinstance(found, Rejection) else ""
+
+
+@pytest.mark.parametrize("name", [TABLE, VIEW])
+def test_what_is_off_for_one_table_of_a_group_is_off_for_all(name: str) -> None:
+    world = with_view("a1 b1 c1", count=8)
+    world.add("d1", rack="r")
+    world.until(lambda: status_of(world, "join-d1") is RequestStatus.DONE, "the join")
+    world.run_balancer()
+    asked = [r for r in world.image.requests.pending() if r.actor == BALANCER]
+    assert asked
+    assert world.apply(SwitchBalancingOff(name)) is None
+    assert not [r for r in world.image.requests.pending() if r.actor == BALANCER]
+    world.balances = True
+    world.pass_s(40)
+    assert not any("d1" in each.writes for each in tablets(world))
+    other = VIEW if name == TABLE else TABLE
+    refused = world.apply(SwitchBalancingOn(other))
+    assert refused is not None and refused.code == "balancing_off"
+    assert f"stele balance on {name}" in refused.hint
+    assert world.apply(SwitchBalancingOn(name)) is None
+    world.until(lambda: any("d1" in each.reads for each in tablets(world)), "it to be balanced")
+
+
+def test_a_change_of_replication_counts_a_group_once() -> None:
+    world = with_view(count=2)
+    world.balances = True
+    assert world.apply(KeyspaceRfChange("music", {"dc1": 3}), "change") is None
+    world.until(lambda: status_of(world, "change") is RequestStatus.DONE, "the change")
+    assert {len(each.reads) for each in tablets(world, VIEW)} == {3}
+    moves = [r for image in world.images for r in image.requests.open.values() if r.recounts]
+    assert {r.table_id for r in moves} == {row(world, TABLE).table_id}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_a_group_stays_together_and_comes_to_rest(seed: int) -> None:
+    """Invariants of the world hold at each step; in the end a snapshot gives the same image."""
+    chance = random.Random(seed)
+    world = with_view(count=2)
+    world.balances = bool(seed % 2)
+    views = (VIEW, "music.v1", "music.v2", "music.v3")
+
+    def anything() -> AnyCommand:
+        name = chance.choice((TABLE, *views))
+        count = len(tablets(world))
+        tablet = chance.randrange(count)
+        commands: tuple[AnyCommand, ...] = (
+            CreateTable(chance.choice(views), colocated_with=chance.choice((TABLE, name))),
+            CreateTable(TABLE),
+            DropTable(name),
+            Truncate(name),
+            ResizeTable(name, chance.choice((2 * count, max(1, count // 2)))),
+            MoveTablets((elsewhere(world, tablet, name),)),
+            RepairTablets((TabletRepair(table=name, tablet=tablet),)),
+            RepairTable(name),
+            chance.choice((SwitchBalancingOff(name), SwitchBalancingOn(name))),
+            AlterTable(name, TableOptions(min_tablet_count=chance.choice((0, 4)))),
+            Cancel(chance.choice([*world.image.requests.open, "none"])),
+        )
+        return chance.choice(commands)
+
+    for _ in range(60):
+        if world.image.schema.serving(TABLE) is None:
+            world.pass_s(20)
+            world.apply(CreateTable(TABLE))
+            continue
+        world.apply(anything())
+        if chance.random() < 0.1:
+            victim = chance.choice([*world.nodes])
+            world.crash(victim)
+            world.pass_s(chance.random() * 8)
+            world.nodes[victim].alive = True
+        world.pass_s(chance.random() * 4)
+        schema = world.image.schema
+        for table in schema.tables.values():
+            owner = schema.tables[table.base_table_id or table.table_id]
+            assert owner.placement == table.placement and not owner.base_table_id
+            assert table.placement in world.image.ring.placements
+    world.balances = True
+    for name in (TABLE, *views):
+        world.apply(SwitchBalancingOn(name))
+    world.until(lambda: not world.image.requests.open, "all requests to end", 900)
+    image = world.image
+    again = apply_facts(EMPTY_FOR_FOLLOWERS, image_to_facts(image))
+    assert again.schema == image.schema and again.ring == image.ring
