@@ -38,7 +38,7 @@ def test_percent_of_nothing_is_empty() -> None:
 
 
 def test_replication_is_given_by_commas_or_again() -> None:
-    assert parse_replication(("dc1=3,dc2=2",)) == {"dc1": 3, "dc2": 2}
-    assert parse_replication(("dc1=3", "dc2=2")) == {"dc1": 3, "dc2": 2}
+    assert parse_replication(("dc1=3,dc2=2",)) == ({"dc1": 3, "dc2": 2}, {})
+    assert parse_replication(("dc1=3", "dc2=2")) == ({"dc1": 3, "dc2": 2}, {})
     with pytest.raises(UsageError, match="DC=COPIES"):
         parse_replication(("dc1:3",))

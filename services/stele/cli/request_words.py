@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import copies_text
 
 
 def what(request: Request, names: Mapping[str, str]) -> str:
@@ -17,7 +16,7 @@ def what(request: Request, names: Mapping[str, str]) -> str:
         return f"{request.kind} {request.replaced_id} by {request.node_id}"
     about = request.node_id or _data(request, names) or ", ".join(request.dead_nodes)
     if request.replication:
-        about = f"{about} to {copies_text(request.replication)}"
+        about = f"{about} to {request.wanted.words()}"
     about = about or ", ".join(request.features)
     return f"{request.kind} {about}".rstrip()
 
