@@ -27,8 +27,9 @@ def _data(request: Request, names: Mapping[str, str]) -> str:
     if request.resizes:
         before = f" from {request.tablet_count_before}" if request.tablet_count_before else ""
         return f"{name}{before} to {request.tablet_count}"
-    if request.repairs_tablet:
-        return f"of {name} tablet {request.tablet}"
+    if request.repairs:
+        tablet = f"of {name} tablet {request.tablet}" if request.repairs_tablet else name
+        return f"{tablet}{request.among.words()}"
     if not request.moves_replica:
         return name
     ways = (("from", request.from_node), ("to", request.to_node))

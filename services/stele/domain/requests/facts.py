@@ -4,6 +4,7 @@ import msgspec
 
 from stele.domain.base import Fact
 from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.repairs.among import Among
 from stele.domain.schema.facts import Replication
 
 
@@ -85,9 +86,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.repairs and self.tablet_count > 0
 
     @property
+    def among(self) -> Among:
+        """Of a repair: whose replicas take part."""
+        return Among(self.repair_nodes, self.repair_dcs)
+
+    @property
     def is_restricted(self) -> bool:
         """Of a repair: only some replicas take part."""
-        return bool(self.repair_nodes or self.repair_dcs)
+        return any(self.among)
 
     @property
     def wanted(self) -> Replication:

@@ -27,6 +27,7 @@ from stele.domain.tablets.limits import MINIMAL_RATE, MINIMAL_SIZE
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.maps import maps_of, moving, names_tablet, row_of
 from stele.domain.tablets.measure import Measure, measure_of
+from stele.domain.tablets.participants import participants
 from stele.domain.tablets.ranges import tablet_of
 from stele.domain.tablets.sizing import in_rack
 from stele.domain.tablets.told import Told
@@ -180,7 +181,7 @@ def _streams(image: Image, request: Request) -> tuple[Set[str], Set[str]]:
     if request.to_node:
         return rest, {request.to_node}
     if request.repairs_tablet:
-        rest -= image.membership.excluded()
+        rest = {*participants(image, request.among, rest)}
         return (rest, rest) if len(rest) > 1 else (frozenset(), frozenset())
     return rest, rest if len(rest) > 1 else frozenset()
 
