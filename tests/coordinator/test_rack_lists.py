@@ -406,7 +406,7 @@ def test_it_waits_for_a_rack_that_is_down_and_says_how_much_is_left_for_how_long
     (wait,) = (w for w in world.brain.steps.waits if CHANGE in w.request_ids)
     left = 16 - moved()
     assert wait.what == f"{left} of 16 tablets of {TABLE} to have dc1=r1,r3"
-    assert wait.eta_s is not None and wait.eta_s > 0
+    assert wait.eta_s is not None
     world.nodes["c1"].alive = True
     done(world)
 
