@@ -27,6 +27,7 @@ from stele.domain.names import RequestStatus
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.facts import Keyspace
 from stele.domain.tablets.look import why_there
+from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
 from tests.coordinator.stories import error_of, status_of
 from tests.coordinator.test_dry_run import planned
@@ -311,6 +312,7 @@ def test_a_new_node_gets_what_its_own_rack_has() -> None:
     held = Counter(name for row in tablets(world) for name in row.reads)
     assert held == {"a1": 8, "a2": 8, "b1": 16}
     assert all_racks(world) == {("r1", "r2")}
+    assert not proposal(world.image).moves, "the log would refuse what leaves the racks"
 
 
 def test_listed_tables_and_others_are_balanced_beside_one_another() -> None:

@@ -116,7 +116,7 @@ def others_are_asked_too(patch: Patch) -> None:
     change_operation(patch, _REPAIR, left_aside=lambda image, repairing: frozenset())
 
 
-RACK_MUTANTS: Final = (racks_are_named_before_tablets_are_there, by_hand_any_rack_will_do)
+RACK_MUTANTS: Final = (racks_are_named_before_tablets_are_there,)
 RACK_TEST_MUTANTS: Final = (
     balancer_leaves_the_list,
     racks_are_only_counted,
@@ -128,4 +128,5 @@ RACK_TEST_MUTANTS: Final = (
     moves_of_a_change_are_switched_off,
     some_replicas_count_as_all,
     others_are_asked_too,
+    by_hand_any_rack_will_do,
 )
