@@ -131,11 +131,13 @@ def _within_racks(in_rack: Reals, units: Ints, weight: Reals, rack: Ints) -> Rea
     """Shares of tables whose racks keep what they have, of shape (tables, nodes)."""
     found = np.zeros((len(in_rack), len(weight)))
     no_limit = np.full(in_rack.shape[1], np.inf)
-    for row, number in zip(*np.nonzero(in_rack), strict=True):
-        within, count = np.where(rack == number, weight, 0.0), float(units[row])
-        found[row] += count * shares(
-            float(in_rack[row, number]) / count, within, 1.0, rack, no_limit
-        )
+    known = dict[tuple[int, float], Reals]()
+    for row, number in np.argwhere(in_rack).tolist():
+        key = number, float(in_rack[row, number] / units[row])
+        if key not in known:
+            within = np.where(rack == number, weight, 0.0)
+            known[key] = shares(key[1], within, 1.0, rack, no_limit)
+        found[row] += known[key] * units[row]
     return found
 
 

@@ -42,8 +42,8 @@ class Between(NamedTuple):
 
 def change_of(image: Image, keyspace: Keyspace) -> Request | None:
     """The request that is changing, or changing back, how many replicas a keyspace's tablets have."""
-    mine = (r for r in image.requests.open.values() if r.keyspace_id == keyspace.keyspace_id)
-    return next((request for request in mine if request.replication), None)
+    request_id = image.requests.changes.get(keyspace.keyspace_id)
+    return None if request_id is None else image.requests.open[request_id]
 
 
 def is_owed(image: Image, table: Table, move: HasNodes) -> bool:
