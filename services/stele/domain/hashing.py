@@ -19,6 +19,8 @@ LATER_FIELDS: Final = (
     b',"repair_nodes":[]',
     b',"repair_dcs":[]',
     b',"restricted":false',
+    b',"nodes":[]',
+    b',"dcs":[]',
 )
 """Fields that came after the form of records was fixed (``schemas/FORM``), as they are in JSON when they say
 nothing: builds from before do not have them, and must come to the same hashes.
