@@ -18,7 +18,7 @@ from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
-from stele.sim.mutants_racks import RACK_MUTANTS, RACK_TEST_MUTANTS
+from stele.sim.mutants_racks import RACK_TEST_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
@@ -49,7 +49,6 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *BALANCING_MUTANTS,
         *REPAIR_MUTANTS,
         *COLOCATED_MUTANTS,
-        *RACK_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""

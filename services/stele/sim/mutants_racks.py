@@ -116,8 +116,8 @@ def others_are_asked_too(patch: Patch) -> None:
     change_operation(patch, _REPAIR, left_aside=lambda image, repairing: frozenset())
 
 
-RACK_MUTANTS: Final = (racks_are_named_before_tablets_are_there,)
 RACK_TEST_MUTANTS: Final = (
+    racks_are_named_before_tablets_are_there,
     balancer_leaves_the_list,
     racks_are_only_counted,
     replicas_of_the_list_may_go,
