@@ -242,6 +242,7 @@ def test_altering_a_keyspace_follows_the_request(server: Server, stele: Stele) -
         "name": "library",
         "replication": {"dc1": 3, "dc2": 2},
         "force": False,
+        "racks": {},
     }
     assert sent(server)["command"] == command
     assert ran.out.splitlines()[-1] == "done at epoch 10, 1.0 s after it was asked for"
@@ -250,7 +251,7 @@ def test_altering_a_keyspace_follows_the_request(server: Server, stele: Stele) -
 def test_a_replication_that_is_none_is_not_sent(server: Server, stele: Stele) -> None:
     ran = stele("keyspace", "alter", "library", "--replication", "dc1")
     assert ran.exit_code == 2
-    assert "is not DC=COPIES" in ran.err
+    assert "is neither DC=COPIES nor DC=RACK,RACK" in ran.err
     assert not server.asked_for("/v1/commands")
 
 

@@ -7,6 +7,7 @@ import pytest
 from stele.cli.commands.keyspace import parse_replication
 from stele.cli.errors import UsageError
 from stele.cli.output import duration, percent, size
+from stele.domain.schema.facts import Replication
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,37 @@ def test_percent_of_nothing_is_empty() -> None:
 
 
 def test_replication_is_given_by_commas_or_again() -> None:
-    assert parse_replication(("dc1=3,dc2=2",)) == {"dc1": 3, "dc2": 2}
-    assert parse_replication(("dc1=3", "dc2=2")) == {"dc1": 3, "dc2": 2}
-    with pytest.raises(UsageError, match="DC=COPIES"):
-        parse_replication(("dc1:3",))
+    assert parse_replication(("dc1=3,dc2=2",)) == ({"dc1": 3, "dc2": 2}, {})
+    assert parse_replication(("dc1=3", "dc2=2")) == ({"dc1": 3, "dc2": 2}, {})
+    for wrong in ("dc1:3", "dc1=", "r1,dc1=2", "=3"):
+        with pytest.raises(UsageError, match="DC=COPIES"):
+            parse_replication((wrong,))
+    with pytest.raises(UsageError, match="twice"):
+        parse_replication(("dc1=3", "dc1=r1,r2"))
+
+
+@pytest.mark.parametrize(
+    ("given", "copies", "racks"),
+    [
+        ("dc1=r1,r2,dc2=2", {"dc2": 2}, {"dc1": ("r1", "r2")}),
+        ("dc1=r1", {}, {"dc1": ("r1",)}),
+        ("dc1=1,2", {}, {"dc1": ("1", "2")}),
+        ("dc1=1,", {}, {"dc1": ("1",)}),
+        ("dc1=0, dc2=r1, r2", {"dc1": 0}, {"dc2": ("r1", "r2")}),
+    ],
+)
+def test_racks_are_named_in_the_place_of_a_number(
+    given: str, copies: dict[str, int], racks: dict[str, tuple[str, ...]]
+) -> None:
+    assert parse_replication((given,)) == (copies, racks)
+
+
+def test_replication_is_shown_as_it_is_given() -> None:
+    for wanted in (
+        Replication({"dc1": 2, "dc2": 3}, {"dc1": ("r1", "r2")}),
+        Replication({"dc1": 1}, {"dc1": ("1",)}),
+        Replication({"a": 2, "b": 1}, {"a": ("1", "2"), "b": ("7",)}),
+    ):
+        copies, racks = parse_replication((wanted.words(),))
+        assert racks == wanted.racks
+        assert copies == {dc: rf for dc, rf in wanted.copies.items() if dc not in racks}

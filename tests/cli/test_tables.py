@@ -76,6 +76,7 @@ def test_a_keyspace_is_asked_for_with_tablets(server: Server, stele: Stele) -> N
     assert ran.exit_code == 0, ran.err
     assert sent(server) == {
         "type": "create_keyspace",
+        "racks": {},
         "name": "music",
         "replication": {"dc1": 2},
         "tablets": True,
@@ -156,12 +157,30 @@ def test_what_the_balancer_does_for_a_group_is_shown_for_each_of_its_tables(
 @pytest.mark.parametrize(
     ("words", "command"),
     [
-        ([], {"type": "table_repair", "name": "music.songs"}),
+        ([], {"type": "table_repair", "name": "music.songs", "nodes": [], "dcs": []}),
         (
-            ["--tablet", "3"],
+            ["--nodes", "n1,n2", "--nodes", "n3", "--dcs", "dc1"],
+            {
+                "type": "table_repair",
+                "name": "music.songs",
+                "nodes": ["n1", "n2", "n3"],
+                "dcs": ["dc1"],
+            },
+        ),
+        (
+            ["--tablet", "3", "--dcs", "dc1,dc2"],
             {
                 "type": "tablet_repair",
-                "repairs": [{"table": "music.songs", "tablet": 3, "why": "", "of": 0}],
+                "repairs": [
+                    {
+                        "table": "music.songs",
+                        "tablet": 3,
+                        "why": "",
+                        "of": 0,
+                        "nodes": [],
+                        "dcs": ["dc1", "dc2"],
+                    }
+                ],
             },
         ),
     ],

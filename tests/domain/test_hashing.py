@@ -25,7 +25,7 @@ def test_a_later_field_counts_once_it_says_something() -> None:
 def test_a_later_field_that_says_nothing_is_left_out() -> None:
     for shown in (RequestChanged(REQUEST), CreateTable("k.t")):
         encoded = PLAIN.encode(shown)
-        names = [field.split(b'"')[1] for field in LATER_FIELDS]
+        names = [b'"%b"' % field.split(b'"')[1] for field in LATER_FIELDS]
         assert any(name in encoded for name in names)
         assert not any(name in as_before(encoded) for name in names)
         assert msgspec.json.decode(as_before(encoded), type=type(shown)) == shown

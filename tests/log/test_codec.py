@@ -38,7 +38,14 @@ from stele.domain.commands import (
 from stele.domain.facts import Epoch
 from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.messages import Ack, Load, Order, Report, TabletSizes
-from stele.domain.names import BarrierLevel, OrderKind, ReportStatus, RequestStatus, TransitionState
+from stele.domain.names import (
+    BarrierLevel,
+    OrderKind,
+    ReportStatus,
+    RequestKind,
+    RequestStatus,
+    TransitionState,
+)
 from stele.domain.repairs.facts import (
     RepairsForgotten,
     RepairsResized,
@@ -46,13 +53,21 @@ from stele.domain.repairs.facts import (
     TabletRepaired,
 )
 from stele.domain.requests.decisions import refusal
-from stele.domain.requests.facts import DecidedGeneration, DecidedRequests, RequestForgotten
+from stele.domain.requests.facts import (
+    DecidedGeneration,
+    DecidedRequests,
+    Request,
+    RequestChanged,
+    RequestForgotten,
+)
 from stele.domain.ring.facts import PlacementDropped
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import (
     Balancing,
     BalancingSwitched,
+    Keyspace,
+    KeyspaceChanged,
     KeyspaceDropped,
     Table,
     TableChanged,
@@ -82,6 +97,23 @@ _OPTIONS = TableOptions(
     max_tablet_count=8,
     min_per_shard_tablet_count=2,
     expected_data_size_in_gb=3,
+)
+_RACKED = Keyspace(
+    keyspace_id="k",
+    name="n",
+    replication={"dc1": 2},
+    placement="",
+    tablets=True,
+    racks={"dc1": ("r1", "r2")},
+)
+_RESTRICTED = Request(
+    request_id="r",
+    kind=RequestKind.TABLET_REPAIR,
+    status=RequestStatus.PENDING,
+    racks={"dc1": ("r1", "r2")},
+    replicas_to_move=7,
+    repair_nodes=("a", "b"),
+    repair_dcs=("dc1",),
 )
 _OFF = Balancing(off_since=7, until_ms=2**41, abort_at_ms=2**40, actor="ada", reason="why")
 
@@ -163,6 +195,11 @@ def test_every_kind_of_fact_comes_back() -> None:
         TabletRepaired("t", 3, 4, 50),
         RepairsResized("t", 8),
         RepairsForgotten("t"),
+        TabletRepaired("t", 3, 4, 50, restricted=True),
+        RepairsForgotten("t", restricted=True),
+        RepairTimes("t", 0, 4, bytes(32), restricted=True),
+        KeyspaceChanged(_RACKED),
+        RequestChanged(_RESTRICTED),
         RepairTimes("t", 0, 4, bytes(32)),
         refusal(
             Envelope(request_id="r", command=Leave("n1"), actor="ada"),

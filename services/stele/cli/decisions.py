@@ -14,7 +14,7 @@ import msgspec
 from stele.cli.facts import EpochRow, Fact, fact_words
 from stele.domain.names import BALANCER, UNFINISHED, RequestStatus
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import Keyspace, Table, copies_text
+from stele.domain.schema.facts import Keyspace, Table
 
 FACTS: Final = (
     *("RequestChanged", "CommandRefused", "BalancingSwitched"),
@@ -245,11 +245,11 @@ def _words(request: Request, kind: str, name: str) -> str:
     if request.resizes:
         return f"{kind} {name} {_numbers(request)}"
     if not _is_of_one(request):
-        to = f" to {copies_text(request.replication)}" if request.replication else ""
-        return f"{kind} {name}{to}"
+        to = f" to {request.wanted.words()}" if request.replication else ""
+        return f"{kind} {name}{to}{request.among.words()}"
     ways = (("from", request.from_node), ("to", request.to_node))
     where = "".join(f" {word} {node}" for word, node in ways if node)
-    return f"{kind} {name} {request.tablet}{where}"
+    return f"{kind} {name} {request.tablet}{where}{request.among.words()}"
 
 
 def _numbers(request: Request) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from stele.cli.history_names import HistoryNames
 from stele.cli.output import clock, counted
 from stele.domain.cdc.heads import STREAM_BYTES
-from stele.domain.schema.facts import TABLET_MAP, placement_name
+from stele.domain.schema.facts import TABLET_MAP, Replication, placement_name
 
 Fact = Mapping[str, Any]
 
@@ -81,11 +81,16 @@ def _keyspace(fact: Fact) -> str:
         )
     shared = placement_name(keyspace["replication"])
     if keyspace.get("tablets"):
-        return f"keyspace {keyspace['name']} is replicated {shared}, its tables in tablets"
+        wanted = Replication(keyspace["replication"], keyspace.get("racks", {})).words()
+        return f"keyspace {keyspace['name']} is replicated {wanted}, its tables in tablets"
     own = "" if keyspace["placement"] == shared else f", in placement {keyspace['placement']}"
     truncated = keyspace.get("truncated_version")
     since = f", its data of before version {truncated} is gone" if truncated else ""
     return f"keyspace {keyspace['name']} is replicated {shared}{own}{since}"
+
+
+def _among_some(fact: Fact) -> str:
+    return " among some replicas" if fact.get("restricted") else ""
 
 
 def _table(fact: Fact) -> str:
@@ -223,11 +228,15 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "TransitionUnplanned": _unplanned,
     "TransitionFinished": lambda fact: f"transition {fact['transition_id']} is over",
     "CoordinatorChanged": _coordinator,
-    "TabletRepaired": lambda fact: f"tablet {fact['tablet']} of {fact['table_id']} is repaired",
+    "TabletRepaired": lambda fact: (
+        f"tablet {fact['tablet']} of {fact['table_id']} is repaired{_among_some(fact)}"
+    ),
     "RepairsResized": lambda fact: (
         f"repairs of {fact['table_id']} are of {fact['tablets']} tablets"
     ),
-    "RepairsForgotten": lambda fact: f"repairs of {fact['table_id']} are forgotten",
+    "RepairsForgotten": lambda fact: (
+        f"repairs of {fact['table_id']}{_among_some(fact)} are forgotten"
+    ),
     "CdcGenerationWritten": _generation,
     "CdcGenerationCommitted": _generation_committed,
     "CdcGenerationPublished": lambda fact: f"CDC generation {fact['generation_id']} is published",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stele.domain.requests.facts import Request
-from stele.domain.schema.facts import copies_text
 
 
 def what(request: Request, names: Mapping[str, str]) -> str:
@@ -17,7 +16,7 @@ def what(request: Request, names: Mapping[str, str]) -> str:
         return f"{request.kind} {request.replaced_id} by {request.node_id}"
     about = request.node_id or _data(request, names) or ", ".join(request.dead_nodes)
     if request.replication:
-        about = f"{about} to {copies_text(request.replication)}"
+        about = f"{about} to {request.wanted.words()}"
     about = about or ", ".join(request.features)
     return f"{request.kind} {about}".rstrip()
 
@@ -28,8 +27,9 @@ def _data(request: Request, names: Mapping[str, str]) -> str:
     if request.resizes:
         before = f" from {request.tablet_count_before}" if request.tablet_count_before else ""
         return f"{name}{before} to {request.tablet_count}"
-    if request.repairs_tablet:
-        return f"of {name} tablet {request.tablet}"
+    if request.repairs:
+        tablet = f"of {name} tablet {request.tablet}" if request.repairs_tablet else name
+        return f"{tablet}{request.among.words()}"
     if not request.moves_replica:
         return name
     ways = (("from", request.from_node), ("to", request.to_node))

@@ -177,7 +177,8 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
     requests = transition.request_ids()
     operation = OPERATIONS[transition.kind]
     left_out = desk.seen.image.membership.excluded()
-    receivers = [n for n in operation.receivers(transition) if n not in left_out]
+    receiving = operation.receiving(desk.seen.image, transition)
+    receivers = [n for n in receiving if n not in left_out]
     session, then = transition.session, "it is undone"
     work = order_work(desk, OrderKind.STREAM, session, requests[0], receivers, then)
     if work.failure:

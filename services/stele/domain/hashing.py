@@ -14,6 +14,13 @@ LATER_FIELDS: Final = (
     b',"auto_repair_enabled":""',
     b',"auto_repair_threshold":0',
     b',"colocated_with":""',
+    b',"racks":{}',
+    b',"replicas_to_move":0',
+    b',"repair_nodes":[]',
+    b',"repair_dcs":[]',
+    b',"restricted":false',
+    b',"nodes":[]',
+    b',"dcs":[]',
 )
 """Fields that came after the form of records was fixed (``schemas/FORM``), as they are in JSON when they say
 nothing: builds from before do not have them, and must come to the same hashes.

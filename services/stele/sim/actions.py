@@ -291,8 +291,14 @@ def _repair(world: World, action: Action, index: int) -> None:
 
 
 def _alter(world: World, action: Action, index: int) -> None:
-    """Give keyspace ``target`` the replication factor ``number``."""
-    world.request(commands.KeyspaceRfChange(action.target, {DC: action.number}))
+    """Give keyspace ``target`` the replication factor ``number``, or one copy in each rack that ``text``
+    names.
+    """
+    if action.text:
+        racks = {DC: tuple(action.text.split(","))}
+        world.request(commands.KeyspaceRfChange(action.target, {}, racks=racks))
+    else:
+        world.request(commands.KeyspaceRfChange(action.target, {DC: action.number}))
 
 
 def _drop(world: World, action: Action, index: int) -> None:

@@ -20,6 +20,7 @@ from stele.sim.scenes_dead import dead_together, fewer_copies, with_dead_nodes
 from stele.sim.scenes_tables import (
     colocated,
     loads,
+    rack_lists,
     recounts,
     repairs,
     resizes,
@@ -80,6 +81,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     base, actions = msgspec.structs.replace(base, tables=tables), actions + tablets
     actions += resizes(Random(f"resizes/{profile}/{seed}"), base)
     actions += recounts(Random(f"recounts/{profile}/{seed}"), base)
+    actions += rack_lists(Random(f"listings/{profile}/{seed}"), base)
     actions += repairs(Random(f"repairs/{profile}/{seed}"), base)
     actions += switches(Random(f"switches/{profile}/{seed}"), base)
     actions += loads(Random(f"loads/{profile}/{seed}"), base)

@@ -18,6 +18,7 @@ from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
+from stele.sim.mutants_racks import RACK_TEST_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
@@ -68,6 +69,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *HOT_TEST_MUTANTS,
             *REPAIR_TEST_MUTANTS,
             *COLOCATED_TEST_MUTANTS,
+            *RACK_TEST_MUTANTS,
         )
     },
 }

@@ -3,7 +3,7 @@
 from typing import Final
 
 from stele.domain.names import RequestKind
-from stele.domain.tablets import moves, racks, replication
+from stele.domain.tablets import desk, moves, racks, replication
 from stele.domain.topology.operations.base import Served, gaining_nodes
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.patching import Patch
@@ -43,7 +43,7 @@ def replicas_go_before_others_come(patch: Patch) -> None:
 
 def new_replicas_ignore_racks(patch: Patch) -> None:
     """One replica more goes wherever there is room, be it to a rack that has one."""
-    for module in (replication, racks):
+    for module in (desk, racks):
         patch.attribute(module, "fewest", lambda held, names: frozenset(names))
 
 
@@ -54,7 +54,7 @@ def replicas_of_the_living_go_first(patch: Patch) -> None:
 
 def copies_are_made_beyond_the_streams(patch: Patch) -> None:
     """All tablets get what they lack at once, whatever nodes can stream."""
-    patch.attribute(replication, "fits", lambda load, limit, weight=1: True)
+    patch.attribute(desk, "fits", lambda load, limit, weight=1: True)
 
 
 def tablets_may_be_left_without_replicas(patch: Patch) -> None:

@@ -25,6 +25,7 @@ SWITCHED_SHARE: Final = 0.4
 SWITCH_EVERY_S: Final = 5.0
 LOADED_SHARE: Final = 0.5
 LOAD_EVERY_S: Final = 6.0
+RACKED_SHARE: Final = 0.4
 CANCELLED_SHARE: Final = 0.4
 STAGES: Final = (
     "allow_write_both_read_old",
@@ -102,6 +103,20 @@ def colocated(random: Random, base: Scenario) -> list[Action]:
         number, of = random.randrange(1 << 20), random.choice((*TABLES[:1] * 3, *TABLES))
         text = of if kind == "colocated_table" else ""
         found.append(Action(at_s, kind, table, number=number, text=text))
+    return found
+
+
+def rack_lists(random: Random, base: Scenario) -> list[Action]:
+    """The keyspace of the tables names the racks that have a copy each, now these and now others."""
+    if not base.tables or random.random() >= RACKED_SHARE:
+        return []
+    found, racks = list[Action](), [f"r{number + 1}" for number in range(base.racks)]
+    for at_s in times(random, RECOUNT_EVERY_S, base.duration_s):
+        named = random.sample(racks, random.randrange(len(racks)) + 1)
+        found.append(Action(at_s, "alter", TABLE_KEYSPACE, text=",".join(named)))
+        if random.random() < CANCELLED_SHARE:
+            later_s = min(round(at_s + 4 * random.random(), 3), base.duration_s)
+            found.append(Action(later_s, "cancel", number=random.randrange(8)))
     return found
 
 

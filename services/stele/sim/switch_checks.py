@@ -55,8 +55,12 @@ def _is_drained(image: Image, node_id: str) -> bool:
 
 
 def _is_recount(image: Image, request: Request) -> bool:
-    keyspace_id = image.schema.tables[request.table_id].keyspace_id
-    changes = [r for r in image.requests.open.values() if r.keyspace_id == keyspace_id]
+    """Also what goes to another rack, while a change from or to named racks is asked for."""
+    keyspace = image.schema.by_id[image.schema.tables[request.table_id].keyspace_id]
+    changes = [r for r in image.requests.open.values() if r.keyspace_id == keyspace.keyspace_id]
     if request.from_node and request.to_node:
-        return False
+        one, two = (image.membership.nodes[n] for n in (request.from_node, request.to_node))
+        named = [keyspace.racks, *(change.racks for change in changes)]
+        listed = any(two.rack in racks.get(two.dc, ()) for racks in named)
+        return bool(changes) and listed and one.rack != two.rack
     return bool(request.to_node) or any(change.replication for change in changes)

@@ -59,10 +59,13 @@ def check_tablets(before: Image, after: Image) -> None:
         if table.placement:
             _check_one_transition_each(after, table)
             one = before.ring.placements.get(table.placement)
-            if after.ring.placements.get(table.placement) is not one:
+            moved = after.ring.placements.get(table.placement) is not one
+            if moved:
                 _check_replicas(after, table)
                 if one is not None:
                     _check_resize(before, after, table)
+            if moved or before.schema is not after.schema:
+                _check_racks(after, table)
 
 
 def _check_plans(image: Image) -> None:
@@ -153,6 +156,27 @@ def _check_replicas(image: Image, table: Table) -> None:
             "who is read from is written to",
             f"({row.start}, {row.end}] of {table.name}: {row.reads} and {row.writes}",
         )
+
+
+def _check_racks(image: Image, table: Table) -> None:
+    """Where a keyspace lists the racks of a dc each of them has one replica of each tablet, and no other has
+    any, but while a change of that is under way. Where somebody is dead for good it may have come to rest half
+    way.
+    """
+    keyspace, nodes = image.schema.by_id[table.keyspace_id], image.membership.nodes
+    changes = [r for r in image.requests.unfinished() if r.keyspace_id == table.keyspace_id]
+    dead = any(node.excluded_since for node in nodes.values())
+    if dead or not keyspace.racks or any(request.replication for request in changes):
+        return
+    for row in image.ring.placements[table.placement].rows:
+        for dc, racks in keyspace.racks.items():
+            found = sorted(nodes[name].rack for name in row.reads if nodes[name].dc == dc)
+            require(
+                found == sorted(racks),
+                "I7",
+                f"({row.start}, {row.end}] of {table.name} has one replica in each of {dc}'s {sorted(racks)}",
+                f"epoch {image.epoch} has it read from {row.reads}, in {found}",
+            )
 
 
 def _adds(request: Request) -> bool:

@@ -94,6 +94,25 @@ def test_a_snapshot_of_a_large_table_comes_in_pieces() -> None:
 def test_a_difference_counts_the_tablets_that_have_other_times() -> None:
     before = folded(TabletRepaired("t", 2, 4, 50))
     after = folded(TabletRepaired("t", 2, 4, 50), TabletRepaired("t", 3, 4, 60))
-    assert DOMAIN.diff(before, after) == {"repairs": {"t": {"repaired": 1, "newest_ms": 60}}}
-    assert DOMAIN.diff(after, DOMAIN.empty) == {"repairs": {"t": {"repaired": 0, "newest_ms": 0}}}
-    assert DOMAIN.diff(after, after) == {"repairs": {}}
+    counted = {"t": {"repaired": 1, "newest_ms": 60}}
+    assert DOMAIN.diff(before, after) == {"repairs": counted, "restricted_repairs": {}}
+    gone = {"t": {"repaired": 0, "newest_ms": 0}}
+    assert DOMAIN.diff(after, DOMAIN.empty) == {"repairs": gone, "restricted_repairs": {}}
+    assert DOMAIN.diff(after, after) == {"repairs": {}, "restricted_repairs": {}}
+
+
+def test_times_among_some_replicas_stand_apart() -> None:
+    some = TabletRepaired("t", 2, 4, 50, restricted=True)
+    image = folded(some)
+    assert image.of("t", 4).tolist() == [0] * 4
+    assert image.of("t", 4, restricted=True).tolist() == [0, 0, 50, 0]
+    assert folded(*DOMAIN.to_facts(image)) == image
+    hashes = [DOMAIN.hash_of(each) for each in (image, folded(TabletRepaired("t", 2, 4, 50)))]
+    assert hashes[0] != hashes[1]
+    both = folded(some, TabletRepaired("t", 0, 4, 70), RepairsResized("t", 2))
+    assert both.of("t", 2).tolist() == [0, 0]
+    assert both.of("t", 2, restricted=True).tolist() == [0, 0]
+    apart = folded(some, TabletRepaired("t", 0, 4, 70), RepairsForgotten("t", restricted=True))
+    assert apart == folded(TabletRepaired("t", 0, 4, 70))
+    assert folded(some, RepairsForgotten("t")) == DOMAIN.empty
+    assert folded(some, RepairsForgotten("other")) == image

@@ -12,7 +12,7 @@ from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import console, print_value_as_json, table
 from stele.cli.switch_words import off_text, switch_text
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
-from stele.domain.schema.facts import Keyspace, copies_text, placement_name
+from stele.domain.schema.facts import Keyspace, Replication, placement_name
 
 app = App(name="keyspace", help="Keyspaces and how they are replicated.")
 
@@ -27,17 +27,20 @@ def create(
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> None:
-    """Create a keyspace: --replication dc1=3, once for each datacentre.
+    """Create a keyspace: --replication dc1=3, once for each datacentre. With tablets the racks can be named
+    that have one copy of each tablet each: --replication dc1=r1,r2,r3.
 
     Args:
         name: The keyspace's name.
-        replication: DC=COPIES; may be repeated or separated by commas.
+        replication: DC=COPIES or DC=RACK,RACK; may be repeated or separated by commas.
         tablets: Its data is in tables, split into tablets that move one by one.
         initial_tablets: How many tablets a new table has at least, rounded up to a power of two; 0: as many as
             its copies ask for.
     """
-    copies = parse_replication(replication)
-    command = CreateKeyspace(name, copies, tablets=tablets, initial_tablets=initial_tablets)
+    copies, racks = parse_replication(replication)
+    command = CreateKeyspace(
+        name, {**copies}, tablets=tablets, initial_tablets=initial_tablets, racks={**racks}
+    )
     submit_and_tell(where, change, command, f"keyspace {name} exists")
 
 
@@ -50,17 +53,19 @@ def alter(
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Change how a keyspace is replicated: --replication dc1=3, once for each datacentre.
+    """Change how a keyspace is replicated: --replication dc1=3, or the racks: dc1=r1,r2,r3.
 
     The coordinator carries it out while the keyspace is read and written; the command follows the request until
-    it is done. A datacentre that is not named, or named with 0, keeps no copies.
+    it is done. A datacentre that is not named, or named with 0, keeps no copies. Racks are named for keyspaces
+    with tablets: each of them has one copy of each tablet then, and no other rack has any.
 
     Args:
         name: The keyspace's name.
-        replication: DC=COPIES; may be repeated or separated by commas.
+        replication: DC=COPIES or DC=RACK,RACK; may be repeated or separated by commas.
         force: Give up what only nodes have that are declared dead.
     """
-    command = KeyspaceRfChange(name, parse_replication(replication), force)
+    copies, racks = parse_replication(replication)
+    command = KeyspaceRfChange(name, {**copies}, force, {**racks})
     with where.client() as client:
         return submit_and_follow(client, change, command)
 
@@ -97,10 +102,9 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
     columns = ("keyspace", "replication", "ranges", "")
     found = table(f"keyspaces at epoch {reading.epoch}", *columns, right=("ranges",))
     for keyspace in keyspaces:
-        copies = copies_text(keyspace.replication)
         shown = "in tablets" if keyspace.tablets else str(ranges[keyspace.placement])
         state = _state(keyspace) or off_text(keyspace.balancing)
-        found.add_row(keyspace.name, copies, shown, state)
+        found.add_row(keyspace.name, keyspace.wanted.words(), shown, state)
     console().print(found)
     if reading.balancing.off_since:
         console().print(switch_text("", reading.balancing), soft_wrap=True, markup=False)
@@ -114,14 +118,35 @@ def _state(keyspace: Keyspace) -> str:
     return "its replication changes" if own else ""
 
 
-def parse_replication(given: tuple[str, ...]) -> dict[str, int]:
-    """``("dc1=3,dc2=2",)`` as a mapping. Raises UsageError."""
-    found: dict[str, int] = {}
-    for part in ",".join(given).split(","):
-        dc, separator, copies = part.strip().partition("=")
-        if not (dc and separator and copies.isdigit()):
-            raise UsageError(f"--replication '{part}' is not DC=COPIES.", "For example dc1=3.")
-        if dc in found:
+def parse_replication(given: tuple[str, ...]) -> Replication:
+    """``("dc1=3,dc2=r1,r2",)``: by dc how many copies, or the racks that have one each. A number with a comma
+    behind it is a rack. Raises UsageError.
+    """
+    copies, racks = dict[str, int](), dict[str, tuple[str, ...]]()
+    for dc, values in _by_dc(given):
+        if dc in copies or dc in racks:
             raise UsageError(f"--replication names '{dc}' twice.", "Say once how many copies.")
-        found[dc] = int(copies)
+        if len(values) == 1 and values[0].isdigit():
+            copies[dc] = int(values[0])
+        else:
+            racks[dc] = tuple(filter(None, values))
+    return Replication(copies, racks)
+
+
+def _by_dc(given: tuple[str, ...]) -> list[tuple[str, list[str]]]:
+    """Each dc, with all that stands between its sign and the next dc."""
+    found = list[tuple[str, list[str]]]()
+    for text in given:
+        named = len(found)
+        for part in text.split(","):
+            dc, separator, value = (each.strip() for each in part.partition("="))
+            if separator and dc and value:
+                found.append((dc, [value]))
+            elif not separator and len(found) > named:
+                found[-1][1].append(dc)
+            else:
+                raise UsageError(
+                    f"--replication '{part}' is neither DC=COPIES nor DC=RACK,RACK.",
+                    "For example dc1=3, or dc1=r1,r2,r3.",
+                )
     return found

@@ -22,6 +22,7 @@ from stele.domain.commands import (
     RepairTablets,
     ResizeTable,
 )
+from stele.domain.repairs.among import Among
 from stele.domain.schema.facts import Keyspace, Table, TableOptions
 from stele.domain.topology.operations.commands import TabletRepair
 
@@ -126,21 +127,31 @@ def repair(
     name: str,
     *,
     tablet: Annotated[int | None, Parameter(name="--tablet", validator=FROM_ZERO)] = None,
+    nodes: Annotated[tuple[str, ...], Parameter(name="--nodes", negative="")] = (),
+    dcs: Annotated[tuple[str, ...], Parameter(name="--dcs", negative="")] = (),
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
     """Give each replica of a table's tablets what the others have, while it is read and written.
 
     The balancer sees to it, the tablets that were repaired longest ago first; `stele tablet repairs` says when
-    that was. Replicas are compared first: what is equal is not streamed.
+    that was. Replicas are compared first: what is equal is not streamed. A repair among some replicas does not
+    count as one: the tablets were repaired when they were before.
 
     Args:
         name: KEYSPACE.TABLE.
         tablet: This one alone, at once.
+        nodes: Only replicas on these nodes take part; may be repeated or separated by commas.
+        dcs: Only replicas in these datacentres take part.
     """
     require_table_name(name)
-    one = None if tablet is None else TabletRepair(table=name, tablet=tablet)
-    asked = RepairTable(name) if one is None else RepairTablets((one,))
+    among = Among(_each(nodes), _each(dcs))
+    one = (
+        None
+        if tablet is None
+        else TabletRepair(table=name, tablet=tablet, nodes=among.nodes, dcs=among.dcs)
+    )
+    asked = RepairTable(name, *among) if one is None else RepairTablets((one,))
     with where.client() as client:
         return submit_and_follow(client, change, asked)
 
@@ -204,6 +215,11 @@ def _state(table: Table, keyspace: Keyspace, tables: list[Table]) -> str:
     found = [f"co-located with {keyspace.name}.{name}" for name in bases]
     off = off_text(table.balancing, keyspace.balancing)
     return ", ".join([*found, off] if off else found)
+
+
+def _each(given: tuple[str, ...]) -> tuple[str, ...]:
+    """What is named, by commas or again."""
+    return tuple(filter(None, (part.strip() for part in ",".join(given).split(","))))
 
 
 def require_table_name(name: str) -> None:

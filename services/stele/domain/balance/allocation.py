@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -18,22 +19,36 @@ class NoRoom(ValueError):
     """A dc has fewer nodes that take replicas than the replication factor asks for."""
 
 
-def allocate(state: State, units: int, factors: Mapping[str, int]) -> tuple[Ints, Ints]:
-    """Nodes and shards of ``units`` new tablets with so many replicas in each dc, both (units, replicas).
+def allocate(
+    state: State,
+    units: int,
+    factors: Mapping[str, int],
+    lists: Mapping[str, Collection[str]] = MappingProxyType({}),
+) -> tuple[Ints, Ints]:
+    """Nodes and shards of ``units`` new tablets with so many replicas in each dc, both (units, replicas); in
+    dcs whose racks are listed one in each of these.
 
     Each node gets its share of the table, rounded down or up; of what is equal, those get more that hold
     less. Replicas of a tablet are on distinct nodes, and no rack has more of them than it must. Only nodes
     in state normal get any. Raises NoRoom.
     """
-    parts = [_nodes_in(state, dc, units, factor) for dc, factor in factors.items() if factor]
+    parts = [
+        _nodes_in(state, dc, units, factor, lists.get(dc))
+        for dc, factor in factors.items()
+        if factor
+    ]
     node = np.concatenate(parts, axis=1) if parts else np.zeros((units, 0), np.int64)
     return node, _shards_for(state, node)
 
 
-def _nodes_in(state: State, dc: str, units: int, factor: int) -> Ints:
+def _nodes_in(
+    state: State, dc: str, units: int, factor: int, listed: Collection[str] | None
+) -> Ints:
     now = standing(state, draining=False)
     takes = (now.weight > 0) & (state.state == NodeState.NORMAL)
     nodes = np.flatnonzero((state.dc == state.dcs.get(dc, -1)) & takes)
+    if listed is not None:
+        nodes = _in_racks(state, dc, nodes, listed)
     if len(nodes) < factor:
         raise NoRoom(
             f"{factor} replicas in dc '{dc}' need as many nodes; {len(nodes)} take replicas"
@@ -54,6 +69,15 @@ def _nodes_in(state: State, dc: str, units: int, factor: int) -> Ints:
         part = shares(float(total), within, float(units), rack, room)[here]
         left[here] = _least_held_first(part, held[here] / weight[here])
     return nodes[_rows(left, rack, units, factor, in_rack)]
+
+
+def _in_racks(state: State, dc: str, nodes: Ints, listed: Collection[str]) -> Ints:
+    """Those of the nodes that are in these racks, each of which has some. Raises NoRoom."""
+    numbers = {rack: state.racks.get((dc, rack), -1) for rack in listed}
+    for rack, number in sorted(numbers.items()):
+        if number not in state.rack[nodes]:
+            raise NoRoom(f"rack '{rack}' of dc '{dc}' has no node that takes replicas")
+    return nodes[np.isin(state.rack[nodes], [*numbers.values()])]
 
 
 def _least_held_first(share: Reals, level: Reals) -> Ints:

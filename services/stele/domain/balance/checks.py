@@ -89,9 +89,23 @@ def check(cluster: Cluster) -> None:
         if table.full_name in tables:
             raise BadCluster(f"tables[{at}].name", f"there is another table {table.full_name}")
         tables[table.full_name] = table
+        _check_racks(f"tables[{at}].racks", table, nodes)
         _check_tablets(f"tables[{at}]", table, nodes)
     for at, table in enumerate(cluster.tables):
         _check_colocation(f"tables[{at}].colocated_with", table, tables)
+
+
+def _check_racks(path: str, table: Table, nodes: Mapping[str, Node]) -> None:
+    for dc, racks in table.racks.items():
+        place, there = f"{path}.{dc}", {node.rack for node in nodes.values() if node.dc == dc}
+        if len({*racks}) < len(racks) or not racks:
+            raise BadCluster(place, "each rack is named once, and at least one is")
+        missing = sorted({*racks} - there)
+        if missing:
+            raise BadCluster(place, f"there is no node in rack '{missing[0]}' of dc '{dc}'")
+        if len(racks) > table.replication_factor:
+            wrong = f"{len(racks)} racks, but the replication factor is {table.replication_factor}"
+            raise BadCluster(place, wrong)
 
 
 def _check_tablets(path: str, table: Table, nodes: Mapping[str, Node]) -> None:
@@ -132,6 +146,8 @@ def _check_colocation(path: str, table: Table, tables: Mapping[str, Table]) -> N
         raise BadCluster(path, f"there is no table {table.colocated_with}")
     if base is table or base.colocated_with is not None:
         raise BadCluster(path, f"{base.full_name} goes together with another table itself")
+    if base.racks != table.racks:
+        raise BadCluster(path, f"{base.full_name} is to be in other racks")
     if len(base.tablets) != len(table.tablets):
         wrong = f"{base.full_name} has {len(base.tablets)} tablets, this one {len(table.tablets)}"
         raise BadCluster(path, wrong)

@@ -76,6 +76,10 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tablets: tuple[Tablet, ...]
     colocated_with: str | None = None
     """``keyspace.name`` of the table whose tablets these go together with, one with one."""
+    racks: dict[str, tuple[str, ...]] = {}
+    """By dc the racks that have one replica of each tablet each, and no other of the dc has any; in dcs that
+    are not named racks are kept as even as they are.
+    """
 
     @property
     def full_name(self) -> str:

@@ -55,4 +55,7 @@ def described(cluster: Cluster) -> Described:
         cluster.options,
         Rates(rate, heat_of(rate, cluster.options.minimal_tablet_rate)),
     )
+    for number, tables in enumerate(groups.values()):
+        for dc, racks in tables[0].racks.items():
+            state.list_racks(number, dc, racks)
     return Described(state, units, list(groups))

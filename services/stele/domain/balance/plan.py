@@ -11,6 +11,7 @@ import numpy as np
 from stele.domain.balance.board import Board
 from stele.domain.balance.even_counts import even_counts
 from stele.domain.balance.even_sizes import drain, even_sizes
+from stele.domain.balance.gathering import gather
 from stele.domain.balance.moves import DEFAULT_LIMITS, Limits, Move, Round
 from stele.domain.balance.places import node_board, shard_board
 from stele.domain.balance.scopes import scopes, standing, stopped
@@ -45,8 +46,10 @@ def plan_round(
 
 
 def plan_to_fixed_point(state: State, names: list[str]) -> Plan:
-    """All moves until another round would plan none, made in ``state``."""
-    moves = list[Move]()
+    """All moves until another round would plan none, made in ``state``; first those that rack lists ask for."""
+    first = Round(state, None)
+    gather(first)
+    moves = [*first.moves]
     most = 1 + STEPS_PER_REPLICA * state.replicas
     for rounds in range(1, most + 1):
         found = _round(state, names, None).moves

@@ -1,7 +1,7 @@
 """Which nodes are balanced with one another, and what each one's share is.
 
-A dc is one scope; where every tablet has its replicas in such racks that none can change its rack, each
-rack is one.
+A dc is one scope; where every tablet has its replicas in such racks that none can change its rack, or in those
+that are listed, each rack is one.
 """
 
 from __future__ import annotations
@@ -95,15 +95,20 @@ def _of_dc(state: State, dc: int, columns: Ints, now: Standing) -> Iterator[Scop
     wanted = _wanted(state, dc, table, held, columns, rack, racks, now)
     of_rack = (rack[:, None] == np.arange(len(racks))).astype(np.float64)
     in_rack = held @ of_rack
+    racked = state.racked[table, dc]
+    units = state.units_in[table[racked], dc]
+    wanted[racked] = _within_racks(in_rack[racked], units, now.weight[columns], rack)
+    filled = (now.weight[columns] @ of_rack) > 0
     whole = np.abs(wanted @ of_rack - in_rack) < EPSILON * 10
     full = np.abs(in_rack - _rack_most(state, dc, racks, now)[table]) < EPSILON * 10
     locked = ((whole & full) | (in_rack == 0) & whole).all(axis=1) if len(racks) > 1 else full[:, 0]
+    locked |= racked
     leaves = now.leaving[columns]
     if locked.all():
         for number in range(len(racks)):
             here = rack == number
             rows = np.flatnonzero(in_rack[:, number])
-            if len(rows):
+            if len(rows) and filled[number]:
                 shape = (len(rows), int(here.sum()))
                 mask = np.ones(shape, np.bool_)
                 part = wanted[np.ix_(rows, here)]
@@ -113,13 +118,27 @@ def _of_dc(state: State, dc: int, columns: Ints, now: Standing) -> Iterator[Scop
     masks = [np.ones((len(rows), len(columns)), np.bool_)]
     parts, tables = [wanted[rows]], [table[rows]]
     for number in range(len(racks)):
-        here = np.flatnonzero(locked & (in_rack[:, number] > 0))
+        here = np.flatnonzero(locked & (in_rack[:, number] > 0) & filled[number])
         mask = np.broadcast_to(rack == number, (len(here), len(columns)))
         masks.append(mask)
         parts.append(np.where(mask, wanted[here], 0.0))
         tables.append(table[here])
     joined = np.concatenate(tables)
     yield Scope(columns, joined, np.concatenate(masks), np.concatenate(parts), leaves)
+
+
+def _within_racks(in_rack: Reals, units: Ints, weight: Reals, rack: Ints) -> Reals:
+    """Shares of tables whose racks keep what they have, of shape (tables, nodes)."""
+    found = np.zeros((len(in_rack), len(weight)))
+    no_limit = np.full(in_rack.shape[1], np.inf)
+    known = dict[tuple[int, float], Reals]()
+    for row, number in np.argwhere(in_rack).tolist():
+        key = number, float(in_rack[row, number] / units[row])
+        if key not in known:
+            within = np.where(rack == number, weight, 0.0)
+            known[key] = shares(key[1], within, 1.0, rack, no_limit)
+        found[row] += known[key] * units[row]
+    return found
 
 
 def _rack_most(state: State, dc: int, racks: Ints, now: Standing) -> Reals:

@@ -7,7 +7,7 @@ in which they were given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from stele.domain.balance.cluster import (
     NodeState,
     Options,
 )
+from stele.domain.balance.rack_lists import keeps_list
 from stele.domain.balance.shares import Bools, Ints, Reals
 
 NOBODY: Final = -1
@@ -54,8 +55,9 @@ class State:
     whole cluster, ``first_shard`` each node's first. ``largest`` is a load that no unit of the table has
     ever exceeded. ``reading`` and ``writing`` are the weights of streams under way, per shard. ``peak`` is
     (units, dcs), the replicas in the unit's fullest rack; ``rack_room``, its sums, and ``units_in``, how many
-    units are there, are (tables, dcs). Replicas that are ``pinned`` go nowhere, those of tables that stand
-    ``still``, with why, only off nodes that leave; nodes that are ``shut`` get nothing.
+    units are there, are (tables, dcs); so is ``racked``, where racks are listed (``list_racks``). Replicas
+    that are ``pinned`` go nowhere, those of tables that stand ``still``, with why, only off nodes that leave;
+    nodes that are ``shut`` get nothing.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class State:
         self.rack_room = np.zeros((tables, len(self.dcs)), np.int64)
         self.units_in = np.zeros((tables, len(self.dcs)), np.int64)
         self._find_peaks()
+        self.racked = np.zeros((tables, len(self.dcs)), np.bool_)
+        self._listed = dict[tuple[int, int], frozenset[int]]()
         self.unsettled = set(range(len(nodes)))
         self.pinned = frozenset[int]()
         self.still: Mapping[int, str] = {}
@@ -157,10 +161,24 @@ class State:
             self.peak = np.pad(self.peak, one_more)
             self.rack_room = np.pad(self.rack_room, one_more)
             self.units_in = np.pad(self.units_in, one_more)
+            self.racked = np.pad(self.racked, one_more)
         return new
 
     def set_state(self, node: int, state: NodeState) -> None:
         self.state[node] = state
+
+    def list_racks(self, table: int, dc: str, racks: Iterable[str]) -> None:
+        """Each of these racks has one replica of each unit of the table in the dc, or is to have one, and no
+        other has any. A dc or rack without nodes has none.
+        """
+        if dc in self.dcs:
+            numbers = (self.racks.get((dc, rack), NOBODY) for rack in racks)
+            self.racked[table, self.dcs[dc]] = True
+            self._listed[table, self.dcs[dc]] = frozenset(numbers)
+
+    def listed(self, unit: int, node: int) -> frozenset[int] | None:
+        """The racks, by number, that are listed for a unit in the dc of a node, if any are."""
+        return self._listed.get((int(self.table[unit]), int(self.dc[node])))
 
     def set_capacity(self, node: int, capacity_bytes: float | None) -> None:
         """None: it is unknown."""
@@ -194,14 +212,21 @@ class State:
 
     def rack_allows(self, unit: int, source: int, target: int) -> bool:
         """Whether the fullest rack of the unit has as many replicas after the move as before, or fewer; and,
-        unless the source leaves, no rack gets fewer than the target's has.
+        unless the source leaves, no rack gets fewer than the target's has. Where racks are listed, whether it
+        stays in its own, or goes to one of them that has none from beside these.
 
         Replicas on dead nodes count like any other.
         """
-        racks = [self.rack[node] for node in self.node[unit].tolist() if node >= 0]
         to, of = self.rack[target], self.rack[source]
         if to == of:
             return True
+        nodes = [node for node in self.node[unit].tolist() if node >= 0]
+        listed = self.listed(unit, target)
+        if listed is not None:
+            here = [node for node in nodes if self.dc[node] == self.dc[target]]
+            of_here = [int(self.rack[node]) for node in here]
+            return source in here and keeps_list(listed, of_here, here.index(source), int(to))
+        racks = [self.rack[node] for node in nodes]
         held = racks.count(to) + 1
         if held > int(self.peak[unit, self.dc[target]]):
             return False

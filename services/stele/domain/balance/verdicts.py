@@ -105,8 +105,17 @@ class _Judge:
         if state.state[target] in LEAVING:
             return Rule.NODE_STATE, f"{node.id} is {state.state[target]}"
         if not state.rack_allows(self._unit, self._source, target):
-            return Rule.RACK, f"rack {node.rack} of {node.id} would have too many of its replicas"
+            return Rule.RACK, self._rack_forbids(target)
         return self._takes_no_part(target) or self._source_forbids()
+
+    def _rack_forbids(self, target: int) -> str:
+        state, node = self._state, self._state.nodes[target]
+        listed = state.listed(self._unit, target)
+        if listed is None:
+            return f"rack {node.rack} of {node.id} would have too many of its replicas"
+        names = sorted(rack for (_, rack), number in state.racks.items() if number in listed)
+        where = f"{node.id} is in {node.rack}"
+        return f"one replica is in each of the racks {', '.join(names)} (rack list), and {where}"
 
     def _takes_no_part(self, node: int) -> tuple[Rule, str] | None:
         state, name = self._state, self._state.nodes[node].id

@@ -7,11 +7,17 @@ from stele.domain.repairs.times import Ms, Times
 
 
 class RepairsImage(msgspec.Struct, frozen=True):
-    """By the table's id; a table of which nothing was repaired yet is not here."""
+    """By the table's id; a table of which nothing was repaired yet is not here. ``restricted`` are times of
+    repairs among some replicas, for the table's request that asks for these.
+    """
 
     tables: Map[str, Times] = Map()
+    restricted: Map[str, Times] = Map()
 
-    def of(self, table_id: str, tablets: int) -> Ms:
+    def times(self, *, restricted: bool) -> Map[str, Times]:
+        return self.restricted if restricted else self.tables
+
+    def of(self, table_id: str, tablets: int, *, restricted: bool = False) -> Ms:
         """When each of a table's tablets was repaired last, in milliseconds; 0: never."""
-        found = self.tables.get(table_id)
+        found = self.times(restricted=restricted).get(table_id)
         return (Times.never(tablets) if found is None else found).all()

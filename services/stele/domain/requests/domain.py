@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable
 
+from immutables import Map
+
 from stele.domain.names import UNFINISHED
 from stele.domain.registry_entry import Domain
 from stele.domain.requests.commands import Cancel, RejectRequest
 from stele.domain.requests.decide import cancel, reject_request
-from stele.domain.requests.facts import RequestChanged, RequestForgotten, RequestsFact
+from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten, RequestsFact
 from stele.domain.requests.image import RequestsImage
 from stele.domain.tables import Json, changed_rows, sorted_values
 
@@ -17,7 +19,19 @@ def request_changed(image: RequestsImage, fact: RequestChanged) -> RequestsImage
         open_ = open_.set(request.request_id, request)
     elif request.request_id in open_:
         open_ = open_.delete(request.request_id)
-    return RequestsImage(image.requests.set(request.request_id, request), open_, image.forgotten)
+    return RequestsImage(
+        image.requests.set(request.request_id, request),
+        open_,
+        image.forgotten,
+        _changes(image.changes, request),
+    )
+
+
+def _changes(known: Map[str, str], request: Request) -> Map[str, str]:
+    of = request.keyspace_id
+    if request.replication and request.status in UNFINISHED:
+        return known.set(of, request.request_id)
+    return known.delete(of) if known.get(of) == request.request_id else known
 
 
 def request_forgotten(image: RequestsImage, fact: RequestForgotten) -> RequestsImage:
@@ -27,7 +41,7 @@ def request_forgotten(image: RequestsImage, fact: RequestForgotten) -> RequestsI
         requests = requests.delete(fact.request_id)
     if newest is None or fact.finished_epoch >= newest.finished_epoch:
         newest = fact
-    return RequestsImage(requests, image.open, newest)
+    return RequestsImage(requests, image.open, newest, image.changes)
 
 
 def to_facts(image: RequestsImage) -> Iterable[RequestsFact]:

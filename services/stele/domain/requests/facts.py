@@ -4,26 +4,28 @@ import msgspec
 
 from stele.domain.base import Fact
 from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.repairs.among import Among
+from stele.domain.schema.facts import Replication
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One topology request with its stable id.
 
-    ``node_id`` is the node that it is about, ``keyspace_id`` the keyspace and ``replication`` what it is to
-    have (dc -> replication factor); what does not apply is empty.
-    Epochs are 0 until they happen. ``removes_node``: its node counts as gone from now on.
-    ``dead_nodes`` are dead for good, says who asks: they must be down for it to start, and are excluded then.
-    ``replaced_id`` is the one of them whose place a new node takes. ``force``: the loss of what only excluded
-    nodes have is accepted. ``tokens`` are those that its node asks for, none: they are chosen for it.
-    ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done.
-    ``features`` are to be enabled. ``table_id`` is the table that it is about, of which ``tablet``, one of
-    ``tablet_count``, is to go from ``from_node`` to ``to_node``, to have one replica more when the first of
-    them is empty, one fewer when the second is; or which is to have ``tablet_count``, and had
-    ``tablet_count_before`` when that was asked for.
-    ``submitted_ms`` is the log's own time at which a repair was asked for, of that tablet, or of the table when
-    there is no ``tablet_count``: what was acknowledged before is what it repairs.
-    The ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the
-    log's own time of its end, by which it is forgotten.
+    ``node_id`` is the node that it is about, ``keyspace_id`` the keyspace, ``replication`` and ``racks`` what
+    it is to have (those of ``Keyspace``); what does not apply is empty. Epochs are 0 until they happen.
+    ``removes_node``: its node counts as gone from now on. ``dead_nodes`` are dead for good, says who asks:
+    they must be down for it to start, and are excluded then. ``replaced_id`` is the one of them whose place a
+    new node takes. ``force``: the loss of what only excluded nodes have is accepted. ``tokens`` are those that
+    its node asks for, none: they are chosen for it. ``source_dc`` is the only one to stream from.
+    ``awaited_nodes`` have yet to report for it to be done. ``features`` are to be enabled. ``table_id`` is the
+    table that it is about, of which ``tablet``, one of ``tablet_count``, is to go from ``from_node`` to
+    ``to_node``, to have one replica more when the first of them is empty, one fewer when the second is; or
+    which is to have ``tablet_count``, and had ``tablet_count_before`` when that was asked for.
+    ``submitted_ms`` is the log's own time at which a repair was asked for, of that tablet, or of the table
+    when there is no ``tablet_count``: what was acknowledged before is what it repairs. ``replicas_to_move`` is
+    how many had to go to another rack when it began. Only replicas on ``repair_nodes`` and in ``repair_dcs``
+    take part in a repair that names some. The ``*_at_ms`` (milliseconds since 1970) are shown to people and
+    never decide anything. ``ended_ms`` is the log's own time of its end, by which it is forgotten.
     """
 
     request_id: str
@@ -58,6 +60,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     finished_at_ms: int = 0
     submitted_ms: int = 0
     ended_ms: int = 0
+    racks: dict[str, tuple[str, ...]] = {}
+    replicas_to_move: int = 0
+    repair_nodes: tuple[str, ...] = ()
+    repair_dcs: tuple[str, ...] = ()
 
     def nodes(self) -> frozenset[str]:
         """All that it names."""
@@ -78,6 +84,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def repairs_tablet(self) -> bool:
         """It is to be done to one tablet."""
         return self.repairs and self.tablet_count > 0
+
+    @property
+    def among(self) -> Among:
+        """Of a repair: whose replicas take part."""
+        return Among(self.repair_nodes, self.repair_dcs)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Of a repair: only some replicas take part."""
+        return any(self.among)
+
+    @property
+    def wanted(self) -> Replication:
+        """What its keyspace is to have."""
+        return Replication(self.replication, self.racks)
 
     @property
     def moves_replica(self) -> bool:

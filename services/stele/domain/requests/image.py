@@ -11,12 +11,14 @@ from stele.domain.requests.facts import Request, RequestForgotten
 
 class RequestsImage(msgspec.Struct, frozen=True):
     """``open`` are those of ``requests`` that are not finished. ``forgotten`` is the one that had ended last of
-    all that have left; all that ended later are here.
+    all that have left; all that ended later are here. ``changes`` are, by the keyspace's id, those that give
+    one another replication.
     """
 
     requests: Map[str, Request] = Map()
     open: Map[str, Request] = Map()
     forgotten: RequestForgotten | None = None
+    changes: Map[str, str] = Map()
 
     def unfinished(self) -> list[Request]:
         """Pending and running requests, first come first."""

@@ -18,6 +18,7 @@ def new_request(
     node_id: str = "",
     keyspace_id: str = "",
     replication: dict[str, int] | None = None,
+    racks: dict[str, tuple[str, ...]] | None = None,
     removes_node: bool = False,
     replaced_id: str = "",
     dead_nodes: tuple[str, ...] = (),
@@ -29,6 +30,8 @@ def new_request(
     tablet_count: int = 0,
     tablet_count_before: int = 0,
     submitted_ms: int = 0,
+    repair_nodes: tuple[str, ...] = (),
+    repair_dcs: tuple[str, ...] = (),
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -38,6 +41,7 @@ def new_request(
             node_id=node_id,
             keyspace_id=keyspace_id,
             replication=replication or {},
+            racks=racks or {},
             removes_node=removes_node,
             replaced_id=replaced_id,
             dead_nodes=dead_nodes,
@@ -49,6 +53,8 @@ def new_request(
             tablet_count=tablet_count,
             tablet_count_before=tablet_count_before,
             submitted_ms=submitted_ms,
+            repair_nodes=repair_nodes,
+            repair_dcs=repair_dcs,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

@@ -9,10 +9,11 @@ from stele.domain.schema.facts import (
     CreateKeyspace,
     Keyspace,
     KeyspaceChanged,
+    Replication,
     placement_name,
 )
 from stele.domain.schema.names import check_name_is_free
-from stele.domain.schema.replication import check_replication, with_copies
+from stele.domain.schema.replication import replication_for
 from stele.domain.tablets.ranges import MAX_TABLETS
 from stele.domain.topology.planning import new_placement
 from stele.domain.topology.rings import ring_now
@@ -21,22 +22,15 @@ from stele.domain.topology.rings import ring_now
 def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
     """A new id, whatever the name was used for before; no new version, since nobody routes by it yet."""
     image = context.image
-    replication = with_copies(command.replication)
-    refused = (
-        bad_name("keyspace", command.name, dots=False)
-        or check_replication(image, replication)
-        or check_name_is_free("keyspace", command.name, image.schema.named(command.name))
-    )
+    refused = _check_command(image, command)
     if refused is not None:
         return refused
-    if command.initial_tablets and not command.tablets:
-        return Rejection(
-            "bad_tablets",
-            "initial_tablets is for keyspaces with tablets.",
-            "Ask for tablets too, or leave it out.",
-        )
+    wanted = replication_for(image, command, tablets=command.tablets)
+    if isinstance(wanted, Rejection):
+        return wanted
     if command.tablets:
-        return _with_tablets(context, command, replication)
+        return _with_tablets(context, command, wanted)
+    replication = {**wanted.copies}
     placement = placement_name(replication)
     keyspace = KeyspaceChanged(
         Keyspace(
@@ -58,9 +52,20 @@ def create_keyspace(context: Context, command: CreateKeyspace) -> Decision:
     return facts if isinstance(facts, Rejection) else (keyspace, *facts)
 
 
-def _with_tablets(
-    context: Context, command: CreateKeyspace, replication: dict[str, int]
-) -> Decision:
+def _check_command(image: Image, command: CreateKeyspace) -> Rejection | None:
+    refused = bad_name("keyspace", command.name, dots=False) or check_name_is_free(
+        "keyspace", command.name, image.schema.named(command.name)
+    )
+    if refused is not None or command.tablets or not command.initial_tablets:
+        return refused
+    return Rejection(
+        "bad_tablets",
+        "initial_tablets is for keyspaces with tablets.",
+        "Ask for tablets too, or leave it out.",
+    )
+
+
+def _with_tablets(context: Context, command: CreateKeyspace, wanted: Replication) -> Decision:
     """Its tables have their placements, so it has none."""
     if not 0 <= command.initial_tablets <= MAX_TABLETS:
         return Rejection(
@@ -71,10 +76,11 @@ def _with_tablets(
     keyspace = Keyspace(
         keyspace_id=context.unique(f"keyspace {command.name}"),
         name=command.name,
-        replication=replication,
+        replication={**wanted.copies},
         placement="",
         tablets=True,
         initial_tablets=command.initial_tablets,
+        racks={**wanted.racks},
     )
     return (KeyspaceChanged(keyspace),)
 

@@ -45,6 +45,24 @@ class Off(NamedTuple):
         return f"`stele balance on{' ' if self.name else ''}{self.name}`"
 
 
+class Replication(NamedTuple):
+    """Replicas by dc; who is not named has none. And by dc the racks that have one of each tablet each
+    (Scylla's rack lists), of those dcs for which they are named.
+    """
+
+    copies: Mapping[str, int]
+    racks: Mapping[str, tuple[str, ...]] = {}
+
+    def words(self) -> str:
+        """As it is given on the command line: ``dc1=r1,r2, dc2=2``."""
+        return ", ".join(f"{dc}={self._of(dc)}" for dc in sorted(self.copies))
+
+    def _of(self, dc: str) -> str:
+        racks = self.racks.get(dc, ())
+        one_number = len(racks) == 1 and racks[0].isdigit()
+        return f"{','.join(racks)}{',' if one_number else ''}" if racks else str(self.copies[dc])
+
+
 class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
     """A keyspace. Those with equal replication share one placement, named by ``placement``.
 
@@ -55,7 +73,8 @@ class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
     name is free, once that version's fence is known: until then a late coordinator may still serve it.
     ``truncated_version`` is the one that truncated it last, 0 if none has: what older versions wrote does not
     count. With ``tablets`` it has no placement, and no data but its tables'; ``initial_tablets`` is how many a
-    new table has, 0: as many as its replicas ask for (``domain.tablets.sizing``).
+    new table has, 0: as many as its replicas ask for (``domain.tablets.sizing``). ``racks`` are its rack lists,
+    by dc: there each of them has one replica of each tablet, and ``replication`` says how many these are.
     """
 
     keyspace_id: str
@@ -68,6 +87,11 @@ class Keyspace(msgspec.Struct, frozen=True, kw_only=True):
     tablets: bool = False
     initial_tablets: int = 0
     balancing: Balancing = Balancing()
+    racks: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def wanted(self) -> Replication:
+        return Replication(self.replication, self.racks)
 
     @property
     def data_id(self) -> str:
@@ -194,12 +218,15 @@ SchemaFact = KeyspaceChanged | KeyspaceDropped | TableChanged | TableDropped | B
 
 
 class CreateKeyspace(Command, frozen=True, tag="create_keyspace"):
-    """NetworkTopologyStrategy with a replication factor for each dc. See ``Keyspace`` for ``tablets``."""
+    """NetworkTopologyStrategy with a replication factor for each dc, or, with ``tablets``, its ``racks``. See
+    ``Keyspace``.
+    """
 
     name: str
     replication: dict[str, int]
     tablets: bool = False
     initial_tablets: int = 0
+    racks: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 class CreateTable(Command, frozen=True, tag="create_table"):
@@ -349,8 +376,3 @@ class SchemaImage(msgspec.Struct, frozen=True):
 def placement_name(replication: dict[str, int]) -> str:
     """Name of the placement that keyspaces of this replication share, e.g. ``dc1:3,dc2:2``."""
     return ",".join(f"{dc}:{rf}" for dc, rf in sorted(replication.items()))
-
-
-def copies_text(replication: Mapping[str, int]) -> str:
-    """As it is given on the command line: ``dc1=3, dc2=2``."""
-    return ", ".join(f"{dc}={rf}" for dc, rf in sorted(replication.items()))

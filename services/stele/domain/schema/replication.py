@@ -1,21 +1,69 @@
-"""Which replications a cluster can have."""
+"""Which replications a cluster can have: by numbers, and by lists of racks."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Protocol
 
 from stele.domain.base import Rejection
 from stele.domain.image import Image
+from stele.domain.schema.facts import Replication
+from stele.domain.tablets.limits import ENFORCE_RACK_LIST, ON
 
 
-def with_copies(replication: dict[str, int]) -> dict[str, int]:
-    """Without the dcs of factor 0, which have no replicas: as if they were not named."""
-    return {dc: rf for dc, rf in replication.items() if rf}
+class HasReplication(Protocol):
+    """A command that asks for one."""
+
+    @property
+    def replication(self) -> Mapping[str, int]: ...
+    @property
+    def racks(self) -> Mapping[str, tuple[str, ...]]: ...
 
 
-def check_replication(image: Image, replication: dict[str, int]) -> Rejection | None:
-    """Every dc has the nodes for its replication factor, those not counted that have no tokens or are about to
-    leave.
+def replication_for(
+    image: Image, command: HasReplication, *, tablets: bool
+) -> Replication | Rejection:
+    """What a command asks for, for a keyspace with or without tablets, unless the cluster cannot have it."""
+    found = _said(command.replication, command.racks)
+    if isinstance(found, Rejection):
+        return found
+    return _check_racks(image, found, tablets=tablets) or check_replication(image, found) or found
 
-    Racks are used as far as there are any: with fewer than copies, some share one (``ring.strategy``).
+
+def _said(
+    copies: Mapping[str, int], racks: Mapping[str, tuple[str, ...]]
+) -> Replication | Rejection:
+    """Dcs of factor 0 have no replicas, as if they were not named; the racks of a dc say how many it has, in
+    whatever order.
     """
-    if not replication or any(rf < 1 for rf in replication.values()):
+    lists = {dc: tuple(sorted(each)) for dc, each in racks.items() if each}
+    for dc, each in sorted(lists.items()):
+        twice = [rack for rack, count in Counter(each).items() if count > 1]
+        if twice:
+            return Rejection(
+                "rack_named_twice",
+                f"Rack '{twice[0][:80]}' of '{dc[:80]}' is named twice: each has one replica of a tablet.",
+                "Name it once.",
+                {"dc": dc, "rack": twice[0]},
+            )
+        if copies.get(dc, len(each)) != len(each):
+            return Rejection(
+                "bad_replication",
+                f"Replication factor {copies[dc]} in '{dc[:80]}', but {len(each)} racks are named.",
+                "Leave the number out: the racks say how many replicas there are.",
+                {"dc": dc},
+            )
+    counts = {dc: rf for dc, rf in copies.items() if rf and dc not in lists}
+    return Replication(counts | {dc: len(each) for dc, each in lists.items()}, lists)
+
+
+def check_replication(image: Image, wanted: Replication) -> Rejection | None:
+    """Every dc has the nodes for its replication factor, and every rack that is listed has one, those not
+    counted that have no tokens or are about to leave.
+
+    Without a list racks are used as far as there are any: with fewer than copies, some share one
+    (``ring.strategy``).
+    """
+    if not wanted.copies or any(rf < 1 for rf in wanted.copies.values()):
         return Rejection(
             "bad_replication",
             "A keyspace needs a replication factor of at least 1 in at least one dc.",
@@ -23,8 +71,12 @@ def check_replication(image: Image, replication: dict[str, int]) -> Rejection | 
         )
     going = image.requests.going()
     holding = [n for n in image.membership.holding().values() if n.node_id not in going]
-    for dc, rf in sorted(replication.items()):
-        nodes = sum(1 for node in holding if node.dc == dc)
+    for dc, rf in sorted(wanted.copies.items()):
+        here = Counter(node.rack for node in holding if node.dc == dc)
+        nodes = here.total()
+        unfilled = [rack for rack in wanted.racks.get(dc, ()) if not here[rack]]
+        if unfilled:
+            return _no_such_rack(dc, unfilled[0], sorted(here))
         if nodes < rf:
             hint = "Add nodes to that dc first, or lower the replication factor."
             if not nodes and any(n.dc == dc for n in image.membership.normal().values()):
@@ -37,3 +89,35 @@ def check_replication(image: Image, replication: dict[str, int]) -> Rejection | 
                 {"dc": dc, "replication_factor": str(rf), "nodes": str(nodes)},
             )
     return None
+
+
+def _check_racks(image: Image, wanted: Replication, *, tablets: bool) -> Rejection | None:
+    """Racks are listed where they can be, and where they have to be."""
+    if not tablets:
+        if not wanted.racks:
+            return None
+        return Rejection(
+            "racks_need_tablets",
+            "Racks are listed for keyspaces with tablets alone: the others are spread by the nodes' tokens.",
+            "Say how many replicas each dc has; or make a keyspace with tablets.",
+        )
+    numbers = sorted(wanted.copies.keys() - wanted.racks.keys())
+    if not numbers or ENFORCE_RACK_LIST.of(image.features.settings) != ON:
+        return None
+    return Rejection(
+        "rack_list_required",
+        f"Keyspaces with tablets name their racks, says {ENFORCE_RACK_LIST.name}; of '{numbers[0][:80]}' there"
+        " is a number.",
+        f"Name the racks that have a replica each, as in {numbers[0][:80]}=r1,r2,r3.",
+        {"dc": numbers[0]},
+    )
+
+
+def _no_such_rack(dc: str, rack: str, racks: list[str]) -> Rejection:
+    there = f"It has {', '.join(racks)}" if racks else "It has none"
+    return Rejection(
+        "no_room_in_rack",
+        f"Rack '{rack[:80]}' of '{dc[:80]}' has no node with tokens that stays.",
+        f"{there}: name one of these, or add a node to that rack first.",
+        {"dc": dc, "rack": rack},
+    )

@@ -27,7 +27,7 @@ from stele.domain.schema.facts import (
 )
 from stele.domain.schema.names import check_name_is_free
 from stele.domain.schema.replication import check_replication
-from stele.domain.tablets.columns import tablets_of
+from stele.domain.tablets.columns import held_in, tablets_of
 from stele.domain.tablets.limits import (
     AUTO_REPAIR,
     AUTO_REPAIR_THRESHOLD_S,
@@ -100,16 +100,15 @@ def alter_table(context: Context, command: AlterTable) -> Decision:
 
 def _first_map(image: Image, keyspace: Keyspace, options: TableOptions) -> Placement | Rejection:
     """Even from the start, replicas counted that are under way and those not that leave."""
-    refused = check_replication(image, keyspace.replication)
+    refused = check_replication(image, keyspace.wanted)
     if refused is not None:
         return refused
     there = tablets_of(image)
     state = there.state
-    held = {dc: int(there.held(state.dc == at).sum()) for dc, at in state.dcs.items()}
-    scopes, goals = scopes_of(image, keyspace, held), Goals.of(image.features.settings)
+    scopes, goals = scopes_of(image, keyspace, held_in(there)), Goals.of(image.features.settings)
     count = first_count(options, keyspace.initial_tablets, scopes, goals).count
     try:
-        nodes, _ = allocate(state, count, keyspace.replication)
+        nodes, _ = allocate(state, count, keyspace.replication, keyspace.racks)
     except NoRoom as why:
         return Rejection(
             "too_few_nodes", f"{why}.", "Add nodes to that dc first, or lower the factor."

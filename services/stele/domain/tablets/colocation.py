@@ -12,17 +12,21 @@ from stele.domain.names import RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.ring.placement import Placement
 from stele.domain.tablets.columns import Tablets
+from stele.domain.tablets.copies import goal
 from stele.domain.tablets.maps import apart, row_of
 from stele.domain.tablets.racks import after_move
 from stele.domain.topology.operations.commands import TabletMove
 
 
 class Merge(msgspec.Struct, frozen=True):
-    """A table that waits for its siblings to be together: its full name, and the request that asks for it."""
+    """A table that waits for its siblings to be together: its full name, and the request that asks for it. In
+    the dcs ``listed`` racks are named, so siblings come together within a rack.
+    """
 
     request: Request
     name: str
     placement: Placement
+    listed: frozenset[str] = frozenset()
 
 
 def merges_of(image: Image) -> list[Merge]:
@@ -33,7 +37,9 @@ def merges_of(image: Image) -> list[Merge]:
         if table is not None and table.placement and request.status is RequestStatus.PENDING:
             placement = image.ring.placements[table.placement]
             if request.tablet_count < len(placement):
-                found.append(Merge(request, image.schema.full_name(table), placement))
+                racks = goal(image, image.schema.by_id[table.keyspace_id]).racks
+                name = image.schema.full_name(table)
+                found.append(Merge(request, name, placement, frozenset(racks)))
     return found
 
 
@@ -55,7 +61,7 @@ def bring_together(
         for pair in apart(merge.placement).tolist():
             if what.state.busy[first + 2 * pair : first + 2 * pair + 2].any():
                 continue
-            for tablet, source, target in _ways(nodes, merge.placement, pair):
+            for tablet, source, target in _ways(nodes, merge, pair):
                 away, to = place[source], place[target]
                 if (
                     _takes_part(what, away)
@@ -85,20 +91,20 @@ def _takes_part(what: Tablets, at: int) -> bool:
     return what.state.state[at] == NodeState.NORMAL and at not in what.state.shut
 
 
-def _ways(
-    nodes: Mapping[str, Node], placement: Placement, pair: int
-) -> Iterator[tuple[int, str, str]]:
+def _ways(nodes: Mapping[str, Node], merge: Merge, pair: int) -> Iterator[tuple[int, str, str]]:
     """Moves that make the two more alike: a tablet, from whom and to whom. Those within a rack come first, and
     those of the odd tablet.
     """
-    even, odd = (row_of(placement, tablet).reads for tablet in (2 * pair, 2 * pair + 1))
+    even, odd = (row_of(merge.placement, tablet).reads for tablet in (2 * pair, 2 * pair + 1))
     ways = [
         (nodes[source].rack != nodes[target].rack, source, target)
         for source in odd
         for target in even
         if source not in even and target not in odd and nodes[source].dc == nodes[target].dc
     ]
-    for _, source, target in sorted(ways):
+    for other_rack, source, target in sorted(ways):
+        if other_rack and nodes[target].dc in merge.listed:
+            continue
         if after_move(nodes, odd, source, target).allowed:
             yield 2 * pair + 1, source, target
         if after_move(nodes, even, target, source).allowed:

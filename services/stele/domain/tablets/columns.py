@@ -19,14 +19,17 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.facts import tablet_map
+from stele.domain.schema.facts import Table, tablet_map
+from stele.domain.tablets.copies import goal
 from stele.domain.tablets.groups import standing
 from stele.domain.tablets.heat import heats, told_of
 from stele.domain.tablets.limits import MINIMAL_RATE, MINIMAL_SIZE
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.maps import maps_of, moving, names_tablet, row_of
 from stele.domain.tablets.measure import Measure, measure_of
+from stele.domain.tablets.participants import participants
 from stele.domain.tablets.ranges import tablet_of
+from stele.domain.tablets.sizing import in_rack
 from stele.domain.tablets.told import Told
 
 SHARDS: Final = 1
@@ -122,6 +125,7 @@ def tablets_of(
             np.concatenate([*(heat[data_id] for data_id in ids), np.zeros(0)]),
         ),
     )
+    _list_racks(image, state, [table for table, _ in maps])
     _count_streams(image, state, place)
     first = (np.cumsum(counts) - counts).tolist() if counts else []
     names = [image.schema.full_name(table) for table, _ in maps]
@@ -132,6 +136,21 @@ def tablets_of(
 def _sizes(told: Told, loads: LoadTable) -> npt.NDArray[np.float64]:
     """Bytes of each tablet; unknown ones are empty when any are known, see ``measure_of``."""
     return np.nan_to_num(told.sizes) if loads.by_node else told.sizes
+
+
+def held_in(there: Tablets) -> dict[str, int]:
+    """Replicas in each dc, and in each rack, by the names of ``sizing.scopes_of``."""
+    state = there.state
+    found = {dc: int(there.held(state.dc == at).sum()) for dc, at in state.dcs.items()}
+    for (dc, rack), at in state.racks.items():
+        found[in_rack(dc, rack)] = int(there.held(state.rack == at).sum())
+    return found
+
+
+def _list_racks(image: Image, state: State, tables: list[Table]) -> None:
+    for at, table in enumerate(tables):
+        for dc, racks in goal(image, image.schema.by_id[table.keyspace_id]).racks.items():
+            state.list_racks(at, dc, racks)
 
 
 def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None:
@@ -162,7 +181,7 @@ def _streams(image: Image, request: Request) -> tuple[Set[str], Set[str]]:
     if request.to_node:
         return rest, {request.to_node}
     if request.repairs_tablet:
-        rest -= image.membership.excluded()
+        rest = {*participants(image, request.among, rest)}
         return (rest, rest) if len(rest) > 1 else (frozenset(), frozenset())
     return rest, rest if len(rest) > 1 else frozenset()
 

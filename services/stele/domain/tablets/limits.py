@@ -73,6 +73,12 @@ SCALE_FACTOR: Final = Count(
     default=10,
     most=1024,
 )
+ENFORCE_RACK_LIST: Final = Choice(
+    name="enforce_rack_list",
+    counts="whether keyspaces with tablets that are created or altered have to name their racks",
+    default=OFF,
+    options=(ON, OFF),
+)
 AUTO_REPAIR: Final = Choice(
     name="auto_repair_enabled_default",
     counts="whether tablets are repaired by schedule, of tables that do not say",
@@ -97,6 +103,7 @@ LIMITS: Final[tuple[Setting, ...]] = (
     TARGET_RATE,
     PER_SHARD_GOAL,
     SCALE_FACTOR,
+    ENFORCE_RACK_LIST,
     AUTO_REPAIR,
     AUTO_REPAIR_THRESHOLD_S,
 )

@@ -1,12 +1,13 @@
 """Which changes of a tablet's replicas its map allows: one goes to another node, one more, one fewer."""
 
+from stele.domain.balance.rack_lists import keeps_list, strays, vacant
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_node, unknown_tablet
 from stele.domain.image import Image
 from stele.domain.names import STAYS
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.facts import Table
-from stele.domain.tablets.copies import between
+from stele.domain.tablets.copies import between, goal
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.racks import after_move, emptiest_racks
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
@@ -29,11 +30,61 @@ def check_move(image: Image, table: Table, move: TabletMove) -> Rejection | None
     if refused is not None:
         return refused
     row = row_of(image.ring.placements[table.placement], move.tablet)
+    counted = _check_counts(image, table, row, move)
+    if counted is not None:
+        return counted
+    dc = _dc(image, move.to_node or move.from_node)
+    listed = goal(image, image.schema.by_id[table.keyspace_id]).racks.get(dc)
+    if listed is not None:
+        return _check_list(image, row, move, listed)
     if move.from_node and move.to_node:
-        return _check_dc(image, move) or _check_rack(image, row, move)
-    if move.to_node:
-        return _check_more(image, table, row, move) or _check_new_rack(image, row, move)
-    return _check_fewer(image, table, row, move)
+        return _check_rack(image, row, move)
+    return _check_new_rack(image, row, move) if move.to_node else None
+
+
+def _check_counts(
+    image: Image, table: Table, row: RangeReplicas, move: TabletMove
+) -> Rejection | None:
+    """Each dc has as many replicas as its keyspace asks for."""
+    if move.from_node and move.to_node:
+        return _check_dc(image, move)
+    check = _check_more if move.to_node else _check_fewer
+    return check(image, table, row, move)
+
+
+def _check_list(
+    image: Image, row: RangeReplicas, move: TabletMove, racks: tuple[str, ...]
+) -> Rejection | None:
+    """Each rack of the list has one replica, or is to have one; no other has any, or is to keep it."""
+    nodes = image.membership.nodes
+    dc = _dc(image, move.to_node or move.from_node)
+    here = [node_id for node_id in row.reads if nodes[node_id].dc == dc]
+    of = [nodes[node_id].rack for node_id in here]
+    source = here.index(move.from_node) if move.from_node else None
+    target = nodes[move.to_node].rack if move.to_node else None
+    if target is None:
+        allowed = source in strays(racks, of)
+    elif source is None:
+        allowed = target in vacant(racks, of)
+    else:
+        allowed = keeps_list(racks, of, source, target)
+    if allowed:
+        return None
+    return Rejection(
+        "rack_list",
+        f"Tablets of {move.table} have one replica in each of the racks {', '.join(racks)} of '{dc}', and"
+        f" tablet {move.tablet} has its own in {', '.join(sorted(of))}.",
+        f"Name a node of {_where(racks, of, source)}: `stele keyspace alter"
+        f" {move.table.partition('.')[0]} --replication {dc}=RACK,RACK` names other racks.",
+        {"dc": dc, "racks": ",".join(racks)},
+    )
+
+
+def _where(racks: tuple[str, ...], of: list[str], source: int | None) -> str:
+    free = sorted(vacant(racks, of))
+    if free:
+        return f"rack {' or '.join(free)}"
+    return "another rack" if source is None else f"rack {of[source]}"
 
 
 def check_tablet(image: Image, table: Table, asked: TabletMove | TabletRepair) -> Rejection | None:

@@ -1,4 +1,7 @@
-"""Racks and the replicas of a tablet: none gets more of them than the fullest one of its dc has."""
+"""Racks and the replicas of a tablet.
+
+Where a keyspace lists the racks of a dc each has one. Else none gets more than the fullest one of its dc has.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

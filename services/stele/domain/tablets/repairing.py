@@ -16,6 +16,7 @@ from stele.domain.balance.cluster import NodeState
 from stele.domain.balance.moves import REPAIR_WEIGHT, WEIGHT, Limits, fits
 from stele.domain.balance.state import NOBODY
 from stele.domain.image import Image
+from stele.domain.repairs.among import ALL, Among
 from stele.domain.repairs.times import Ms
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Table
@@ -58,12 +59,17 @@ def repairs(
             continue
         units = slice(what.first[at], what.first[at] + what.tablets_of(name))
         times = image.repairs.of(table.table_id, what.tablets_of(name))
-        ready = desk.ready(units) & ~heard.are_paused(table.table_id, len(times))
+        paused = heard.are_paused(table.table_id, len(times))
         if goal is not None:
-            asked.append(_Due(times, units, ready & (times <= goal.submitted_ms)))
-        elif after_s is not None:
+            restricted = goal.is_restricted
+            since = image.repairs.of(table.table_id, len(times), restricted=restricted)
+            due = desk.ready(units, goal.among) & ~paused & (since <= goal.submitted_ms)
+            asked.append(_Due(since, units, due, goal.among))
+        if after_s is not None and (goal is None or goal.is_restricted):
             old = times < heard.now_ms - SECOND_MS * after_s
-            late.append(_Due(times, units, ready & old & desk.is_whole(units)))
+            late.append(
+                _Due(times, units, desk.ready(units) & ~paused & old & desk.is_whole(units))
+            )
     return [
         *desk.chosen(asked, lambda name, _: _why_asked(image, wanted, name)),
         *desk.chosen(late, lambda _, at_ms: _why_late(at_ms, heard.now_ms)),
@@ -80,11 +86,12 @@ def threshold_s(settings: Mapping[str, str], table: Table) -> int | None:
 
 
 class _Due(NamedTuple):
-    """Tablets of a table: when they were repaired, their units, and which are due."""
+    """Tablets of a table: when they were repaired, their units, and which are due, ``among`` whose replicas."""
 
     times: Ms
     units: slice
     due: Mask
+    among: Among = ALL
 
 
 class _Desk:
@@ -109,11 +116,14 @@ class _Desk:
             if node_id in what.node_ids:
                 streams[self._shard(what.node_ids.index(node_id))] += WEIGHT
 
-    def ready(self, units: slice) -> Mask:
-        """Nothing else is done to them, and all who have them are heard, but those who are dead for good."""
-        nodes = self._what.state.node[units]
-        found: Mask = ~self._busy[units] & ~self._silent[nodes].any(axis=1)
+    def ready(self, units: slice, among: Among = ALL) -> Mask:
+        """Nothing else is done to them, and all who take part are heard, but those who are dead for good."""
+        nodes, silent = self._what.state.node[units], self._silent & self._named(among)
+        found: Mask = ~self._busy[units] & ~silent[nodes].any(axis=1)
         return found
+
+    def _named(self, among: Among) -> Mask:
+        return _by_node(among.has(node.id, node.dc) for node in self._what.state.nodes)
 
     def is_whole(self, units: slice) -> Mask:
         """There are two replicas, and none is on a dead node."""
@@ -126,16 +136,24 @@ class _Desk:
         self, candidates: list[_Due], why: Callable[[str, int], str]
     ) -> Iterator[TabletRepair]:
         """Those for which there is room, the oldest first; ``why`` gets the table and when it was repaired."""
+        among = {each.units.start: each.among for each in candidates}
         for unit, at_ms in _oldest(candidates):
-            if self._takes(unit):
-                name, tablet = self._what.tablet(unit)
-                of = self._what.tablets_of(name)
-                yield TabletRepair(table=name, tablet=tablet, of=of, why=why(name, at_ms))
+            name, tablet = self._what.tablet(unit)
+            named = among[unit - tablet]
+            if self._takes(unit, named):
+                yield TabletRepair(
+                    table=name,
+                    tablet=tablet,
+                    of=self._what.tablets_of(name),
+                    why=why(name, at_ms),
+                    nodes=named.nodes,
+                    dcs=named.dcs,
+                )
 
-    def _takes(self, unit: int) -> bool:
-        """Each of its replicas reads and writes; one alone has nothing to do."""
-        nodes = self._what.state.node[unit]
-        shards = [self._shard(node) for node in nodes[~self._dead[nodes]].tolist() if node >= 0]
+    def _takes(self, unit: int, among: Among) -> bool:
+        """Each of its replicas that take part reads and writes; one alone has nothing to do."""
+        nodes, alive = self._what.state.node[unit], self._named(among) & ~self._dead
+        shards = [self._shard(node) for node in nodes[alive[nodes]].tolist() if node >= 0]
         several = shards if len(shards) > 1 else []
         if not all(self._is_free(shard) for shard in several):
             return False
@@ -177,7 +195,8 @@ def _why_asked(image: Image, wanted: Mapping[str, Request], name: str) -> str:
     assert table is not None, "it was chosen of those that stand"
     request = wanted[table.table_id]
     reason = f": {request.reason}" if request.reason else ""
-    return f"{request.actor or 'somebody'} has asked for the repair of {name}{reason}"
+    what = f"{name}{request.among.words()}"
+    return f"{request.actor or 'somebody'} has asked for the repair of {what}{reason}"
 
 
 def _why_late(at_ms: int, now_ms: int) -> str:

@@ -1,37 +1,36 @@
-"""Giving each tablet as many replicas as it is to have: one more at a time, and only then one fewer.
+"""Giving each tablet as many replicas as it is to have, one more at a time, and only then one fewer; and
+bringing those to other racks that are beside a rack list.
 
 Which ones are amiss is found in columns. What they get and lose is chosen one by one, as many as there is room
 for in the streams, so that racks are even, then the table's replicas over the nodes, then all that these have.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
-from typing import Final
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.moves import WEIGHT, Limits, fits
-from stele.domain.balance.scopes import standing
+from stele.domain.balance.moves import Limits
+from stele.domain.balance.rack_lists import strays, vacant
 from stele.domain.balance.state import NOBODY
 from stele.domain.image import Image
 from stele.domain.ring.quorum import blocking
-from stele.domain.schema.facts import copies_text
+from stele.domain.schema.facts import Replication
 from stele.domain.tablets.columns import Tablets
-from stele.domain.tablets.copies import Copies, change_of, goal, surplus
+from stele.domain.tablets.copies import Amiss, amiss, change_of, goal
+from stele.domain.tablets.desk import MOST_LOOKED_AT, Desk, room_for
 from stele.domain.tablets.heard import Heard
-from stele.domain.tablets.racks import fewest, room
+from stele.domain.tablets.racks import room
+from stele.domain.tablets.spreading import spread
 from stele.domain.tablets.stuck import Stuck
 from stele.domain.topology.operations.commands import TabletMove
 
-MOST_LOOKED_AT: Final = 4096
-"""Tablets of a round for which there was no room: those of others are looked at in a later one."""
-LARGE_RACK: Final = 0.55
-"""Of the mean of its dc's racks: a smaller one gets tablets for the sake of racks only up to its share."""
+Mask = npt.NDArray[np.bool_]
 
 
 class Recount(StrEnum):
@@ -58,202 +57,97 @@ def recounts(image: Image, what: Tablets, heard: Heard, limits: Limits, off: Set
 
     The tablets' units are ``busy`` then in the state of ``what``, and the streams are counted.
     """
-    moves, stuck, amiss = list[TabletMove](), list[Stuck](), False
-    desk = _Desk(image, what, heard, limits)
+    moves, stuck, any_amiss = list[TabletMove](), list[Stuck](), False
+    desk = Desk(image, what, heard, limits)
     for at, name in enumerate(what.names):
         keyspace = image.schema.named(name.partition(".")[0])
         assert keyspace is not None, "a table that is balanced has a keyspace"
         wanted, change = goal(image, keyspace), change_of(image, keyspace)
         first = what.first[at]
         units = slice(first, first + what.tablets_of(name))
-        found = surplus(wanted, desk.dc_of, what.state.node[units])
-        lacks = np.any([each < 0 for each in found.values()], axis=0)
-        has = np.any([each > 0 for each in found.values()], axis=0)
+        found = amiss(wanted, desk.places, what.state.node[units])
+        due = _Due.of(found.values())
         if change is None and name in off:
-            has[:] = False
-        if not (lacks | has).any():
+            due = due.but_for_what_is_lacking()
+        if not due.any():
             continue
-        amiss = True
-        why = f"tablets of {keyspace.name} are to have {copies_text(wanted)}"
+        any_amiss = True
+        why = f"tablets of {keyspace.name} are to have {wanted.words()}"
         force = change is not None and change.force
-        table = _Table(at, name, units, found, lacks, has, why, force)
+        table = _Table(at, name, units, wanted, found, due, why, force)
         moves += table.moves(desk)
         if change is not None and not change.cancelled:
             reasons = [*_no_room(image, wanted), *table.lost]
             stuck += [Stuck(change.request_id, reason) for reason in reasons[:1]]
     by_request = {each.request_id: each for each in reversed(stuck)}
-    moves += _spread(desk)
-    return Recounts(moves, [*by_request.values()], amiss)
+    moves += spread(desk)
+    return Recounts(moves, [*by_request.values()], any_amiss)
 
 
-def _spread(desk: "_Desk") -> Iterator[TabletMove]:
-    """From a rack with two replicas of a tablet more than another with room: one goes there. Such come about
-    where a node had to be emptied, or a tablet has lost one.
-    """
-    state = desk.what.state
-    for dc in state.dcs:
-        for unit in _uneven(desk, dc).tolist():
-            if desk.is_at_its_end():
-                return
-            if int(state.table[unit]) in state.still:
-                continue
-            move = _to_an_emptier_rack(desk, dc, unit)
-            if move is None:
-                desk.passed += 1
-            else:
-                state.busy[unit] = True
-                yield move
-
-
-def _uneven(desk: "_Desk", dc: str) -> npt.NDArray[np.intp]:
-    """Units with two replicas more in a rack of the dc than in another with members that take tablets."""
-    state = desk.what.state
-    peak = state.peak[:, state.dcs[dc]]
-    several = np.flatnonzero((peak > 1) & ~state.busy)
-    nodes = state.node[several]
-    rack = np.where(nodes == NOBODY, NOBODY, state.rack[nodes])
-    least = peak[several].copy()
-    for name in {*desk.racks[dc].values()}:
-        here = (rack == state.racks[dc, name]).sum(axis=1)
-        np.minimum(least, here, out=least, casting="unsafe")
-    return several[peak[several] - least > 1]
-
-
-def _to_an_emptier_rack(desk: "_Desk", dc: str, unit: int) -> TabletMove | None:
-    held = [node for node in desk.what.state.node[unit].tolist() if node != NOBODY]
-    here = [node for node in held if desk.dc_of[node] == dc]
-    counts = Counter(desk.rack_of[node] for node in here)
-    fullest = max(counts.values())
-    sources = [at for at in here if counts[desk.rack_of[at]] == fullest and desk.takes[at]]
-    free = _room_for(desk, dc, held)
-    if not free or not sources or fullest - counts[desk.rack_of[free[0]]] < 2:
-        return None
-    table, tablet = desk.what.tablet(unit)
-    part = partial(desk.part, int(desk.what.state.table[unit]))
-    source, target = max(sources, key=part), min(free, key=part)
-    if not desk.is_large(dc, desk.rack_of[target]) and part(target)[0] >= part(source)[0]:
-        return None
-    if not desk.streams([source], [target]):
-        return None
-    return TabletMove(
-        table=table,
-        tablet=tablet,
-        of=desk.what.tablets_of(table),
-        from_node=desk.what.node_ids[source],
-        to_node=desk.what.node_ids[target],
-        why=f"rack {desk.rack_of[source]} has {fullest} of its replicas, and {desk.rack_of[target]} has"
-        f" {counts[desk.rack_of[target]]}",
-    )
-
-
-def _no_room(image: Image, wanted: Copies) -> Iterator[str]:
+def _no_room(image: Image, wanted: Replication) -> Iterator[str]:
     """More replicas are asked for than there are members that take any, even those that are down."""
-    for dc, rf in sorted(wanted.items()):
-        there = len(room(image, dc))
-        if there < rf:
-            yield f"{rf} replicas in '{dc}' need as many nodes; {there} take tablets"
+    for dc, rf in sorted(wanted.copies.items()):
+        there = room(image, dc)
+        for rack in wanted.racks.get(dc, ()):
+            if not any(node.rack == rack for node in there):
+                yield f"no node in rack '{rack}' of '{dc}' takes tablets"
+        if len(there) < rf:
+            yield f"{rf} replicas in '{dc}' need as many nodes; {len(there)} take tablets"
 
 
-@dataclass
-class _Desk:
-    """What one round has given out so far; ``count`` is of replicas, by table and node."""
+class _Due(NamedTuple):
+    """Which tablets are to get one more, to have one in another rack, and to lose one, in any dc."""
 
-    image: Image
-    what: Tablets
-    heard: Heard
-    limits: Limits
-    passed: int = 0
-    """Tablets that were looked at for nothing."""
-    dc_of: list[str] = field(init=False)
-    rack_of: list[str] = field(init=False)
-    racks: dict[str, dict[int, str]] = field(init=False)
-    """By dc the members that take tablets, be they down, with their racks."""
-    takes: npt.NDArray[np.bool_] = field(init=False)
-    weight: npt.NDArray[np.float64] = field(init=False)
-    count: npt.NDArray[np.int64] = field(init=False)
-    load: npt.NDArray[np.float64] = field(init=False)
-    silent: frozenset[int] = field(init=False)
+    more: Mask
+    to_move: Mask
+    fewer: Mask
 
-    def __post_init__(self) -> None:
-        state, ids = self.what.state, self.what.node_ids
-        self.dc_of = [node.dc for node in state.nodes]
-        self.rack_of = [node.rack for node in state.nodes]
-        place = {node_id: at for at, node_id in enumerate(ids)}
-        self.racks = {
-            dc: {place[n.node_id]: n.rack for n in room(self.image, dc)} for dc in {*self.dc_of}
-        }
-        self.weight = standing(state, draining=False).weight
-        self.takes = (state.state == NodeState.NORMAL) & (self.weight > 0)
-        self.takes[[*state.shut]] = False
-        self.count, self.load = state.count.copy(), state.load.sum(axis=0)
-        self.silent = frozenset(at for at, node_id in enumerate(ids) if node_id in self.heard.down)
+    @classmethod
+    def of(cls, found: Iterable[Amiss]) -> Self:
+        each = [(one.more > 0, one.to_move > 0, one.fewer > 0) for one in found]
+        return cls(*(np.any(which, axis=0) for which in zip(*each, strict=True)))
 
-    def isfits(self, node: int) -> bool:
-        """It takes one more now."""
-        return bool(self.takes[node]) and fits(self.what.state.writing[node], self.limits.writes)
+    def any(self) -> bool:
+        return bool(np.any([*self]))
 
-    def is_at_its_end(self) -> bool:
-        """Enough was looked at for nothing, or nobody takes any more."""
-        if self.passed >= MOST_LOOKED_AT:
-            return True
-        writing = self.what.state.writing
-        return not any(fits(load, self.limits.writes) for load in writing[self.takes].tolist())
-
-    def is_large(self, dc: str, rack: str) -> bool:
-        """Whether the rack can have a replica of every tablet, and its nodes still about their shares."""
-        racks = self.racks[dc]
-        here = sum(float(self.weight[at]) for at, of in racks.items() if of == rack)
-        whole = sum(float(self.weight[at]) for at in racks)
-        return here * len({*racks.values()}) >= LARGE_RACK * whole
-
-    def part(self, table: int, node: int) -> tuple[float, float, int]:
-        """How much a node has of a table, and of all, for its weight."""
-        weight = float(self.weight[node]) or 1.0
-        return float(self.count[table, node]) / weight, float(self.load[node]) / weight, node
-
-    def streams(self, sources: list[int], targets: list[int]) -> bool:
-        """Whether there is room for it in the streams, which it has from now on."""
-        state = self.what.state
-        if not all(fits(state.reading[at], self.limits.reads) for at in sources):
-            return False
-        if not all(fits(state.writing[at], self.limits.writes) for at in targets):
-            return False
-        for at in sources:
-            state.reading[at] += WEIGHT
-        for at in targets:
-            state.writing[at] += WEIGHT
-        return True
+    def but_for_what_is_lacking(self) -> Self:
+        nothing = np.zeros_like(self.more)
+        return self._replace(to_move=nothing, fewer=nothing)
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table with tablets that have too many replicas, or too few: ``found`` by dc, below 0 too few."""
+    """A table with tablets that have not what is ``wanted``: ``found`` by dc, ``due`` in all."""
 
     at: int
     name: str
     units: slice
-    found: Mapping[str, npt.NDArray[np.int64]]
-    lacks: npt.NDArray[np.bool_]
-    has: npt.NDArray[np.bool_]
+    wanted: Replication
+    found: Mapping[str, Amiss]
+    due: _Due
     why: str
     force: bool
     lost: list[str] = field(default_factory=list)
     """Why some can never be given what they lack."""
 
-    def moves(self, desk: _Desk) -> list[TabletMove]:
+    def moves(self, desk: Desk) -> list[TabletMove]:
         table = desk.image.schema.table_named(self.name)
         assert table is not None, "a table that is balanced has a name"
         still = ~desk.what.state.busy[self.units]
         still &= ~desk.heard.are_paused(table.table_id, len(still))
-        more = self._each(desk, np.flatnonzero(self.lacks & still), self._add)
-        may_lose = np.flatnonzero(_may_lose(self.has, self.lacks) & still)
-        return more + self._each(desk, may_lose, self._delete)
+        due = self.due
+        moves = self._each(desk, np.flatnonzero(due.more & still), self._add)
+        lacking = due.more
+        moves += self._each(desk, np.flatnonzero(due.to_move & ~lacking & still), self._move_over)
+        lacking = due.more | due.to_move
+        may_lose = np.flatnonzero(_may_lose(due.fewer, lacking) & still)
+        return moves + self._each(desk, may_lose, self._delete)
 
     def _each(
         self,
-        desk: _Desk,
+        desk: Desk,
         tablets: npt.NDArray[np.int64],
-        change: Callable[[_Desk, int], TabletMove | None],
+        change: Callable[[Desk, int], TabletMove | None],
     ) -> list[TabletMove]:
         moves = list[TabletMove]()
         for tablet in _turned(tablets, desk.heard.now_ms).tolist():
@@ -267,11 +161,11 @@ class _Table:
                 desk.what.state.busy[self.units.start + tablet] = True
         return moves
 
-    def _add(self, desk: _Desk, tablet: int) -> TabletMove | None:
+    def _add(self, desk: Desk, tablet: int) -> TabletMove | None:
         """To a rack that has fewest of it; there to who has least of the table, then of all, by its share."""
         held = self._held(desk, tablet)
-        dcs = sorted(dc for dc, counts in self.found.items() if counts[tablet] < 0)
-        free = next(filter(None, (_room_for(desk, dc, held) for dc in dcs)), None)
+        dcs = sorted(dc for dc, each in self.found.items() if each.more[tablet] > 0)
+        free = next(filter(None, (self._room_for(desk, dc, held) for dc in dcs)), None)
         if not free:
             return None
         sources = self._sources(desk, tablet, held, blocking(len(held)))
@@ -281,17 +175,17 @@ class _Table:
         desk.count[self.at, target] += 1
         return self._move(desk, tablet, to_node=desk.what.node_ids[target])
 
-    def _delete(self, desk: _Desk, tablet: int) -> TabletMove | None:
+    def _delete(self, desk: Desk, tablet: int) -> TabletMove | None:
         """Of a rack that has most of it: of a dead node, of one that leaves, of one that is silent, of who has
         most of the table.
         """
         state, held = desk.what.state, self._held(desk, tablet)
-        dcs = {dc for dc, counts in self.found.items() if counts[tablet] > 0}
-        racks = Counter((desk.dc_of[node], desk.rack_of[node]) for node in held)
+        dcs = sorted(dc for dc, each in self.found.items() if each.fewer[tablet] > 0)
+        racks = Counter(desk.places[node] for node in held)
         source = max(
-            (node for node in held if desk.dc_of[node] in dcs),
+            (node for dc in dcs for node in self._beside(desk, dc, held)),
             key=lambda at: (
-                racks[desk.dc_of[at], desk.rack_of[at]],
+                racks[desk.places[at]],
                 *_is_of_no_use(state.state[at]),
                 at in desk.silent,
                 desk.part(self.at, at),
@@ -304,7 +198,50 @@ class _Table:
         desk.count[self.at, source] -= 1
         return self._move(desk, tablet, from_node=desk.what.node_ids[source])
 
-    def _sources(self, desk: _Desk, tablet: int, nodes: list[int], needed: int) -> list[int] | None:
+    def _move_over(self, desk: Desk, tablet: int) -> TabletMove | None:
+        """From beside a rack list to a rack of it that has none: off the dead and those that leave first, from
+        who has most of the table to who has least.
+        """
+        state, held = desk.what.state, self._held(desk, tablet)
+        for dc in sorted(dc for dc, each in self.found.items() if each.to_move[tablet] > 0):
+            free = self._room_for(desk, dc, held)
+            beside = [at for at in self._beside(desk, dc, held) if at not in desk.silent]
+            if not free or not beside:
+                continue
+            source = max(
+                beside, key=lambda at: (*_is_of_no_use(state.state[at]), desk.part(self.at, at))
+            )
+            target = min(free, key=lambda at: desk.part(self.at, at))
+            sources: list[int] | None = [source]
+            if state.state[source] == NodeState.EXCLUDED:
+                rest = [at for at in held if at != source]
+                sources = self._sources(desk, tablet, rest, blocking(len(held)))
+            if sources is None or not desk.streams(sources, [target]):
+                continue
+            desk.count[self.at, source] -= 1
+            desk.count[self.at, target] += 1
+            names = desk.what.node_ids
+            return self._move(desk, tablet, from_node=names[source], to_node=names[target])
+        return None
+
+    def _beside(self, desk: Desk, dc: str, held: list[int]) -> list[int]:
+        """Replicas that it is not to have in the dc, or of which it is to have fewer."""
+        here = [node for node in held if desk.dc_of[node] == dc]
+        racks = self.wanted.racks.get(dc)
+        if racks is None:
+            return here
+        return [here[at] for at in strays(racks, [desk.rack_of[node] for node in here])]
+
+    def _room_for(self, desk: Desk, dc: str, held: list[int]) -> list[int]:
+        """Who takes one more of it now, of a rack that may have one more."""
+        racks = self.wanted.racks.get(dc)
+        if racks is None:
+            return room_for(desk, dc, held)
+        may = vacant(racks, (desk.rack_of[node] for node in held if desk.dc_of[node] == dc))
+        free = desk.racks[dc].items()
+        return [at for at, rack in free if rack in may and desk.is_free(at)]
+
+    def _sources(self, desk: Desk, tablet: int, nodes: list[int], needed: int) -> list[int] | None:
         """Those of the nodes that can give what they have; None while they are too few, or for ever."""
         state = desk.what.state.state
         alive = [node for node in nodes if state[node] != NodeState.EXCLUDED]
@@ -316,7 +253,7 @@ class _Table:
             return None
         return self._heard(desk, alive, min(needed, len(alive)))
 
-    def _all_left(self, desk: _Desk, tablet: int, nodes: list[int]) -> list[int] | None:
+    def _all_left(self, desk: Desk, tablet: int, nodes: list[int]) -> list[int] | None:
         """Those that stay, each of which must say that it is there; None while one of them cannot."""
         state = desk.what.state.state
         dead = [desk.what.node_ids[node] for node in nodes if state[node] == NodeState.EXCLUDED]
@@ -328,16 +265,16 @@ class _Table:
             return None
         return self._heard(desk, nodes, len(nodes))
 
-    def _heard(self, desk: _Desk, nodes: list[int], needed: int) -> list[int] | None:
+    def _heard(self, desk: Desk, nodes: list[int], needed: int) -> list[int] | None:
         up = [node for node in nodes if node not in desk.silent]
         return up if len(up) >= needed else None
 
-    def _held(self, desk: _Desk, tablet: int) -> list[int]:
+    def _held(self, desk: Desk, tablet: int) -> list[int]:
         nodes = desk.what.state.node[self.units.start + tablet].tolist()
         return [node for node in nodes if node != NOBODY]
 
     def _move(
-        self, desk: _Desk, tablet: int, *, from_node: str = "", to_node: str = ""
+        self, desk: Desk, tablet: int, *, from_node: str = "", to_node: str = ""
     ) -> TabletMove:
         return TabletMove(
             table=self.name,
@@ -348,14 +285,6 @@ class _Table:
             force=self.force,
             why=self.why,
         )
-
-
-def _room_for(desk: _Desk, dc: str, held: list[int]) -> list[int]:
-    """Who takes one more of it now, of a rack of the dc that has fewest."""
-    counts = Counter(desk.rack_of[node] for node in held if desk.dc_of[node] == dc)
-    others = {at: rack for at, rack in desk.racks[dc].items() if at not in held}
-    racks = fewest(counts, others.values())
-    return [at for at, rack in others.items() if rack in racks and desk.isfits(at)]
 
 
 def _turned(tablets: npt.NDArray[np.int64], now_ms: int) -> npt.NDArray[np.int64]:

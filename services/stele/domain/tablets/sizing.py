@@ -46,11 +46,14 @@ class Goals(msgspec.Struct, frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """A dc that has replicas: shards of its nodes, replicas of each tablet, and replicas that are there now."""
+    """A dc that has replicas, or a rack where these are listed: shards of its nodes, replicas of each tablet,
+    and replicas that are there now. One that does not ask counts only for how many its shards may have.
+    """
 
     shards: int
     replication_factor: int
     held: int = 0
+    asks: bool = True
 
 
 class Sized(msgspec.Struct, frozen=True):
@@ -72,13 +75,24 @@ class Present(msgspec.Struct, frozen=True):
 
 
 def scopes_of(image: Image, keyspace: Keyspace, held: Mapping[str, int]) -> dict[str, Scope]:
-    """Each dc of the keyspace with the nodes that have room there, and the replicas that these hold."""
+    """Each dc of the keyspace, and each rack where these are listed, with the nodes that have room there, and
+    the replicas that these hold.
+    """
     going = image.requests.going()
-    shards = Counter(n.dc for n in image.membership.holding().values() if n.node_id not in going)
-    return {
-        dc: Scope(shards[dc], factor, held.get(dc, 0))
-        for dc, factor in keyspace.replication.items()
-    }
+    holding = [n for n in image.membership.holding().values() if n.node_id not in going]
+    shards = Counter(n.dc for n in holding) + Counter(in_rack(n.dc, n.rack) for n in holding)
+    found = dict[str, Scope]()
+    for dc, factor in keyspace.replication.items():
+        racks = keyspace.racks.get(dc, ())
+        found[dc] = Scope(shards[dc], factor, held.get(dc, 0), asks=not racks)
+        for name in (in_rack(dc, rack) for rack in racks):
+            found[name] = Scope(shards[name], 1, held.get(name, 0))
+    return found
+
+
+def in_rack(dc: str, rack: str) -> str:
+    """The name of a rack as a scope, for people."""
+    return f"rack {rack} of {dc}"
 
 
 def first_count(
@@ -172,7 +186,7 @@ def _asked_for(
             _parts(options.expected_data_size_in_gb * _GIB, goals.target_bytes),
             f"expected_data_size_in_gb is {options.expected_data_size_in_gb}",
         ),
-        *(_per_shard(dc, scope, per_shard) for dc, scope in sorted(scopes.items())),
+        *(_per_shard(dc, scope, per_shard) for dc, scope in _asking(scopes)),
     ]
 
 
@@ -236,11 +250,13 @@ def _per_shard(dc: str, scope: Scope, replicas: int) -> Sized:
     return Sized(count, f"{replicas} replicas for each of {scope.shards} shards of {dc}")
 
 
+def _asking(scopes: Mapping[str, Scope]) -> list[tuple[str, Scope]]:
+    return [(name, scope) for name, scope in sorted(scopes.items()) if scope.asks]
+
+
 def _by_scale(scopes: Mapping[str, Scope], goals: Goals) -> Sized:
     """As many as its scale asks for in any dc."""
-    return max(
-        (_per_shard(dc, scope, goals.scale) for dc, scope in sorted(scopes.items())), key=_count
-    )
+    return max((_per_shard(dc, scope, goals.scale) for dc, scope in _asking(scopes)), key=_count)
 
 
 def _with_room(scopes: Mapping[str, Scope], goals: Goals) -> Sized:

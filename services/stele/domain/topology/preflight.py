@@ -162,7 +162,7 @@ def _described(
         found,
         tokens={subject.node_id: len(subject.tokens) for subject in transition.subjects},
         steps=tuple(_steps(transition)),
-        receivers=tuple(OPERATIONS[transition.kind].receivers(transition)),
+        receivers=tuple(OPERATIONS[transition.kind].receiving(image, transition)),
         gains=tuple(
             gain for name, plan in plans for gain in _gains(image, transition, name, plan, dead)
         ),
@@ -191,7 +191,7 @@ def _gains(
     operation = OPERATIONS[transition.kind]
     ranges = defaultdict[tuple[str, tuple[str, ...], int], list[TransitionRow]](list)
     for row in plan.rows:
-        for node_id in operation.receivers(transition):
+        for node_id in operation.receiving(image, transition):
             found = operation.sources(image, transition, row, node_id, dead)
             if found is not None:
                 sources, needed = found

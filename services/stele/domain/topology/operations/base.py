@@ -197,6 +197,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its nodes are alive: it is undone when they are not, and those that are go together."""
     receivers: Callable[[Transition], list[str]] = no_receivers
     """Nodes that must stream, sorted."""
+    left_aside: Callable[[Image, Transition], Set[str]] = lambda image, transition: frozenset()
+    """Those of them that need not, by what was asked for."""
     sources: Callable[[Image, Transition, TransitionRow, str, Set[str]], Sources | None] = (
         sources_of_gained
     )
@@ -231,6 +233,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         while to is not None and self.states[to].needs_new_tokens and not has_tokens:
             to = self.states[to].on_success
         return to
+
+    def receiving(self, image: Image, transition: Transition) -> list[str]:
+        """All who must stream, sorted."""
+        aside = self.left_aside(image, transition)
+        return [node_id for node_id in self.receivers(transition) if node_id not in aside]
 
     @property
     def excludes_only(self) -> bool:

@@ -134,13 +134,16 @@ class ResizeTable(Command, frozen=True, tag="tablet_resize"):
 class TabletRepair(msgspec.Struct, frozen=True, kw_only=True):
     """Each replica of a tablet of ``table`` (``keyspace.table``) is to get what the others have.
 
-    ``why`` and ``of`` are those of ``TabletMove``.
+    ``why`` and ``of`` are those of ``TabletMove``. Of those that name ``nodes`` or ``dcs`` only replicas on
+    these nodes, and in these dcs, take part.
     """
 
     table: str
     tablet: int
     why: str = ""
     of: int = 0
+    nodes: tuple[str, ...] = ()
+    dcs: tuple[str, ...] = ()
 
 
 class RepairTablets(Command, frozen=True, tag="tablet_repair"):
@@ -150,9 +153,13 @@ class RepairTablets(Command, frozen=True, tag="tablet_repair"):
 
 
 class RepairTable(Command, frozen=True, tag="table_repair"):
-    """Repair all tablets of a table (``keyspace.table``), as they get room in the streams."""
+    """Repair all tablets of a table (``keyspace.table``), as they get room in the streams. See ``TabletRepair``
+    for ``nodes`` and ``dcs``.
+    """
 
     name: str
+    nodes: tuple[str, ...] = ()
+    dcs: tuple[str, ...] = ()
 
 
 class EnableFeatures(Command, frozen=True, tag="enable_features"):
@@ -182,13 +189,14 @@ class Truncate(Command, frozen=True, tag="truncate"):
 
 
 class KeyspaceRfChange(Command, frozen=True, tag="keyspace_rf_change"):
-    """Give a keyspace another replication: for each dc a replication factor; a dc that is not named loses its
-    replicas. With ``force`` what only excluded nodes have is given up.
+    """Give a keyspace another replication: for each dc a replication factor or, with tablets, its ``racks``; a
+    dc that is not named loses its replicas. With ``force`` what only excluded nodes have is given up.
     """
 
     name: str
     replication: dict[str, int]
     force: bool = False
+    racks: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 class NewCdcGeneration(Command, frozen=True, tag="new_cdc_generation", kw_only=True):

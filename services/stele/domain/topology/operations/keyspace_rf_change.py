@@ -24,7 +24,7 @@ from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.facts import PlacementDropped
 from stele.domain.schema.facts import KeyspaceChanged, placement_name
-from stele.domain.schema.replication import check_replication, with_copies
+from stele.domain.schema.replication import check_replication, replication_for
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -43,16 +43,16 @@ replace = msgspec.structs.replace
 def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
     """Queue the change for a keyspace that stands; one with tablets has an operation of its own."""
     image = context.image
-    keyspace, replication = free_keyspace(image, command.name), with_copies(command.replication)
+    keyspace = free_keyspace(image, command.name)
     if isinstance(keyspace, Rejection):
         return keyspace
-    refused = check_replication(image, replication)
-    if refused is not None:
-        return refused
-    if keyspace.replication == replication:
+    wanted = replication_for(image, command, tablets=keyspace.tablets)
+    if isinstance(wanted, Rejection):
+        return wanted
+    if keyspace.wanted == wanted:
         return Rejection(
             "replication_unchanged",
-            f"Keyspace '{command.name}' has replication {placement_name(replication)} already.",
+            f"Keyspace '{command.name}' has replication {wanted.words()} already.",
             "There is nothing to do.",
         )
     kind = RequestKind.TABLET_RF_CHANGE if keyspace.tablets else RequestKind.KEYSPACE_RF_CHANGE
@@ -60,7 +60,8 @@ def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
         context,
         kind,
         keyspace_id=keyspace.keyspace_id,
-        replication=replication,
+        replication={**wanted.copies},
+        racks={**wanted.racks},
         force=command.force,
     )
     return (request,)
@@ -68,7 +69,7 @@ def change_replication(context: Context, command: KeyspaceRfChange) -> Decision:
 
 def check(image: Image, requests: list[Request]) -> Rejection | None:
     """Nodes may have gone since it was asked for."""
-    return check_replication(image, requests[0].replication)
+    return check_replication(image, requests[0].wanted)
 
 
 def own_placement(image: Image, request: Request) -> OwnPlacement:

@@ -86,7 +86,7 @@ def dropped_table(image: Image, table: Table) -> Iterable[AnyFact]:
 
 def repairs_forgotten(image: Image, table_id: str) -> Iterable[AnyFact]:
     """What was repaired is gone."""
-    if table_id in image.repairs.tables:
+    if table_id in image.repairs.tables or table_id in image.repairs.restricted:
         yield RepairsForgotten(table_id)
 
 

@@ -73,13 +73,22 @@ def check_enough_remain(image: Image, leaving: Node) -> Rejection | None:
         )
     keyspaces = sorted(image.schema.by_id.values(), key=lambda keyspace: keyspace.name)
     names = {keyspace.keyspace_id: keyspace.name for keyspace in keyspaces}
-    asked = [(r.keyspace_id, r.replication) for r in image.requests.unfinished()]
-    used = [(keyspace.keyspace_id, keyspace.replication) for keyspace in keyspaces]
-    for keyspace_id, replication in used + asked:
-        rf = replication.get(leaving.dc, 0)
+    asked = [(r.keyspace_id, r.wanted) for r in image.requests.unfinished()]
+    used = [(keyspace.keyspace_id, keyspace.wanted) for keyspace in keyspaces]
+    in_rack = any((n.dc, n.rack) == (leaving.dc, leaving.rack) for n in staying)
+    for keyspace_id, wanted in used + asked:
+        rf, name = wanted.copies.get(leaving.dc, 0), names.get(keyspace_id, keyspace_id)
+        if leaving.rack in wanted.racks.get(leaving.dc, ()) and not in_rack:
+            return Rejection(
+                "last_of_rack",
+                f"Keyspace '{name}' has a replica in rack '{leaving.rack}' of '{leaving.dc}', where no other"
+                " node would remain.",
+                "Add a node to that rack first, replace the node, or name other racks: `stele keyspace alter"
+                f" {name}`.",
+                {"dc": leaving.dc, "rack": leaving.rack, "keyspace": name},
+            )
         remaining = sum(1 for node in staying if node.dc == leaving.dc)
         if remaining < rf:
-            name = names.get(keyspace_id, keyspace_id)
             return Rejection(
                 "too_few_nodes",
                 f"{remaining} nodes would remain in '{leaving.dc}'; keyspace '{name}' needs {rf}.",

@@ -99,4 +99,4 @@ def excluded_receivers(image: Image, transition: Transition) -> list[str]:
         return sorted(after) if len(after) > len(before) else []
     if not state.streams or state.reads_stay:
         return []
-    return [node_id for node_id in operation.receivers(transition) if node_id in excluded]
+    return [node_id for node_id in operation.receiving(image, transition) if node_id in excluded]

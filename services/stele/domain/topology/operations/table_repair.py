@@ -1,28 +1,34 @@
 """Repair of a table: all of its tablets, as they get room in the streams; of co-located tables together.
 
 The request is the goal. While it runs the balancer asks for repairs of tablets that were repaired before it was
-asked for, the oldest first (``tablets.repairing``). It is done when none is left. To cancel it ends it at once,
+asked for, the oldest first (``tablets.repairing``). It is done when none is left. One among some replicas keeps
+times of its own meanwhile: by the table's own nothing was repaired. To cancel it ends it at once,
 with those repairs of the balancer's that have not begun.
 """
 
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, RequestKind, RequestStatus
+from stele.domain.repairs.among import Among
+from stele.domain.repairs.facts import RepairsForgotten
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import ended, new_request, started
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.moves import no_tablets
+from stele.domain.tablets.participants import check_among
 from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
 from stele.domain.topology.operations.commands import RepairTable
 
 
 def repair_table(context: Context, command: RepairTable) -> Decision:
-    """Queue it for a table with tablets that stands, one at a time."""
+    """Queue it for a table with tablets that stands, one at a time, whoever takes part."""
     image = context.image
     table = image.schema.standing_map_owner(command.name)
     if table is None:
@@ -37,17 +43,29 @@ def repair_table(context: Context, command: RepairTable) -> Decision:
             "Wait until that is done, or cancel it.",
             {"request_id": other.request_id},
         )
-    kind, now_ms = RequestKind.TABLE_REPAIR, max(context.log_ms, _newest_ms(image, table))
-    return (new_request(context, kind, table_id=table.table_id, submitted_ms=now_ms),)
+    among, placement = Among(command.nodes, command.dcs), image.ring.placements[table.placement]
+    refused = check_among(image, among, placement)
+    if refused is not None:
+        return refused
+    request = new_request(
+        context,
+        RequestKind.TABLE_REPAIR,
+        table_id=table.table_id,
+        submitted_ms=max(context.log_ms, _newest_ms(image, table)),
+        repair_nodes=among.nodes,
+        repair_dcs=among.dcs,
+    )
+    return (request,)
 
 
 def _newest_ms(image: Image, table: Table) -> int:
     """When a tablet of the table was repaired last, or is to have been: this request comes later, although the
     log's time may stand still.
     """
-    times = image.repairs.of(table.table_id, len(image.ring.placements[table.placement]))
+    tablets = len(image.ring.placements[table.placement])
+    times = [image.repairs.of(table.table_id, tablets, restricted=each) for each in (False, True)]
     mine = (r for r in image.requests.open.values() if r.repairs and r.table_id == table.table_id)
-    return max(int(times.max()), max((r.submitted_ms for r in mine), default=0))
+    return max(int(np.max(times)), max((r.submitted_ms for r in mine), default=0))
 
 
 def missing(image: Image, request: Request) -> Missing | None:
@@ -59,6 +77,7 @@ def missing(image: Image, request: Request) -> Missing | None:
     if not left:
         return None
     what = f"{left} of {of} tablets of {image.schema.full_name(table)} to be repaired"
+    what += request.among.words()
     return Missing(what, left=left, of=of)
 
 
@@ -71,7 +90,8 @@ def _table(image: Image, request: Request) -> Table | None:
 
 def _left(image: Image, table: Table, request: Request) -> tuple[int, int]:
     """How many tablets there are to repair yet, and how many in all."""
-    times = image.repairs.of(table.table_id, len(image.ring.placements[table.placement]))
+    tablets, restricted = len(image.ring.placements[table.placement]), request.is_restricted
+    times = image.repairs.of(table.table_id, tablets, restricted=restricted)
     return int((times <= request.submitted_ms).sum()), len(times)
 
 
@@ -81,7 +101,8 @@ def foreseen(image: Image, request: Request) -> tuple[str, ...]:
     if table is None:
         return ()
     left, _ = _left(image, table, request)
-    return (f"{image.schema.full_name(table)}: {left} tablets are to be repaired",)
+    name = image.schema.full_name(table)
+    return (f"{name}: {left} tablets are to be repaired{request.among.words()}",)
 
 
 def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
@@ -92,7 +113,10 @@ def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
         return ended(context, image, request, RequestStatus.FAILED, why)
     if request.status is RequestStatus.PENDING:
         return (RequestChanged(started(context, request)),)
-    return ended(context, image, request, RequestStatus.DONE, "")
+    done = ended(context, image, request, RequestStatus.DONE, "")
+    if not request.is_restricted:
+        return done
+    return RepairsForgotten(request.table_id, restricted=True), *done
 
 
 def made_for(image: Image, request: Request) -> Iterable[Request]:

@@ -4,9 +4,11 @@ repair -> end_repair -> (gone), also when it fails or is cancelled: then it does
 
 No replica comes or goes, so nothing has to be undone: rows merge by last write wins, and what is written
 meanwhile reaches them as ever. Its row of the tablet map is locked, so its replicas stay who they are, and it
-has no other transition (INV-TABL-2). Replicas that are excluded neither give nor get; all others must do both:
-then each has all that any of them had, and what was acknowledged before the request is on every one. With one
-replica there is nothing to do. Of co-located tables, which have one map, all are repaired.
+has no other transition (INV-TABL-2). Where nodes or dcs are named only replicas there take part, and the
+tablet does not count as repaired: another one may have what these lack. Replicas that are excluded neither
+give nor get; all others must do both: then each has all that any of them had, and what was acknowledged before
+the request is on every one. With one replica there is nothing to do. Of co-located
+tables, which have one map, all are repaired.
 """
 
 from collections.abc import Iterable, Set
@@ -19,6 +21,7 @@ from stele.domain.context import Context, Decision, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.names import BALANCER, RequestKind, RequestStatus, TransitionState
+from stele.domain.repairs.among import Among
 from stele.domain.repairs.facts import TabletRepaired
 from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
 from stele.domain.requests.rows import new_request
@@ -27,6 +30,7 @@ from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.maps import names_tablet, row_of
 from stele.domain.tablets.moves import check_tablet
+from stele.domain.tablets.participants import ENOUGH, check_among, participants
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
 from stele.domain.topology.operations.commands import RepairTablets, TabletRepair
@@ -55,7 +59,11 @@ def repair_tablets(context: Context, command: RepairTablets) -> Decision:
             refusals.append(unknown_table(repair.table))
             continue
         tablet = table.table_id, repair.tablet
-        refused = _check_alone(repair, asked, tablet) or check_tablet(image, table, repair)
+        refused = (
+            _check_alone(repair, asked, tablet)
+            or check_tablet(image, table, repair)
+            or _check_among(context, table, repair)
+        )
         if refused is not None:
             refusals.append(refused)
             continue
@@ -89,6 +97,24 @@ def _check_alone(
     )
 
 
+def _check_among(context: Context, table: Table, repair: TabletRepair) -> Rejection | None:
+    """Two replicas take part; what is asked for on behalf of a table's repair is done with one, too."""
+    image, among = context.image, Among(repair.nodes, repair.dcs)
+    goal = image.requests.table_repairs().get(table.table_id)
+    if not any(among) or (goal is not None and goal.among == among):
+        return None
+    placement = image.ring.placements[table.placement]
+    refused = check_among(image, among, placement)
+    found = participants(image, among, row_of(placement, repair.tablet).reads)
+    if refused is not None or len(found) >= ENOUGH:
+        return refused
+    return Rejection(
+        "too_few_take_part",
+        f"Tablet {repair.tablet} of {repair.table} has {len(found)}{among.words().removeprefix(' among')}.",
+        "Name more nodes, or dcs: replicas are compared with one another.",
+    )
+
+
 def _request(
     context: Context, table: Table, repair: TabletRepair, goal: Request | None, *, alone: bool
 ) -> RequestChanged:
@@ -100,6 +126,8 @@ def _request(
         table_id=table.table_id,
         tablet_count=len(context.image.ring.placements[table.placement]),
         submitted_ms=max(context.log_ms, after_ms),
+        repair_nodes=repair.nodes,
+        repair_dcs=repair.dcs,
     ).request
     id_ = asked.request_id if alone else context.unique(f"{table.table_id}/{repair.tablet}")
     why = repair.why[:MAX_WHY_CHARS] or asked.reason
@@ -128,10 +156,10 @@ def _asked(image: Image, table: Table, request: Request) -> TabletRepair:
 
 
 def needed(image: Image, requests: list[Request]) -> list[str]:
-    """All replicas that are not excluded: what one of them has, and did not give, is not repaired."""
+    """All replicas that take part: what one of them has, and did not give, is not repaired."""
     planned = plans(image, requests)
     rows = () if isinstance(planned, Rejection) else [r for p in planned.values() for r in p.rows]
-    return sorted({node for row in rows for node in row.old} - image.membership.excluded())
+    return sorted(participants(image, requests[0].among, {n for row in rows for n in row.old}))
 
 
 def receivers(repairing: Transition) -> list[str]:
@@ -139,24 +167,46 @@ def receivers(repairing: Transition) -> list[str]:
     return sorted({node for row in rows for node in row.old if len(row.old) > 1})
 
 
+def left_aside(image: Image, repairing: Transition) -> frozenset[str]:
+    """Replicas that are not to take part, dead or alive."""
+    nodes, among = image.membership.nodes, _among(image, repairing)
+    rows = (row for plan in repairing.plans.values() for row in plan.rows)
+    return frozenset(n for row in rows for n in row.old if not among.has(n, nodes[n].dc))
+
+
+def _among(image: Image, repairing: Transition) -> Among:
+    return image.requests.requests[repairing.transition_id].among
+
+
 def sources(
     image: Image, repairing: Transition, row: TransitionRow, node_id: str, unavailable: Set[str]
 ) -> Sources | None:
-    """All others that are not excluded, each of which must be read through."""
-    excluded = image.membership.excluded()
-    others = [node for node in row.old if node != node_id and node not in excluded]
-    if node_id not in row.old or not others:
+    """All others that take part, each of which must be read through."""
+    among = _among(image, repairing)
+    others = [node for node in participants(image, among, row.old) if node != node_id]
+    if node_id not in row.old or not among.has(node_id, _dc(image, node_id)) or not others:
         return None
     return tuple(node for node in others if node not in unavailable), len(others)
 
 
+def _dc(image: Image, node_id: str) -> str:
+    return image.membership.nodes[node_id].dc
+
+
 def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
-    """When it was repaired, unless the table was dropped meanwhile."""
+    """When it was repaired, unless the table was dropped meanwhile. Among some replicas it was not: that counts
+    for the table's request alone that asks for them.
+    """
     request = image.requests.requests[done.transition_id]
+    goal = image.requests.table_repairs().get(request.table_id)
     if request.table_id in image.schema.tables:
-        yield TabletRepaired(
+        repaired = TabletRepaired(
             request.table_id, request.tablet, request.tablet_count, request.submitted_ms
         )
+        if not request.is_restricted:
+            yield repaired
+        if goal is not None and goal.is_restricted and request.among in (Among(), goal.among):
+            yield msgspec.structs.replace(repaired, restricted=True)
     if request.actor == BALANCER and request.status is RequestStatus.DONE:
         yield RequestForgotten(request.request_id, request.finished_epoch, request.ended_ms)
 
@@ -182,6 +232,7 @@ TABLET_REPAIR: Final = Operation(
     needed=needed,
     plans=plans,
     receivers=receivers,
+    left_aside=left_aside,
     sources=sources,
     touched=no_sets,
     cleans_up=False,

@@ -148,7 +148,7 @@ def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
     count = image.requests.requests[done.transition_id].tablet_count
     for name in done.plans:
         yield from image.ring.replacement(name, resized(image.ring.placements[name], count))
-        if done.table_id in image.repairs.tables:
+        if done.table_id in image.repairs.tables or done.table_id in image.repairs.restricted:
             yield RepairsResized(done.table_id, count)
 
 

@@ -1,9 +1,10 @@
 """Change of the replication of a keyspace with tablets (Scylla's keyspace_rf_change).
 
 The request is the goal. While it runs the balancer gives each tablet what it lacks and then takes what it has
-too many, one replica at a time, each by a migration of its own (``tablets.replication``). It is done when all
-tables have what it asks for; only then the keyspace says so. To cancel it turns the goal round: it ends when
-all have what they had. Meanwhile each tablet may have any number of replicas from the one to the other.
+too many, and brings those to other racks that are beside a rack list: one replica at a time, each by a
+migration of its own (``tablets.replication``). It is done when all tables have what it asks for; only then the
+keyspace says so. To cancel it turns the goal round: it ends when all have what they had. Meanwhile each tablet
+may have any number of replicas from the one to the other.
 """
 
 from typing import Final
@@ -16,8 +17,8 @@ from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import ended, started
-from stele.domain.schema.facts import Keyspace, KeyspaceChanged, copies_text
-from stele.domain.tablets.copies import goal, moves_of, unlike
+from stele.domain.schema.facts import Keyspace, KeyspaceChanged
+from stele.domain.tablets.copies import Unlike, goal, moves_of, unlike
 from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
 from stele.domain.topology.operations.keyspace_rf_change import change_replication
 
@@ -35,8 +36,8 @@ def missing(image: Image, request: Request) -> Missing | None:
             f"{each.tablets} of {each.of} tablets of {each.table}" for each in lacking
         )
         return Missing(
-            f"{which} to have {copies_text(goal(image, keyspace))}",
-            left=sum(each.more + each.fewer for each in lacking),
+            f"{which} to have {goal(image, keyspace).words()}",
+            left=sum(each.left() for each in lacking),
             of=_replicas_that_change(image, keyspace, request),
         )
     moving = len([*moves_of(image, keyspace)])
@@ -44,31 +45,39 @@ def missing(image: Image, request: Request) -> Missing | None:
 
 
 def _replicas_that_change(image: Image, keyspace: Keyspace, request: Request) -> int:
-    """How many there are to make and to delete, from the beginning to the end."""
+    """How many there are to make, to delete and to bring to another rack, from the beginning to the end."""
     one, two, placements = keyspace.replication, request.replication, image.ring.placements
     tables = image.schema.tables_of(keyspace)
     tablets = sum(len(placements[t.placement]) for t in tables if not t.base_table_id)
-    return tablets * sum(abs(two.get(dc, 0) - one.get(dc, 0)) for dc in {*one, *two})
+    counted = tablets * sum(abs(two.get(dc, 0) - one.get(dc, 0)) for dc in {*one, *two})
+    return counted + request.replicas_to_move
 
 
 def foreseen(image: Image, request: Request) -> tuple[str, ...]:
     """What the balancer would do for it."""
     keyspace = image.schema.by_id[request.keyspace_id]
-    return tuple(
-        f"{each.table}: {each.more} replicas of {each.of} tablets are to be made, {each.fewer} to be deleted"
-        for each in unlike(image, keyspace)
-    )
+    return tuple(map(_in_words, unlike(image, keyspace)))
+
+
+def _in_words(each: Unlike) -> str:
+    found = f"{each.table}: {each.more} replicas of {each.of} tablets are to be made, "
+    found += f"{each.fewer} to be deleted"
+    return f"{found}, {each.to_move} to go to another rack" if each.to_move else found
 
 
 def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
     """It runs from now on; then it has been carried out, or undone."""
     image = context.image
     if request.status is RequestStatus.PENDING:
-        return (RequestChanged(started(context, request)),)
+        keyspace = image.schema.by_id[request.keyspace_id]
+        to_move = sum(each.to_move for each in unlike(image, keyspace))
+        return (RequestChanged(replace(started(context, request), replicas_to_move=to_move)),)
     if request.cancelled:
         return ended(context, image, request, RequestStatus.CANCELLED, request.error)
     keyspace = image.schema.by_id[request.keyspace_id]
-    changed = KeyspaceChanged(replace(keyspace, replication=request.replication))
+    changed = KeyspaceChanged(
+        replace(keyspace, replication=request.replication, racks=request.racks)
+    )
     return changed, *ended(context, image, request, RequestStatus.DONE, "")
 
 

@@ -1,0 +1,103 @@
+"""What one round of changes of tablets' replicas has given out so far: streams, and replicas by node."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stele.domain.balance.cluster import NodeState
+from stele.domain.balance.moves import WEIGHT, Limits, fits
+from stele.domain.balance.scopes import standing
+from stele.domain.image import Image
+from stele.domain.tablets.columns import Tablets
+from stele.domain.tablets.copies import Place
+from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.racks import fewest, room
+
+MOST_LOOKED_AT: Final = 4096
+"""Tablets of a round for which there was no room: those of others are looked at in a later one."""
+LARGE_RACK: Final = 0.55
+"""Of the mean of its dc's racks: a smaller one gets tablets for the sake of racks only up to its share."""
+
+
+@dataclass
+class Desk:
+    """What one round has given out so far; ``count`` is of replicas, by table and node."""
+
+    image: Image
+    what: Tablets
+    heard: Heard
+    limits: Limits
+    passed: int = 0
+    """Tablets that were looked at for nothing."""
+    places: list[Place] = field(init=False)
+    dc_of: list[str] = field(init=False)
+    rack_of: list[str] = field(init=False)
+    racks: dict[str, dict[int, str]] = field(init=False)
+    """By dc the members that take tablets, be they down, with their racks."""
+    takes: npt.NDArray[np.bool_] = field(init=False)
+    weight: npt.NDArray[np.float64] = field(init=False)
+    count: npt.NDArray[np.int64] = field(init=False)
+    load: npt.NDArray[np.float64] = field(init=False)
+    silent: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        state, ids = self.what.state, self.what.node_ids
+        self.places = [Place(node.dc, node.rack) for node in state.nodes]
+        self.dc_of = [node.dc for node in state.nodes]
+        self.rack_of = [node.rack for node in state.nodes]
+        place = {node_id: at for at, node_id in enumerate(ids)}
+        self.racks = {
+            dc: {place[n.node_id]: n.rack for n in room(self.image, dc)} for dc in {*self.dc_of}
+        }
+        self.weight = standing(state, draining=False).weight
+        self.takes = (state.state == NodeState.NORMAL) & (self.weight > 0)
+        self.takes[[*state.shut]] = False
+        self.count, self.load = state.count.copy(), state.load.sum(axis=0)
+        self.silent = frozenset(at for at, node_id in enumerate(ids) if node_id in self.heard.down)
+
+    def is_free(self, node: int) -> bool:
+        """It takes one more now."""
+        return bool(self.takes[node]) and fits(self.what.state.writing[node], self.limits.writes)
+
+    def is_at_its_end(self) -> bool:
+        """Enough was looked at for nothing, or nobody takes any more."""
+        if self.passed >= MOST_LOOKED_AT:
+            return True
+        writing = self.what.state.writing
+        return not any(fits(load, self.limits.writes) for load in writing[self.takes].tolist())
+
+    def is_large(self, dc: str, rack: str) -> bool:
+        """Whether the rack can have a replica of every tablet, and its nodes still about their shares."""
+        racks = self.racks[dc]
+        here = sum(float(self.weight[at]) for at, of in racks.items() if of == rack)
+        whole = sum(float(self.weight[at]) for at in racks)
+        return here * len({*racks.values()}) >= LARGE_RACK * whole
+
+    def part(self, table: int, node: int) -> tuple[float, float, int]:
+        """How much a node has of a table, and of all, for its weight."""
+        weight = float(self.weight[node]) or 1.0
+        return float(self.count[table, node]) / weight, float(self.load[node]) / weight, node
+
+    def streams(self, sources: list[int], targets: list[int]) -> bool:
+        """Whether there is room for it in the streams, which it has from now on."""
+        state = self.what.state
+        if not all(fits(state.reading[at], self.limits.reads) for at in sources):
+            return False
+        if not all(fits(state.writing[at], self.limits.writes) for at in targets):
+            return False
+        for at in sources:
+            state.reading[at] += WEIGHT
+        for at in targets:
+            state.writing[at] += WEIGHT
+        return True
+
+
+def room_for(desk: Desk, dc: str, held: list[int]) -> list[int]:
+    """Who takes one more of it now, of a rack of the dc that has fewest."""
+    counts = Counter(desk.rack_of[node] for node in held if desk.dc_of[node] == dc)
+    others = {at: rack for at, rack in desk.racks[dc].items() if at not in held}
+    racks = fewest(counts, others.values())
+    return [at for at, rack in others.items() if rack in racks and desk.is_free(at)]

@@ -1,0 +1,76 @@
+"""From a rack with two replicas of a tablet more than another with room: one goes there.
+
+Such come about where a node had to be emptied, or a tablet has lost one. Not where racks are listed.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from stele.domain.balance.state import NOBODY
+from stele.domain.tablets.desk import Desk, room_for
+from stele.domain.topology.operations.commands import TabletMove
+
+
+def spread(desk: Desk) -> Iterator[TabletMove]:
+    """From a rack with two replicas of a tablet more than another with room: one goes there. Such come about
+    where a node had to be emptied, or a tablet has lost one.
+    """
+    state = desk.what.state
+    for dc in state.dcs:
+        for unit in _uneven(desk, dc).tolist():
+            if desk.is_at_its_end():
+                return
+            if int(state.table[unit]) in state.still:
+                continue
+            move = _to_an_emptier_rack(desk, dc, unit)
+            if move is None:
+                desk.passed += 1
+            else:
+                state.busy[unit] = True
+                yield move
+
+
+def _uneven(desk: Desk, dc: str) -> npt.NDArray[np.intp]:
+    """Units with two replicas more in a rack of the dc than in another with members that take tablets."""
+    state = desk.what.state
+    peak = state.peak[:, state.dcs[dc]]
+    free = ~state.racked[state.table, state.dcs[dc]]
+    several = np.flatnonzero((peak > 1) & free & ~state.busy)
+    nodes = state.node[several]
+    rack = np.where(nodes == NOBODY, NOBODY, state.rack[nodes])
+    least = peak[several].copy()
+    for name in {*desk.racks[dc].values()}:
+        here = (rack == state.racks[dc, name]).sum(axis=1)
+        np.minimum(least, here, out=least, casting="unsafe")
+    return several[peak[several] - least > 1]
+
+
+def _to_an_emptier_rack(desk: Desk, dc: str, unit: int) -> TabletMove | None:
+    held = [node for node in desk.what.state.node[unit].tolist() if node != NOBODY]
+    here = [node for node in held if desk.dc_of[node] == dc]
+    counts = Counter(desk.rack_of[node] for node in here)
+    fullest = max(counts.values())
+    sources = [at for at in here if counts[desk.rack_of[at]] == fullest and desk.takes[at]]
+    free = room_for(desk, dc, held)
+    if not free or not sources or fullest - counts[desk.rack_of[free[0]]] < 2:
+        return None
+    table, tablet = desk.what.tablet(unit)
+    part = partial(desk.part, int(desk.what.state.table[unit]))
+    source, target = max(sources, key=part), min(free, key=part)
+    if not desk.is_large(dc, desk.rack_of[target]) and part(target)[0] >= part(source)[0]:
+        return None
+    if not desk.streams([source], [target]):
+        return None
+    return TabletMove(
+        table=table,
+        tablet=tablet,
+        of=desk.what.tablets_of(table),
+        from_node=desk.what.node_ids[source],
+        to_node=desk.what.node_ids[target],
+        why=f"rack {desk.rack_of[source]} has {fullest} of its replicas, and {desk.rack_of[target]} has"
+        f" {counts[desk.rack_of[target]]}",
+    )
