@@ -138,11 +138,11 @@ def repairs(random: Random, base: Scenario) -> list[Action]:
 
 
 def switches(random: Random, base: Scenario) -> list[Action]:
-    """Balancing is switched off and on, of some scope; in the end it is on."""
+    """Balancing is switched off and on, of some scope."""
     if not base.tables or random.random() >= SWITCHED_SHARE:
         return []
     scopes = ("", TABLE_KEYSPACE, *TABLES)
-    found = [Action(base.duration_s, "switch_on", scope) for scope in scopes]
+    found = list[Action]()
     for at_s in times(random, SWITCH_EVERY_S, base.duration_s):
         kind = random.choice(("switch_off", "switch_off", "switch_on"))
         found.append(Action(at_s, kind, random.choice(scopes), number=random.randrange(4)))
