@@ -159,6 +159,9 @@ def test_every_operation_has_a_command_that_can_be_planned(server: Server, stele
         "new-cdc-generation": ["--force"],
         "resize-table": ["music.songs", "16"],
         "repair-table": ["music.songs", "--tablet", "3"],
+        "snapshot-table": ["music.songs", "--tag", "monday", "--expire", "7d"],
+        "restore-table": ["music.songs", "--tag", "monday"],
+        "restore-tablet": ["music.songs", "3"],
         "drop-table": ["music.songs"],
         "move-tablet": ["music.songs", "3", "--from", "n1", "--to", "n2"],
     }

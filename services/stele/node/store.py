@@ -11,8 +11,9 @@ writes run in threads of the store's own.
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -182,6 +183,15 @@ class Store:
         """Rows of the spans after ``cursor``, until their size reaches the limit."""
         return await self._in_scanner(lambda: _page(self._scanner, spans, cursor, limit_bytes))
 
+    @asynccontextmanager
+    async def frozen(self) -> AsyncIterator["Frozen"]:
+        """All rows as they are now, whatever is written meanwhile: the write-ahead log keeps that as long."""
+        connection = await asyncio.to_thread(_begin_reading, self._path)
+        try:
+            yield Frozen(connection)
+        finally:
+            await uncancelled(asyncio.ensure_future(asyncio.to_thread(connection.close)))
+
     async def measure(self, spans: Sequence[Span]) -> Size:
         def work() -> Size:
             found = [self._scanner.execute(_MEASURE, span.bounds()).fetchone() for span in spans]
@@ -302,6 +312,29 @@ class Store:
         self._scans.shutdown()
         for connection in (self._scanner, self._reader, self._writer):
             connection.close()
+
+
+class Frozen:
+    """The store at one moment; see ``Store.frozen``."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    async def page(self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> Page:
+        """Rows of the spans after ``cursor``, until their size reaches the limit."""
+        work = asyncio.to_thread(_page, self._connection, spans, cursor, limit_bytes)
+        return await uncancelled(asyncio.ensure_future(work))
+
+
+def _begin_reading(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
+    )
+    connection.execute("begin")
+    connection.execute(
+        "select 1 from cells limit 1"
+    ).fetchall()  # the state is that of the first read
+    return connection
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -10,20 +10,21 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One topology request with its stable id.
 
     ``node_id`` is the node that it is about, ``keyspace_id`` the keyspace and ``replication`` what it is to
-    have (dc -> replication factor); what does not apply is empty.
-    Epochs are 0 until they happen. ``removes_node``: its node counts as gone from now on.
-    ``dead_nodes`` are dead for good, says who asks: they must be down for it to start, and are excluded then.
-    ``replaced_id`` is the one of them whose place a new node takes. ``force``: the loss of what only excluded
-    nodes have is accepted. ``tokens`` are those that its node asks for, none: they are chosen for it.
-    ``source_dc`` is the only one to stream from. ``awaited_nodes`` have yet to report for it to be done.
-    ``features`` are to be enabled. ``table_id`` is the table that it is about, of which ``tablet``, one of
-    ``tablet_count``, is to go from ``from_node`` to ``to_node``, to have one replica more when the first of
-    them is empty, one fewer when the second is; or which is to have ``tablet_count``, and had
-    ``tablet_count_before`` when that was asked for.
-    ``submitted_ms`` is the log's own time at which a repair was asked for, of that tablet, or of the table when
-    there is no ``tablet_count``: what was acknowledged before is what it repairs.
-    The ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the
-    log's own time of its end, by which it is forgotten.
+    have (dc -> replication factor); what does not apply is empty. Epochs are 0 until they happen.
+    ``removes_node``: its node counts as gone from now on. ``dead_nodes`` are dead for good, says who asks: they
+    must be down for it to start, and are excluded then. ``replaced_id`` is the one of them whose place a new
+    node takes. ``force``: the loss of what only excluded nodes have is accepted. ``tokens`` are those that its
+    node asks for, none: they are chosen for it. ``source_dc`` is the only one to stream from. ``awaited_nodes``
+    have yet to report for it to be done. ``features`` are to be enabled. ``table_id`` is the table that it is
+    about, of which ``tablet``, one of ``tablet_count``, is to go from ``from_node`` to ``to_node``, to have one
+    replica more when the first of them is empty, one fewer when the second is; or which is to have
+    ``tablet_count``, and had ``tablet_count_before`` when that was asked for. ``submitted_ms`` is the log's own
+    time at which a repair was asked for, of that tablet, or of the table when there is no ``tablet_count``:
+    what was acknowledged before is what it repairs. ``tag`` is the name of a snapshot that it takes, of which
+    ``expire_s`` seconds later nothing is left (0: it stays), or from which it restores. ``restore_id`` is the
+    request to restore the whole table, which it is itself when there is no ``tablet_count``. The ``*_at_ms``
+    (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the log's own time
+    of its end, by which it is forgotten.
     """
 
     request_id: str
@@ -58,6 +59,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     finished_at_ms: int = 0
     submitted_ms: int = 0
     ended_ms: int = 0
+    tag: str = ""
+    expire_s: int = 0
+    restore_id: str = ""
 
     def nodes(self) -> frozenset[str]:
         """All that it names."""
@@ -67,7 +71,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def resizes(self) -> bool:
         """Its table is to have another number of tablets."""
-        return self.tablet_count > 0 and not self.moves_replica and not self.repairs
+        named = self.moves_replica or self.repairs or self.restore_id
+        return self.tablet_count > 0 and not named
 
     @property
     def repairs(self) -> bool:
@@ -78,6 +83,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def repairs_tablet(self) -> bool:
         """It is to be done to one tablet."""
         return self.repairs and self.tablet_count > 0
+
+    @property
+    def restores_tablet(self) -> bool:
+        """The replicas of one tablet are to have what is in a snapshot."""
+        return bool(self.restore_id) and self.tablet_count > 0
+
+    @property
+    def stays_in_place(self) -> bool:
+        """The replicas of one tablet are to get rows, and stay who they are."""
+        return self.repairs_tablet or self.restores_tablet
 
     @property
     def moves_replica(self) -> bool:

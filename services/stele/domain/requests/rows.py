@@ -29,6 +29,9 @@ def new_request(
     tablet_count: int = 0,
     tablet_count_before: int = 0,
     submitted_ms: int = 0,
+    tag: str = "",
+    expire_s: int = 0,
+    restore_id: str = "",
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -49,6 +52,9 @@ def new_request(
             tablet_count=tablet_count,
             tablet_count_before=tablet_count_before,
             submitted_ms=submitted_ms,
+            tag=tag,
+            expire_s=expire_s,
+            restore_id=restore_id,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

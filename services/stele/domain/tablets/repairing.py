@@ -33,25 +33,17 @@ HOUR_MS: Final = 3600 * SECOND_MS
 Mask = npt.NDArray[np.bool_]
 
 
-class Beside(NamedTuple):
-    """What the same round begins: moves, and tables that get another number of tablets."""
-
-    moves: Iterable[TabletMove] = ()
-    resized: Set[str] = frozenset()
-
-
 def repairs(
-    image: Image, what: Tablets, heard: Heard, limits: Limits, beside: Beside
+    image: Image, what: Tablets, heard: Heard, desk: "Desk", resized: Set[str]
 ) -> list[TabletRepair]:
-    """What to begin in one round. The time that is heard is compared with times of the log."""
-    desk = _Desk(what, heard, limits)
-    for move in beside.moves:
-        desk.take_move(move)
-    asked, late = list[_Due](), list[_Due]()
+    """What to begin in one round. The time that is heard is compared with times of the log; tables that are
+    ``resized`` in the same round wait.
+    """
+    asked, late = list[Due](), list[Due]()
     wanted = image.requests.table_repairs()
     for at, name in enumerate(what.names):
         table = image.schema.table_named(name)
-        if table is None or name in beside.resized:
+        if table is None or name in resized:
             continue
         goal, after_s = wanted.get(table.table_id), threshold_s(image.features.settings, table)
         if goal is None and after_s is None:
@@ -60,10 +52,10 @@ def repairs(
         times = image.repairs.of(table.table_id, what.tablets_of(name))
         ready = desk.ready(units) & ~heard.are_paused(table.table_id, len(times))
         if goal is not None:
-            asked.append(_Due(times, units, ready & (times <= goal.submitted_ms)))
+            asked.append(Due(times, units, ready & (times <= goal.submitted_ms)))
         elif after_s is not None:
             old = times < heard.now_ms - SECOND_MS * after_s
-            late.append(_Due(times, units, ready & old & desk.is_whole(units)))
+            late.append(Due(times, units, ready & old & desk.is_whole(units)))
     return [
         *desk.chosen(asked, lambda name, _: _why_asked(image, wanted, name)),
         *desk.chosen(late, lambda _, at_ms: _why_late(at_ms, heard.now_ms)),
@@ -79,7 +71,7 @@ def threshold_s(settings: Mapping[str, str], table: Table) -> int | None:
     return table.options.auto_repair_threshold or AUTO_REPAIR_THRESHOLD_S.of(settings)
 
 
-class _Due(NamedTuple):
+class Due(NamedTuple):
     """Tablets of a table: when they were repaired, their units, and which are due."""
 
     times: Ms
@@ -87,10 +79,12 @@ class _Due(NamedTuple):
     due: Mask
 
 
-class _Desk:
-    """What one round has given out so far."""
+class Desk:
+    """What one round has given out so far, of streams and of tablets."""
 
-    def __init__(self, what: Tablets, heard: Heard, limits: Limits) -> None:
+    def __init__(
+        self, what: Tablets, heard: Heard, limits: Limits, moves: Iterable[TabletMove] = ()
+    ) -> None:
         state = what.state
         self._what = what
         self._limits = limits
@@ -99,6 +93,8 @@ class _Desk:
         self._dead = _by_node(at == NodeState.EXCLUDED for at in state.state.tolist())
         down = _by_node(node_id in heard.down for node_id in what.node_ids)
         self._silent = down & ~self._dead
+        for move in moves:
+            self.take_move(move)
 
     def take_move(self, move: TabletMove) -> None:
         """It has its place in the streams, and its tablet to itself. Of dead nodes nobody reads."""
@@ -123,23 +119,23 @@ class _Desk:
         return found
 
     def chosen(
-        self, candidates: list[_Due], why: Callable[[str, int], str]
+        self, candidates: list[Due], why: Callable[[str, int], str]
     ) -> Iterator[TabletRepair]:
         """Those for which there is room, the oldest first; ``why`` gets the table and when it was repaired."""
         for unit, at_ms in _oldest(candidates):
-            if self._takes(unit):
+            if self.takes(unit, alone=False):
                 name, tablet = self._what.tablet(unit)
                 of = self._what.tablets_of(name)
                 yield TabletRepair(table=name, tablet=tablet, of=of, why=why(name, at_ms))
 
-    def _takes(self, unit: int) -> bool:
-        """Each of its replicas reads and writes; one alone has nothing to do."""
+    def takes(self, unit: int, *, alone: bool) -> bool:
+        """Whether there is room: each of its replicas reads and writes, one ``alone`` too if it has to."""
         nodes = self._what.state.node[unit]
         shards = [self._shard(node) for node in nodes[~self._dead[nodes]].tolist() if node >= 0]
-        several = shards if len(shards) > 1 else []
-        if not all(self._is_free(shard) for shard in several):
+        working = shards if alone or len(shards) > 1 else []
+        if not all(self._is_free(shard) for shard in working):
             return False
-        for shard in several:
+        for shard in working:
             self._reading[shard] += REPAIR_WEIGHT
             self._writing[shard] += REPAIR_WEIGHT
         self._busy[unit] = True
@@ -159,7 +155,7 @@ def _by_node(which: Iterable[bool]) -> Mask:
     return np.array([*which, False])
 
 
-def _oldest(candidates: list[_Due]) -> Iterator[tuple[int, int]]:
+def _oldest(candidates: list[Due]) -> Iterator[tuple[int, int]]:
     """Unit and time of those that were repaired longest ago, as many as are looked at."""
     if not candidates:
         return
