@@ -168,9 +168,9 @@ SNAPSHOT_MUTANTS: Final = (
     snapshots_never_expire,
 )
 SNAPSHOT_TEST_MUTANTS: Final = (
+    dead_hold_up_restores,
     snapshot_locks_nothing,
     cancelled_restore_goes_on,
-    dead_hold_up_restores,
     snapshot_without_a_quorum,
     files_of_too_few_are_enough,
     damaged_files_are_restored,
