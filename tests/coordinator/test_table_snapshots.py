@@ -24,6 +24,7 @@ from stele.domain.commands import (
     Truncate,
 )
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
+from stele.domain.requests.facts import Request
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove, TabletRestore
@@ -266,8 +267,13 @@ def test_to_cancel_it_ends_its_tablets_too_those_under_way_as_well() -> None:
     stand_still(world, True)
     world.balances = True
     asks(world, restore(), BACK)
-    going = lambda: [r for r in world.image.requests.open.values() if r.restores_tablet]  # noqa: E731
-    under_way = lambda: [r for r in going() if r.status is RequestStatus.RUNNING]  # noqa: E731
+
+    def going() -> list[Request]:
+        return [r for r in world.image.requests.open.values() if r.restores_tablet]
+
+    def under_way() -> bool:
+        return any(request.status is RequestStatus.RUNNING for request in going())
+
     world.until(under_way, "some to run")
     ids = [request.request_id for request in going()]
     assert world.apply(Cancel(BACK)) is None

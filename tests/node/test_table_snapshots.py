@@ -32,6 +32,7 @@ from stele.node import snapshotting
 from stele.node.backups import Backups
 from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
+from stele.node.frozen import frozen
 from stele.node.manifests import MANIFEST, Missing, decode_manifest, encode_manifest, files_of
 from stele.node.orders import OrderProgress
 from stele.node.restoring import RestoreFailed, Restorer
@@ -226,9 +227,9 @@ async def test_who_has_written_it_all_says_so_again_and_who_has_not_begins_anew(
 async def test_a_tablets_rows_are_of_one_moment(cluster: Cluster) -> None:
     await cluster.put("n1", *cells(20))
     store = cluster.stores["n1"]
-    async with store.frozen() as frozen:
+    async with frozen(store) as then:
         await cluster.put("n1", *cells(40, timestamp=6))
-        page = await frozen.page([Span(cluster.data_id(), ALL, ALL)], None, 2**20)
+        page = await then.page([Span(cluster.data_id(), ALL, ALL)], None, 2**20)
     assert {row.timestamp for row in page.rows} == {5} and len(page.rows) == 20
 
 

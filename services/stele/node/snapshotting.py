@@ -17,6 +17,7 @@ from stele.domain.topology.limits import STREAM_MIB_PER_S
 from stele.log.follower import LogFollower
 from stele.node.backups import Backups
 from stele.node.cells import Row
+from stele.node.frozen import frozen
 from stele.node.manifests import (
     MANIFEST,
     Manifest,
@@ -125,9 +126,9 @@ class Snapshotter:
     ) -> SnapshotTablet:
         files, rows, size_bytes = list[SnapshotFile](), list[Row](), 0
         cursor: Cursor | None = None
-        async with self._store.frozen() as frozen:
+        async with frozen(self._store) as now:
             while True:
-                page = await frozen.page([Span(of.data_id, row.start, row.end)], cursor, PAGE_BYTES)
+                page = await now.page([Span(of.data_id, row.start, row.end)], cursor, PAGE_BYTES)
                 guard.check()
                 rows += page.rows
                 size_bytes += page.size_bytes

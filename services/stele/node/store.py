@@ -11,9 +11,8 @@ writes run in threads of the store's own.
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -142,6 +141,10 @@ class Store:
         await asyncio.to_thread(self._shut_down)
 
     @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
     def failure(self) -> StoreFailed | None:
         """Why nothing can be written any more; None while all is well."""
         return self._commits.failure
@@ -181,16 +184,7 @@ class Store:
 
     async def page(self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> Page:
         """Rows of the spans after ``cursor``, until their size reaches the limit."""
-        return await self._in_scanner(lambda: _page(self._scanner, spans, cursor, limit_bytes))
-
-    @asynccontextmanager
-    async def frozen(self) -> AsyncIterator["Frozen"]:
-        """All rows as they are now, whatever is written meanwhile: the write-ahead log keeps that as long."""
-        connection = await asyncio.to_thread(_begin_reading, self._path)
-        try:
-            yield Frozen(connection)
-        finally:
-            await uncancelled(asyncio.ensure_future(asyncio.to_thread(connection.close)))
+        return await self._in_scanner(lambda: page_in(self._scanner, spans, cursor, limit_bytes))
 
     async def measure(self, spans: Sequence[Span]) -> Size:
         def work() -> Size:
@@ -314,29 +308,6 @@ class Store:
             connection.close()
 
 
-class Frozen:
-    """The store at one moment; see ``Store.frozen``."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-
-    async def page(self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> Page:
-        """Rows of the spans after ``cursor``, until their size reaches the limit."""
-        work = asyncio.to_thread(_page, self._connection, spans, cursor, limit_bytes)
-        return await uncancelled(asyncio.ensure_future(work))
-
-
-def _begin_reading(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
-    )
-    connection.execute("begin")
-    connection.execute(
-        "select 1 from cells limit 1"
-    ).fetchall()  # the state is that of the first read
-    return connection
-
-
 def connect(path: Path) -> sqlite3.Connection:
     """A connection to a store, whose table is there; what its WAL holds is synced.
 
@@ -360,7 +331,7 @@ def _write_row(writer: sqlite3.Connection, row: Row) -> int:
     return 0 if same else int(timestamp)
 
 
-def _page(
+def page_in(
     scanner: sqlite3.Connection, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int
 ) -> Page:
     rows, size_bytes = list[Row](), 0

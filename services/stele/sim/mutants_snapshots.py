@@ -8,7 +8,7 @@ from stele.domain.names import RequestKind, TransitionState
 from stele.domain.requests.facts import Request
 from stele.domain.ring.transition import TransitionPlan
 from stele.domain.table_snapshots import decide
-from stele.domain.tablets import restoring
+from stele.domain.tablets import repairing
 from stele.domain.topology import steps
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition
@@ -16,8 +16,8 @@ from stele.domain.topology.operations import (
     keyspaces,
     table_restore,
     table_snapshot,
+    tablet_repair,
     tablet_resize,
-    tablet_restore,
 )
 from stele.domain.topology.operations.base import no_receivers
 from stele.domain.topology.operations.table import OPERATIONS
@@ -52,7 +52,7 @@ def snapshot_locks_nothing(patch: Patch) -> None:
 
 def restore_locks_nothing(patch: Patch) -> None:
     """A tablet moves while it is restored: who gets it reads nothing."""
-    change_operation(patch, _RESTORE, plans=_unlocked(tablet_restore.plans))
+    change_operation(patch, _RESTORE, plans=_unlocked(tablet_repair.plans))
 
 
 def _unlocked(plain: Any) -> Any:
@@ -139,7 +139,7 @@ def files_of_unknown_logs_are_deleted(patch: Patch) -> None:
 
 def restores_go_beyond_the_streams(patch: Patch) -> None:
     """All tablets are restored at once, whatever nodes can stream."""
-    patch.attribute(restoring.Desk, "takes", lambda self, unit, *, alone: True)
+    patch.attribute(repairing.Desk, "takes", lambda self, unit, *, alone: True)
 
 
 def hopeless_restore_goes_on(patch: Patch) -> None:
