@@ -176,7 +176,8 @@ class NodeHttp:
         """A piece of a file of a snapshot for another node that restores from it; msgpack, see ``wire``."""
         self._check_ready()
         self._check_is_meant(request)
-        found = await self._restorer.give(_decode(decode_fetch, await request.body()))
+        fetch = _decode(decode_fetch, await request.body())
+        found = await self._restorer.give(fetch)
         return Response(encode(found), media_type="application/msgpack")
 
     async def _write(self, request: Request, kind: str, value: bytes | None) -> Response:
