@@ -338,3 +338,19 @@ def test_another_table_with_other_tablets_is_restored_from_it() -> None:
     asks(world, restore(table="music.copies"), BACK)
     assert [r.table_id for r in world.image.table_snapshots.restores.values()] == [table.table_id]
     over(world, BACK, RequestStatus.DONE)
+
+
+def test_a_co_located_table_is_restored_by_itself_and_split_with_the_others() -> None:
+    world = racked(NODES, {"dc1": 3}, 4)
+    world.balances = False
+    assert world.apply(CreateTable("music.views", colocated_with=TABLE)) is None
+    asks(world, snapshot(table="music.views"), KEPT)
+    world.run()
+    asks(world, restore(table="music.views"), BACK)
+    asks(world, RestoreTablets((TabletRestore(table="music.views", tablet=1),)), "tablet")
+    over(world, "tablet", RequestStatus.DONE)
+    asks(world, ResizeTable(TABLE, 8), "split")
+    over(world, "split", RequestStatus.DONE)
+    assert restored(world) == [2, 3]
+    world.balances = True
+    over(world, BACK, RequestStatus.DONE)

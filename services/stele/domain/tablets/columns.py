@@ -19,7 +19,6 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.facts import tablet_map
 from stele.domain.tablets.groups import standing
 from stele.domain.tablets.heat import heats, told_of
 from stele.domain.tablets.limits import MINIMAL_RATE, MINIMAL_SIZE
@@ -216,7 +215,9 @@ def _asked(image: Image) -> dict[str, list[Request]]:
     for request in image.requests.open.values():
         changes = request.moves_replica or request.stays_in_place
         if changes and request.status is RequestStatus.PENDING:
-            found[tablet_map(request.table_id)].append(request)
+            table = image.schema.tables.get(request.table_id)
+            if table is not None:
+                found[table.placement].append(request)
     return found
 
 

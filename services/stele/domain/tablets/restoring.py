@@ -23,10 +23,12 @@ def restores(
     found = list[TabletRestore]()
     for restore_id in sorted(image.table_snapshots.restores):
         restore = image.table_snapshots.restores[restore_id]
-        name = image.schema.full_name(image.schema.tables[restore.table_id])
-        if name not in what.names or name in resized:
+        table = image.schema.tables[restore.table_id]
+        name = image.schema.full_name(table)
+        owner = image.schema.full_name(image.schema.tables[table.base_table_id or table.table_id])
+        if owner not in what.names or owner in resized:
             continue
-        first, of = what.first[what.names.index(name)], what.tablets_of(name)
+        first, of = what.first[what.names.index(owner)], what.tablets_of(owner)
         paused = heard.are_paused(restore.table_id, of)
         due = (restore.epochs.all() == 0) & desk.ready(slice(first, first + of)) & ~paused
         why = f"restored from {image.table_snapshots.snapshots[restore.snapshot_id].name}"

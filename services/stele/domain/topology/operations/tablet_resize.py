@@ -151,9 +151,9 @@ def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
         yield from image.ring.replacement(name, resized(image.ring.placements[name], count))
         if done.table_id in image.repairs.tables:
             yield RepairsResized(done.table_id, count)
-        restore = image.table_snapshots.restore_of(done.table_id)
-        if restore is not None:
-            yield TableRestoreResized(restore.restore_id, count)
+        for restore in image.table_snapshots.restores.values():
+            if image.schema.tables[restore.table_id].placement == name:
+                yield TableRestoreResized(restore.restore_id, count)
 
 
 TABLET_RESIZE = Operation(
