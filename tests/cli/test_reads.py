@@ -14,6 +14,7 @@ from stele.domain.commands import DropTable, MoveTablets
 from stele.domain.registry import FACTS
 from stele.domain.repairs.facts import RepairTimes
 from stele.domain.requests.facts import DecidedGeneration, DecidedRequests
+from stele.domain.table_snapshots.facts import RestoredTablets
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.view import epoch_view
 from tests.cli.conftest import (
@@ -333,7 +334,7 @@ def test_the_history_of_a_tablet_says_which_one_moves_where_and_why() -> None:
 
 
 def test_every_kind_of_fact_has_words() -> None:
-    in_snapshots_only = {DecidedGeneration, DecidedRequests, RepairTimes}
+    in_snapshots_only = {DecidedGeneration, DecidedRequests, RepairTimes, RestoredTablets}
     assert {fact.__name__ for fact in {*FACTS} - in_snapshots_only} == {*IN_WORDS}
 
 

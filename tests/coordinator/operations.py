@@ -33,11 +33,14 @@ from stele.domain.commands import (
     RepairTable,
     RepairTablets,
     ResizeTable,
+    RestoreTable,
+    RestoreTablets,
+    SnapshotTable,
     Truncate,
 )
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.stories import reach, status_of
@@ -109,6 +112,28 @@ def _table_repair() -> tuple[World, str]:
     return _asks(world, RepairTable(TABLE))
 
 
+def _with_snapshot() -> World:
+    """A table of which there is a snapshot."""
+    world = _with_table()
+    assert world.apply(SnapshotTable(name=TABLE, snapshot="monday")) is None
+    world.run()
+    return world
+
+
+def _table_restore() -> tuple[World, str]:
+    world = _with_snapshot()
+    world.balances = True
+    return _asks(world, RestoreTable(name=TABLE, snapshot="monday"))
+
+
+def _tablet_restore() -> tuple[World, str]:
+    """One of a table that is being restored, before the balancer asks for it."""
+    world = _with_snapshot()
+    world.balances = True
+    assert world.apply(RestoreTable(name=TABLE, snapshot="monday"), "goal") is None
+    return _asks(world, RestoreTablets((TabletRestore(table=TABLE, tablet=0),)))
+
+
 def _enable_features() -> tuple[World, str]:
     """Who decides must know the feature too: see ``knows_features``."""
     world = three_nodes()
@@ -147,6 +172,11 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
         _with_table(), RepairTablets((TabletRepair(table=TABLE, tablet=0),))
     ),
     RequestKind.TABLE_REPAIR: _table_repair,
+    RequestKind.TABLE_SNAPSHOT: lambda: _asks(
+        _with_table(), SnapshotTable(name=TABLE, snapshot="monday")
+    ),
+    RequestKind.TABLE_RESTORE: _table_restore,
+    RequestKind.TABLET_RESTORE: _tablet_restore,
     RequestKind.MOVE: lambda: _asks(three_nodes(), MoveNode(node_id="c1", tokens=(1, 2**60))),
     RequestKind.REBUILD: lambda: _asks(three_nodes(), Rebuild(node_id="c1")),
     RequestKind.KEYSPACE_RF_CHANGE: lambda: _asks(

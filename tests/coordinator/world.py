@@ -388,6 +388,7 @@ def report_of(order: Order, status: ReportStatus, bytes_done: int = 0) -> Report
         bytes_done=bytes_done,
         bytes_total=100,
         error="disk full" if status is ReportStatus.FAILED else "",
+        manifest="f" * 64 if order.kind is OrderKind.SNAPSHOT else "",
     )
 
 

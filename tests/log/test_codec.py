@@ -32,6 +32,7 @@ from stele.domain.commands import (
     Remove,
     RepairTablets,
     Replace,
+    RestoreTablets,
     Rollback,
     SetSetting,
 )
@@ -77,6 +78,17 @@ from stele.domain.schema.facts import (
 from stele.domain.services.facts import Service, ServiceChanged, ServiceForgotten
 from stele.domain.snapshot import image_to_facts
 from stele.domain.staging.facts import Part, PartsCommitted
+from stele.domain.table_snapshots.facts import (
+    RestoredTablets,
+    TableRestoreBegun,
+    TableRestoreEnded,
+    TableRestoreResized,
+    TableSnapshot,
+    TableSnapshotDeleted,
+    TableSnapshotTaken,
+    TabletRestored,
+    WrittenPart,
+)
 from stele.domain.topology.facts import (
     BarrierRelaxed,
     TransitionMarked,
@@ -85,7 +97,7 @@ from stele.domain.topology.facts import (
     VersionsChanged,
 )
 from stele.domain.topology.heads import Versions
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 from stele.log import codec
 from stele.log.chain import MAGIC
 from stele.log.codec import DecodeError
@@ -116,6 +128,22 @@ _RESTRICTED = Request(
     repair_dcs=("dc1",),
 )
 _OFF = Balancing(off_since=7, until_ms=2**41, abort_at_ms=2**40, actor="ada", reason="why")
+
+_PART = WrittenPart(node_id="n", manifest="f" * 64, rows=3, size_bytes=2**40)
+_SNAPSHOT = TableSnapshot(
+    snapshot_id="s",
+    name="monday",
+    table="k.t",
+    table_id="t",
+    data_id="t@7",
+    tablets=4,
+    options=_OPTIONS,
+    replication={"dc1": 3},
+    epoch=9,
+    taken_ms=2**40,
+    expires_ms=2**41,
+    parts=(_PART,),
+)
 
 LOAD = Load(
     node_id="n",
@@ -201,6 +229,13 @@ def test_every_kind_of_fact_comes_back() -> None:
         KeyspaceChanged(_RACKED),
         RequestChanged(_RESTRICTED),
         RepairTimes("t", 0, 4, bytes(32)),
+        TableSnapshotTaken(_SNAPSHOT),
+        TableSnapshotDeleted("s"),
+        TableRestoreBegun("r", "t", "s", 4),
+        TabletRestored("r", 3, 4, 50),
+        TableRestoreResized("r", 8),
+        TableRestoreEnded("r"),
+        RestoredTablets("r", 0, bytes(32)),
         refusal(
             Envelope(request_id="r", command=Leave("n1"), actor="ada"),
             b"0" * 16,
@@ -260,13 +295,14 @@ def samples() -> list[commands.AnyCommand]:
         AlterTable: AlterTable("k.t", _OPTIONS),
         MoveTablets: MoveTablets((TabletMove(table="k.t", tablet=3, from_node="a", to_node="b"),)),
         RepairTablets: RepairTablets((TabletRepair(table="k.t", tablet=3, of=4),)),
+        RestoreTablets: RestoreTablets((TabletRestore(table="k.t", tablet=3, of=4),)),
         KeyspaceRfChange: KeyspaceRfChange("k", {"dc1": 1}),
         EnableFeatures: EnableFeatures(("a", "b")),
         ClaimCoordinator: ClaimCoordinator("me", 2**40),
         Advance: Advance(
             term=3,
             version=4,
-            moves=(Move("t", TransitionState.WRITE_BOTH_READ_OLD, "s"),),
+            moves=(Move("t", TransitionState.WRITE_BOTH_READ_OLD, "s", wrote=(_PART,)),),
             open=(("a", "b"), ("c",)),
             fence=True,
         ),

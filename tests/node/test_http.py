@@ -15,7 +15,7 @@ from stele.domain.names import NodeState
 from stele.node.admission import Advertised
 from stele.node.gate import Closed
 from stele.node.http import NodeHttp
-from stele.node.wire import BATCH_PATH, DIGESTS_PATH, MEASURE_PATH, PAGE_PATH, encode
+from stele.node.wire import BACKUP_PATH, BATCH_PATH, DIGESTS_PATH, MEASURE_PATH, PAGE_PATH, encode
 from stele.runtime.http import Health, build_app
 from tests.domain.history import three_nodes
 
@@ -53,7 +53,7 @@ def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
     replica: Any = SimpleNamespace(scan=nothing, serve=nothing, digests=nothing)
     agent: Any = SimpleNamespace(image=image, node_id="n1")
     advertised = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=4)
-    handlers = NodeHttp("demo", advertised, gate, agent, nothing, replica, nothing)
+    handlers = NodeHttp("demo", advertised, gate, agent, nothing, replica, nothing, nothing)
     app = build_app("node", handlers.routes(), lambda: Health(ok=True))
     return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://n1")
 
@@ -69,6 +69,7 @@ def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
         ("POST", PAGE_PATH),
         ("POST", MEASURE_PATH),
         ("POST", DIGESTS_PATH),
+        ("POST", BACKUP_PATH),
     ],
 )
 async def test_nothing_is_served_before_the_gate_opens(code: str, method: str, path: str) -> None:
@@ -91,7 +92,7 @@ async def test_who_has_left_says_so_before_the_whole_log_is_read(shut: str, code
     assert (answer.status_code, answer.json()["code"]) == (503, code)
 
 
-@pytest.mark.parametrize("path", [BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])
+@pytest.mark.parametrize("path", [BACKUP_PATH, BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])
 @pytest.mark.parametrize(
     "body", [b"", b"{}", b"\xc1", NESTED, b"\x96\x01\xa0\x90\xc0\x00" + NESTED]
 )

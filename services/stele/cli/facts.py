@@ -237,6 +237,16 @@ IN_WORDS: Final[dict[str, Callable[[Fact], str]]] = {
     "RepairsForgotten": lambda fact: (
         f"repairs of {fact['table_id']}{_among_some(fact)} are forgotten"
     ),
+    "TableSnapshotTaken": lambda fact: (
+        f"snapshot {fact['snapshot']['name']} of {fact['snapshot']['table']} is taken"
+    ),
+    "TableSnapshotDeleted": lambda fact: f"snapshot {fact['snapshot_id']} is deleted",
+    "TableRestoreBegun": lambda fact: f"restore {fact['restore_id']} of {fact['table_id']} begins",
+    "TabletRestored": lambda fact: f"tablet {fact['tablet']} is restored by {fact['restore_id']}",
+    "TableRestoreResized": lambda fact: (
+        f"restore {fact['restore_id']} is of {fact['tablets']} tablets"
+    ),
+    "TableRestoreEnded": lambda fact: f"restore {fact['restore_id']} is over",
     "CdcGenerationWritten": _generation,
     "CdcGenerationCommitted": _generation_committed,
     "CdcGenerationPublished": lambda fact: f"CDC generation {fact['generation_id']} is published",

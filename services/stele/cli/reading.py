@@ -12,6 +12,7 @@ from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Balancing, Keyspace, Table
 from stele.domain.services.facts import Service
+from stele.domain.table_snapshots.facts import TableSnapshot
 from stele.runtime.answers.metadata_log import (
     KeyspacesPage,
     NodesPage,
@@ -22,6 +23,7 @@ from stele.runtime.answers.metadata_log import (
     RequestsPage,
     ServicesPage,
     SettingsPage,
+    TableSnapshotsPage,
     TablesPage,
     TopologyAnswer,
 )
@@ -116,6 +118,10 @@ class Reading:
         """When each tablet of a table was repaired last, milliseconds; 0: never."""
         pages = self.pages("/v1/repairs", RepairsPage, table=table)
         return [each.repaired_ms for page in pages for each in page.repairs]
+
+    def table_snapshots(self) -> list[TableSnapshot]:
+        pages = self.pages("/v1/table_snapshots", TableSnapshotsPage)
+        return [snapshot for page in pages for snapshot in page.table_snapshots]
 
     def request(self, request_id: str) -> RequestAnswer:
         """Raises CliError when there is none."""

@@ -30,6 +30,9 @@ def _data(request: Request, names: Mapping[str, str]) -> str:
     if request.repairs:
         tablet = f"of {name} tablet {request.tablet}" if request.repairs_tablet else name
         return f"{tablet}{request.among.words()}"
+    if request.tag:
+        tablet = f" tablet {request.tablet}" if request.restores_tablet else ""
+        return f"{name}{tablet} {'from' if request.restore_id else 'as'} {request.tag}"
     if not request.moves_replica:
         return name
     ways = (("from", request.from_node), ("to", request.to_node))

@@ -16,6 +16,8 @@ _ENTITIES = (
     ("transitions", "transition", "transition_id"),
     ("services", "service", "service_id"),
     ("cdc_generations", "CDC generation", "generation_id"),
+    ("table_snapshots", "snapshot", "snapshot_id"),
+    ("table_restores", "restore", "restore_id"),
 )
 
 

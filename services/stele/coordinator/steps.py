@@ -14,10 +14,12 @@ from stele.coordinator.knowledge import Limits, Memory, Observed, Patience, Step
 from stele.coordinator.openings import openings
 from stele.coordinator.rounds import Settled, settle
 from stele.coordinator.served import serve
+from stele.coordinator.snapshots import look_after_snapshots
 from stele.coordinator.work import failure_of, forget_in_time, is_done, order_work
 from stele.domain.acks import Blocker
 from stele.domain.membership.facts import Node
 from stele.domain.names import OrderKind
+from stele.domain.table_snapshots.facts import WrittenPart
 from stele.domain.topology.commands import (
     Advance,
     AdvanceFence,
@@ -47,7 +49,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     enable(desk)
     settled = settle(desk)
     moves = [
-        Move(t.transition_id, t.state, t.session, _uncleaned(desk, t))
+        Move(t.transition_id, t.state, t.session, _uncleaned(desk, t), _wrote(desk, t))
         for t in seen.image.topology.open()
         if _is_ready(desk, t, settled)
     ]
@@ -56,6 +58,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     _clean_up(desk)
     serve(desk)
     look_after_generations(desk)
+    look_after_snapshots(desk)
     return desk.steps()
 
 
@@ -180,12 +183,13 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
     receiving = operation.receiving(desk.seen.image, transition)
     receivers = [n for n in receiving if n not in left_out]
     session, then = transition.session, "it is undone"
-    work = order_work(desk, OrderKind.STREAM, session, requests[0], receivers, then)
+    kind = operation.states[transition.state].streams_by
+    work = order_work(desk, kind, session, requests[0], receivers, then)
     if work.failure:
         _undo(desk, transition, work.failure + _who_is_down(desk), work.failed_nodes)
         return False
     if work.unfinished:
-        what = f"stream by {', '.join(b.node_id for b in work.unfinished)}"
+        what = f"{kind} by {', '.join(b.node_id for b in work.unfinished)}"
         dead = desk.down([*transition.nodes()]) if operation.subjects_work else ()
         patience = _patience_with_dead(desk, transition) if dead else work.patience
         patience = sooner(patience, _patience_with_step(desk, transition))
@@ -199,7 +203,8 @@ def _has_streamed(desk: Desk, transition: Transition) -> bool:
 
 
 def _have_all_done(desk: Desk, transition: Transition, state: State) -> bool:
-    """Every member that is not excluded has reported. Who failed is ordered again, as often as it takes.
+    """Every member that is not excluded has reported. Who failed is ordered again, as often as it takes; where
+    there is a way back, it is undone instead.
 
     Those who are to clean up are not waited for when they are down or have failed for good: they are marked,
     and will be ordered to clean up without a transition.
@@ -208,10 +213,16 @@ def _have_all_done(desk: Desk, transition: Transition, state: State) -> bool:
     """
     requests, members = transition.request_ids(), [*desk.seen.image.membership.taking_part()]
     kind = state.everybody_does or OrderKind.CLEANUP
+    if state.on_failure is not None and _is_spoiled(desk, transition):
+        return False
     if state.cleaned_by is not None:
         members = [n for n in state.cleaned_by(transition) if n in members and desk.is_up(n)]
-    work = order_work(desk, kind, transition.session, requests[0], members, "it is ordered again")
+    then = "it is ordered again" if state.on_failure is None else "it is undone"
+    work = order_work(desk, kind, transition.session, requests[0], members, then)
     unfinished = work.unfinished
+    if work.failure and state.on_failure is not None:
+        _undo(desk, transition, work.failure + _who_is_down(desk), work.failed_nodes)
+        return False
     if state.cleaned_by is not None:
         unfinished = tuple(b for b in unfinished if b.node_id not in work.failed_nodes)
     elif not unfinished:
@@ -233,6 +244,34 @@ def _uncleaned(desk: Desk, transition: Transition) -> tuple[str, ...]:
     taking_part, session = desk.seen.image.membership.taking_part(), transition.session
     asked = (n for n in cleaned_by(transition) if n in taking_part)
     return tuple(n for n in asked if not is_done(desk, (n, OrderKind.CLEANUP, session)))
+
+
+def _is_spoiled(desk: Desk, transition: Transition) -> bool:
+    """It is undone, since what all have done is worth nothing any more."""
+    why = OPERATIONS[transition.kind].spoiled(desk.seen.image, transition)
+    if why:
+        _undo(desk, transition, why, ())
+    return bool(why)
+
+
+def _wrote(desk: Desk, transition: Transition) -> tuple[WrittenPart, ...]:
+    """What members that are not excluded have reported to have written in this state, by node."""
+    kind = OPERATIONS[transition.kind].states[transition.state].everybody_does
+    if kind is None or transition.mark:
+        return ()
+    works = ((n, kind, transition.session) for n in desk.seen.image.membership.taking_part())
+    reports = (desk.seen.reports.by_work[work].report for work in works if is_done(desk, work))
+    found = (
+        WrittenPart(
+            node_id=report.node_id,
+            manifest=report.manifest,
+            rows=report.keys_done,
+            size_bytes=report.bytes_done,
+        )
+        for report in reports
+        if report.manifest
+    )
+    return tuple(sorted(found, key=lambda part: part.node_id))
 
 
 def _who_is_down(desk: Desk) -> str:

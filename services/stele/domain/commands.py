@@ -25,6 +25,11 @@ from stele.domain.schema.facts import (
     SwitchBalancingOn,
 )
 from stele.domain.services.facts import AnnounceService, ForgetService, ServicesCommand
+from stele.domain.table_snapshots.commands import (
+    DeleteTableSnapshot,
+    ExpireTableSnapshot,
+    TableSnapshotsCommand,
+)
 from stele.domain.topology.commands import (
     Advance,
     AdvanceFence,
@@ -58,6 +63,9 @@ from stele.domain.topology.operations.commands import (
     RepairTablets,
     Replace,
     ResizeTable,
+    RestoreTable,
+    RestoreTablets,
+    SnapshotTable,
     Truncate,
 )
 
@@ -74,12 +82,14 @@ __all__ = [
     "Command",
     "CreateKeyspace",
     "CreateTable",
+    "DeleteTableSnapshot",
     "DropKeyspace",
     "DropTable",
     "EnableFeatures",
     "Envelope",
     "Exclude",
     "ExcludeDead",
+    "ExpireTableSnapshot",
     "FinishCleanup",
     "FinishEnabling",
     "ForgetCdcGeneration",
@@ -105,9 +115,12 @@ __all__ = [
     "RepairTablets",
     "Replace",
     "ResizeTable",
+    "RestoreTable",
+    "RestoreTablets",
     "Rollback",
     "ServeRequest",
     "SetSetting",
+    "SnapshotTable",
     "SwitchBalancingOff",
     "SwitchBalancingOn",
     "Truncate",
@@ -126,6 +139,7 @@ AnyCommand = (
     | FeaturesCommand
     | ServicesCommand
     | CdcCommand
+    | TableSnapshotsCommand
 )
 
 MAX_TEXT_CHARS: Final = 4096

@@ -21,6 +21,10 @@ LATER_FIELDS: Final = (
     b',"restricted":false',
     b',"nodes":[]',
     b',"dcs":[]',
+    b',"tag":""',
+    b',"expire_s":0',
+    b',"restore_id":""',
+    b',"wrote":[]',
 )
 """Fields that came after the form of records was fixed (``schemas/FORM``), as they are in JSON when they say
 nothing: builds from before do not have them, and must come to the same hashes.

@@ -21,6 +21,7 @@ from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import SchemaImage
 from stele.domain.services.facts import ServicesImage
 from stele.domain.staging.image import StagingImage
+from stele.domain.table_snapshots.image import TableSnapshotsImage
 from stele.domain.topology.image import TopologyImage
 
 __all__ = ["EMPTY", "EMPTY_FOR_FOLLOWERS", "NO_LOG", "ZERO_STATE", "Image", "without_memory"]
@@ -40,6 +41,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     schema: SchemaImage = SchemaImage()
     topology: TopologyImage = TopologyImage()
     repairs: RepairsImage = RepairsImage()
+    table_snapshots: TableSnapshotsImage = TableSnapshotsImage()
     cdc: CdcImage = CdcImage()
     requests: RequestsImage = RequestsImage()
     features: FeaturesImage = FeaturesImage()

@@ -40,7 +40,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Result or progress of an order; bytes and keys count the order's own work. ``bytes_compared`` were not
-    streamed, since this node has the same.
+    streamed, since this node has the same. ``manifest`` is the hash of what it has written for a snapshot.
     """
 
     node_id: str
@@ -57,6 +57,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     at_ms: int = 0
     log_id: bytes = b""
+    manifest: str = ""
 
     def work(self) -> WorkKey:
         return self.node_id, self.kind, self.session

@@ -56,6 +56,14 @@ class TransitionState(StrEnum):
     """Each replica of a tablet gets what it lacks from the others; nobody's routing changes."""
     END_REPAIR = "end_repair"
     """Late orders to repair are cut off before the tablet can move."""
+    SNAPSHOT = "snapshot"
+    """Every node writes its rows of a table into its backup folder; nothing of the table moves meanwhile."""
+    END_SNAPSHOT = "end_snapshot"
+    """On the way back: whatever was written is deleted."""
+    RESTORE = "restore"
+    """Each replica of a tablet reads the rows of a snapshot; nobody's routing changes."""
+    END_RESTORE = "end_restore"
+    """Late orders to restore are cut off before the tablet can move."""
     TABLET_RESIZE_FINALIZATION = "tablet_resize_finalization"
     """Nothing of the table moves any more: its new tablet map comes next."""
 
@@ -76,6 +84,9 @@ class RequestKind(StrEnum):
     TABLET_RESIZE = "tablet_resize"
     TABLET_REPAIR = "tablet_repair"
     TABLE_REPAIR = "table_repair"
+    TABLE_SNAPSHOT = "table_snapshot"
+    TABLE_RESTORE = "table_restore"
+    TABLET_RESTORE = "tablet_restore"
     NOOP_REQUEST = "noop_request"
     QUIESCE = "quiesce"
     CLEANUP = "cleanup"
@@ -102,6 +113,8 @@ class OrderKind(StrEnum):
     STREAM = "stream"
     CLEANUP = "cleanup"
     TRUNCATE = "truncate"
+    SNAPSHOT = "snapshot"
+    RESTORE = "restore"
 
 
 class ReportStatus(StrEnum):

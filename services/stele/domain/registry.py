@@ -18,6 +18,7 @@ from stele.domain.schema.domain import DOMAIN as SCHEMA
 from stele.domain.services.domain import DOMAIN as SERVICES
 from stele.domain.staging.domain import DOMAIN as STAGING
 from stele.domain.staging.image import with_those_inside
+from stele.domain.table_snapshots.domain import DOMAIN as TABLE_SNAPSHOTS
 from stele.domain.topology.domain import DOMAIN as TOPOLOGY
 
 DOMAINS: Final[tuple[Domain, ...]] = (
@@ -28,6 +29,7 @@ DOMAINS: Final[tuple[Domain, ...]] = (
     RING,
     TOPOLOGY,
     REPAIRS,
+    TABLE_SNAPSHOTS,
     CDC,
     FEATURES,
     SERVICES,

@@ -67,6 +67,7 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
     ),
     "/v1/keyspaces": ("Keyspaces in pages", answers.KeyspacesPage, _PAGED),
     "/v1/tables": ("Tables in pages", answers.TablesPage, _PAGED),
+    "/v1/table_snapshots": ("Snapshots of tables in pages", answers.TableSnapshotsPage, _PAGED),
     "/v1/placements": (
         "Rows of a placement in pages",
         answers.PlacementsPage,

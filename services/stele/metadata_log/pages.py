@@ -43,7 +43,7 @@ from stele.runtime.http_encoding import etag_of, not_modified, respond
 
 PAGE_BYTES: Final = 512 * 1024
 """A page ends after so much: 3 ms to encode."""
-SECTIONS: Final = ("nodes", "services", "requests", "keyspaces", "tables")
+SECTIONS: Final = ("nodes", "services", "requests", "keyspaces", "tables", "table_snapshots")
 
 _JSON: Final = msgspec.json.Encoder(order="deterministic")
 

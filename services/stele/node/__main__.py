@@ -23,6 +23,7 @@ from stele.node.admission import (
     wait_for_membership,
 )
 from stele.node.agent import Agent, kafka_agent
+from stele.node.backups import Backups
 from stele.node.binding import bind_store
 from stele.node.cleanup import Cleaner
 from stele.node.clock import HybridClock
@@ -35,8 +36,10 @@ from stele.node.orders import OrderHandler
 from stele.node.peers import Peers
 from stele.node.rates import Rates
 from stele.node.replica import Replica
+from stele.node.restoring import Restorer
 from stele.node.routing import Routing
 from stele.node.settings import MAX_BODY_BYTES, NodeSettings
+from stele.node.snapshotting import Snapshotter
 from stele.node.standing import expelled, join_ended
 from stele.node.store import Store
 from stele.node.streaming import Streamer
@@ -113,6 +116,11 @@ async def node_app(
         peers = Peers()
         stack.push_async_callback(peers.close)
 
+        backups = Backups(settings.backup_folder(), directory.identity.node_id)
+        stack.push_async_callback(backups.close)
+        backups.follow(follower.image)
+        follower.listen(lambda image, _: backups.follow(image))
+
         def handlers(agent: Agent) -> Mapping[OrderKind, OrderHandler]:
             streamer = Streamer(
                 agent.node_id, follower, agent, store, clock, peers, metrics.streamed_bytes.inc
@@ -122,6 +130,8 @@ async def node_app(
                 OrderKind.STREAM: streamer.run,
                 OrderKind.CLEANUP: cleaner.run,
                 OrderKind.TRUNCATE: Truncator(follower, store).run,
+                OrderKind.SNAPSHOT: Snapshotter(follower, agent, store, backups).run,
+                OrderKind.RESTORE: Restorer(follower, agent, store, clock, backups, peers).run,
             }
 
         agent = await stack.enter_async_context(
@@ -157,7 +167,10 @@ async def node_app(
         )
         metrics.epoch.set_function(lambda: follower.image.epoch)
         metrics.version.set_function(lambda: follower.image.topology.version)
-        http = NodeHttp(settings.cluster, advertised, gate, agent, coordination, replica, store)
+        restorer = Restorer(follower, agent, store, clock, backups, peers)
+        http = NodeHttp(
+            settings.cluster, advertised, gate, agent, coordination, replica, restorer, store
+        )
         position = position_route(NAME, settings.instance_id, follower)
         yield build_app(
             NAME,

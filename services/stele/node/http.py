@@ -17,17 +17,20 @@ from stele.node.coordinate import Coordination
 from stele.node.gate import CATCHING_UP, Gate
 from stele.node.refusals import Refused
 from stele.node.replica import Replica
+from stele.node.restoring import Restorer
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from stele.node.standing import Expelled, expelled
 from stele.node.store import Size, Store
 from stele.node.votes import Consistency
 from stele.node.wire import (
+    BACKUP_PATH,
     BATCH_PATH,
     DIGESTS_PATH,
     MEASURE_PATH,
     PAGE_PATH,
     REPLICA_HEADER,
     decode_compare,
+    decode_fetch,
     decode_ops,
     decode_scan,
     encode,
@@ -52,6 +55,7 @@ class NodeHttp:
         agent: Agent,
         coordination: Coordination,
         replica: Replica,
+        restorer: Restorer,
         store: Store,
     ) -> None:
         self._cluster = cluster
@@ -60,6 +64,7 @@ class NodeHttp:
         self._agent = agent
         self._coordination = coordination
         self._replica = replica
+        self._restorer = restorer
         self._store = store
         self._sizes: dict[str, Size] = {}
         self._sizes_at_s = float("-inf")
@@ -76,6 +81,7 @@ class NodeHttp:
             Route(PAGE_PATH, self.scan, methods=["POST"]),
             Route(MEASURE_PATH, self.scan, methods=["POST"]),
             Route(DIGESTS_PATH, self.digests, methods=["POST"]),
+            Route(BACKUP_PATH, self.backup, methods=["POST"]),
         ]
 
     async def put(self, request: Request) -> Response:
@@ -164,6 +170,14 @@ class NodeHttp:
         self._check_ready()
         self._check_is_meant(request)
         found = await self._replica.digests(_decode(decode_compare, await request.body()))
+        return Response(encode(found), media_type="application/msgpack")
+
+    async def backup(self, request: Request) -> Response:
+        """A piece of a file of a snapshot for another node that restores from it; msgpack, see ``wire``."""
+        self._check_ready()
+        self._check_is_meant(request)
+        fetch = _decode(decode_fetch, await request.body())
+        found = await self._restorer.give(fetch)
         return Response(encode(found), media_type="application/msgpack")
 
     async def _write(self, request: Request, kind: str, value: bytes | None) -> Response:

@@ -35,6 +35,8 @@ class OrderProgress:
         self.bytes_total = 0
         self.keys_done = 0
         self.bytes_compared = 0
+        self.manifest = ""
+        """The hash of what was written for a snapshot."""
 
     def add(self, size_bytes: int, keys: int) -> None:
         """Data that turned up after the total was asked raises the total."""
@@ -172,6 +174,7 @@ class OrderExecutor:
                 error=running.error,
                 at_ms=time.time_ns() // 1_000_000,
                 log_id=order.log_id,
+                manifest=progress.manifest,
             )
         )
 

@@ -8,6 +8,7 @@ import aiohttp
 import msgspec
 
 from stele.node.wire import (
+    BACKUP_PATH,
     BATCH_PATH,
     DIGESTS_PATH,
     MEASURE_PATH,
@@ -18,11 +19,14 @@ from stele.node.wire import (
     Code,
     Compare,
     Compared,
+    Fetch,
+    Fetched,
     Scan,
     Scanned,
     Write,
     decode_answers,
     decode_compared,
+    decode_fetched,
     decode_scanned,
     encode,
 )
@@ -110,6 +114,15 @@ class Peers:
             return decode_compared(await self._post(node_id, address + DIGESTS_PATH, body, until))
         except _FAILURES as error:
             return Compared(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
+
+    async def backup(self, node_id: str, address: str, fetch: Fetch) -> Fetched:
+        """A piece of a file in a node's backup folder."""
+        until = self._loop.time() + SCAN_TIMEOUT_S
+        try:
+            url = address + BACKUP_PATH
+            return decode_fetched(await self._post(node_id, url, encode(fetch), until))
+        except _FAILURES as error:
+            return Fetched(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
 
     def _start(self, lane: _Lane) -> None:
         task = self._loop.create_task(self._drain(lane))

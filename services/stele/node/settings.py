@@ -69,5 +69,13 @@ class NodeSettings(ServiceSettings):
         description="Bytes that tablets may take on the node's disk; 0: as many as its file system has.",
     )
 
+    backup_dir: str = Field(
+        default="",
+        description="Folder of snapshots of tables; nodes may share it. Empty: `backups` in the data folder.",
+    )
+
     def own_id(self) -> str:
         return self.node_id or self.instance_id
+
+    def backup_folder(self) -> Path:
+        return Path(self.backup_dir) if self.backup_dir else self.data_dir / "backups"

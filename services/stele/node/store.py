@@ -141,6 +141,10 @@ class Store:
         await asyncio.to_thread(self._shut_down)
 
     @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
     def failure(self) -> StoreFailed | None:
         """Why nothing can be written any more; None while all is well."""
         return self._commits.failure
@@ -180,7 +184,7 @@ class Store:
 
     async def page(self, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int) -> Page:
         """Rows of the spans after ``cursor``, until their size reaches the limit."""
-        return await self._in_scanner(lambda: _page(self._scanner, spans, cursor, limit_bytes))
+        return await self._in_scanner(lambda: page_in(self._scanner, spans, cursor, limit_bytes))
 
     async def measure(self, spans: Sequence[Span]) -> Size:
         def work() -> Size:
@@ -327,7 +331,7 @@ def _write_row(writer: sqlite3.Connection, row: Row) -> int:
     return 0 if same else int(timestamp)
 
 
-def _page(
+def page_in(
     scanner: sqlite3.Connection, spans: Sequence[Span], cursor: Cursor | None, limit_bytes: int
 ) -> Page:
     rows, size_bytes = list[Row](), 0

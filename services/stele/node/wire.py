@@ -18,6 +18,7 @@ BATCH_PATH: Final = "/v1/replica/batch"
 PAGE_PATH: Final = "/v1/replica/page"
 MEASURE_PATH: Final = "/v1/replica/measure"
 DIGESTS_PATH: Final = "/v1/replica/digests"
+BACKUP_PATH: Final = "/v1/replica/backup"
 REPLICA_HEADER: Final = "x-stele-replica"
 """Names the node that a call is meant for: another one may have come to its address."""
 
@@ -125,6 +126,24 @@ class Compared(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     digests: list[Digest | None] = []
 
 
+class Fetch(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A piece of a file that the other node wrote for the snapshot which the session restores from."""
+
+    epoch: int
+    session: str
+    name: str
+    offset: int = 0
+
+
+class Fetched(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """``data`` from the offset on, of a file of so many bytes; or why there is none."""
+
+    code: Code
+    text: str = ""
+    size_bytes: int = 0
+    data: bytes = b""
+
+
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_ops: Final = msgspec.msgpack.Decoder(list[AnyOp]).decode
 decode_answers: Final = msgspec.msgpack.Decoder(list[Answer]).decode
@@ -132,3 +151,5 @@ decode_scan: Final = msgspec.msgpack.Decoder(Scan).decode
 decode_scanned: Final = msgspec.msgpack.Decoder(Scanned).decode
 decode_compare: Final = msgspec.msgpack.Decoder(Compare).decode
 decode_compared: Final = msgspec.msgpack.Decoder(Compared).decode
+decode_fetch: Final = msgspec.msgpack.Decoder(Fetch).decode
+decode_fetched: Final = msgspec.msgpack.Decoder(Fetched).decode

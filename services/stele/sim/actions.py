@@ -290,6 +290,26 @@ def _repair(world: World, action: Action, index: int) -> None:
     world.request(commands.RepairTablets((asked,)))
 
 
+def _snapshot(world: World, action: Action, index: int) -> None:
+    """Of table ``target``; some expire soon, as ``number`` says."""
+    if world.witness.image.schema.serving(action.target) is not None:
+        expire_s = 10 if action.number % 4 == 0 else 0
+        asked = commands.SnapshotTable(name=action.target, snapshot=f"s{index}", expire_s=expire_s)
+        world.request(asked)
+
+
+def _restore(world: World, action: Action, index: int) -> None:
+    """Table ``target`` from some snapshot, its own or another's; now and then one is deleted instead."""
+    found = sorted(each.name for each in world.witness.image.table_snapshots.snapshots.values())
+    if not found or world.witness.image.schema.serving(action.target) is None:
+        return
+    tag = found[action.number % len(found)]
+    if action.number % 5 == 0:
+        world.request(commands.DeleteTableSnapshot(tag))
+    else:
+        world.request(commands.RestoreTable(name=action.target, snapshot=tag))
+
+
 def _alter(world: World, action: Action, index: int) -> None:
     """Give keyspace ``target`` the replication factor ``number``, or one copy in each rack that ``text``
     names.
@@ -384,6 +404,8 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "migrate": _migrate,
     "resize": _resize,
     "repair": _repair,
+    "snapshot": _snapshot,
+    "restore": _restore,
     "alter": _alter,
     "drop": _drop,
     "truncate": _truncate,

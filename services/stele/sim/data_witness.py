@@ -44,6 +44,7 @@ class DataWitness:
         """When the name of a dropped keyspace or table, by its data's id, was free again."""
         self.truncations = TruncationWitness(self.stores, is_gone)
         self._routed: dict[Cell, list[str]] = {}
+        self._back = set[tuple[str, str]]()
         self._given_up = set[str]()
         """Keys of registers that may begin anew, with the ids of their data."""
 
@@ -107,6 +108,11 @@ class DataWitness:
                 del self.acked[key]
                 self._given_up.add("/".join(key))
 
+    def brings_back(self, key: Key, cell: Cell) -> None:
+        """A restore puts a value where no client has written it, or not since it was truncated."""
+        self._given_up.add("/".join(key))
+        self._back.add((key[0], cell.value))
+
     def issues(self, cell: Cell) -> None:
         self.written[cell.timestamp] = cell.value
 
@@ -168,5 +174,5 @@ class DataWitness:
             f"{key} at {found} is {self.written.get(found)}",
             f"a read gave {cell.value if cell else None}",
         )
-        if cell is not None:
+        if cell is not None and (key[0], cell.value) not in self._back:
             self.truncations.reads(key[0], cell.value, began_s)

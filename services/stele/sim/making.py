@@ -24,6 +24,7 @@ from stele.sim.scenes_tables import (
     recounts,
     repairs,
     resizes,
+    snapshots,
     switches,
     with_tables,
 )
@@ -86,6 +87,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     actions += switches(Random(f"switches/{profile}/{seed}"), base)
     actions += loads(Random(f"loads/{profile}/{seed}"), base)
     actions += colocated(Random(f"colocated/{profile}/{seed}"), base)
+    actions += snapshots(Random(f"snapshots/{profile}/{seed}"), base)
     actions += _crowd(Random(f"crowd/{profile}/{seed}"), base)
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)

@@ -24,6 +24,7 @@ from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
+from stele.sim.mutants_snapshots import SNAPSHOT_MUTANTS, SNAPSHOT_TEST_MUTANTS
 from stele.sim.mutants_tablets import TABLET_MUTANTS
 from stele.sim.mutants_topology import TOPOLOGY_MUTANTS
 from stele.sim.patching import Patch
@@ -49,6 +50,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *BALANCING_MUTANTS,
         *REPAIR_MUTANTS,
         *COLOCATED_MUTANTS,
+        *SNAPSHOT_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
@@ -70,6 +72,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *REPAIR_TEST_MUTANTS,
             *COLOCATED_TEST_MUTANTS,
             *RACK_TEST_MUTANTS,
+            *SNAPSHOT_TEST_MUTANTS,
         )
     },
 }

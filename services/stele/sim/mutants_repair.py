@@ -105,7 +105,7 @@ def scheduled_repairs_wait_for_the_dead(patch: Patch) -> None:
     def all_of(_: Any, units: slice) -> repairing.Mask:
         return np.ones(units.stop - units.start, np.bool_)
 
-    patch.attribute(repairing._Desk, "is_whole", all_of)  # noqa: SLF001
+    patch.attribute(repairing.Desk, "is_whole", all_of)
 
 
 def failed_repairs_are_tried_at_once(patch: Patch) -> None:

@@ -17,6 +17,7 @@ from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, stream_sources
 from stele.domain.topology import marks, wanted
 from stele.domain.topology import steps as moves
+from stele.domain.topology.commands import Move
 from stele.domain.topology.domain import versions_of
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import VersionsChanged
@@ -67,7 +68,7 @@ def rollback_makes_a_third_version(patch: Patch) -> None:
         draft.add(VersionsChanged(replace(versions, version=version, since_epoch=epoch)))
         open_ = draft.image.topology.of_request(request.request_id)
         assert open_ is not None
-        moves.move(draft, open_)
+        moves.move(draft, open_, Move(open_.transition_id, open_.state))
         return tuple(draft.facts)
 
     patch.function(marks.mark, at_once)

@@ -59,6 +59,7 @@ class Node(OrderWorker, Caller, Follower):
     def on_epoch(self, epoch: Epoch | None) -> None:
         self.sessions.follow(self.image.topology)
         self.versions.follow(self.image)
+        self.delete_backups()
         self.world.witness.nodes.uses(self)
         if self.image.epoch % SNAPSHOT_EVERY == 0:
             self.save_snapshot()

@@ -1,6 +1,6 @@
 """How a node carries out orders: read up to the order's epoch, refuse the old, join the same, work, report."""
 
-from typing import Any, Final
+from typing import Final
 
 from stele.domain.messages import Order, Report, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
@@ -14,7 +14,8 @@ from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.wanted import is_foreign, is_wanted, left_behind
 from stele.sim.kernel import Future
 from stele.sim.messages import ONE_PAGE, Cell, Key, PullRange, range_of_key, token_of_key
-from stele.sim.process import Follower, Reply
+from stele.sim.node_backups import BackupWorker
+from stele.sim.process import Reply
 
 PULL_TIMEOUT_S: Final = 3.0
 EPOCH_TIMEOUT_S: Final = 10.0
@@ -31,10 +32,9 @@ Pieces = dict[str, tuple[Range, ...]]
 """By placement, in ring order."""
 
 
-class OrderWorker(Follower):
+class OrderWorker(BackupWorker):
     """The part of a node that works for topology operations."""
 
-    sessions: Any
     serving: bool
 
     def forget_orders(self) -> None:
@@ -47,6 +47,8 @@ class OrderWorker(Follower):
             OrderKind.STREAM: self._stream,
             OrderKind.CLEANUP: self._clean_up,
             OrderKind.TRUNCATE: self._truncate,
+            OrderKind.SNAPSHOT: self.snapshot,
+            OrderKind.RESTORE: self.restore,
         }
 
     def wake_orders(self) -> None:
@@ -100,6 +102,7 @@ class OrderWorker(Follower):
             error=error,
             at_ms=self.clock.wall_ms(),
             log_id=order.log_id,
+            manifest=self.manifest_of(order) if order.kind is OrderKind.SNAPSHOT else "",
         )
         for driver in self.world.drivers:
             self.world.network.send(self, driver, driver.on_report, report)
@@ -200,17 +203,10 @@ class OrderWorker(Follower):
     def check_guard(self, guard: SessionGuard) -> None:
         guard.check()
 
-    def store(self, key: Key, cell: Cell) -> None:
-        raise NotImplementedError
-
     def is_excluded(self) -> bool:
         raise NotImplementedError
 
     def flushes_older(self, range_: Range, version: int) -> bool:
-        raise NotImplementedError
-
-    @property
-    def cells(self) -> dict[Key, Cell]:
         raise NotImplementedError
 
     def serve_pull(self, pull: PullRange, reply: Reply) -> None:

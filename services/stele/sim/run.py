@@ -165,6 +165,7 @@ def _result(world: World, failure: Failure | None, real_s: float) -> Result:
         + witness.nodes.gates.checks
         + witness.data.checks
         + witness.data.truncations.checks
+        + witness.snapshots.checks
         + witness.commands.told
         + witness.commands.barriers
     )

@@ -27,6 +27,8 @@ LOADED_SHARE: Final = 0.5
 LOAD_EVERY_S: Final = 6.0
 RACKED_SHARE: Final = 0.4
 CANCELLED_SHARE: Final = 0.4
+KEPT_SHARE: Final = 0.4
+KEEP_EVERY_S: Final = 6.0
 STAGES: Final = (
     "allow_write_both_read_old",
     "write_both_read_old",
@@ -157,6 +159,26 @@ def loads(random: Random, base: Scenario) -> list[Action]:
         Action(at_s, "load", random.choice(TABLES), number=random.randrange(1 << 20))
         for at_s in times(random, LOAD_EVERY_S, base.duration_s)
     ]
+
+
+def snapshots(random: Random, base: Scenario) -> list[Action]:
+    """Snapshots of tables are taken and restored; some are cancelled, or somebody crashes meanwhile."""
+    if not base.tables or random.random() >= KEPT_SHARE:
+        return []
+    found = list[Action]()
+    for at_s in times(random, KEEP_EVERY_S, base.duration_s):
+        kind, table = random.choice(("snapshot", "restore")), random.choice(TABLES)
+        found.append(Action(at_s, kind, table, number=random.randrange(1000)))
+        if random.random() < CANCELLED_SHARE / 2:
+            later_s = min(round(at_s + 3 * random.random(), 3), base.duration_s)
+            found.append(Action(later_s, "cancel", number=random.randrange(8)))
+        elif random.random() < CANCELLED_SHARE:
+            who, stage = (
+                random.choice(("coordinator", "member")),
+                random.choice(("snapshot", "restore")),
+            )
+            found.append(Action(at_s, "crash_on", who, 2.0, random.randrange(5), stage))
+    return found
 
 
 def _strikes(random: Random, rules: Profile, base: Scenario) -> list[Action]:

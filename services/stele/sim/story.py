@@ -9,6 +9,8 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     resize m.t to 8                        the same; it goes by m.t/resize
     drop m.t | truncate m.t | migrate m.t/0 from A to B    the same; that of tablet 0 goes by m.t/0
     repair m.t/0 | repair m.t              the same; that of tablet 0 goes by m.t/0, of the table by m.t/repair
+    snapshot m.t as tag | snapshot m.t as tag for 20    the same; it goes by the tag, and expires after 20 s
+    restore m.t from tag | delete snapshot tag    the same; the restore goes by m.t/restore
     a balancer works                       from now on: it moves tablets, so that they are even and leaves end
     balancing off m.t | balancing off m.t for 20 | balancing on m.t    the same; ``everything`` is the cluster
     quiesce | noop_request | cleanup | cleanup X    the same; the request goes by that word, or by X
@@ -39,6 +41,8 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     expect X has rows of m.t/0 | expect X has nothing of m.t/0
     expect X lacks some of m.t/0           of what was acknowledged
     expect X has what was acknowledged of m.t/0 before    the repair that was asked for last
+    expect X has what m.t had at tag       what was acknowledged before that snapshot was asked for
+    expect X keeps a snapshot | expect X keeps none    on its disk
     expect X is left | expect fence is 12 | expect nobody needs cleanup
     epochs                                 commands applied since the last ``epochs``, and their states
     placement                              ``(MIN,100] A,B / A,B,X``: reads / writes, in any order
@@ -77,6 +81,7 @@ UNTOLD: Final = frozenset(
         "finish_cleanup",
         "publish_cdc_generation",
         "forget_cdc_generation",
+        "expire_table_snapshot",
     }
 )
 """Epochs that stories leave out: they come when they come."""
@@ -208,14 +213,12 @@ class Story:
         lacking = self._lacking(name, noted)
         assert noted and not lacking, f"it lacks {lacking[:3]} of {len(noted)}"
 
-    def _acknowledged(self, table: str, tablet: str) -> dict[Key, int]:
+    def _acknowledged(self, table: str, tablet: str = "") -> dict[Key, int]:
         data = self.image.schema.serving(table)
         assert data is not None, "there is no such table"
-        row, acked = (
-            self.image.ring.placements[data.placement].rows[int(tablet)],
-            self.world.witness.data.acked,
-        )
-        range_ = Range(row.start, row.end)
+        rows, acked = self.image.ring.placements[data.placement].rows, self.world.witness.data.acked
+        row = rows[int(tablet)] if tablet else None
+        range_ = Range(MIN_TOKEN, MIN_TOKEN) if row is None else Range(row.start, row.end)
         mine = [k for k in acked if k[0] == data.data_id and contains(range_, token_of_key(k))]
         return {key: acked[key] for key in mine}
 
@@ -267,6 +270,34 @@ class Story:
         self._noted[f"{table}/{tablet}"] = self._acknowledged(table, tablet)
         asked = TabletRepair(table=table, tablet=int(tablet))
         self._asked[f"{table}/{tablet}"] = self.world.request(commands.RepairTablets((asked,)))
+
+    def snapshot(self, line: Line, table: str, tag: str, seconds: str | None) -> None:
+        asked = commands.SnapshotTable(name=table, snapshot=tag, expire_s=int(seconds or 0))
+        self._noted[tag] = self._acknowledged(table)
+        self._asked[tag] = self.world.request(asked)
+
+    def restore(self, line: Line, table: str, tag: str) -> None:
+        asked = commands.RestoreTable(name=table, snapshot=tag)
+        self._asked[f"{table}/restore"] = self.world.request(asked)
+
+    def delete_snapshot(self, line: Line, tag: str) -> None:
+        self.world.request(commands.DeleteTableSnapshot(tag))
+
+    def expect_restored(self, line: Line, name: str, table: str, tag: str) -> None:
+        """By what was acknowledged when the snapshot was asked for, of the tablets that it has."""
+        data = self.image.schema.serving(table)
+        assert data is not None, "there is no such table"
+        placement, keys = self.image.ring.placements[data.placement], self._noted[tag].items()
+        noted = {(data.data_id, key[1]): at for key, at in keys}
+        mine = {
+            k: at for k, at in noted.items() if name in placement.row_for(token_of_key(k)).reads
+        }
+        lacking = self._lacking(name, mine)
+        assert mine and not lacking, f"it lacks {lacking[:3]} of {len(mine)}"
+
+    def expect_backup(self, line: Line, name: str, what: str) -> None:
+        kept = self.world.nodes[name].backups
+        self._run_until(lambda: bool(kept) == (what == "a snapshot"), lambda: f"it has {len(kept)}")
 
     def balance(self, line: Line) -> None:
         self.world.start_balancer()
@@ -458,6 +489,11 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"migrate (\S+)/(\d+) from (\S+) to (\S+)", Story.migrate),
     (r"repair ([^\s/]+)(?:/(\d+))?", Story.repair),
     (r"resize (\S+) to (\d+)", Story.resize),
+    (r"snapshot (\S+) as (\S+)(?: for (\d+))?", Story.snapshot),
+    (r"restore (\S+) from (\S+)", Story.restore),
+    (r"delete snapshot (\S+)", Story.delete_snapshot),
+    (r"expect (\S+) has what (\S+) had at (\S+)", Story.expect_restored),
+    (r"expect (\S+) keeps (a snapshot|none)", Story.expect_backup),
     (r"a balancer works", Story.balance),
     (r"balancing off (\S+)(?: for ([\d.]+))?", Story.switch_off),
     (r"balancing on (\S+)", Story.switch_on),

@@ -18,6 +18,7 @@ from stele.sim.linearizability import CommandHistory
 from stele.sim.log_checks import LogChecks
 from stele.sim.node_witness import NodeWitness
 from stele.sim.repair_witness import RepairWitness
+from stele.sim.snapshot_witness import SnapshotWitness
 from stele.sim.switch_checks import check_switches
 from stele.sim.tablet_witness import TabletWitness
 from stele.sim.violation import require
@@ -46,6 +47,9 @@ class Witness:
         self.nodes = NodeWitness(nodes)
         self.tablets = TabletWitness(self.data.stores, is_gone, lambda: self.image)
         self.repairs = RepairWitness(self.data.stores, self.data.acked, is_gone)
+        self.snapshots = SnapshotWitness(
+            self.data, lambda: {node.name: node.backups for node in nodes()}, is_gone
+        )
         self._trace = trace
         self._now_s = now_s
         self._applied: dict[str, int] = {}
@@ -102,6 +106,9 @@ class Witness:
             self.tablets.topology_changed(before, after)
         if after.requests is not before.requests:
             self.repairs.requests_changed(before, after)
+            self.snapshots.changed(before, after)
+        elif after.table_snapshots is not before.table_snapshots:
+            self.snapshots.changed(before, after)
 
     # --- processes
 

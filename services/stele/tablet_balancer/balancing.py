@@ -133,7 +133,7 @@ class Balancer:
                 SwitchedOff(off.name, off.balancing, off.expired(heard.now_ms))
                 for off in all_off(image.schema)
             ),
-            repairing=tuple(r.request_id for r in image.requests.unfinished() if r.repairs_tablet),
+            repairing=tuple(r.request_id for r in image.requests.unfinished() if r.stays_in_place),
         )
 
     def _state(self, to_leave: int, heard: Heard, recounted: Sequence[str]) -> BalanceState:

@@ -1,7 +1,7 @@
 """What has failed: it is left alone for a while, each time longer, until it succeeds.
 
-Of a move that is the node that was to get the tablet. Of a repair, or of a deletion of a replica, it is the
-tablet: who failed is one of those that have it, and nobody says which.
+Of a move that is the node that was to get the tablet. Of a repair, a restore or a deletion of a replica it is
+the tablet: who failed is one of those that have it, and nobody says which.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ Tablet = tuple[str, int]
 
 
 class Failures:
-    """What became of the moves to each node, and of the repairs and deletions of each tablet."""
+    """What became of the moves to each node, and of the repairs, restores and deletions of each tablet."""
 
     def __init__(self) -> None:
         self._pauses: dict[str | Tablet, tuple[float, float]] = {}
@@ -25,13 +25,13 @@ class Failures:
 
     def note(self, request: Request, now_s: float) -> None:
         """A request of the balancer's has changed. Those that fail together count once; what never began
-        says nothing of the node that a tablet is to go to, and all of one that cannot be repaired.
+        says nothing of the node that a tablet is to go to, and all of one that cannot be repaired or restored.
         """
         at = request.to_node or (request.table_id, request.tablet)
         failed = request.status is RequestStatus.FAILED
         if request.status is RequestStatus.DONE:
             self._pauses.pop(at, None)
-        elif failed and (request.started_epoch or request.repairs):
+        elif failed and (request.started_epoch or request.stays_in_place):
             until_s, pause_s = self._pauses.get(at, (now_s, FIRST_PAUSE_S / 2))
             if now_s >= until_s:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -42,7 +42,7 @@ class Failures:
         return frozenset(at for at in self._paused(now_s) if isinstance(at, str))
 
     def paused(self, now_s: float) -> frozenset[Tablet]:
-        """Tablets that are not repaired, and lose nothing, now."""
+        """Tablets that are not repaired or restored, and lose nothing, now."""
         return frozenset(at for at in self._paused(now_s) if not isinstance(at, str))
 
     def _paused(self, now_s: float) -> list[str | Tablet]:

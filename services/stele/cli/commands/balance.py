@@ -126,7 +126,7 @@ def status(json: Json = Json(), where: Where = Where()) -> None:  # noqa: B008
 @dataclass(frozen=True, slots=True)
 class Around:
     """What the log says beside the balancer: moves, requests whose nodes give all away, and tables that
-    get another number of tablets; and repairs, those of whole tables first.
+    get another number of tablets; and repairs and restores, those of whole tables first.
     """
 
     moves: list[Request]
@@ -151,7 +151,8 @@ def look(client: Client) -> Around:
     moves = [request for request in unfinished if request.moves_replica]
     leaving = [request for request in unfinished if request.removes_node]
     resizes = [request for request in unfinished if request.resizes]
-    repairs = sorted((r for r in unfinished if r.repairs), key=lambda r: r.repairs_tablet)
+    kept = (r for r in unfinished if r.repairs or r.restore_id)
+    repairs = sorted(kept, key=lambda r: r.stays_in_place)
     names = reading.names([*moves, *leaving, *resizes, *repairs])
     return Around(moves, leaving, resizes, repairs, names)
 
@@ -166,7 +167,7 @@ def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
         why = f": {request.reason}" if request.reason else ""
         yield f"{what(request, around.names)} ({request.request_id}) is {request.status}{why}"
     if len(around.repairs) > MOST_MOVES:
-        yield f"{len(around.repairs) - MOST_MOVES} repairs more: `stele requests --unfinished`"
+        yield f"{len(around.repairs) - MOST_MOVES} repairs and restores more: `stele requests --unfinished`"
     for request in around.leaving:
         left = counted(_held(found, request.node_id), "tablet is", "tablets are")
         asked = f"{what(request, around.names)} ({request.request_id})"

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter, validators
 
 from stele.cli.client import Client
-from stele.cli.commands.table import require_table_name
+from stele.cli.commands.table_snapshot import require_table_name
 from stele.cli.decisions import FACTS, Decision, Past, Wanted
 from stele.cli.errors import CliError, UsageError
 from stele.cli.facts import EpochRow

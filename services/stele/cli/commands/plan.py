@@ -13,7 +13,15 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from stele.cli.commands import cdc, global_requests, keyspace, table, tablet, topology
+from stele.cli.commands import (
+    cdc,
+    global_requests,
+    keyspace,
+    table,
+    table_snapshot,
+    tablet,
+    topology,
+)
 from stele.cli.errors import UsageError
 from stele.cli.options import Planning, PlanOptions
 
@@ -33,6 +41,9 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "delete-replica": tablet.delete_replica,
     "resize-table": table.resize,
     "repair-table": table.repair,
+    "snapshot-table": table_snapshot.snapshot,
+    "restore-table": table_snapshot.restore,
+    "restore-tablet": table_snapshot.restore_tablet,
     "truncate": global_requests.truncate,
     "new-cdc-generation": cdc.new_generation,
 }

@@ -1,4 +1,4 @@
-"""``stele table create|alter|resize|repair|drop|list``."""
+"""``stele table create|alter|resize|repair|drop|list``; snapshots of them are in ``table_snapshot``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
+from stele.cli.commands.table_snapshot import require_table_name, restore, snapshot, snapshots
 from stele.cli.commands.topology import submit_and_follow, submit_and_tell
-from stele.cli.errors import UsageError
 from stele.cli.options import FROM_ZERO, Change, Read, Where
 from stele.cli.output import console, print_value_as_json
 from stele.cli.output import table as table_of
@@ -27,6 +27,9 @@ from stele.domain.schema.facts import Keyspace, Table, TableOptions
 from stele.domain.topology.operations.commands import TabletRepair
 
 app = App(name="table", help="Tables: what has data in a keyspace.")
+app.command(snapshot)
+app.command(snapshots)
+app.command(restore)
 
 
 @Parameter(name="*")
@@ -220,16 +223,6 @@ def _state(table: Table, keyspace: Keyspace, tables: list[Table]) -> str:
 def _each(given: tuple[str, ...]) -> tuple[str, ...]:
     """What is named, by commas or again."""
     return tuple(filter(None, (part.strip() for part in ",".join(given).split(","))))
-
-
-def require_table_name(name: str) -> None:
-    """Raises UsageError for what names no table of a keyspace."""
-    keyspace, _, table = name.partition(".")
-    if not (keyspace and table):
-        raise UsageError(
-            f"'{name}' names no table.",
-            "Write KEYSPACE.TABLE; `stele table list` shows the tables.",
-        )
 
 
 def _said(options: TableOptions) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from stele.cli.commands.ring import key_text, replicas, shown_rows
-from stele.cli.commands.table import require_table_name
+from stele.cli.commands.table_snapshot import require_table_name, restore_tablet
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Json, Read, Where
@@ -22,6 +22,7 @@ from stele.runtime.answers.tablet_sizes import SizesAnswer
 
 SERVICE = "tablet-balancer"
 app = App(name="tablet", help="Tablets: the parts of a table, each with replicas of its own.")
+app.command(restore_tablet, name="restore")
 
 
 @app.command(name="list")

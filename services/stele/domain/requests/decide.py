@@ -38,8 +38,12 @@ def cancel(context: Context, command: Cancel) -> Decision:
         why = f"{why}: {context.envelope.reason}"
     served = OPERATIONS[request.kind].served
     if request.status is RequestStatus.PENDING or (served and not served.goes_back):
-        made_for = OPERATIONS[request.kind].made_for(context.image, request)
-        return end_untouched(context, (request, *made_for), RequestStatus.CANCELLED, why)
+        made_for = [*OPERATIONS[request.kind].made_for(context.image, request)]
+        pending = [other for other in made_for if other.status is RequestStatus.PENDING]
+        begun = (mark(context, r, why, cancelled=True) for r in made_for if r not in pending)
+        marked = [fact for facts in begun if not isinstance(facts, Rejection) for fact in facts]
+        ends = end_untouched(context, (request, *pending), RequestStatus.CANCELLED, why)
+        return (*ends, *marked)
     if served is None:
         return mark(context, request, why, cancelled=True)
     if request.cancelled:
@@ -69,6 +73,7 @@ def end_untouched(
     changes, image = list[AnyFact](), context.image
     for request in requests:
         facts: list[AnyFact] = [*ended(context, image, request, status, why)]
+        facts += OPERATIONS[request.kind].on_ended(image, request)
         node, rejected = image.node(request.node_id), OPERATIONS[request.kind].rejected
         if node is not None and rejected is not None:
             facts.append(NodeChanged(replace(node, state=rejected)))

@@ -24,8 +24,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``submitted_ms`` is the log's own time at which a repair was asked for, of that tablet, or of the table
     when there is no ``tablet_count``: what was acknowledged before is what it repairs. ``replicas_to_move`` is
     how many had to go to another rack when it began. Only replicas on ``repair_nodes`` and in ``repair_dcs``
-    take part in a repair that names some. The ``*_at_ms`` (milliseconds since 1970) are shown to people and
-    never decide anything. ``ended_ms`` is the log's own time of its end, by which it is forgotten.
+    take part in a repair that names some.
+    ``tag`` is the name of a snapshot that it takes, of which ``expire_s`` seconds later nothing is left (0: it
+    stays), or from which it restores. ``restore_id`` is the request to restore the whole table, which it is
+    itself when there is no ``tablet_count``.
+    The ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the
+    log's own time of its end, by which it is forgotten.
     """
 
     request_id: str
@@ -64,6 +68,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     replicas_to_move: int = 0
     repair_nodes: tuple[str, ...] = ()
     repair_dcs: tuple[str, ...] = ()
+    tag: str = ""
+    expire_s: int = 0
+    restore_id: str = ""
 
     def nodes(self) -> frozenset[str]:
         """All that it names."""
@@ -73,7 +80,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def resizes(self) -> bool:
         """Its table is to have another number of tablets."""
-        return self.tablet_count > 0 and not self.moves_replica and not self.repairs
+        named = self.moves_replica or self.repairs or self.restore_id
+        return self.tablet_count > 0 and not named
 
     @property
     def repairs(self) -> bool:
@@ -99,6 +107,16 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def wanted(self) -> Replication:
         """What its keyspace is to have."""
         return Replication(self.replication, self.racks)
+
+    @property
+    def restores_tablet(self) -> bool:
+        """The replicas of one tablet are to have what is in a snapshot."""
+        return bool(self.restore_id) and self.tablet_count > 0
+
+    @property
+    def stays_in_place(self) -> bool:
+        """The replicas of one tablet are to get rows, and stay who they are."""
+        return self.repairs_tablet or self.restores_tablet
 
     @property
     def moves_replica(self) -> bool:

@@ -32,6 +32,9 @@ def new_request(
     submitted_ms: int = 0,
     repair_nodes: tuple[str, ...] = (),
     repair_dcs: tuple[str, ...] = (),
+    tag: str = "",
+    expire_s: int = 0,
+    restore_id: str = "",
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -55,6 +58,9 @@ def new_request(
             submitted_ms=submitted_ms,
             repair_nodes=repair_nodes,
             repair_dcs=repair_dcs,
+            tag=tag,
+            expire_s=expire_s,
+            restore_id=restore_id,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

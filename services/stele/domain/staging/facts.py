@@ -8,6 +8,7 @@ from stele.domain.repairs.facts import RepairsFact
 from stele.domain.requests.facts import RequestsFact
 from stele.domain.ring.facts import RingFact
 from stele.domain.schema.facts import SchemaFact
+from stele.domain.table_snapshots.facts import TableSnapshotsFact
 from stele.domain.topology.facts import TopologyFact
 
 StagedFact = (
@@ -17,6 +18,7 @@ StagedFact = (
     | SchemaFact
     | TopologyFact
     | RepairsFact
+    | TableSnapshotsFact
     | FeaturesFact
     | CdcFact
 )

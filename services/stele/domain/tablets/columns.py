@@ -19,7 +19,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
-from stele.domain.schema.facts import Table, tablet_map
+from stele.domain.schema.facts import Table
 from stele.domain.tablets.copies import goal
 from stele.domain.tablets.groups import standing
 from stele.domain.tablets.heat import heats, told_of
@@ -40,6 +40,7 @@ _BEFORE_READS_MOVE: Final = (
     TransitionState.WRITE_BOTH_READ_OLD,
     TransitionState.STREAMING,
     TransitionState.REPAIR,
+    TransitionState.RESTORE,
 )
 
 
@@ -160,9 +161,9 @@ def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None
         streams_yet = transition is None or (
             transition.state in _BEFORE_READS_MOVE and not transition.mark
         )
-        if (request.moves_replica or request.repairs_tablet) and streams_yet:
+        if (request.moves_replica or request.stays_in_place) and streams_yet:
             sources, targets = _streams(image, request)
-            weight = REPAIR_WEIGHT if request.repairs_tablet else WEIGHT
+            weight = REPAIR_WEIGHT if request.stays_in_place else WEIGHT
             for node_ids, streams in ((sources, state.reading), (targets, state.writing)):
                 for node_id in node_ids & place.keys():
                     streams[state.first_shard[place[node_id]]] += weight
@@ -170,7 +171,8 @@ def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None
 
 def _streams(image: Image, request: Request) -> tuple[Set[str], Set[str]]:
     """Who is read from and who is written to. One replica more comes from all others; where there is one fewer
-    of three or more those that are left give one another what they lack; so do all where it is repaired.
+    of three or more those that are left give one another what they lack; so do all where it is repaired;
+    where it is restored they read files of each other, and each writes.
     """
     if request.moves_replica and not request.recounts:
         return {request.from_node}, {request.to_node}
@@ -183,6 +185,9 @@ def _streams(image: Image, request: Request) -> tuple[Set[str], Set[str]]:
     if request.repairs_tablet:
         rest = {*participants(image, request.among, rest)}
         return (rest, rest) if len(rest) > 1 else (frozenset(), frozenset())
+    if request.restores_tablet:
+        rest -= image.membership.excluded()
+        return rest, rest
     return rest, rest if len(rest) > 1 else frozenset()
 
 
@@ -226,12 +231,14 @@ def _afterwards(image: Image) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
 
 
 def _asked(image: Image) -> dict[str, list[Request]]:
-    """By map the moves and repairs that have not begun."""
+    """By map the moves, repairs and restores that have not begun."""
     found = defaultdict[str, list[Request]](list)
     for request in image.requests.open.values():
-        changes = request.moves_replica or request.repairs_tablet
+        changes = request.moves_replica or request.stays_in_place
         if changes and request.status is RequestStatus.PENDING:
-            found[tablet_map(request.table_id)].append(request)
+            table = image.schema.tables.get(request.table_id)
+            if table is not None:
+                found[table.placement].append(request)
     return found
 
 
@@ -258,7 +265,7 @@ def _replicas(
         if request.tablet_count != len(placement) or not named <= place.keys():
             continue
         busy[request.tablet] = True
-        if request.repairs_tablet:
+        if request.stays_in_place:
             continue
         if not request.from_node and (replicas[request.tablet] != NOBODY).all():
             replicas = widened(replicas, replicas.shape[1] + 1)

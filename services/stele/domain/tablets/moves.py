@@ -10,7 +10,7 @@ from stele.domain.schema.facts import Table
 from stele.domain.tablets.copies import between, goal
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.racks import after_move, emptiest_racks
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 
 
 def replicas_after(replicas: tuple[str, ...], move: TabletMove) -> tuple[str, ...]:
@@ -87,7 +87,9 @@ def _where(racks: tuple[str, ...], of: list[str], source: int | None) -> str:
     return "another rack" if source is None else f"rack {of[source]}"
 
 
-def check_tablet(image: Image, table: Table, asked: TabletMove | TabletRepair) -> Rejection | None:
+def check_tablet(
+    image: Image, table: Table, asked: TabletMove | TabletRepair | TabletRestore
+) -> Rejection | None:
     """Why a table that stands has no such tablet."""
     if not table.placement:
         return no_tablets(asked.table)

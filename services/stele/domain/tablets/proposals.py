@@ -13,6 +13,7 @@ from stele.domain.commands import (
     MoveTablets,
     RepairTablets,
     ResizeTable,
+    RestoreTablets,
     SwitchBalancingOn,
 )
 from stele.domain.image import Image
@@ -21,12 +22,13 @@ from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.limits import READS, WRITES
 from stele.domain.tablets.look import look
-from stele.domain.tablets.repairing import Beside, repairs
+from stele.domain.tablets.repairing import Desk, repairs
 from stele.domain.tablets.replication import Recount, Recounts, recounts
 from stele.domain.tablets.resizing import Resize, loaded, sizing
+from stele.domain.tablets.restoring import restores
 from stele.domain.tablets.stuck import Stuck, cannot_be_drained, cannot_merge
 from stele.domain.tablets.switched import aborted, expired
-from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.domain.topology.operations.commands import TabletMove, TabletRepair, TabletRestore
 from stele.domain.topology.operations.tablet_migration import MAX_MOVES
 
 
@@ -48,6 +50,7 @@ class Proposal(msgspec.Struct, frozen=True):
     stuck: tuple[Stuck, ...] = ()
     revoked: tuple[Stuck, ...] = ()
     repairs: tuple[TabletRepair, ...] = ()
+    restores: tuple[TabletRestore, ...] = ()
 
     def commands(self) -> Iterator[tuple[AnyCommand, str]]:
         """What to ask the log for, in this order, each with why."""
@@ -60,6 +63,8 @@ class Proposal(msgspec.Struct, frozen=True):
         moves = tuple(each.move for each in self.moves[:MAX_MOVES])
         if moves:
             yield MoveTablets(moves), f"{len(moves)} moves"
+        if self.restores:
+            yield RestoreTablets(self.restores), f"{len(self.restores)} restores"
         if self.repairs:
             yield RepairTablets(self.repairs), f"{len(self.repairs)} repairs"
 
@@ -96,14 +101,16 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     sized = sizing(image, loaded(what.told), heard.down, seen.off.keys())
     resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
     moves = [each for each in moves if each.move.table not in resized]
-    beside = Beside([move for move in uncounted if move.table not in resized], resized)
+    desk = Desk(what, heard, limits, [m for m in uncounted if m.table not in resized])
+    restored = restores(image, what, heard, desk, resized)
     return Proposal(
         switched_on=expired(image, heard.now_ms),
         moves=tuple(moves),
         resizes=sized.resizes,
         stuck=tuple(stuck),
         revoked=(*sized.revoked, *aborted(image, heard.now_ms)),
-        repairs=tuple(repairs(image, what, heard, limits, beside)),
+        repairs=tuple(repairs(image, what, heard, desk, resized)),
+        restores=tuple(restored),
     )
 
 

@@ -34,25 +34,17 @@ HOUR_MS: Final = 3600 * SECOND_MS
 Mask = npt.NDArray[np.bool_]
 
 
-class Beside(NamedTuple):
-    """What the same round begins: moves, and tables that get another number of tablets."""
-
-    moves: Iterable[TabletMove] = ()
-    resized: Set[str] = frozenset()
-
-
 def repairs(
-    image: Image, what: Tablets, heard: Heard, limits: Limits, beside: Beside
+    image: Image, what: Tablets, heard: Heard, desk: "Desk", resized: Set[str]
 ) -> list[TabletRepair]:
-    """What to begin in one round. The time that is heard is compared with times of the log."""
-    desk = _Desk(what, heard, limits)
-    for move in beside.moves:
-        desk.take_move(move)
-    asked, late = list[_Due](), list[_Due]()
+    """What to begin in one round. The time that is heard is compared with times of the log; tables that are
+    ``resized`` in the same round wait.
+    """
+    asked, late = list[Due](), list[Due]()
     wanted = image.requests.table_repairs()
     for at, name in enumerate(what.names):
         table = image.schema.table_named(name)
-        if table is None or name in beside.resized:
+        if table is None or name in resized:
             continue
         goal, after_s = wanted.get(table.table_id), threshold_s(image.features.settings, table)
         if goal is None and after_s is None:
@@ -64,12 +56,10 @@ def repairs(
             restricted = goal.is_restricted
             since = image.repairs.of(table.table_id, len(times), restricted=restricted)
             due = desk.ready(units, goal.among) & ~paused & (since <= goal.submitted_ms)
-            asked.append(_Due(since, units, due, goal.among))
+            asked.append(Due(since, units, due, goal.among))
         if after_s is not None and (goal is None or goal.is_restricted):
             old = times < heard.now_ms - SECOND_MS * after_s
-            late.append(
-                _Due(times, units, desk.ready(units) & ~paused & old & desk.is_whole(units))
-            )
+            late.append(Due(times, units, desk.ready(units) & ~paused & old & desk.is_whole(units)))
     return [
         *desk.chosen(asked, lambda name, _: _why_asked(image, wanted, name)),
         *desk.chosen(late, lambda _, at_ms: _why_late(at_ms, heard.now_ms)),
@@ -85,7 +75,7 @@ def threshold_s(settings: Mapping[str, str], table: Table) -> int | None:
     return table.options.auto_repair_threshold or AUTO_REPAIR_THRESHOLD_S.of(settings)
 
 
-class _Due(NamedTuple):
+class Due(NamedTuple):
     """Tablets of a table: when they were repaired, their units, and which are due, ``among`` whose replicas."""
 
     times: Ms
@@ -94,10 +84,12 @@ class _Due(NamedTuple):
     among: Among = ALL
 
 
-class _Desk:
-    """What one round has given out so far."""
+class Desk:
+    """What one round has given out so far, of streams and of tablets."""
 
-    def __init__(self, what: Tablets, heard: Heard, limits: Limits) -> None:
+    def __init__(
+        self, what: Tablets, heard: Heard, limits: Limits, moves: Iterable[TabletMove] = ()
+    ) -> None:
         state = what.state
         self._what = what
         self._limits = limits
@@ -106,6 +98,8 @@ class _Desk:
         self._dead = _by_node(at == NodeState.EXCLUDED for at in state.state.tolist())
         down = _by_node(node_id in heard.down for node_id in what.node_ids)
         self._silent = down & ~self._dead
+        for move in moves:
+            self.take_move(move)
 
     def take_move(self, move: TabletMove) -> None:
         """It has its place in the streams, and its tablet to itself. Of dead nodes nobody reads."""
@@ -133,14 +127,14 @@ class _Desk:
         return found
 
     def chosen(
-        self, candidates: list[_Due], why: Callable[[str, int], str]
+        self, candidates: list[Due], why: Callable[[str, int], str]
     ) -> Iterator[TabletRepair]:
         """Those for which there is room, the oldest first; ``why`` gets the table and when it was repaired."""
         among = {each.units.start: each.among for each in candidates}
         for unit, at_ms in _oldest(candidates):
             name, tablet = self._what.tablet(unit)
             named = among[unit - tablet]
-            if self._takes(unit, named):
+            if self.takes(unit, named):
                 yield TabletRepair(
                     table=name,
                     tablet=tablet,
@@ -150,14 +144,16 @@ class _Desk:
                     dcs=named.dcs,
                 )
 
-    def _takes(self, unit: int, among: Among) -> bool:
-        """Each of its replicas that take part reads and writes; one alone has nothing to do."""
+    def takes(self, unit: int, among: Among = ALL, *, alone: bool = False) -> bool:
+        """Whether there is room: each of its replicas that take part reads and writes, one ``alone`` too if it
+        has to.
+        """
         nodes, alive = self._what.state.node[unit], self._named(among) & ~self._dead
         shards = [self._shard(node) for node in nodes[alive[nodes]].tolist() if node >= 0]
-        several = shards if len(shards) > 1 else []
-        if not all(self._is_free(shard) for shard in several):
+        working = shards if alone or len(shards) > 1 else []
+        if not all(self._is_free(shard) for shard in working):
             return False
-        for shard in several:
+        for shard in working:
             self._reading[shard] += REPAIR_WEIGHT
             self._writing[shard] += REPAIR_WEIGHT
         self._busy[unit] = True
@@ -177,7 +173,7 @@ def _by_node(which: Iterable[bool]) -> Mask:
     return np.array([*which, False])
 
 
-def _oldest(candidates: list[_Due]) -> Iterator[tuple[int, int]]:
+def _oldest(candidates: list[Due]) -> Iterator[tuple[int, int]]:
     """Unit and time of those that were repaired longest ago, as many as are looked at."""
     if not candidates:
         return

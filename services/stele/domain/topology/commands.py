@@ -4,6 +4,7 @@ import msgspec
 
 from stele.domain.base import Command
 from stele.domain.names import BarrierLevel, RequestStatus, TransitionState
+from stele.domain.table_snapshots.facts import WrittenPart
 
 
 class ClaimCoordinator(Command, frozen=True, tag="claim_coordinator"):
@@ -17,12 +18,14 @@ class Move(msgspec.Struct, frozen=True):
     """A transition that goes on, if it still is in this state and session.
 
     ``uncleaned`` are nodes that were to clean up in this state and have not: they will be ordered to anew.
+    ``wrote`` is what nodes have reported to have written in this state for a snapshot.
     """
 
     transition_id: str
     state: TransitionState
     session: str = ""
     uncleaned: tuple[str, ...] = ()
+    wrote: tuple[WrittenPart, ...] = ()
 
 
 class Advance(Command, frozen=True, tag="advance", kw_only=True):

@@ -223,7 +223,7 @@ def _move(draft: Draft, asked: Move) -> bool:
         return False
     if not transition.mark and excluded_receivers(draft.image, transition):
         return False
-    move(draft, transition, asked.uncleaned)
+    move(draft, transition, asked)
     return True
 
 

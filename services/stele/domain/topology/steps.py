@@ -8,6 +8,7 @@ from stele.domain.membership.facts import NodeChanged
 from stele.domain.names import NodeState, RequestStatus, TransitionState
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.requests.rows import ended
+from stele.domain.topology.commands import Move
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
 from stele.domain.topology.operations.base import gaining_nodes, losing_nodes
@@ -17,17 +18,17 @@ from stele.domain.topology.rings import tokens_of_streams
 replace = msgspec.structs.replace
 
 
-def move(draft: Draft, transition: Transition, uncleaned: tuple[str, ...] = ()) -> None:
-    """The next step of a transition, or the step back of one that is marked.
-
-    Those that are ``uncleaned`` will be ordered to clean up by themselves.
-    """
+def move(draft: Draft, transition: Transition, asked: Move) -> None:
+    """The next step of a transition, or the step back of one that is marked."""
     operation = OPERATIONS[transition.kind]
     state = operation.states[transition.state]
     if state.cleaned_by is not None:
-        late = [n for n in state.cleaned_by(transition) if n in uncleaned]
+        late = [n for n in state.cleaned_by(transition) if n in asked.uncleaned]
         draft.add(*_mark_cleanup(draft, transition, late))
     goes_back = bool(transition.mark and state.on_failure)
+    if state.everybody_does is not None and not goes_back:
+        log_ms = draft.context.log_ms
+        draft.add(*operation.on_written(draft.image, transition, asked.wrote, log_ms))
     if state.makes_cdc_generation:
         _close_generation(draft, transition, goes_back=goes_back)
     to = (

@@ -12,6 +12,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.facts import Balancing, Keyspace, Table
 from stele.domain.services.facts import Service
+from stele.domain.table_snapshots.facts import RestoreSummary, TableSnapshot
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Coordinator, Versions
 from stele.runtime.answers.metadata_log import AtEpoch
@@ -68,6 +69,8 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     services: tuple[Service, ...]
     repairs: dict[str, tuple[int, ...]]
     """By the table's id when each of its tablets was repaired last; see ``domain.repairs``."""
+    table_snapshots: tuple[TableSnapshot, ...]
+    table_restores: tuple[RestoreSummary, ...]
     cdc_generations: tuple[GenerationSummary, ...]
 
 
@@ -90,4 +93,6 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     settings: dict[str, Any]
     services: dict[str, Any]
     repairs: dict[str, Any]
+    table_snapshots: dict[str, Any]
+    table_restores: dict[str, Any]
     cdc_generations: dict[str, Any]

@@ -12,6 +12,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.facts import Balancing, Keyspace, Table
 from stele.domain.services.facts import Service
+from stele.domain.table_snapshots.facts import TableSnapshot
 from stele.domain.topology.heads import Coordinator, TransitionSummary, Versions
 
 
@@ -73,6 +74,12 @@ class PlacementsPage(Page, frozen=True, kw_only=True):
     keyspaces: tuple[str, ...]
     ranges: int
     rows: tuple[RangeReplicas, ...]
+
+
+class TableSnapshotsPage(Page, frozen=True, kw_only=True):
+    """Snapshots of tables, by their tags."""
+
+    table_snapshots: tuple[TableSnapshot, ...]
 
 
 class TabletRepairTime(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from stele.domain.ring.transition import (
     TransitionRow,
     stream_sources,
 )
+from stele.domain.table_snapshots.facts import WrittenPart
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Subject
 from stele.domain.topology.rings import Ring
@@ -78,8 +79,12 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Who streams compares first, and pulls only what differs."""
     reads_stay: bool = False
     """No reads move to who streams, so those that are excluded are left out."""
+    streams_by: OrderKind = OrderKind.STREAM
+    """What receivers are ordered to do."""
     everybody_does: OrderKind | None = None
-    """Opens a session, and is left only when every member that is not excluded has done this under it."""
+    """Opens a session, and is left only when every member that is not excluded has done this under it; where
+    there is a way back, it is undone when one of them cannot.
+    """
     cleaned_by: Callable[[Transition], list[str]] | None = None
     """Opens a session, and is left only when these nodes, but those that are excluded, have deleted what is not
     theirs of the ranges of the plans."""
@@ -210,7 +215,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     check: Callable[[Image, list[Request]], Rejection | None] = lambda image, requests: None
     """Why it cannot be carried out any more, asked just before it opens."""
     made_for: Callable[[Image, Request], Iterable[Request]] = lambda image, request: ()
-    """Requests on its behalf that have not begun: they are cancelled with it."""
+    """Requests on its behalf that are cancelled with it."""
     own_placement: Callable[[Image, Request], OwnPlacement | None] = lambda image, request: None
     """What it changes on a ring that stays as it is."""
     on_open: Callable[[Image, Transition, int], Iterable[AnyFact]] = (
@@ -221,6 +226,15 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         lambda image, transition, epoch: ()
     )
     """What else finishing writes, in this epoch."""
+    on_written: Callable[[Image, Transition, tuple[WrittenPart, ...], int], Iterable[AnyFact]] = (
+        lambda image, transition, wrote, log_ms: ()
+    )
+    """What else is written when everybody has done what a state asks for, by what nodes have reported to have
+    written, and the log's own time."""
+    on_ended: Callable[[Image, Request], Iterable[AnyFact]] = lambda image, request: ()
+    """What else ending a request writes that has changed no ranges."""
+    spoiled: Callable[[Image, Transition], str] = lambda image, transition: ""
+    """Why what everybody does has become worthless; empty while it has not."""
     on_undone: Callable[[Image, Transition], Iterable[AnyFact]] = lambda image, transition: ()
     """What else ending writes when it has been undone."""
 

@@ -162,6 +162,45 @@ class RepairTable(Command, frozen=True, tag="table_repair"):
     dcs: tuple[str, ...] = ()
 
 
+class SnapshotTable(Command, frozen=True, tag="table_snapshot", kw_only=True):
+    """Every node writes its rows of a table (``keyspace.table``) into its backup folder, under the tag
+    ``snapshot``.
+
+    It is deleted ``expire_s`` seconds after it was taken; 0: never.
+    """
+
+    name: str
+    snapshot: str
+    expire_s: int = 0
+
+
+class RestoreTable(Command, frozen=True, tag="table_restore", kw_only=True):
+    """A table (``keyspace.table``) gets the rows of the snapshot with the tag ``snapshot``, be it of this table
+    or of another. By timestamps: what was written or deleted since then stays so.
+    """
+
+    name: str
+    snapshot: str
+
+
+class TabletRestore(msgspec.Struct, frozen=True, kw_only=True):
+    """Each replica of a tablet of ``table`` (``keyspace.table``), which is being restored, is to read its rows.
+
+    ``why`` and ``of`` are those of ``TabletMove``.
+    """
+
+    table: str
+    tablet: int
+    why: str = ""
+    of: int = 0
+
+
+class RestoreTablets(Command, frozen=True, tag="tablet_restore"):
+    """Restore tablets, each by its own request. Those that cannot be are left out; one alone is refused."""
+
+    restores: tuple[TabletRestore, ...]
+
+
 class EnableFeatures(Command, frozen=True, tag="enable_features"):
     """Switch on semantics that every node and service supports, for ever."""
 
@@ -222,6 +261,9 @@ OperationCommand = (
     | ResizeTable
     | RepairTablets
     | RepairTable
+    | SnapshotTable
+    | RestoreTable
+    | RestoreTablets
     | KeyspaceRfChange
     | EnableFeatures
     | NoopRequest

@@ -19,27 +19,27 @@ replace = msgspec.structs.replace
 
 
 def free_keyspace(image: Image, name: str) -> Keyspace | Rejection:
-    """The keyspace that stands under this name, and that no other request is about; nor would drop or truncate
-    a table of it.
+    """The keyspace that stands under this name, and that no other request is about; nor has a table of it
+    for itself.
     """
     keyspace = image.schema.named(name)
     if keyspace is None:
         return unknown_keyspace(name)
     tables = {table.table_id for table in image.schema.tables_of(keyspace)}
     for other in image.requests.unfinished():
-        is_of_table = other.table_id in tables and _ends_it(other)
+        is_of_table = other.table_id in tables and _has_it(other)
         if other.keyspace_id == keyspace.keyspace_id or is_of_table:
             return _busy(other, f"keyspace '{keyspace.name}'")
     return keyspace
 
 
 def free_table(image: Image, name: str) -> Table | Rejection:
-    """The table that stands under this name, and that no other request would drop or truncate."""
+    """The table that stands under this name, and that no other request has for itself."""
     table = image.schema.table_named(name)
     if table is None:
         return unknown_table(name)
     for other in image.requests.unfinished():
-        mine = other.table_id == table.table_id and _ends_it(other)
+        mine = other.table_id == table.table_id and _has_it(other)
         if mine or other.keyspace_id == table.keyspace_id:
             return _busy(other, f"table '{name}'")
     return table
@@ -62,8 +62,8 @@ def check_alone(image: Image, table: Table) -> Rejection | None:
     )
 
 
-def _ends_it(of_table: Request) -> bool:
-    """It drops or truncates its table, and is not about its tablets."""
+def _has_it(of_table: Request) -> bool:
+    """It drops, truncates, restores or takes a snapshot of its table, and is not about its tablets."""
     return not of_table.tablet_count and not of_table.repairs
 
 

@@ -23,9 +23,12 @@ from stele.domain.topology.operations.rebuild import REBUILD
 from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
 from stele.domain.topology.operations.table_repair import TABLE_REPAIR
+from stele.domain.topology.operations.table_restore import TABLE_RESTORE
+from stele.domain.topology.operations.table_snapshot import TABLE_SNAPSHOT
 from stele.domain.topology.operations.tablet_migration import TABLET_MIGRATION
 from stele.domain.topology.operations.tablet_repair import TABLET_REPAIR
 from stele.domain.topology.operations.tablet_resize import TABLET_RESIZE
+from stele.domain.topology.operations.tablet_restore import TABLET_RESTORE
 from stele.domain.topology.operations.tablet_rf_change import TABLET_RF_CHANGE
 from stele.domain.topology.operations.truncate import TRUNCATE
 
@@ -56,6 +59,9 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         TABLET_RF_CHANGE,
         TABLET_REPAIR,
         TABLE_REPAIR,
+        TABLE_SNAPSHOT,
+        TABLE_RESTORE,
+        TABLET_RESTORE,
         ENABLE_FEATURES,
         NOOP_REQUEST,
         QUIESCE,

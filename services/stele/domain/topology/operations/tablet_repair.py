@@ -141,7 +141,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
     (request,) = requests
     table = image.schema.tables.get(request.table_id)
     if table is None or image.schema.data_of(table).dropped_version:
-        return Rejection("table_dropped", "The table was dropped.", "There is nothing to repair.")
+        return Rejection("table_dropped", "The table was dropped.", "There is nothing to do.")
     refused = check_tablet(image, table, _asked(image, table, request))
     if refused is not None:
         return refused

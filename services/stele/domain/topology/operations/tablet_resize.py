@@ -26,6 +26,7 @@ from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan, TransitionRow
 from stele.domain.schema.facts import Table
 from stele.domain.schema.switches import check_balancing, off_for
+from stele.domain.table_snapshots.facts import TableRestoreResized
 from stele.domain.tablets.maps import apart, holders, resized
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.tablets.ranges import MAX_TABLETS
@@ -150,6 +151,9 @@ def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
         yield from image.ring.replacement(name, resized(image.ring.placements[name], count))
         if done.table_id in image.repairs.tables or done.table_id in image.repairs.restricted:
             yield RepairsResized(done.table_id, count)
+        for restore in image.table_snapshots.restores.values():
+            if image.schema.tables[restore.table_id].placement == name:
+                yield TableRestoreResized(restore.restore_id, count)
 
 
 TABLET_RESIZE = Operation(

@@ -1,0 +1,1 @@
+"""Snapshots of tables, which nodes keep in their backup folders, and restores from them."""

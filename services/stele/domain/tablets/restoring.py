@@ -1,0 +1,40 @@
+"""Which tablets are to be restored now: those of tables that are being restored, as many as there is room for.
+
+They come before repairs and behind what moves. Tablets that move or are repaired wait; so do those of a node
+that is not heard, and for a while those whose restore has failed.
+"""
+
+from collections.abc import Set
+
+import numpy as np
+
+from stele.domain.image import Image
+from stele.domain.tablets.columns import Tablets
+from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.repairing import Desk
+from stele.domain.topology.operations.commands import TabletRestore
+from stele.domain.topology.operations.tablet_restore import MAX_RESTORES
+
+
+def restores(
+    image: Image, what: Tablets, heard: Heard, desk: Desk, resized: Set[str]
+) -> list[TabletRestore]:
+    """What to begin in one round; tables that are ``resized`` in it wait."""
+    found = list[TabletRestore]()
+    for restore_id in sorted(image.table_snapshots.restores):
+        restore = image.table_snapshots.restores[restore_id]
+        table = image.schema.tables[restore.table_id]
+        name = image.schema.full_name(table)
+        owner = image.schema.full_name(image.schema.tables[table.base_table_id or table.table_id])
+        if owner not in what.names or owner in resized:
+            continue
+        first, of = what.first[what.names.index(owner)], what.tablets_of(owner)
+        paused = heard.are_paused(restore.table_id, of)
+        due = (restore.epochs.all() == 0) & desk.ready(slice(first, first + of)) & ~paused
+        why = f"restored from {image.table_snapshots.snapshots[restore.snapshot_id].name}"
+        found += [
+            TabletRestore(table=name, tablet=tablet, of=of, why=why)
+            for tablet in np.flatnonzero(due).tolist()
+            if desk.takes(first + tablet, alone=True)
+        ]
+    return found[:MAX_RESTORES]

@@ -1,0 +1,138 @@
+"""Restore of a table from a snapshot: all of its tablets, as they get room in the streams.
+
+The request is the goal. While it is open the balancer asks for restores of the tablets that are not restored
+yet (``tablets.restoring``). It is done when none is left, and fails when one of them has failed for good. To
+cancel it ends it at once, with what was asked for on its behalf. Meanwhile the table can be neither dropped nor
+truncated, so what was truncated away before does not come back behind a later truncation.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.requests.facts import Request, RequestChanged
+from stele.domain.requests.rows import ended, new_request, started
+from stele.domain.table_snapshots.decide import unknown_snapshot
+from stele.domain.table_snapshots.facts import TableRestoreBegun, TableRestoreEnded
+from stele.domain.tablets.moves import no_tablets
+from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
+from stele.domain.topology.operations.commands import RestoreTable
+from stele.domain.topology.operations.keyspaces import free_table
+
+TRIES: Final = 3
+"""So often one tablet may fail: nodes come back, files do not mend."""
+
+
+def restore_table(context: Context, command: RestoreTable) -> Decision:
+    """Queue it for a table with tablets that stands, and that nobody drops, truncates or restores."""
+    image = context.image
+    table = free_table(image, command.name)
+    if isinstance(table, Rejection):
+        return table
+    if not table.placement:
+        return no_tablets(command.name)
+    snapshot = image.table_snapshots.named(command.snapshot)
+    if snapshot is None:
+        return unknown_snapshot(command.snapshot)
+    id_, count = context.envelope.request_id, len(image.ring.placements[table.placement])
+    asked = new_request(
+        context,
+        RequestKind.TABLE_RESTORE,
+        table_id=table.table_id,
+        tag=snapshot.name,
+        restore_id=id_,
+    )
+    return asked, TableRestoreBegun(id_, table.table_id, snapshot.snapshot_id, count)
+
+
+def missing(image: Image, request: Request) -> Missing | None:
+    """Tablets that are not restored; nothing once one has failed for good."""
+    if request.status is RequestStatus.PENDING or _hopeless(image, request):
+        return None
+    left, of = _left(image, request)
+    if not left:
+        return None
+    name = image.schema.full_name(image.schema.tables[request.table_id])
+    failed = next(iter(_failures(image, request)), None)
+    why = f"; tablet {failed.tablet} has failed: {failed.error}" if failed is not None else ""
+    return Missing(f"{left} of {of} tablets of {name} to be restored{why}", left=left, of=of)
+
+
+def _left(image: Image, request: Request) -> tuple[int, int]:
+    epochs = image.table_snapshots.restores[request.restore_id].epochs.all()
+    return int((epochs == 0).sum()), len(epochs)
+
+
+def _failures(image: Image, request: Request) -> list[Request]:
+    """Of its tablets, the newest first."""
+    found = [
+        r
+        for r in image.requests.requests.values()
+        if r.restores_tablet
+        and r.restore_id == request.restore_id
+        and r.status is RequestStatus.FAILED
+    ]
+    return sorted(found, key=lambda r: r.finished_epoch, reverse=True)
+
+
+def _hopeless(image: Image, request: Request) -> str:
+    """Why a tablet cannot be restored; empty while there is hope."""
+    failed = dict[tuple[int, int], int]()
+    failures = _failures(image, request)
+    for each in failures:
+        tablet = each.tablet, each.tablet_count
+        failed[tablet] = failed.get(tablet, 0) + 1
+        if failed[tablet] >= TRIES:
+            return f"Tablet {each.tablet} failed {TRIES} times: {failures[0].error}"
+    return ""
+
+
+def foreseen(image: Image, request: Request) -> tuple[str, ...]:
+    """What the balancer would do for it."""
+    left, _ = _left(image, request)
+    name = image.schema.full_name(image.schema.tables[request.table_id])
+    snapshot = image.table_snapshots.named(request.tag)
+    assert snapshot is not None, "a restore holds it"
+    size = f"{len(snapshot.parts)} nodes wrote {snapshot.size_bytes} bytes of {snapshot.table}"
+    return (f"{name}: {left} tablets are to be restored; {size}",)
+
+
+def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
+    """It runs from now on; then it is done, or has failed."""
+    image = context.image
+    if request.status is RequestStatus.PENDING:
+        return (RequestChanged(started(context, request)),)
+    why = _hopeless(image, request)
+    status = RequestStatus.FAILED if why else RequestStatus.DONE
+    return *ended(context, image, request, status, why), *on_ended(image, request)
+
+
+def on_ended(image: Image, request: Request) -> Iterable[AnyFact]:
+    yield TableRestoreEnded(request.restore_id)
+
+
+def made_for(image: Image, request: Request) -> Iterable[Request]:
+    """Restores of its tablets, those under way too."""
+    return (
+        other
+        for other in image.requests.unfinished()
+        if other.restores_tablet and other.restore_id == request.restore_id
+    )
+
+
+TABLE_RESTORE: Final = Operation(
+    kind=RequestKind.TABLE_RESTORE,
+    command=RestoreTable,
+    ask=restore_table,
+    priority=7,
+    served=Served(missing=missing, step=step),
+    needed=nobody,
+    touched=no_sets,
+    foreseen=foreseen,
+    made_for=made_for,
+    on_ended=on_ended,
+)

@@ -1,0 +1,163 @@
+"""Snapshot of a table: every node writes the rows that it has of it into its backup folder, while it serves.
+
+snapshot -> (gone)
+When it fails or is cancelled: snapshot -> end_snapshot -> (gone); nodes delete what they have written.
+
+What was acknowledged before it was asked for is on the disks of a quorum of its tablet's replicas by then, and
+every member that is not excluded writes all that it has; so it is in the snapshot as long as those make up a
+read quorum of each tablet. The whole tablet map is locked meanwhile, so replicas stay who they are. What is
+written meanwhile may be in it, or not.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from stele.domain.base import Rejection
+from stele.domain.context import Context, Decision, bad_name
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
+from stele.domain.names import OrderKind, RequestKind, TransitionState
+from stele.domain.requests.facts import Request
+from stele.domain.requests.rows import new_request
+from stele.domain.ring.quorum import read_satisfied
+from stele.domain.ring.ranges import Range
+from stele.domain.ring.transition import WHOLE_RING, TransitionPlan
+from stele.domain.table_snapshots.facts import TableSnapshot, TableSnapshotTaken, WrittenPart
+from stele.domain.tablets.moves import no_tablets
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.base import Operation, State, every_member, no_sets
+from stele.domain.topology.operations.commands import SnapshotTable
+from stele.domain.topology.operations.keyspaces import free_table
+
+MAX_SNAPSHOTS: Final = 1024
+"""Of all tables together: each is a row in every process."""
+MOST_EXPIRE_S: Final = 10 * 365 * 86_400
+SECOND_MS: Final = 1000
+
+
+def snapshot_table(context: Context, command: SnapshotTable) -> Decision:
+    """Queue it for a table with tablets that stands, under a tag that nobody has."""
+    image = context.image
+    refused = bad_name("snapshot", command.snapshot) or _check_expiry(command.expire_s)
+    if refused is not None:
+        return refused
+    table = free_table(image, command.name)
+    if isinstance(table, Rejection):
+        return table
+    if not table.placement:
+        return no_tablets(command.name)
+    refused = _check_tag(image, command.snapshot)
+    if refused is not None:
+        return refused
+    return (
+        new_request(
+            context,
+            RequestKind.TABLE_SNAPSHOT,
+            table_id=table.table_id,
+            tag=command.snapshot,
+            expire_s=command.expire_s,
+        ),
+    )
+
+
+def _check_expiry(expire_s: int) -> Rejection | None:
+    if 0 <= expire_s <= MOST_EXPIRE_S:
+        return None
+    return Rejection(
+        "bad_expiry",
+        f"A snapshot cannot expire after {str(expire_s)[:20]} s.",
+        f"Give 0 to {MOST_EXPIRE_S} seconds; 0: it never expires.",
+    )
+
+
+def _check_tag(image: Image, tag: str) -> Rejection | None:
+    taken = any(r.tag == tag and not r.restore_id for r in image.requests.open.values())
+    if taken or image.table_snapshots.named(tag):
+        return Rejection(
+            "snapshot_exists",
+            f"There is a snapshot '{tag}' already.",
+            "Choose another tag, or delete that one: `stele table snapshot delete TAG`.",
+        )
+    if len(image.table_snapshots.snapshots) < MAX_SNAPSHOTS:
+        return None
+    return Rejection(
+        "too_many_snapshots",
+        f"There are {MAX_SNAPSHOTS} snapshots.",
+        "Delete some: `stele table snapshots` shows them.",
+    )
+
+
+def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:
+    """The whole map stays as it is meanwhile."""
+    (request,) = requests
+    table = image.schema.tables.get(request.table_id)
+    if table is None or image.schema.data_of(table).dropped_version:
+        return Rejection("table_dropped", "The table was dropped.", "There is nothing to keep.")
+    lost = _unreadable(image, table.placement)
+    if lost:
+        return Rejection("no_quorum", lost, "Remove or replace the dead nodes first.")
+    return {table.placement: TransitionPlan((), locks=(Range(*WHOLE_RING),))}
+
+
+def spoiled(image: Image, transition: Transition) -> str:
+    """A node that was declared dead meanwhile may have been the only one to have something."""
+    return next(filter(None, (_unreadable(image, name) for name in transition.plans)), "")
+
+
+def _unreadable(image: Image, placement: str) -> str:
+    """Why those who are left of a tablet need not have all that was acknowledged."""
+    excluded = image.membership.excluded()
+    if not excluded:
+        return ""
+    rows = image.ring.placements[placement].rows
+    for tablet, row in enumerate(rows):
+        if not read_satisfied({*row.reads} - excluded, row):
+            return f"Of tablet {tablet} too many replicas are dead: {', '.join(row.reads)}."
+    return ""
+
+
+def on_written(
+    image: Image, done: Transition, wrote: tuple[WrittenPart, ...], log_ms: int
+) -> Iterable[AnyFact]:
+    """What there is from now on, unless the table was dropped meanwhile."""
+    table = image.schema.tables.get(done.table_id)
+    if table is None:
+        return
+    request = image.requests.requests[done.transition_id]
+    yield TableSnapshotTaken(
+        TableSnapshot(
+            snapshot_id=request.request_id,
+            name=request.tag,
+            table=image.schema.full_name(table),
+            table_id=table.table_id,
+            data_id=table.data_id,
+            tablets=len(image.ring.placements[table.placement]),
+            options=table.options,
+            replication=image.schema.by_id[table.keyspace_id].replication,
+            epoch=done.entered_epoch,
+            taken_ms=log_ms,
+            expires_ms=log_ms + SECOND_MS * request.expire_s if request.expire_s else 0,
+            parts=wrote,
+        )
+    )
+
+
+_STATE: Final = TransitionState
+TABLE_SNAPSHOT: Final = Operation(
+    kind=RequestKind.TABLE_SNAPSHOT,
+    command=SnapshotTable,
+    ask=snapshot_table,
+    priority=5,
+    first=_STATE.SNAPSHOT,
+    states={
+        _STATE.SNAPSHOT: State(everybody_does=OrderKind.SNAPSHOT, on_failure=_STATE.END_SNAPSHOT),
+        _STATE.END_SNAPSHOT: State(undoing=True),
+    },
+    subjects_work=False,
+    needed=every_member,
+    plans=plans,
+    touched=no_sets,
+    cleans_up=False,
+    on_written=on_written,
+    spoiled=spoiled,
+)

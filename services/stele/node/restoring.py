@@ -1,0 +1,247 @@
+"""RESTORE orders: the rows of a tablet are read from the files of a snapshot, and stand where they are newer.
+
+Files are looked for in this node's backup folder first, which others may share, then asked for from the node
+that wrote them. Each is checked against its manifest, and that against the log, before any of its rows is used.
+What all replicas of then wrote is read, so it is whatever was acknowledged, whoever had it. Nobody can read
+what a node that is gone for good has in a folder of its own: then the others must be a quorum.
+"""
+
+import asyncio
+from hashlib import sha256
+from typing import Final, Protocol
+
+import msgspec
+
+from stele.domain.image import Image
+from stele.domain.messages import Order
+from stele.domain.names import NodeState
+from stele.domain.ring.ranges import Range, contains
+from stele.domain.sessions import SessionGuard
+from stele.domain.table_snapshots.facts import TableSnapshot, WrittenPart
+from stele.domain.table_snapshots.image import TableRestore
+from stele.domain.topology.limits import STREAM_MIB_PER_S
+from stele.log.errors import LogError
+from stele.log.follower import LogFollower
+from stele.node.backups import Backups, decode_rows
+from stele.node.cells import Row
+from stele.node.clock import HybridClock
+from stele.node.manifests import MANIFEST, Manifest, SnapshotFile, decode_manifest, files_of
+from stele.node.orders import OrderProgress
+from stele.node.pace import Pace
+from stele.node.replica import CATCH_UP_LIMIT_S
+from stele.node.store import Store
+from stele.node.streaming import MIB, PAGE_BYTES, RETRY_S, TRIES, Sessions
+from stele.node.wire import Code, Fetch, Fetched
+
+PIECE_BYTES: Final = 4 * MIB
+"""Of a file, in one answer."""
+
+
+class RestoreFailed(Exception):
+    """The rows could not be read; the text names the file and who wrote it."""
+
+
+class FileSource(Protocol):
+    """Files of other nodes; see ``peers.Peers``."""
+
+    async def backup(self, node_id: str, address: str, fetch: Fetch) -> Fetched: ...
+
+
+class Restorer:
+    """Carries RESTORE orders out for one node."""
+
+    def __init__(
+        self,
+        follower: LogFollower,
+        sessions: Sessions,
+        store: Store,
+        clock: HybridClock,
+        backups: Backups,
+        peers: FileSource,
+    ) -> None:
+        self._follower = follower
+        self._sessions = sessions
+        self._store = store
+        self._clock = clock
+        self._backups = backups
+        self._peers = peers
+        self._pace = Pace(lambda: MIB * STREAM_MIB_PER_S.of(follower.image.features.settings))
+
+    async def run(self, order: Order, progress: OrderProgress) -> None:
+        """Raises RestoreFailed, Missing, SessionClosedError or StoreError; a repetition does no harm."""
+        with self._sessions.enter(order.session) as guard:
+            image = self._follower.image
+            restore, snapshot = _of_session(image, order.session)
+            transition = image.topology.of_session(order.session)
+            assert transition is not None  # the session is open
+            data_id = image.schema.data_of(image.schema.tables[restore.table_id]).data_id
+            reader = _Reader(self._backups, self._peers, image, order, snapshot, guard)
+            manifests = await reader.manifests()
+            for plan in transition.plans.values():
+                for row in plan.rows:
+                    range_ = Range(row.start, row.end)
+                    files = files_of(range_, snapshot, manifests)
+                    progress.bytes_total += sum(file.size_bytes for _, file in files)
+                    for node_id, file in files:
+                        content = await reader.file(node_id, file)
+                        rows = [
+                            each
+                            for each in decode_rows(content, data_id)
+                            if contains(range_, each.token)
+                        ]
+                        await self._write(rows, guard, restore.restore_id)
+                        await self._pace.took(len(content))
+                        progress.add(len(content), len(rows))
+            guard.check()
+
+    async def _write(self, rows: list[Row], guard: SessionGuard, restore_id: str) -> None:
+        """In pages, so that small writes do not wait for long. Raises RestoreFailed."""
+
+        def may(_: int) -> bool:
+            """Not once the restore has ended: then the table may be truncated."""
+            wanted = restore_id in self._follower.image.table_snapshots.restores
+            return guard.is_open and wanted
+
+        while rows:
+            size_bytes, count = 0, 0
+            while count < len(rows) and size_bytes < PAGE_BYTES:
+                size_bytes += len(rows[count].key) + len(rows[count].value)
+                count += 1
+            page, rows = rows[:count], rows[count:]
+            self._clock.see(max(row.timestamp for row in page))
+            written = await self._store.write(page, may)
+            guard.check()
+            if None in written:
+                raise RestoreFailed("the restore of the table has ended")
+
+    async def give(self, fetch: Fetch) -> Fetched:
+        """A piece of a file of this node's folder, to a node that restores from it."""
+        if self._follower.image.epoch < fetch.epoch:
+            try:
+                await self._follower.wait_for_epoch(fetch.epoch, CATCH_UP_LIMIT_S)
+            except (TimeoutError, LogError) as error:
+                return Fetched(code=Code.BEHIND, text=str(error))
+        image = self._follower.image
+        if image.topology.of_session(fetch.session) is None:
+            return Fetched(code=Code.SESSION_CLOSED, text=f"session {fetch.session} is not open")
+        try:
+            _, snapshot = _of_session(image, fetch.session)
+            found = await self._backups.read(
+                image.cluster_id,
+                snapshot.snapshot_id,
+                self._backups.node_id,
+                fetch.name,
+                max(0, fetch.offset),
+                PIECE_BYTES,
+            )
+        except (RestoreFailed, OSError) as error:
+            return Fetched(code=Code.FAILED, text=str(error))
+        if found is None:
+            return Fetched(code=Code.FAILED, text="there is no such file")
+        size_bytes, data = found
+        return Fetched(code=Code.OK, size_bytes=size_bytes, data=data)
+
+
+def _of_session(image: Image, session: str) -> tuple[TableRestore, TableSnapshot]:
+    """Raises RestoreFailed when the restore has ended."""
+    transition = image.topology.of_session(session)
+    request = None if transition is None else image.request(transition.transition_id)
+    restore = image.table_snapshots.restores.get(request.restore_id if request else "")
+    if restore is None:
+        raise RestoreFailed("the restore of the table has ended")
+    return restore, image.table_snapshots.snapshots[restore.snapshot_id]
+
+
+class _Reader:
+    """Reads files of a snapshot, from here or from whoever wrote them, under one order."""
+
+    def __init__(
+        self,
+        backups: Backups,
+        peers: FileSource,
+        image: Image,
+        order: Order,
+        snapshot: TableSnapshot,
+        guard: SessionGuard,
+    ) -> None:
+        self._backups = backups
+        self._peers = peers
+        self._image = image
+        self._order = order
+        self._snapshot = snapshot
+        self._guard = guard
+
+    async def manifests(self) -> dict[str, Manifest]:
+        """By node, but for those that are gone for good and whose files are not here. Raises RestoreFailed."""
+        found = dict[str, Manifest]()
+        for part in self._snapshot.parts:
+            content = await self._here(part.node_id, MANIFEST)
+            if content is None and self._is_gone(part.node_id):
+                continue
+            if content is None:
+                content = await self._fetched(part.node_id, MANIFEST)
+            found[part.node_id] = self._checked(part, content)
+        return found
+
+    async def file(self, node_id: str, file: SnapshotFile) -> bytes:
+        """Raises RestoreFailed."""
+        content = await self._here(node_id, file.name)
+        if content is None:
+            content = await self._fetched(node_id, file.name)
+        self._check(node_id, file.name, content, file.sha256)
+        return content
+
+    def _checked(self, part: WrittenPart, content: bytes) -> Manifest:
+        self._check(part.node_id, MANIFEST, content, part.manifest)
+        try:
+            return decode_manifest(content)
+        except msgspec.DecodeError as error:
+            raise RestoreFailed(f"{self._named(part.node_id, MANIFEST)}: {error}") from error
+
+    def _check(self, node_id: str, name: str, content: bytes, expected: str) -> None:
+        found = sha256(content).hexdigest()
+        if found != expected:
+            what = f"its SHA-256 is {found}, not {expected}"
+            raise RestoreFailed(f"{self._named(node_id, name)} is damaged: {what}")
+
+    async def _here(self, node_id: str, name: str) -> bytes | None:
+        id_ = self._snapshot.snapshot_id
+        try:
+            found = await self._backups.read(self._image.cluster_id, id_, node_id, name)
+        except OSError as error:
+            raise RestoreFailed(f"{self._named(node_id, name)}: {error}") from error
+        return None if found is None else found[1]
+
+    async def _fetched(self, node_id: str, name: str) -> bytes:
+        """From the node that wrote it, piece by piece."""
+        pieces, size_bytes = list[bytes](), 0
+        if node_id == self._backups.node_id or self._is_gone(node_id):
+            raise RestoreFailed(f"{self._named(node_id, name)} is missing")
+        while True:
+            found = await self._asked(node_id, name, size_bytes)
+            pieces.append(found.data)
+            size_bytes += len(found.data)
+            if size_bytes >= found.size_bytes or not found.data:
+                return b"".join(pieces)
+
+    async def _asked(self, node_id: str, name: str, offset: int) -> Fetched:
+        order, node = self._order, self._image.node(node_id)
+        assert node is not None  # it is not gone
+        fetch = Fetch(epoch=order.epoch, session=order.session, name=name, offset=offset)
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(RETRY_S)
+            self._guard.check()
+            found = await self._peers.backup(node_id, node.address, fetch)
+            if found.code is Code.OK:
+                return found
+        raise RestoreFailed(
+            f"{self._named(node_id, name)} is not given: {found.code}: {found.text}"
+        )
+
+    def _is_gone(self, node_id: str) -> bool:
+        node = self._image.node(node_id)
+        return node is None or node.excluded or node.state is NodeState.LEFT
+
+    def _named(self, node_id: str, name: str) -> str:
+        return f"file {name} of snapshot {self._snapshot.name} by {node_id}"

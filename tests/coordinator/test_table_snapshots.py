@@ -1,0 +1,356 @@
+"""Snapshots of tables are taken by all nodes, and tables restored from them tablet by tablet."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from stele.domain.commands import (
+    AnyCommand,
+    Cancel,
+    CreateKeyspace,
+    CreateTable,
+    DeleteTableSnapshot,
+    DropKeyspace,
+    DropTable,
+    Exclude,
+    ExpireTableSnapshot,
+    MoveTablets,
+    ResizeTable,
+    RestoreTable,
+    RestoreTablets,
+    SnapshotTable,
+    Truncate,
+)
+from stele.domain.names import OrderKind, RequestStatus, TransitionState
+from stele.domain.requests.facts import Request
+from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.proposals import proposal
+from stele.domain.topology.operations.commands import TabletMove, TabletRestore
+from tests.coordinator.operations import DOWN_S, stand_still
+from tests.coordinator.stories import error_of, reach, status_of
+from tests.coordinator.test_tablet_replication import racked
+from tests.coordinator.test_tablets import TABLE, tablets
+from tests.coordinator.world import World
+
+NODES = "dc1/r1/a1 dc1/r2/b1 dc1/r3/c1"
+SIX = f"{NODES} dc1/r1/d1 dc1/r2/e1 dc1/r3/f1"
+TAG, KEPT, BACK = "monday", "kept", "back"
+DAY_S = 86_400
+
+
+def snapshot(tag: str = TAG, table: str = TABLE, expire_s: int = 0) -> SnapshotTable:
+    return SnapshotTable(name=table, snapshot=tag, expire_s=expire_s)
+
+
+def restore(table: str = TABLE, tag: str = TAG) -> RestoreTable:
+    return RestoreTable(name=table, snapshot=tag)
+
+
+def asks(world: World, command: AnyCommand, request_id: str) -> None:
+    assert world.apply(command, request_id) is None
+
+
+def refused(world: World, command: AnyCommand) -> str:
+    found = world.apply(command)
+    assert found is not None, "it is taken"
+    return found.code
+
+
+def over(world: World, request_id: str, status: RequestStatus, limit_s: float = 900) -> None:
+    world.until(lambda: status_of(world, request_id) is status, f"{request_id} {status}", limit_s)
+
+
+def kept(nodes: str = NODES, rf: int = 3, count: int = 4, expire_s: int = 0) -> World:
+    """A table with a snapshot; nobody balances."""
+    world = racked(nodes, {"dc1": rf}, count)
+    world.balances = False
+    asks(world, snapshot(expire_s=expire_s), KEPT)
+    world.run()
+    return world
+
+
+def failures(world: World) -> list[str]:
+    tried = (r for r in world.image.requests.requests.values() if r.restores_tablet)
+    return [r.error for r in tried if r.status is RequestStatus.FAILED]
+
+
+def restored(world: World) -> list[int]:
+    (each,) = world.image.table_snapshots.restores.values()
+    return [tablet for tablet, epoch in enumerate(each.epochs.all().tolist()) if epoch]
+
+
+def test_every_member_writes_and_the_log_has_the_hash_of_each_manifest() -> None:
+    world = kept()
+    (found,) = world.image.table_snapshots.snapshots.values()
+    assert (found.name, found.table, found.tablets) == (TAG, TABLE, 4)
+    assert [part.node_id for part in found.parts] == ["a1", "b1", "c1"]
+    assert {part.manifest for part in found.parts} == {"f" * 64}
+    assert [len(world.orders(n, OrderKind.SNAPSHOT)) for n in ("a1", "b1", "c1")] == [1, 1, 1]
+    assert found.replication == {"dc1": 3} and not found.expires_ms
+
+
+def test_nothing_of_the_table_moves_while_it_is_taken() -> None:
+    world = racked(NODES, {"dc1": 2}, 4)
+    world.balances = False
+    stand_still(world, True)
+    asks(world, snapshot(), KEPT)
+    reach(world, KEPT, TransitionState.SNAPSHOT, fenced=True)
+    row = tablets(world)[1]
+    (free,) = {"a1", "b1", "c1"} - {*row.reads}
+    move = TabletMove(table=TABLE, tablet=1, from_node=row.reads[0], to_node=free)
+    asks(world, MoveTablets((move,)), "move")
+    asks(world, ResizeTable(TABLE, 8), "split")
+    world.pass_s(5)
+    assert status_of(world, "move") is status_of(world, "split") is RequestStatus.PENDING
+    stand_still(world, False)
+    world.run()
+    assert status_of(world, "split") is RequestStatus.DONE
+    assert len(world.image.table_snapshots.snapshots) == 1
+
+
+@pytest.mark.parametrize("how", ["cancelled", "failed"])
+def test_what_fails_or_is_cancelled_is_no_snapshot(how: str) -> None:
+    world = racked(NODES, {"dc1": 3}, 2)
+    world.balances = False
+    stand_still(world, how == "cancelled")
+    world.nodes["b1"].fails = 3 if how == "failed" else 0
+    asks(world, snapshot(), KEPT)
+    if how == "cancelled":
+        reach(world, KEPT, TransitionState.SNAPSHOT, fenced=True)
+        assert world.apply(Cancel(KEPT)) is None
+    world.run()
+    assert status_of(world, KEPT) == how
+    assert not world.image.table_snapshots.snapshots
+    stand_still(world, False)
+    asks(world, snapshot(), "again")
+    world.run()
+    assert status_of(world, "again") is RequestStatus.DONE
+
+
+@pytest.mark.parametrize(("dead", "status"), [("b1", "done"), ("b1 c1", "failed")])
+def test_those_who_are_left_must_be_a_quorum_of_each_tablet(dead: str, status: str) -> None:
+    """Declared dead while it is taken: what only they had is not in it."""
+    world = racked(NODES, {"dc1": 3}, 1)
+    world.balances = False
+    stand_still(world, True)
+    asks(world, snapshot(), KEPT)
+    reach(world, KEPT, TransitionState.SNAPSHOT, fenced=True)
+    for name in dead.split():
+        world.crash(name)
+    world.pass_s(DOWN_S)
+    asks(world, Exclude(tuple(dead.split())), "exclude")
+    world.pass_s(8)
+    stand_still(world, False)
+    over(world, KEPT, RequestStatus(status))
+    found = world.image.table_snapshots.snapshots.values()
+    assert [[part.node_id for part in each.parts] for each in found] == (
+        [["a1", "c1"]] if status == "done" else []
+    )
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    world = kept()
+    asks(world, CreateKeyspace("plain", {"dc1": 2}), "k")
+    asks(world, CreateTable("plain.t"), "t")
+    for command, code in (
+        (snapshot(), "snapshot_exists"),
+        (snapshot("no name"), "bad_name"),
+        (snapshot("other", expire_s=-1), "bad_expiry"),
+        (snapshot("other", expire_s=2**40), "bad_expiry"),
+        (snapshot("other", table="music.none"), "unknown_table"),
+        (snapshot("other", table="plain.t"), "no_tablets"),
+        (restore(tag="none"), "unknown_snapshot"),
+        (restore(table="plain.t"), "no_tablets"),
+        (RestoreTablets((TabletRestore(table=TABLE, tablet=0),)), "nothing_to_restore"),
+        (RestoreTablets(()), "no_restores"),
+        (DeleteTableSnapshot("none"), "unknown_snapshot"),
+    ):
+        assert refused(world, command) == code, command
+
+
+def test_a_table_that_is_restored_is_neither_dropped_nor_truncated_and_its_snapshot_stays() -> None:
+    world = kept()
+    asks(world, restore(), BACK)
+    for command in (
+        DropTable(TABLE),
+        Truncate(TABLE),
+        DropKeyspace("music"),
+        restore(),
+        snapshot("x"),
+    ):
+        assert refused(world, command) == "request_in_progress", command
+    assert refused(world, DeleteTableSnapshot(TAG)) == "snapshot_in_use"
+    assert world.apply(Cancel(BACK)) is None
+    assert world.apply(DeleteTableSnapshot(TAG)) is None
+    asks(world, Truncate(TABLE), "truncate")
+    assert refused(world, snapshot("x")) == "request_in_progress"
+
+
+def test_all_tablets_are_restored_within_the_limits_of_streams() -> None:
+    world = kept(SIX, 3, 16)
+    world.balances = True
+    began = len(world.images)
+    asks(world, restore(), BACK)
+    over(world, BACK, RequestStatus.DONE)
+    assert not world.image.table_snapshots.restores
+    busiest = 0
+    for image in world.images[began:]:
+        nodes = Counter[str]()
+        for request in image.requests.open.values():
+            transition = image.topology.transitions.get(request.request_id)
+            if request.restores_tablet and (
+                transition is None or transition.state is TransitionState.RESTORE
+            ):
+                table = image.schema.tables[request.table_id]
+                nodes.update(image.ring.placements[table.placement].rows[request.tablet].reads)
+        busiest = max(busiest, *nodes.values(), 0)
+    assert busiest == 1, "it weighs as much as a node takes"
+    tried = [r for r in world.image.requests.requests.values() if r.restores_tablet]
+    assert not tried, "they are in the log alone"
+
+
+def test_a_single_replica_reads_too_and_who_is_excluded_is_left_out() -> None:
+    world = kept(rf=1, count=2)
+    world.balances = True
+    asks(world, restore(), BACK)
+    over(world, BACK, RequestStatus.DONE)
+    assert sum(len(world.orders(n, OrderKind.RESTORE)) for n in world.nodes) == 2
+    world = kept(rf=3, count=1)
+    world.crash("b1")
+    world.pass_s(DOWN_S)
+    asks(world, Exclude(("b1",)), "exclude")
+    over(world, "exclude", RequestStatus.DONE)
+    world.balances = True
+    asks(world, restore(), BACK)
+    over(world, BACK, RequestStatus.DONE)
+    assert not world.orders("b1", OrderKind.RESTORE)
+
+
+def test_a_split_in_between_keeps_what_is_restored_and_a_merge_what_both_are() -> None:
+    world = kept(count=4)
+    asks(world, restore(), BACK)
+    for tablet in (0, 2, 3):
+        asks(
+            world, RestoreTablets((TabletRestore(table=TABLE, tablet=tablet),)), f"tablet-{tablet}"
+        )
+        over(world, f"tablet-{tablet}", RequestStatus.DONE)
+    asks(world, ResizeTable(TABLE, 8), "split")
+    over(world, "split", RequestStatus.DONE)
+    assert restored(world) == [0, 1, 4, 5, 6, 7]
+    stale = TabletRestore(table=TABLE, tablet=1, of=4)
+    assert refused(world, RestoreTablets((stale,))) == "tablets_resized"
+    found = proposal(world.image, Heard(now_ms=world.history.at_ms))
+    assert [each.tablet for each in found.restores] == [2]
+    asks(world, ResizeTable(TABLE, 4), "merge")
+    over(world, "merge", RequestStatus.DONE)
+    assert restored(world) == [0, 2, 3]
+    world.balances = True
+    over(world, BACK, RequestStatus.DONE)
+
+
+def test_a_request_of_before_a_split_comes_to_nothing_and_is_asked_anew() -> None:
+    world = kept(count=2)
+    asks(world, restore(), BACK)
+    asks(world, RestoreTablets((TabletRestore(table=TABLE, tablet=1),)), "tablet")
+    asks(world, ResizeTable(TABLE, 4), "split")
+    over(world, "split", RequestStatus.DONE)
+    over(world, "tablet", RequestStatus.FAILED)
+    assert restored(world) == []
+    world.balances = True
+    over(world, BACK, RequestStatus.DONE)
+
+
+def test_to_cancel_it_ends_its_tablets_too_those_under_way_as_well() -> None:
+    world = kept(SIX, 2, 8)
+    stand_still(world, True)
+    world.balances = True
+    asks(world, restore(), BACK)
+
+    def going() -> list[Request]:
+        return [r for r in world.image.requests.open.values() if r.restores_tablet]
+
+    def under_way() -> bool:
+        return any(request.status is RequestStatus.RUNNING for request in going())
+
+    world.until(under_way, "some to run")
+    ids = [request.request_id for request in going()]
+    assert world.apply(Cancel(BACK)) is None
+    assert status_of(world, BACK) is RequestStatus.CANCELLED
+    world.until(lambda: not going(), "none to be left", 20)
+    assert {status_of(world, each) for each in ids} == {RequestStatus.CANCELLED}
+    assert not world.image.table_snapshots.restores
+
+
+def test_a_tablet_that_fails_rests_and_after_three_times_the_restore_fails_with_its_reason() -> (
+    None
+):
+    world = kept(count=1)
+    world.nodes["b1"].fails = 1000
+    world.balances = True
+    asks(world, restore(), BACK)
+    world.until(lambda: failures(world), "the first failure")
+    world.tick()
+    (wait,) = [w for w in world.brain.steps.waits if w.request_ids == (BACK,)]
+    assert "tablet 0 has failed" in wait.what and "disk full" in wait.what
+    began_s = world.now_s
+    over(world, BACK, RequestStatus.FAILED)
+    assert world.now_s - began_s > 20, "it rests in between"
+    assert "Tablet 0 failed 3 times" in error_of(world, BACK)
+    assert "disk full" in error_of(world, BACK)
+
+
+def test_it_says_how_far_it_is_and_a_dry_run_what_there_is_to_do() -> None:
+    world = kept(count=8)
+    asks(world, restore(), BACK)
+    world.balances = True
+    world.until(lambda: len(restored(world)) == 3, "three to be restored")
+    world.history.at_ms += 6000
+    world.tick()
+    (wait,) = [w for w in world.brain.steps.waits if w.request_ids == (BACK,)]
+    assert wait.what == f"5 of 8 tablets of {TABLE} to be restored"
+    assert wait.eta_s is not None and wait.eta_s > 0
+
+
+def test_a_snapshot_expires_by_the_logs_time_and_not_while_it_is_read() -> None:
+    world = kept(expire_s=DAY_S)
+    (found,) = world.image.table_snapshots.snapshots.values()
+    term = world.image.topology.coordinator.term
+    assert found.expires_ms == found.taken_ms + 1000 * DAY_S
+    early = ExpireTableSnapshot(term, found.snapshot_id)
+    assert refused(world, early) == "overtaken"
+    asks(world, restore(), BACK)
+    world.history.at_ms += 1000 * DAY_S
+    world.pass_s(2)
+    assert world.image.table_snapshots.snapshots
+    assert world.apply(Cancel(BACK)) is None
+    world.pass_s(2)
+    assert not world.image.table_snapshots.snapshots
+
+
+def test_another_table_with_other_tablets_is_restored_from_it() -> None:
+    world = kept(count=4)
+    assert world.apply(CreateTable("music.copies")) is None
+    table = world.image.schema.table_named("music.copies")
+    assert table is not None
+    world.balances = True
+    asks(world, restore(table="music.copies"), BACK)
+    assert [r.table_id for r in world.image.table_snapshots.restores.values()] == [table.table_id]
+    over(world, BACK, RequestStatus.DONE)
+
+
+def test_a_co_located_table_is_restored_by_itself_and_split_with_the_others() -> None:
+    world = racked(NODES, {"dc1": 3}, 4)
+    world.balances = False
+    assert world.apply(CreateTable("music.views", colocated_with=TABLE)) is None
+    asks(world, snapshot(table="music.views"), KEPT)
+    world.run()
+    asks(world, restore(table="music.views"), BACK)
+    asks(world, RestoreTablets((TabletRestore(table="music.views", tablet=1),)), "tablet")
+    over(world, "tablet", RequestStatus.DONE)
+    asks(world, ResizeTable(TABLE, 8), "split")
+    over(world, "split", RequestStatus.DONE)
+    assert restored(world) == [2, 3]
+    world.balances = True
+    over(world, BACK, RequestStatus.DONE)

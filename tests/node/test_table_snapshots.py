@@ -1,0 +1,347 @@
+"""Snapshots at nodes: n1, n2 and n3 have different rows, write them to files, and read one another's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from stele.domain.commands import (
+    Advance,
+    Cancel,
+    CreateKeyspace,
+    CreateTable,
+    DeleteTableSnapshot,
+    Move,
+    RestoreTable,
+    RestoreTablets,
+    SnapshotTable,
+    Truncate,
+)
+from stele.domain.messages import Order
+from stele.domain.names import OrderKind
+from stele.domain.ring.partitioner import token_of
+from stele.domain.ring.ranges import Range, contains
+from stele.domain.table_snapshots.facts import TableSnapshot, WrittenPart
+from stele.domain.topology.operations.commands import TabletRestore
+from stele.log.follower import LogFollower
+from stele.node import snapshotting
+from stele.node.backups import Backups
+from stele.node.cells import Cell, Row
+from stele.node.clock import HybridClock
+from stele.node.frozen import frozen
+from stele.node.manifests import MANIFEST, Missing, decode_manifest, encode_manifest, files_of
+from stele.node.orders import OrderProgress
+from stele.node.restoring import RestoreFailed, Restorer
+from stele.node.snapshotting import Snapshotter
+from stele.node.spans import Span
+from stele.node.store import Store
+from stele.node.wire import Code, Fetch, Fetched
+from tests.node.world import TERM, Sessions, World, until
+
+TABLE, COPY, TAG = "music.songs", "music.copies", "monday"
+NODES = ("n1", "n2", "n3")
+ALL = -(2**63)
+
+
+class Cluster:
+    """Three replicas of two tablets, each with a backup folder of its own, or all with one."""
+
+    def __init__(self, world: World, follower: LogFollower, folder: Path) -> None:
+        self.world = world
+        self.follower = follower
+        self.folder = folder
+        self.sessions = Sessions(follower)
+        self.stores = {name: Store(folder / f"{name}.sqlite") for name in NODES}
+        self.backups = {name: Backups(folder / f"backups-{name}", name) for name in NODES}
+        self.down: set[str] = set()
+
+    def restorer(self, name: str) -> Restorer:
+        clock = HybridClock(lambda: 1)
+        return Restorer(
+            self.follower, self.sessions, self.stores[name], clock, self.backups[name], self
+        )
+
+    async def backup(self, node_id: str, address: str, fetch: Fetch) -> Fetched:
+        if node_id in self.down:
+            return Fetched(code=Code.UNREACHABLE, text="refused")
+        assert address == f"http://{node_id}"
+        return await self.restorer(node_id).give(fetch)
+
+    def share(self) -> None:
+        """One folder for all; nobody can ask another."""
+        self.backups = {name: Backups(self.folder / "shared", name) for name in NODES}
+        self.down = {*NODES}
+
+    def data_id(self, table: str = TABLE) -> str:
+        data = self.world.image.schema.serving(table)
+        assert data is not None
+        return data.data_id
+
+    async def put(self, node_id: str, *cells: tuple[bytes, Cell], table: str = TABLE) -> None:
+        rows = [Row(self.data_id(table), token_of(key), key, *cell) for key, cell in cells]
+        await self.stores[node_id].write(rows)
+
+    async def rows(self, node_id: str, table: str = TABLE) -> list[Row]:
+        span = Span(self.data_id(table), ALL, ALL)
+        return (await self.stores[node_id].page([span], None, 2**30)).rows
+
+    def order(self, kind: OrderKind, node_id: str) -> Order:
+        topology = self.world.image.topology
+        return Order(
+            node_id=node_id,
+            term=TERM,
+            index=1,
+            kind=kind,
+            epoch=max(topology.since_epoch, topology.fence_epoch),
+            session=self.world.session,
+        )
+
+    async def write(self, node_id: str) -> OrderProgress:
+        progress, store = OrderProgress(), self.stores[node_id]
+        writer = Snapshotter(self.follower, self.sessions, store, self.backups[node_id])
+        await writer.run(self.order(OrderKind.SNAPSHOT, node_id), progress)
+        return progress
+
+    async def snapshot(self, *node_ids: str) -> TableSnapshot:
+        """Those write, and the log says so."""
+        self.world.apply(SnapshotTable(name=TABLE, snapshot=TAG), TAG)
+        self.world.open(TAG)
+        self.world.fence()
+        wrote = []
+        for name in node_ids or NODES:
+            found = await self.write(name)
+            wrote.append(
+                WrittenPart(
+                    node_id=name,
+                    manifest=found.manifest,
+                    rows=found.keys_done,
+                    size_bytes=found.bytes_done,
+                )
+            )
+        transition = self.world.image.topology.transitions[TAG]
+        move = Move(TAG, transition.state, transition.session, wrote=tuple(wrote))
+        self.world.apply(Advance(term=TERM, version=self.world.version, moves=(move,)))
+        self.world.fence()
+        return self.world.image.table_snapshots.snapshots[TAG]
+
+    def truncate(self) -> None:
+        self.world.apply(Truncate(TABLE), "truncate")
+        self.world.open("truncate")
+        self.world.advance("truncate")
+        self.world.fence()
+
+    def begin(self, tablet: int = 0, table: str = TABLE) -> None:
+        """The restore of a tablet is under way."""
+        self.world.apply(RestoreTable(name=table, snapshot=TAG), "back")
+        asked = RestoreTablets((TabletRestore(table=table, tablet=tablet),))
+        self.world.apply(asked, "tablet")
+        self.world.open("tablet")
+        self.world.fence()
+
+    async def restore(self, node_id: str) -> OrderProgress:
+        progress = OrderProgress()
+        await self.restorer(node_id).run(self.order(OrderKind.RESTORE, node_id), progress)
+        return progress
+
+    def file(self, node_id: str, name: str) -> Path:
+        folder = self.folder / f"backups-{node_id}" / self.world.image.cluster_id / TAG / node_id
+        return folder / name
+
+
+@pytest.fixture
+async def cluster(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Cluster]:
+    monkeypatch.setattr("stele.node.restoring.RETRY_S", 0.001)
+    world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=2))
+    world.apply(CreateTable(TABLE))
+    cluster = Cluster(world, await world.follower(), tmp_path)
+    async with AsyncExitStack() as stack:
+        for name in NODES:
+            stack.push_async_callback(cluster.stores[name].close)
+        own = dict(cluster.backups)
+        yield cluster
+        for each in (*own.values(), *cluster.backups.values()):
+            await each.close()
+
+
+def cells(count: int, timestamp: int = 5) -> list[tuple[bytes, Cell]]:
+    return [
+        (f"key-{n}".encode(), Cell(timestamp, n % 5 == 0, b"" if n % 5 == 0 else b"v" * 50))
+        for n in range(count)
+    ]
+
+
+async def spread(cluster: Cluster) -> None:
+    """Each row is on two of the three; of some the third has an older one."""
+    for number, (key, cell) in enumerate(cells(60)):
+        await cluster.put(NODES[number % 3], (key, cell))
+        await cluster.put(NODES[(number + 1) % 3], (key, cell))
+        if number % 2:
+            await cluster.put(NODES[(number + 2) % 3], (key, Cell(1, False, b"old")))
+
+
+async def test_what_any_replica_had_is_on_each_after_a_truncation_deletions_too(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshotting, "FILE_BYTES", 500)
+    monkeypatch.setattr(snapshotting, "PAGE_BYTES", 400)
+    await spread(cluster)
+    found = await cluster.snapshot()
+    assert sum(part.rows for part in found.parts) == 150
+    cluster.truncate()
+    cluster.begin()
+    (plan,) = cluster.world.image.topology.transitions["tablet"].plans.values()
+    later = next(k for k, _ in cells(60) if contains(plan.locks[0], token_of(k)))
+    for name in NODES:
+        await cluster.put(name, (later, Cell(9, False, b"newer")))
+        progress = await cluster.restore(name)
+        assert 0 < progress.bytes_done == progress.bytes_total
+    expected = {key: cell for key, cell in cells(60) if contains(plan.locks[0], token_of(key))}
+    for name in NODES:
+        rows = {row.key: Cell(*row[3:]) for row in await cluster.rows(name)}
+        assert rows.pop(later) == Cell(9, False, b"newer"), "what was written since stays"
+        assert rows == {key: cell for key, cell in expected.items() if key != later}
+
+
+async def test_who_has_written_it_all_says_so_again_and_who_has_not_begins_anew(
+    cluster: Cluster,
+) -> None:
+    await cluster.put("n1", *cells(20))
+    cluster.world.apply(SnapshotTable(name=TABLE, snapshot=TAG), TAG)
+    cluster.world.open(TAG)
+    cluster.world.fence()
+    first = await cluster.write("n1")
+    await cluster.put("n1", *cells(40, timestamp=6))
+    again = await cluster.write("n1")
+    assert (again.manifest, again.keys_done) == (first.manifest, 20)
+    assert again.bytes_done == first.bytes_done > 0
+    cluster.file("n1", MANIFEST).unlink()
+    assert (await cluster.write("n1")).keys_done == 40
+
+
+async def test_a_tablets_rows_are_of_one_moment(cluster: Cluster) -> None:
+    await cluster.put("n1", *cells(20))
+    store = cluster.stores["n1"]
+    async with frozen(store) as then:
+        await cluster.put("n1", *cells(40, timestamp=6))
+        page = await then.page([Span(cluster.data_id(), ALL, ALL)], None, 2**20)
+    assert {row.timestamp for row in page.rows} == {5} and len(page.rows) == 20
+
+
+async def test_another_table_with_other_tablets_is_restored_from_a_shared_folder(
+    cluster: Cluster,
+) -> None:
+    cluster.share()
+    await spread(cluster)
+    await cluster.snapshot()
+    cluster.world.apply(CreateKeyspace("more", {"dc1": 3}, tablets=True, initial_tablets=8))
+    cluster.world.apply(CreateTable("more.copies"))
+    cluster.begin(5, "more.copies")
+    await cluster.restore("n3")
+    (plan,) = cluster.world.image.topology.transitions["tablet"].plans.values()
+    mine = {key: cell for key, cell in cells(60) if contains(plan.locks[0], token_of(key))}
+    rows = {row.key: Cell(*row[3:]) for row in await cluster.rows("n3", "more.copies")}
+    assert mine and rows == mine
+
+
+@pytest.mark.parametrize("name", ["tablet-000000-0000.avro", MANIFEST])
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+async def test_a_file_that_is_damaged_or_missing_is_named_and_nothing_is_done(
+    cluster: Cluster, name: str, how: str
+) -> None:
+    await cluster.put("n2", *cells(20))
+    await cluster.snapshot()
+    cluster.truncate()
+    cluster.begin()
+    file = cluster.file("n2", name)
+    if how == "missing":
+        file.unlink()
+    else:
+        content = bytearray(file.read_bytes())
+        content[-30] ^= 1
+        file.write_bytes(content)
+    for reader in ("n1", "n2"):
+        with pytest.raises(RestoreFailed, match=f"file {name} of snapshot {TAG} by n2 is"):
+            await cluster.restore(reader)
+        assert await cluster.rows(reader) == []
+
+
+async def test_who_does_not_answer_is_named(cluster: Cluster) -> None:
+    await cluster.snapshot()
+    cluster.begin()
+    cluster.down = {"n3"}
+    with pytest.raises(RestoreFailed, match="by n3 is not given: unreachable"):
+        await cluster.restore("n1")
+
+
+async def test_less_than_a_quorum_of_a_tablets_replicas_is_not_enough(cluster: Cluster) -> None:
+    found = await cluster.snapshot()
+    all_ = {name: decode_manifest(cluster.file(name, MANIFEST).read_bytes()) for name in NODES}
+    whole = Range(ALL, ALL)
+    files_of(whole, found, {name: all_[name] for name in ("n1", "n3")})
+    with pytest.raises(
+        Missing, match="tablet 0 of snapshot monday can be read of n2 of n1, n2, n3"
+    ):
+        files_of(whole, found, {"n2": all_["n2"]})
+    with pytest.raises(Missing, match="nobody"):
+        files_of(whole, found, {})
+    content = encode_manifest(all_["n2"])
+    assert sha256(content).hexdigest() == found.parts[1].manifest
+
+
+async def test_a_restore_that_has_ended_writes_nothing_more(cluster: Cluster) -> None:
+    """The table may be truncated then: what came behind that would stay."""
+    await cluster.put("n1", *cells(20))
+    await cluster.snapshot()
+    cluster.begin()
+    order, restorer = cluster.order(OrderKind.RESTORE, "n2"), cluster.restorer("n2")
+    cluster.world.apply(Cancel("back"), "cancel")
+    with pytest.raises(RestoreFailed, match="has ended"):
+        await restorer.run(order, OrderProgress())
+    assert await cluster.rows("n2") == []
+    asked = Fetch(epoch=0, session=order.session, name=MANIFEST)
+    assert (await restorer.give(asked)).code is Code.FAILED
+
+
+async def test_files_are_given_under_the_session_and_from_the_snapshot_alone(
+    cluster: Cluster,
+) -> None:
+    await cluster.snapshot()
+    restorer = cluster.restorer("n1")
+    closed = Fetch(epoch=0, session="another", name=MANIFEST)
+    assert (await restorer.give(closed)).code is Code.SESSION_CLOSED
+    cluster.begin()
+    session = cluster.world.session
+    for name in ("../n2/manifest.json", "/etc/hostname", "..", "", "none.avro"):
+        found = await restorer.give(Fetch(epoch=0, session=session, name=name))
+        assert (found.code, found.data) == (Code.FAILED, b""), name
+    given = await restorer.give(Fetch(epoch=0, session=session, name=MANIFEST, offset=10))
+    assert given.code is Code.OK and len(given.data) == given.size_bytes - 10
+
+
+async def test_what_the_log_does_not_know_any_more_is_deleted_and_nothing_else(
+    cluster: Cluster,
+) -> None:
+    await cluster.put("n1", *cells(20))
+    await cluster.snapshot()
+    before, backups = cluster.world.image, cluster.backups["n1"]
+    folder = cluster.file("n1", MANIFEST).parent
+    stranger = folder.parent.parent / "stranger" / "n1"
+    stranger.mkdir(parents=True)
+    (stranger / "begun.json").write_text('{"log_id":"00","epoch":1}')
+    other = folder.parent / "n2"
+    other.mkdir()
+    early = cluster.world.history.images[2]
+    for image in (before, early):
+        backups.follow(image)
+    backups.follow(before)
+    cluster.world.apply(DeleteTableSnapshot(TAG))
+    assert folder.exists()
+    backups.follow(cluster.world.image)
+    await until(lambda: not folder.exists(), "the files to be deleted")
+    assert stranger.exists() and other.exists()
