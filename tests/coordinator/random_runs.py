@@ -7,6 +7,7 @@ from stele.domain.commands import (
     Cleanup,
     CreateKeyspace,
     CreateTable,
+    DeleteTableSnapshot,
     DropKeyspace,
     DropTable,
     Exclude,
@@ -22,7 +23,9 @@ from stele.domain.commands import (
     RepairTable,
     RepairTablets,
     ResizeTable,
+    RestoreTable,
     SetSetting,
+    SnapshotTable,
     SwitchBalancingOff,
     SwitchBalancingOn,
     Truncate,
@@ -88,7 +91,7 @@ class RandomRun:
         ]
         plain += [self.alter, self.alter, *[self.alter_tablets] * 3]
         plain += [*[self.migrate] * 4, self.recount, self.resize, self.resize]
-        plain += [self.repair] * 2
+        plain += [self.repair] * 2 + [self.snapshot, *[self.restore] * 4]
         faults = [self.lag, self.silence, self.fail, self.replace_brain, self.lose, self.recover]
         plain += [self.switch] * 6 if self._switches else []
         self.chance.choice(plain + (faults if self._faults else []))()
@@ -233,6 +236,29 @@ class RandomRun:
         if self.chance.random() < 0.3:
             scheduled = self.chance.choice(("on", "off"))
             self.world.apply(SetSetting("auto_repair_enabled_default", scheduled))
+
+    def snapshot(self) -> None:
+        if not self.world.image.schema.table_ids:
+            self.create_table()
+        names = sorted(self.world.image.schema.table_ids)
+        if names:
+            tag, expire_s = self.chance.choice("xyz"), self.chance.choice((0, 60))
+            name = self.chance.choice(names)
+            self.world.apply(SnapshotTable(name=name, snapshot=tag, expire_s=expire_s))
+
+    def restore(self) -> None:
+        """Into its own table or another; now and then it is forgotten instead."""
+        image = self.world.image
+        names = sorted(image.schema.table_ids)
+        tags = sorted(s.name for s in image.table_snapshots.snapshots.values())
+        if not (names and tags):
+            self.snapshot()
+            return
+        tag = self.chance.choice(tags)
+        if self.chance.random() < 0.2:
+            self.world.apply(DeleteTableSnapshot(snapshot=tag))
+        else:
+            self.world.apply(RestoreTable(name=self.chance.choice(names), snapshot=tag))
 
     def resize(self) -> None:
         tables = self.world.image.schema.with_tablets()

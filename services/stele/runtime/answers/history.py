@@ -69,6 +69,8 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     services: tuple[Service, ...]
     repairs: dict[str, tuple[int, ...]]
     """By the table's id when each of its tablets was repaired last; see ``domain.repairs``."""
+    restricted_repairs: dict[str, tuple[int, ...]]
+    """The same of the repair that goes on among some replicas."""
     table_snapshots: tuple[TableSnapshot, ...]
     table_restores: tuple[RestoreSummary, ...]
     cdc_generations: tuple[GenerationSummary, ...]
@@ -93,6 +95,7 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     settings: dict[str, Any]
     services: dict[str, Any]
     repairs: dict[str, Any]
+    restricted_repairs: dict[str, Any]
     table_snapshots: dict[str, Any]
     table_restores: dict[str, Any]
     cdc_generations: dict[str, Any]
