@@ -174,5 +174,5 @@ def test_every_operation_has_a_command_that_can_be_planned(server: Server, stele
 
 
 def _moves(operation: Operation) -> bool:
-    """It goes through states, or declares nodes dead: there is something to plan."""
-    return bool(operation.states) or operation.excludes_only
+    """It has its own command, and goes through states or declares nodes dead: there is something to plan."""
+    return operation.command is not None and (bool(operation.states) or operation.excludes_only)

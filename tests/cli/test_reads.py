@@ -209,6 +209,8 @@ def test_ring_marks_replicas_that_are_only_written(server: Server, stele: Stele)
         **ROWS[0],
         "version_before": 0,
         "other": [],
+        "shards": [],
+        "other_shards": [],
     }
 
 

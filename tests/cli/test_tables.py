@@ -8,13 +8,17 @@ import msgspec
 import pytest
 
 from stele.cli.output import clock
+from stele.cli.request_words import what
 from stele.domain.balance.verdicts import Rule, Verdict
+from stele.domain.names import RequestKind
+from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Balancing
 from stele.domain.tablets.look import to_the_end
 from stele.domain.tablets.sizes import TableSizes, TabletSize
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancedNode,
+    BalancedShard,
     BalancePlan,
     BalanceState,
     PlannedTabletMove,
@@ -556,3 +560,53 @@ def test_the_largest_tablets_of_a_table_are_shown(server: Server, stele: Stele) 
     assert server.asked_for("/v1/balance/sizes")[-1].query["order"] == ["rate"]
     found = json.loads(stele("tablet", "sizes", "music.songs", "--json").out)
     assert found["sizes"]["largest"][0]["tablet"] == 3
+
+
+def test_shards_are_shown_behind_their_nodes(server: Server, stele: Stele) -> None:
+    """Those that a tablet goes to within a node too; shard 0 and who has no other have none."""
+    row = {**ROWS[0], "shards": [2, 0, 1], "other_shards": [2, 3, 1]}
+    server.answer("GET", "/v1/placements", tablet_page(row, 1))
+    shown = stele("tablet", "list", "music.songs").out.splitlines()[2].split()
+    assert shown[-3:] == ["n1:2", "n2:0+3", "+n3:1"]
+    asked = msgspec.convert({**MOVE, "to_node": "n4", "to_shard": 2}, Request)
+    within = msgspec.structs.replace(
+        asked, kind=RequestKind.INTRANODE_MIGRATION, to_node="n2", to_shard=0
+    )
+    told = [what(each, {"t-1": "music.songs"}) for each in (asked, within)]
+    assert told == [
+        "tablet_migration of music.songs tablet 3 from n2 to n4:2",
+        "intranode_migration of music.songs tablet 3 from n2 to n2:0",
+    ]
+
+
+def test_balance_shows_what_each_shard_has(server: Server, stele: Stele) -> None:
+    two = tuple(BalancedShard(tablets=count, size_bytes=10) for count in (2, 1))
+    move = PlannedTabletMove(
+        table="music.songs",
+        tablet=3,
+        from_node="n2",
+        to_node="n2",
+        to_shard=1,
+        kind="intranode_migration",
+        why="shard 0 of n2 has 2",
+    )
+    answer = balance(BalanceState.BALANCING, planned=(move,))
+    nodes = {**answer.nodes, "n2": msgspec.structs.replace(answer.nodes["n2"], shards=two)}
+    server.answer("GET", "/v1/balance", msgspec.structs.replace(answer, nodes=nodes))
+    around(server)
+    text = " ".join(stele("balance", "status").out.split())
+    assert "of its share on each shard reported n2 3 1.5 kB 2.0 MB 95.0 % 2 1 3.0 s ago" in text
+    assert "music.songs 3 n2 n2:1 intranode_migration shard 0 of n2 has 2" in text
+
+
+def test_a_tablet_is_sent_to_a_shard(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", OUTCOME)
+    words = ("tablet", "move", "music.songs", "3", "--from", "n1", "--no-wait", "--to")
+    for to, node, shard in (("n1:2", "n1", 2), ("n4", "n4", -1)):
+        ran = stele(*words, to)
+        assert ran.exit_code == 0, ran.err
+        asked = server.asked_for("/v1/commands")[-1]
+        (move,) = msgspec.json.decode(asked.body)["command"]["moves"]
+        assert (move["to_node"], move["to_shard"]) == (node, shard)
+    for wrong in ("n1:x", ":2", "n1:-1", "n1:"):
+        assert "is no place for a replica" in stele(*words, wrong).err

@@ -44,7 +44,7 @@ from stele.domain.topology.operations.commands import TabletMove, TabletRepair, 
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.stories import reach, status_of
-from tests.coordinator.world import World, three_nodes
+from tests.coordinator.world import World, empty_cluster, three_nodes
 
 DOWN_S: Final = Limits().down_after_s + 1
 REQUEST: Final = "the-request"
@@ -93,6 +93,23 @@ def _tablet_migration() -> tuple[World, str]:
     row = world.image.ring.placements[serving.placement].rows[0]
     (free,) = {"a1", "b1", "c1"} - {*row.reads}
     move = TabletMove(table=TABLE, tablet=0, from_node=row.reads[0], to_node=free)
+    return _asks(world, MoveTablets((move,)))
+
+
+def _intranode_migration() -> tuple[World, str]:
+    """The first tablet goes from the first shard of a node to the second."""
+    world = empty_cluster()
+    for rack in ("a", "b", "c"):
+        world.add(f"{rack}1", rack=rack, shards=2)
+    world.run()
+    keyspace = CreateKeyspace("music", {"dc1": 2}, tablets=True, initial_tablets=4)
+    assert world.apply(keyspace) is None
+    assert world.apply(CreateTable(TABLE)) is None
+    serving = world.image.schema.serving(TABLE)
+    assert serving is not None
+    row = world.image.ring.placements[serving.placement].rows[0]
+    node, shard = row.reads[0], 1 - row.shard_of(row.reads[0])
+    move = TabletMove(table=TABLE, tablet=0, from_node=node, to_node=node, to_shard=shard)
     return _asks(world, MoveTablets((move,)))
 
 
@@ -167,6 +184,7 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
     RequestKind.DROP_KEYSPACE: lambda: _asks(three_nodes(), DropKeyspace("library")),
     RequestKind.DROP_TABLE: lambda: _asks(_with_table(), DropTable(TABLE)),
     RequestKind.TABLET_MIGRATION: _tablet_migration,
+    RequestKind.INTRANODE_MIGRATION: _intranode_migration,
     RequestKind.TABLET_RESIZE: lambda: _asks(_with_table(), ResizeTable(TABLE, 8)),
     RequestKind.TABLET_REPAIR: lambda: _asks(
         _with_table(), RepairTablets((TabletRepair(table=TABLE, tablet=0),))

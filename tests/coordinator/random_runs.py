@@ -53,6 +53,7 @@ class RandomRun:
         self, seed: int, *, faults: bool = True, nodes: int = 6, switches: bool = False
     ) -> None:
         self.chance = random.Random(seed)
+        self._shards = random.Random(f"shards/{seed}")
         self.world = empty_cluster()
         self.most_open = 0
         self.dead: set[str] = set()
@@ -102,7 +103,8 @@ class RandomRun:
         rack = f"rack-of-{name}" if new_rack else self.chance.choice(self._racks)
         none_yet = not self.world.image.membership.ring_tokens()
         num_tokens = 2 if none_yet or self.chance.random() < 0.85 else 0
-        self.world.add(name, self.chance.choice(self._dcs), rack, num_tokens)
+        dc, shards = self.chance.choice(self._dcs), self._shards.choice((1, 1, 2, 3))
+        self.world.add(name, dc, rack, num_tokens, shards)
 
     def leave(self) -> None:
         members = [*self.world.image.membership.normal()]
@@ -118,7 +120,8 @@ class RandomRun:
             forced = self.chance.random() < 0.5
             alike = bool(self.world.image.membership.nodes[dead].tokens)
             name = f"n{next(self._names)}"
-            self.world.replace(name, dead, force=forced, zero_token=not alike)
+            shards = self._shards.choice((1, 2, 3))
+            self.world.replace(name, dead, force=forced, zero_token=not alike, shards=shards)
 
     def exclude(self) -> None:
         for dead in self._dies():

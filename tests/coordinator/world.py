@@ -222,7 +222,9 @@ class World:
         """A report of success that was long on its way."""
         self._waiting_reports.append(report_of(order, ReportStatus.SUCCESS))
 
-    def add(self, names: str, dc: str = "dc1", rack: str = "", num_tokens: int = 2) -> None:
+    def add(
+        self, names: str, dc: str = "dc1", rack: str = "", num_tokens: int = 2, shards: int = 1
+    ) -> None:
         """Start nodes, which ask to join; the rack of ``a1`` is ``a`` unless it is given."""
         for name in names.split():
             self.nodes[name] = SimNode(name)
@@ -234,6 +236,7 @@ class World:
                 rack=rack or name[0],
                 num_tokens=num_tokens,
                 host_id=f"host-{name}",
+                shards=shards,
             )
             assert self.apply(joining, f"join-{name}") is None
 
@@ -245,6 +248,7 @@ class World:
         force: bool = False,
         rack: str = "",
         zero_token: bool = False,
+        shards: int = 1,
     ) -> Rejection | None:
         """Start a node that asks to take the place of a dead one."""
         row = self.image.node(dead) or self.image.membership.nodes["a1"]
@@ -259,6 +263,7 @@ class World:
             force=force,
             zero_token=zero_token,
             host_id=f"host-{name}",
+            shards=shards,
         )
         return self.apply(asked, f"replace-{name}")
 

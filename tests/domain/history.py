@@ -7,7 +7,7 @@ from tests.domain.epochs import LOG_ID, History
 __all__ = ["LOG_ID", "History", "World", "join", "three_nodes"]
 
 
-def join(index: int, rack: str = "") -> Join:
+def join(index: int, rack: str = "", shards: int = 1) -> Join:
     rack = rack or f"r{index}"
     return Join(
         node_id=f"n{index}",
@@ -16,10 +16,11 @@ def join(index: int, rack: str = "") -> Join:
         dc="dc1",
         rack=rack,
         host_id=f"host-n{index}",
+        shards=shards,
     )
 
 
-def three_nodes() -> tuple[History, World]:
+def three_nodes(shards: int = 1) -> tuple[History, World]:
     """A cluster of n1, n2, n3 in three racks with keyspace ``library`` at replication factor 3."""
     world = World()
     history = world.history
@@ -27,7 +28,7 @@ def three_nodes() -> tuple[History, World]:
     assert history.apply(ClaimCoordinator("c1", 1)) is None
     world.brain.term = 1
     for index in (1, 2, 3):
-        assert history.apply(join(index)) is None
+        assert history.apply(join(index, shards=shards)) is None
     world.run()
     assert history.apply(CreateKeyspace("library", {"dc1": 3})) is None
     return history, world

@@ -291,6 +291,13 @@ def test_a_member_does_not_start_for_another_place(place: dict[str, str]) -> Non
         check_place(row, replace(ADVERTISED, **place))
 
 
+def test_a_member_keeps_as_many_shards_as_it_has() -> None:
+    row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=8, shards=4)
+    check_place(row, replace(ADVERTISED, shards=4))
+    with pytest.raises(JoinRejected, match=r"has 4 shards.*started with 1.*STELE_SHARDS=4"):
+        check_place(row, ADVERTISED)
+
+
 def test_another_number_of_tokens_is_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     row = Node(node_id="n9", address="a", dc="dc1", rack="r9", num_tokens=4)
     check_place(row, ADVERTISED)

@@ -23,7 +23,7 @@ from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.routing import Routing
 from stele.node.spans import Span, spans_of
-from stele.node.store import Permit, Store
+from stele.node.store import Into, Permit, Store
 from stele.node.wire import AnyOp, Code, Read, ReadMode, Scan, Write
 from tests.domain.load_of import table_of
 from tests.node.world import KEYSPACE, Sessions, World, until
@@ -167,9 +167,9 @@ async def test_a_fence_that_moves_during_the_work_refuses_it_afterwards(
 
     class Slow(Store):
         async def write(  # type: ignore[override]
-            self, rows: list[Row], permit: Permit
+            self, rows: list[Row], permit: Permit, into: Into
         ) -> list[int | None]:
-            written = await store.write(rows, permit)
+            written = await store.write(rows, permit, into)
             world.fence()
             return written
 
@@ -329,7 +329,7 @@ async def test_a_late_write_and_the_cleanup_leave_nothing_behind(world: World, n
     """The write had its turn before the fence came: the deletion that follows the fence is behind it."""
     begun, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
-    write_row = store_module._write_row
+    write_row = store_module._write_cell
 
     def slow(writer: sqlite3.Connection, row: Row) -> int:
         loop.call_soon_threadsafe(begun.set)
@@ -337,7 +337,7 @@ async def test_a_late_write_and_the_cleanup_leave_nothing_behind(world: World, n
         return write_row(writer, row)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(store_module, "_write_row", slow)
+        patched.setattr(store_module, "_write_cell", slow)
         world.start_join()
         key = world.key_that_changes()
         writing = asyncio.create_task(node.code(write(world, key)))

@@ -126,7 +126,7 @@ async def test_deletion_stops_at_its_limit_and_its_range(store: Store) -> None:
     assert await store.size() == Size(5, 25)
     await store.write([Row("other", 1, b"key", 1, False, b"1")])
     assert await store.sizes() == {"ks": Size(5, 25), "other": Size(1, 4)}
-    assert await store.keyspaces() == ["ks", "other"]
+    assert await store.partitions() == ["ks", "other"]
 
 
 @pytest.mark.parametrize("page", [1, 3, 7, 10_000])

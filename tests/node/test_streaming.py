@@ -24,7 +24,7 @@ from stele.node.pace import BURST_S
 from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.routing import Routing
-from stele.node.store import Permit, Store
+from stele.node.store import Into, Permit, Store
 from stele.node.streaming import PORTION_RANGES, Streamer, StreamFailed, portions_of
 from stele.node.wire import Code, Compare, Compared, Scan, Scanned
 from tests.node.world import TERM, Sessions, World
@@ -331,9 +331,9 @@ async def test_a_page_whose_session_closes_before_its_turn_is_not_written(
     store = cluster.stores["n4"]
     write = store.write
 
-    async def after_the_end(rows: Sequence[Row], permit: Permit) -> list[int | None]:
+    async def after_the_end(rows: Sequence[Row], permit: Permit, into: Into) -> list[int | None]:
         undo(cluster.world)
-        return await write(rows, permit)
+        return await write(rows, permit, into)
 
     monkeypatch.setattr(store, "write", after_the_end)
     with pytest.raises(SessionClosedError):

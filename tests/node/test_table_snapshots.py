@@ -35,6 +35,7 @@ from stele.node.clock import HybridClock
 from stele.node.frozen import frozen
 from stele.node.manifests import MANIFEST, Missing, decode_manifest, encode_manifest, files_of
 from stele.node.orders import OrderProgress
+from stele.node.partitions import parted, placed, write_partitions
 from stele.node.restoring import RestoreFailed, Restorer
 from stele.node.snapshotting import Snapshotter
 from stele.node.spans import Span
@@ -83,11 +84,24 @@ class Cluster:
 
     async def put(self, node_id: str, *cells: tuple[bytes, Cell], table: str = TABLE) -> None:
         rows = [Row(self.data_id(table), token_of(key), key, *cell) for key, cell in cells]
-        await self.stores[node_id].write(rows)
+        image = self.follower.image
+        await self.stores[node_id].write(
+            rows,
+            into=lambda at: write_partitions(image, node_id, rows[at].keyspace, rows[at].token),
+        )
+
+    def spans(self, node_id: str, table: str = TABLE) -> list[Span]:
+        """Of all tablets, each where it is read from."""
+        data = self.world.image.schema.serving(table)
+        assert data is not None
+        tablets = self.world.image.ring.placements[data.placement].rows
+        spans = [Span(data.data_id, row.start, row.end) for row in tablets]
+        return placed(self.follower.image, node_id, spans)
 
     async def rows(self, node_id: str, table: str = TABLE) -> list[Row]:
-        span = Span(self.data_id(table), ALL, ALL)
-        return (await self.stores[node_id].page([span], None, 2**30)).rows
+        spans = self.spans(node_id, table)
+        rows = (await self.stores[node_id].page(spans, None, 2**30)).rows
+        return [row._replace(keyspace=parted(row.keyspace)[0]) for row in rows]
 
     def order(self, kind: OrderKind, node_id: str) -> Order:
         topology = self.world.image.topology
@@ -150,6 +164,11 @@ class Cluster:
     def file(self, node_id: str, name: str) -> Path:
         folder = self.folder / f"backups-{node_id}" / self.world.image.cluster_id / TAG / node_id
         return folder / name
+
+
+@pytest.fixture(params=[1, 3], ids=["one shard", "three shards"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(shards=request.param)
 
 
 @pytest.fixture
@@ -229,7 +248,7 @@ async def test_a_tablets_rows_are_of_one_moment(cluster: Cluster) -> None:
     store = cluster.stores["n1"]
     async with frozen(store) as then:
         await cluster.put("n1", *cells(40, timestamp=6))
-        page = await then.page([Span(cluster.data_id(), ALL, ALL)], None, 2**20)
+        page = await then.page(cluster.spans("n1"), None, 2**20)
     assert {row.timestamp for row in page.rows} == {5} and len(page.rows) == 20
 
 

@@ -80,7 +80,7 @@ async def test_all_data_of_before_is_deleted_and_nothing_else(world: World, stor
     assert (await serve(replica, write(world, NEW))).code is Code.OK
     progress = OrderProgress()
     await Truncator(follower, store).run(order(world), progress)
-    assert await store.keyspaces() == sorted(["another", world.data_id])
+    assert await store.partitions() == sorted(["another", world.data_id])
     assert (await store.size()).keys == 2
     assert progress.keys_done == 450
     assert progress.bytes_done == progress.bytes_total > 0

@@ -40,8 +40,8 @@ async def until(condition: Callable[[], object], what: str, deadline_s: float = 
 class World:
     """The log. ``follower`` gives what a node at its end sees; ``lagging`` one that is held back."""
 
-    def __init__(self) -> None:
-        self.history, _ = three_nodes()
+    def __init__(self, shards: int = 1) -> None:
+        self.history, _ = three_nodes(shards)
         self.history._judge = None  # here the test is the coordinator, and no others acknowledge
         self.partition = MemoryPartition()
         self._written = 0

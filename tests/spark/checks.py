@@ -65,6 +65,7 @@ def by_placement(rows: Mapping[tuple[str, int], Value]) -> dict[str, list[RangeR
     found: dict[str, list[RangeReplicas]] = {}
     for (name, start), row in rows.items():
         assert row.start == start
-        replicas = row.reads, row.writes, row.version, row.version_before, row.other
+        changes = row.version, row.version_before
+        replicas = row.reads, row.writes, *changes, row.other, row.shards, row.other_shards
         found.setdefault(name, []).append(RangeReplicas(row.start, row.end, *replicas))
     return found

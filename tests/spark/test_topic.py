@@ -26,7 +26,8 @@ def ranges(kafka: str, cluster: str) -> tuple[int, dict[str, list[RangeReplicas]
     view = read_placements(kafka, cluster)
     found: dict[str, list[RangeReplicas]] = {}
     for (name, _), row in sorted(view.rows.items()):
-        replicas = row.reads, row.writes, row.version, row.version_before, row.other
+        changes = row.version, row.version_before
+        replicas = row.reads, row.writes, *changes, row.other, row.shards, row.other_shards
         found.setdefault(name, []).append(RangeReplicas(row.start, row.end, *replicas))
     return view.marker.epoch, found
 

@@ -52,6 +52,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     tablet: int | None = None
     from_node: str = ""
     to_node: str = ""
+    to_shard: int | None = None
     tablets_before: int | None = None
     tablets: int | None = None
 
@@ -143,6 +144,7 @@ class Past:
             tablet=request.tablet if _is_of_one(request) else None,
             from_node=request.from_node,
             to_node=request.to_node,
+            to_shard=request.to_shard if request.to_shard >= 0 else None,
             tablets_before=request.tablet_count_before if request.resizes else None,
             tablets=request.tablet_count if request.resizes else None,
         )
@@ -247,7 +249,7 @@ def _words(request: Request, kind: str, name: str) -> str:
     if not _is_of_one(request):
         to = f" to {request.wanted.words()}" if request.replication else ""
         return f"{kind} {name}{to}{request.among.words()}"
-    ways = (("from", request.from_node), ("to", request.to_node))
+    ways = (("from", request.from_node), ("to", request.goes_to()))
     where = "".join(f" {word} {node}" for word, node in ways if node)
     return f"{kind} {name} {request.tablet}{where}{request.among.words()}"
 

@@ -59,7 +59,8 @@ def differing_rows(
     for wanted in planned:
         row = rows[bisect_right(starts, wanted.start) - 1]
         inside = upper_bound(wanted.end) <= upper_bound(row.end)
-        if not inside or not row.reads == row.writes == wanted.old:
+        same = row.reads == row.writes == wanted.old and row.shards == wanted.old_shards
+        if not inside or not same or row.other_shards:
             yield wanted
 
 

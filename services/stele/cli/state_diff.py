@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
+from stele.domain.ring.ranges import RangeReplicas
+
 Json = Mapping[str, Any]
 Line = tuple[str, str]
 
@@ -63,7 +67,8 @@ def _repairs(tables: Json) -> Iterator[Line]:
 
 def _range(row: Json) -> str:
     span = f"({row['start']}, {row['end']}]"
-    reads, writes = " ".join(row["reads"]), " ".join(row["writes"])
+    there = msgspec.convert(row, RangeReplicas)
+    reads, writes = (" ".join(map(there.place, nodes)) for nodes in (there.reads, there.writes))
     return f"{span} {reads}" if reads == writes else f"{span} reads {reads}, writes {writes}"
 
 

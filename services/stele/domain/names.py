@@ -81,6 +81,7 @@ class RequestKind(StrEnum):
     DROP_KEYSPACE = "drop_keyspace"
     DROP_TABLE = "drop_table"
     TABLET_MIGRATION = "tablet_migration"
+    INTRANODE_MIGRATION = "intranode_migration"
     TABLET_RESIZE = "tablet_resize"
     TABLET_REPAIR = "tablet_repair"
     TABLE_REPAIR = "table_repair"

@@ -234,7 +234,7 @@ class PlannedRows(Sequence[PlannedRow]):
         return len(self._rows)
 
     def __getitem__(self, at: Any) -> Any:
-        return [PlannedRow(n, r.start, r.end, r.old, r.new) for n, r in self._rows[at]]
+        return [PlannedRow(n, *msgspec.structs.astuple(r)) for n, r in self._rows[at]]
 
 
 class RepairTimes(Sequence[TabletRepairTime]):

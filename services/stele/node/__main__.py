@@ -78,6 +78,7 @@ async def _run(settings: NodeSettings, directory: DataDirectory, stop: Stop) -> 
         dc=settings.dc,
         rack=settings.rack,
         num_tokens=settings.num_tokens,
+        shards=settings.shards,
         replaced_id=settings.replace_node,
         address=settings.address or url_of(sock),
     )

@@ -44,6 +44,7 @@ class Advertised(msgspec.Struct, frozen=True):
     dc: str
     rack: str
     num_tokens: int
+    shards: int = 1
     replaced_id: str = ""
     """The dead node whose place it is to take; empty: it joins beside the others."""
     supported_features: tuple[str, ...] = tuple(sorted(KNOWN_FEATURES))
@@ -164,6 +165,12 @@ def check_place(known: Node | None, advertised: Advertised) -> None:
             f" {advertised.dc}/{advertised.rack}: start it with STELE_DC={known.dc} STELE_RACK={known.rack}."
             " To move it, let it leave, and a new node join there (place_changed)"
         )
+    if advertised.shards != known.shards:
+        raise JoinRejected(
+            f"node '{known.node_id}' has {known.shards} shards, and was started with {advertised.shards}: start"
+            f" it with STELE_SHARDS={known.shards}, since its tablets have places by these. To have others, let"
+            " it leave, and a new node join with as many (shards_changed)"
+        )
     if advertised.num_tokens != known.num_tokens:
         log.warning(
             "STELE_NUM_TOKENS counts when a node joins, and is ignored now",
@@ -201,6 +208,7 @@ def _command(identity: Identity, advertised: Advertised, known: Node | None) -> 
             "supported_features": features,
             "release_version": release,
             "host_id": identity.host_id,
+            "shards": advertised.shards,
         }
         if advertised.replaced_id:
             zero_token = not advertised.num_tokens

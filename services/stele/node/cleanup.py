@@ -1,9 +1,10 @@
 """CLEANUP orders: delete the data of ranges that are not this node's any more.
 
-Of a transition they are for the ranges of its plans alone: of tablets that this node has no more, or not after
-all. Nothing is deleted of a range that the node reads, writes, or is about to gain. Rounds of other transitions
-go on meanwhile, so that is looked at anew for each batch, in the very turn in which the batch takes its
-place in the store's order: a write or a streamed row that comes with a later epoch is behind it.
+Of a transition they are for the ranges of its plans alone: of tablets that this node has no more, or not
+after all, or on another of its shards. Nothing is deleted of a range that the shard reads, writes, or is
+about to gain. Rounds of other transitions go on meanwhile, so that is looked at anew for each batch, in the
+very turn in which the batch takes its place in the store's order: a write or a streamed row that comes with a
+later epoch is behind it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.wanted import is_foreign, is_wanted, left_behind
 from stele.log.follower import LogFollower
 from stele.node.orders import OrderProgress
+from stele.node.partitions import parted
 from stele.node.spans import Span
 from stele.node.store import Size, Store
 
@@ -28,14 +30,14 @@ class CleanupStopped(Exception):
     """The topology has moved on since the order; the coordinator orders anew."""
 
 
-def foreign_ranges(image: Image, node_id: str, data_id: str) -> list[Range]:
-    """Ranges of a keyspace's data that are not the node's, in ring order; all of what is gone."""
+def foreign_ranges(image: Image, node_id: str, data_id: str, shard: int = 0) -> list[Range]:
+    """Ranges of a keyspace's data that are not the shard's, in ring order; all of what is gone."""
     keyspace = image.schema.of_data(data_id)
     if keyspace is None:
         return [Range(MIN_TOKEN, MIN_TOKEN)]
     rows = image.ring.placements[keyspace.placement].rows
-    ranges = (Range(row.start, row.end) for row in rows if node_id not in row.writes)
-    return [range_ for range_ in ranges if is_foreign(image, node_id, data_id, range_)]
+    ranges = (Range(row.start, row.end) for row in rows if shard not in row.shards_of(node_id))
+    return [range_ for range_ in ranges if is_foreign(image, node_id, data_id, range_, shard)]
 
 
 async def delete_all(
@@ -60,20 +62,22 @@ class Cleaner:
 
     async def run(self, order: Order, progress: OrderProgress) -> None:
         """Raises CleanupStopped; what was deleted until then stays deleted."""
-        stored = await self._store.keyspaces()
+        stored = await self._store.partitions()
         image = self._follower.image
         transition = image.topology.of_session(order.session)
         if transition is None:
             spans = [
-                Span(data_id, range_.start, range_.end)
-                for data_id in stored
-                for range_ in foreign_ranges(image, self._node_id, data_id)
+                Span(partition, range_.start, range_.end)
+                for partition in stored
+                for range_ in foreign_ranges(image, self._node_id, *parted(partition))
             ]
         else:
             spans = [
-                Span(data.data_id, row.start, row.end)
+                Span(partition, row.start, row.end)
                 for name, plan in transition.plans.items()
                 for data in image.schema.using(name)
+                for partition in stored
+                if parted(partition)[0] == data.data_id
                 for row in plan.rows
             ]
         await delete_all(self._store, spans, partial(self._may_delete, order), progress)
@@ -83,9 +87,10 @@ class Cleaner:
         """False when the range has become the node's, or is about to."""
         self._check(order)
         image, range_ = self._follower.image, Range(span.start, span.end)
+        data_id, shard = parted(span.keyspace)
         if image.topology.of_session(order.session) is not None:
-            return left_behind(image, order, span.keyspace, range_)
-        return is_foreign(image, self._node_id, span.keyspace, range_)
+            return left_behind(image, order, data_id, range_, shard)
+        return is_foreign(image, self._node_id, data_id, range_, shard)
 
     def _check(self, order: Order) -> None:
         if not is_wanted(self._follower.image, order):

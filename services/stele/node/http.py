@@ -131,6 +131,7 @@ class NodeHttp:
                 dc=row.dc if row else advertised.dc,
                 rack=row.rack if row else advertised.rack,
                 num_tokens=row.num_tokens if row else advertised.num_tokens,
+                shards=row.shards if row else advertised.shards,
                 address=advertised.address,
                 state=row.state if row else "unknown",
                 reason=self._why_not_serving(),

@@ -25,6 +25,7 @@ from stele.log.codec import encode_load
 from stele.log.flows import FlowWriter, flow_topic
 from stele.node import metrics
 from stele.node.agent import Agent
+from stele.node.partitions import placed
 from stele.node.rates import Rates
 from stele.node.spans import spans_of
 from stele.node.store import Store
@@ -74,12 +75,15 @@ def disk_of(folder: Path, held_bytes: int, capacity_bytes: int) -> Disk:
     return Disk(capacity_bytes, min(left, usage.free))
 
 
-async def measured(store: Store, held: Sequence[Held]) -> tuple[TabletSizes, ...]:
-    """The bytes of these tablets as they are now."""
+async def measured(
+    store: Store, image: Image, node_id: str, held: Sequence[Held]
+) -> tuple[TabletSizes, ...]:
+    """The bytes of these tablets of a node as they are now."""
     found = list[TabletSizes]()
     for data_id, count, tablets in held:
         ranges = (range_of(count, tablet) for tablet in tablets)
-        sizes = await store.measure_each(spans_of([data_id], [*ranges]))
+        spans = placed(image, node_id, spans_of([data_id], [*ranges]))
+        sizes = await store.measure_each(spans)
         found.append(
             TabletSizes(
                 data_id=data_id,
@@ -174,7 +178,7 @@ class LoadReporter:
         image, agent = self._agent.image, self._agent
         held = held_of(image, agent.node_id)
         with metrics.measure_seconds.time():
-            tables = await measured(self._store, held)
+            tables = await measured(self._store, image, agent.node_id, held)
         if self._agent.image is not image:
             now = held_of(self._agent.image, agent.node_id)
             if resized(held, now):

@@ -24,8 +24,10 @@ from stele.log.follower import LogFollower
 from stele.node.cells import Row, stamp_of
 from stele.node.clock import HybridClock
 from stele.node.commits import DiskFull, StoreError
+from stele.node.partitions import parted, placed, write_partitions
 from stele.node.rates import Rates
 from stele.node.routing import Routing
+from stele.node.spans import Span
 from stele.node.store import Store
 from stele.node.wire import (
     Answer,
@@ -142,17 +144,22 @@ class Replica:
             return refused(code=Code.SESSION_CLOSED, text=str(error))
 
     async def _compare(self, compare: Compare) -> Compared:
-        return Compared(code=Code.OK, digests=await self._store.digests(compare.spans))
+        return Compared(
+            code=Code.OK, digests=await self._store.digests(self._placed(compare.spans))
+        )
 
     async def _scan(self, scan: Scan) -> Scanned:
+        spans = self._placed(scan.spans)
         if not scan.limit_bytes:
-            size = await self._store.measure(scan.spans)
+            size = await self._store.measure(spans)
             return Scanned(code=Code.OK, keys=size.keys, size_bytes=size.size_bytes)
         limit_bytes = min(scan.limit_bytes, MAX_PAGE_BYTES)
-        page = await self._store.page(scan.spans, scan.cursor, limit_bytes)
+        page = await self._store.page(spans, scan.cursor, limit_bytes)
         return Scanned(
             code=Code.OK,
-            rows=page.rows,
+            rows=[row._replace(keyspace=parted(row.keyspace)[0]) for row in page.rows]
+            if spans != scan.spans
+            else page.rows,
             keys=len(page.rows),
             size_bytes=page.size_bytes,
             cursor=page.cursor,
@@ -165,7 +172,11 @@ class Replica:
             self._clock.see(op.cell.timestamp)
         holds = [self._in_use.hold(op.version, op.data_id, op.token) for op in ops]
         try:
-            written = await self._store.write(rows, lambda place: self._fenced(ops[place]) is None)
+            written = await self._store.write(
+                rows,
+                lambda place: self._fenced(ops[place]) is None,
+                lambda place: self._partitions(ops[place]),
+            )
         except StoreError as error:
             code = Code.DISK_FULL if isinstance(error, DiskFull) else Code.FAILED
             return [Answer(code, text=f"{self._node_id}: {error}")] * len(ops)
@@ -180,14 +191,21 @@ class Replica:
         return Answer(Code.SUPERSEDED, lost_to) if lost_to else _DONE
 
     async def _read(self, op: Read) -> Answer:
+        partition = self._partitions(op)[0]
         if op.mode is ReadMode.TIMESTAMP:
-            return Answer(Code.OK, self._store.timestamp(op.data_id, op.token, op.key))
-        cell = await self._store.read(op.data_id, op.token, op.key)
+            return Answer(Code.OK, self._store.timestamp(partition, op.token, op.key))
+        cell = await self._store.read(partition, op.token, op.key)
         if cell is None:
             return _DONE
         if op.mode is ReadMode.STAMP:
             return Answer(Code.OK, stamp=stamp_of(cell))
         return Answer(Code.OK, cell=cell)
+
+    def _partitions(self, op: Op) -> tuple[str, ...]:
+        return write_partitions(self._follower.image, self._node_id, op.data_id, op.token)
+
+    def _placed(self, spans: Sequence[Span]) -> list[Span]:
+        return placed(self._follower.image, self._node_id, spans)
 
     def _is_newer(self, op: Op) -> bool:
         """The sender knows something that this node must know too before it can judge."""

@@ -28,6 +28,7 @@ from stele.node.clock import HybridClock
 from stele.node.manifests import MANIFEST, Manifest, SnapshotFile, decode_manifest, files_of
 from stele.node.orders import OrderProgress
 from stele.node.pace import Pace
+from stele.node.partitions import write_partitions
 from stele.node.replica import CATCH_UP_LIMIT_S
 from stele.node.store import Store
 from stele.node.streaming import MIB, PAGE_BYTES, RETRY_S, TRIES, Sessions
@@ -102,6 +103,10 @@ class Restorer:
             wanted = restore_id in self._follower.image.table_snapshots.restores
             return guard.is_open and wanted
 
+        def into(place: int) -> tuple[str, ...]:
+            row, image = page[place], self._follower.image
+            return write_partitions(image, self._backups.node_id, row.keyspace, row.token)
+
         while rows:
             size_bytes, count = 0, 0
             while count < len(rows) and size_bytes < PAGE_BYTES:
@@ -109,7 +114,7 @@ class Restorer:
                 count += 1
             page, rows = rows[:count], rows[count:]
             self._clock.see(max(row.timestamp for row in page))
-            written = await self._store.write(page, may)
+            written = await self._store.write(page, may, into)
             guard.check()
             if None in written:
                 raise RestoreFailed("the restore of the table has ended")

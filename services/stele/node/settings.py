@@ -5,6 +5,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
+from stele.domain.ring.shards import MAX_SHARDS
 from stele.runtime.settings import ServiceSettings
 
 MAX_VALUE_BYTES: Final = 64 * 1024 * 1024
@@ -29,6 +30,12 @@ class NodeSettings(ServiceSettings):
         ge=0,
         le=1024,
         description="Tokens that the node takes when it joins; 0: it coordinates requests and holds no data.",
+    )
+    shards: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_SHARDS,
+        description="Places for tablets within the node, one for each core say; for ever.",
     )
     replace_node: str = Field(
         default="",

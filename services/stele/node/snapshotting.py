@@ -28,6 +28,7 @@ from stele.node.manifests import (
 )
 from stele.node.orders import OrderProgress
 from stele.node.pace import Pace
+from stele.node.partitions import placed
 from stele.node.spans import Span
 from stele.node.store import Cursor, Store
 from stele.node.streaming import MIB, PAGE_BYTES, Sessions
@@ -88,7 +89,8 @@ class Snapshotter:
         table = image.schema.tables[transition.table_id]
         data_id = image.schema.data_of(table).data_id
         request = image.requests.requests[transition.transition_id]
-        spans = [Span(data_id, row.start, row.end) for _, row in mine]
+        node_id = self._backups.node_id
+        spans = placed(image, node_id, [Span(data_id, row.start, row.end) for _, row in mine])
         progress.bytes_total = (await self._store.measure(spans)).size_bytes
         manifest = Manifest(
             cluster_id=image.cluster_id,
@@ -126,9 +128,11 @@ class Snapshotter:
     ) -> SnapshotTablet:
         files, rows, size_bytes = list[SnapshotFile](), list[Row](), 0
         cursor: Cursor | None = None
+        span = Span(of.data_id, row.start, row.end)
+        spans = placed(self._follower.image, of.node_id, [span])
         async with frozen(self._store) as now:
             while True:
-                page = await now.page([Span(of.data_id, row.start, row.end)], cursor, PAGE_BYTES)
+                page = await now.page(spans, cursor, PAGE_BYTES)
                 guard.check()
                 rows += page.rows
                 size_bytes += page.size_bytes

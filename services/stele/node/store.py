@@ -1,5 +1,7 @@
 """The trial store: SQLite, one table for all keyspaces, last write wins.
 
+What stands as a keyspace here is a partition of it (``partitions``): rows of a shard are apart from others.
+
 Crash safety: WAL with synchronous=FULL. A write that was answered is on the disk: it survives a kill of the
 process and a failure of the power at any moment, and no reader sees it before that (SQLite shows a commit
 to other connections after its sync). See ``commits`` for how writes share a sync.
@@ -21,6 +23,7 @@ from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.node.cells import Cell, Row
 from stele.node.commits import GroupCommit, StoreError, StoreFailed, Work, uncancelled
 from stele.node.digests import CALL_BYTES, CALL_ROWS, Digest, digest_in
+from stele.node.partitions import parted
 from stele.node.spans import Span
 from stele.runtime.logs import get_logger
 
@@ -51,6 +54,10 @@ PRAGMAS: Final = (
 
 Permit = Callable[[int], bool]
 """Of the row at this place in the list: may it still be written?"""
+
+
+Into = Callable[[int], Sequence[str]]
+"""To which partitions the row at this place goes; see ``partitions``."""
 
 
 def _always(_: int) -> bool:
@@ -149,20 +156,25 @@ class Store:
         """Why nothing can be written any more; None while all is well."""
         return self._commits.failure
 
-    async def write(self, rows: Sequence[Row], permit: Permit = _always) -> list[int | None]:
+    async def write(
+        self, rows: Sequence[Row], permit: Permit = _always, into: Into | None = None
+    ) -> list[int | None]:
         """Write all rows in one transaction, each where it is newer than what stands; returns once synced.
+        Each goes to the partitions that ``into`` says when the write's turn has come, else to the row's own.
 
-        Gives 0 for each row that now stands as written, else the timestamp of what it lost against; None
-        for a row that ``permit`` refused when the write's turn came, of which nothing was written. A write
-        that has had its turn comes before every write and deletion that is asked for later.
+        Gives 0 for each row that now stands as written, else the timestamp of what it lost against, in the
+        first of them; None for a row that ``permit`` refused when the write's turn came, of which nothing was
+        written. A write that has had its turn comes before every write and deletion that is asked for later.
         Raises DiskFull or StoreFailed.
         """
 
         def begin() -> Work[list[int | None]]:
-            permitted = [permit(place) for place in range(len(rows))]
+            targets = [
+                (into(place) if into else (row.keyspace,)) if permit(place) else ()
+                for place, row in enumerate(rows)
+            ]
             return lambda writer: [
-                _write_row(writer, row) if may else None
-                for row, may in zip(rows, permitted, strict=True)
+                _write_row(writer, row, names) for row, names in zip(rows, targets, strict=True)
             ]
 
         size_bytes = sum(len(row.value) + WAL_BYTES_PER_JOB for row in rows)
@@ -245,12 +257,17 @@ class Store:
 
         def work() -> dict[str, Size]:
             text = "select keyspace, count(*), sum(size) from cells group by keyspace"
-            return {k: Size(keys, size) for k, keys, size in self._scanner.execute(text)}
+            found = dict[str, Size]()
+            for partition, keys, size in self._scanner.execute(text):
+                data_id, _ = parted(partition)
+                before = found.get(data_id, Size(0, 0))
+                found[data_id] = Size(before.keys + keys, before.size_bytes + size)
+            return found
 
         return await self._in_scanner(work)
 
-    async def keyspaces(self) -> list[str]:
-        """Keyspaces that have rows here, those of every write that has had its turn among them."""
+    async def partitions(self) -> list[str]:
+        """Partitions that have rows here, those of every write that has had its turn among them."""
         await self._commits.run(lambda: lambda _: None)
         text = "select distinct keyspace from cells order by keyspace"
         return await self._in_scanner(lambda: [k for (k,) in self._scanner.execute(text)])
@@ -324,7 +341,12 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _write_row(writer: sqlite3.Connection, row: Row) -> int:
+def _write_row(writer: sqlite3.Connection, row: Row, partitions: Sequence[str]) -> int | None:
+    found = [_write_cell(writer, row._replace(keyspace=name)) for name in partitions]
+    return found[0] if found else None
+
+
+def _write_cell(writer: sqlite3.Connection, row: Row) -> int:
     if writer.execute(_WRITE, row).rowcount == 1:
         return 0
     timestamp, same = writer.execute(_STANDING, row).fetchone()

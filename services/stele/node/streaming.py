@@ -28,6 +28,7 @@ from stele.node.comparing import SourceGone, differing
 from stele.node.digests import Digest
 from stele.node.orders import OrderProgress
 from stele.node.pace import Pace
+from stele.node.partitions import placed, write_partitions
 from stele.node.spans import Span, spans_of
 from stele.node.store import Cursor, Store
 from stele.node.wire import Code, Compare, Compared, Scan, Scanned
@@ -198,6 +199,13 @@ class Streamer:
         if not missing:
             reader.done.update((portion.placement, range_) for range_ in portion.ranges)
 
+    async def _digests(self, spans: Sequence[Span]) -> list[Digest | None]:
+        return await self._store.digests(placed(self._follower.image, self._node_id, spans))
+
+    def _into(self, rows: Sequence[Row], place: int) -> Sequence[str]:
+        row = rows[place]
+        return write_partitions(self._follower.image, self._node_id, row.keyspace, row.token)
+
     def _may_keep(self, reader: "_Reader", rows: Sequence[Row], place: int) -> bool:
         """Under an open session, and not what was truncated away meanwhile: that is gone for good."""
         schema = self._follower.image.schema
@@ -213,7 +221,7 @@ class Streamer:
 
         theirs = partial(reader.digests, source)
         try:
-            async for some in differing(spans, self._store.digests, theirs, equal):
+            async for some in differing(spans, self._digests, theirs, equal):
                 if not await self._pull_from(source, some, reader, progress):
                     return False
         except SourceGone:
@@ -232,7 +240,11 @@ class Streamer:
             reader.guard.check()
             if page.rows:
                 self._clock.see(max(row.timestamp for row in page.rows))
-                await self._store.write(page.rows, partial(self._may_keep, reader, page.rows))
+                await self._store.write(
+                    page.rows,
+                    partial(self._may_keep, reader, page.rows),
+                    partial(self._into, page.rows),
+                )
                 reader.guard.check()
             self._on_bytes(page.size_bytes)
             await self._pace.took(page.size_bytes)

@@ -11,6 +11,7 @@ from stele.domain.schema.facts import owner_of
 from stele.log.follower import LogFollower
 from stele.node.cleanup import delete_all
 from stele.node.orders import OrderProgress
+from stele.node.partitions import parted
 from stele.node.spans import Span
 from stele.node.store import Store
 
@@ -28,11 +29,12 @@ class Truncator:
         assert transition is not None  # the session is open
         truncated = transition.table_id or transition.keyspace_id
         spans = [
-            Span(data_id, MIN_TOKEN, MIN_TOKEN)
-            for data_id in await self._store.keyspaces()
-            if self._is_gone(data_id) and owner_of(data_id) == truncated
+            Span(partition, MIN_TOKEN, MIN_TOKEN)
+            for partition in await self._store.partitions()
+            if self._is_gone(partition) and owner_of(parted(partition)[0]) == truncated
         ]
         await delete_all(self._store, spans, lambda span: self._is_gone(span.keyspace), progress)
 
-    def _is_gone(self, data_id: str) -> bool:
+    def _is_gone(self, partition: str) -> bool:
+        data_id, _ = parted(partition)
         return self._follower.image.schema.of_data(data_id) is None

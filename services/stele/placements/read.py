@@ -73,7 +73,9 @@ def range_of_row(row: Mapping[str, Any]) -> RangeReplicas:
     reads, writes = tuple(row["read_replicas"]), tuple(row["write_replicas"])
     versions = row["version"], row["version_before"]
     other = tuple(row["other_replicas"])
-    return RangeReplicas(row["range_start"], row["range_end"], reads, writes, *versions, other)
+    shards = (tuple(row[column] or ()) for column in ("shards", "other_shards"))
+    bounds = row["range_start"], row["range_end"]
+    return RangeReplicas(*bounds, reads, writes, *versions, other, *shards)
 
 
 def _by_placement(rows: Iterable[Row]) -> dict[str, list[RangeReplicas]]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import ArrayType, Field, PrimitiveType
 from pyspark.sql import DataFrame
 
 from stele.domain.facts import Epoch
@@ -41,7 +42,11 @@ _RANGE: Final = [
     ("version_before", pa.int64()),
     ("other_replicas", pa.list_(pa.string())),
     ("from_epoch", pa.int64()),
+    ("shards", pa.list_(pa.int32())),
+    ("other_shards", pa.list_(pa.int32())),
 ]
+_LATER: Final = ("shards", "other_shards")
+"""Lists that tables made by earlier builds do not have; without them no row has any."""
 SCHEMAS: Final = {
     EVENTS: events.SCHEMA,
     CURRENT: pa.schema(_RANGE),
@@ -82,7 +87,16 @@ def open_table(folder: Path, name: str) -> DeltaTable:
                 partition_by=PARTITIONS[name],
                 configuration=CONFIGURATION,
             )
-        return DeltaTable(str(path))
+        table = DeltaTable(str(path))
+        _add_later_columns(table, name)
+        return table
+
+
+def _add_later_columns(table: DeltaTable, name: str) -> None:
+    known = {field.name for field in table.schema().fields}
+    lacking = [c for c in _LATER if c in SCHEMAS[name].names and c not in known]
+    if lacking:
+        table.alter.add_columns([Field(c, ArrayType(PrimitiveType("integer"))) for c in lacking])
 
 
 @contextmanager
@@ -331,6 +345,8 @@ def _cells(cluster: str, placement: str, row: RangeReplicas, from_epoch: int) ->
         "version_before": row.version_before,
         "other_replicas": list(row.other),
         "from_epoch": from_epoch,
+        "shards": list(row.shards),
+        "other_shards": list(row.other_shards),
     }
 
 

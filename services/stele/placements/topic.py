@@ -47,6 +47,8 @@ class Value(msgspec.Struct, frozen=True):
     version: int
     version_before: int
     other: tuple[str, ...]
+    shards: tuple[int, ...] = ()
+    other_shards: tuple[int, ...] = ()
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -171,6 +173,8 @@ def _value_of(marker: Marker, row: RangeReplicas, from_epoch: int) -> Value:
         version=row.version,
         version_before=row.version_before,
         other=row.other,
+        shards=row.shards,
+        other_shards=row.other_shards,
     )
 
 

@@ -13,7 +13,7 @@ from stele.sim.kernel import us
 from stele.sim.process import Process
 from stele.sim.scenario import Action
 from stele.sim.table_actions import TABLE_ACTIONS
-from stele.sim.world import DC, World, join_command, replace_command
+from stele.sim.world import DC, World, replace_command
 
 MAX_GONE: Final = 1
 """Nodes without a disk that are members at one time: with two, quorums of three would be gone for good."""
@@ -160,7 +160,7 @@ def _join(world: World, action: Action, index: int) -> None:
         world.requests += 1
         world.trace(f"start {action.target}, which asks to join")
         world.add_node(
-            action.target, join_command(action.target, action.text or "r1", action.number)
+            action.target, world.join_of(action.target, action.text or "r1", action.number)
         )
 
 
@@ -203,7 +203,12 @@ def _replace(world: World, action: Action, index: int) -> None:
             world.requests += 1
             world.trace(f"start {action.text}, which asks to replace {dead}")
             note(world, named(f"join {action.text}"), (dead,))
-            world.add_node(action.text, replace_command(action.text, dead, row.rack))
+            world.add_node(
+                action.text,
+                replace_command(
+                    action.text, dead, row.rack, world.scenario.shards.get(action.text, 1)
+                ),
+            )
 
 
 def _declared(world: World, action: Action) -> list[str]:

@@ -59,7 +59,7 @@ def check_row_versions(before: Image, after: Image) -> None:
         keyspace, was = in_use.keyspace_of(after, data_id), in_use.keyspace_of(before, data_id)
         for row in two.rows:
             there = one.overlapping(in_use.range_of(row))
-            same = all(in_use.sides(old) == in_use.sides(row) for old in there)
+            same = all(in_use.is_as(old, row) for old in there)
             wanted = max(old.version for old in there) if same else version
             found = max(row.version, keyspace.placed_version)
             require(

@@ -47,6 +47,7 @@ CROWD_SHARE: Final = 0.15
 CROWD_S: Final = 90.0
 """Longest that somebody may wait for his turn in a crowd, once nothing fails any more."""
 CROWD_PAUSE_S: Final = 1.0
+SHARDS_SHARE: Final = 0.3
 ALTERING_SHARE: Final = 0.4
 ALTER_EVERY_S: Final = 12.0
 BARRIER_EVERY_S: Final = 3.0
@@ -80,6 +81,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     base, actions = msgspec.structs.replace(base, dead_at_once=at_once), actions + together
     tables, tablets = with_tables(Random(f"tablets/{profile}/{seed}"), rules, base)
     base, actions = msgspec.structs.replace(base, tables=tables), actions + tablets
+    base = msgspec.structs.replace(base, shards=_shards(Random(f"shards/{profile}/{seed}"), base))
     actions += resizes(Random(f"resizes/{profile}/{seed}"), base)
     actions += recounts(Random(f"recounts/{profile}/{seed}"), base)
     actions += rack_lists(Random(f"listings/{profile}/{seed}"), base)
@@ -92,6 +94,13 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)
     return msgspec.structs.replace(base, clocks=clocks, actions=tuple(actions))
+
+
+def _shards(random: Random, base: Scenario) -> dict[str, int]:
+    """Nodes have several, in some of the scenarios with tables."""
+    if not base.tables or random.random() >= SHARDS_SHARE:
+        return {}
+    return {f"n{number + 1}": random.choice((1, 2, 2, 3)) for number in range(MAX_NODES)}
 
 
 def _clocks(random: Random, most: ClockError, base: Scenario) -> dict[str, ClockError]:

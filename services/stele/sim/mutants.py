@@ -23,6 +23,7 @@ from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
+from stele.sim.mutants_shards import SHARD_MUTANTS, SHARD_TEST_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
 from stele.sim.mutants_snapshots import SNAPSHOT_MUTANTS, SNAPSHOT_TEST_MUTANTS
 from stele.sim.mutants_tablets import TABLET_MUTANTS
@@ -49,6 +50,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *REPLICATION_MUTANTS,
         *BALANCING_MUTANTS,
         *REPAIR_MUTANTS,
+        *SHARD_MUTANTS,
         *COLOCATED_MUTANTS,
         *SNAPSHOT_MUTANTS,
     )
@@ -70,6 +72,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *COLUMN_TEST_MUTANTS,
             *HOT_TEST_MUTANTS,
             *REPAIR_TEST_MUTANTS,
+            *SHARD_TEST_MUTANTS,
             *COLOCATED_TEST_MUTANTS,
             *RACK_TEST_MUTANTS,
             *SNAPSHOT_TEST_MUTANTS,

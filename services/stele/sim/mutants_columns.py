@@ -1,7 +1,7 @@
 """Known bugs of placements as columns: what a change may remove, whose numbers rows have, what they come to."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,11 +37,11 @@ def reads_are_listed_as_the_fact_has_them(patch: Patch) -> None:
     """Equal rows have two forms, and two hashes."""
 
     def listed(
-        versions: tuple[Keys, Keys], counts: Keys, lists: Sequence[Numbers]
+        versions: tuple[Keys, Keys], counts: Keys, lists: Sequence[Numbers], places: Any
     ) -> tuple[Ints, ...]:
         writes, reads, others = lists
         counts = np.where(lengths(reads) > 0, LISTED, counts)
-        return replica_columns(*versions, writes, reads, counts, others)
+        return replica_columns(*versions, writes, reads, counts, others, *places)
 
     patch.attribute(changes, "_as_kept", listed)
 

@@ -34,9 +34,9 @@ def shrinking_needs_no_quorum_of_those_left(patch: Patch) -> None:
     """While a range only loses replicas, a write needs no quorum on the other side."""
     plain = transition._moving  # noqa: SLF001 - bugs are planted in private places too
 
-    def one_sided(row: TransitionRow, reads: tuple[str, ...], other: tuple[str, ...]) -> Any:
-        range_, read, written, asked = plain(row, reads, other)
-        return range_, read, written, () if {*row.new} < {*row.old} else asked
+    def one_sided(row: TransitionRow, *, to_new: bool) -> Any:
+        read, written, asked, *shards = plain(row, to_new=to_new)
+        return read, written, () if {*row.new} < {*row.old} else asked, *shards
 
     patch.attribute(transition, "_moving", one_sided)
 

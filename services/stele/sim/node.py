@@ -16,8 +16,9 @@ from stele.domain.requests.ids import named
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.sessions import SessionManager
+from stele.node.partitions import parted, write_partitions
 from stele.sim.kernel import Future
-from stele.sim.messages import Cell, Key, ReadCell, ReadResult, WriteCell
+from stele.sim.messages import Cell, Key, ReadCell, ReadResult, WriteCell, token_of_key
 from stele.sim.node_work import OrderWorker
 from stele.sim.process import Follower, Reply
 from stele.sim.writer import Caller
@@ -55,6 +56,23 @@ class Node(OrderWorker, Caller, Follower):
     def cells(self) -> dict[Key, Cell]:
         cells: dict[Key, Cell] = self.disk["cells"]
         return cells
+
+    def partitions_of(self, key: Key) -> list[Key]:
+        """Where it is on the disk, as ``stele.node`` has it: where it is read from first."""
+        found = write_partitions(self.image, self.name, key[0], token_of_key(key))
+        return [(partition, key[1]) for partition in found]
+
+    def read_cells(self) -> dict[Key, Cell]:
+        """All that its reads would find, and what nobody reads any more, by the data's id."""
+        own = self.image.node(self.name)
+        if own is None or own.shards == 1:
+            return self.cells
+        found = dict[Key, Cell]()
+        for place, cell in self.cells.items():
+            key = parted(place[0])[0], place[1]
+            if self.image.schema.of_data(key[0]) is None or self.partitions_of(key)[0] == place:
+                found[key] = cell
+        return found
 
     def on_epoch(self, epoch: Epoch | None) -> None:
         self.sessions.follow(self.image.topology)
@@ -134,7 +152,7 @@ class Node(OrderWorker, Caller, Follower):
     async def _serve_read(self, read: ReadCell, reply: Reply) -> None:
         if await self._knows(read) and self._passes(read):
             self.world.witness.nodes.serves(self, read.sender)
-            reply(ReadResult(True, self.cells.get(read.key)))
+            reply(ReadResult(True, self.cells.get(self.partitions_of(read.key)[0])))
         else:
             reply(ReadResult(False))
 
@@ -168,10 +186,11 @@ class Node(OrderWorker, Caller, Follower):
 
     def store(self, key: Key, cell: Cell) -> None:
         self.world.witness.data.truncations.keeps(self.name, self.image, key)
-        self.world.witness.tablets.stores(self.name, self.image, key)
-        known = self.cells.get(key)
-        if known is None or cell.timestamp > known.timestamp:
-            self.cells[key] = cell
+        for place in self.partitions_of(key):
+            self.world.witness.tablets.stores(self.name, self.image, place)
+            known = self.cells.get(place)
+            if known is None or cell.timestamp > known.timestamp:
+                self.cells[place] = cell
 
     # --- coordinator of clients' requests
 

@@ -45,6 +45,9 @@ class BackupWorker(Follower):
     def cells(self) -> dict[Key, Cell]:
         raise NotImplementedError
 
+    def read_cells(self) -> dict[Key, Cell]:
+        raise NotImplementedError
+
     def store(self, key: Key, cell: Cell) -> None:
         raise NotImplementedError
 
@@ -68,7 +71,7 @@ class BackupWorker(Follower):
                     range_, file = Range(row.start, row.end), f"tablet-{tablet}"
                     files[file] = [
                         (key, cell)
-                        for key, cell in sorted(self.cells.items())
+                        for key, cell in sorted(self.read_cells().items())
                         if key[0] == data_id and contains(range_, token_of_key(key))
                     ]
                     kept = SnapshotFile(file, "", 0, len(files[file]))

@@ -14,6 +14,7 @@ from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.transition import TransitionRow
 from stele.sim import ranges_in_use as in_use
 from stele.sim.gates import Gates
 from stele.sim.messages import PullRange, WriteCell
@@ -32,6 +33,15 @@ _STREAM: Final = (
     TransitionState.REPAIR,
 )
 """Under sessions of other states nothing is streamed."""
+
+
+def _shifts(row: TransitionRow, node_id: str) -> bool:
+    """It has the range on another shard afterwards."""
+    before, after = (
+        dict(zip(nodes, shards or (0,) * len(nodes), strict=True)).get(node_id)
+        for nodes, shards in ((row.old, row.old_shards), (row.new, row.new_shards))
+    )
+    return before != after
 
 
 class Held(msgspec.Struct, eq=False):
@@ -204,6 +214,7 @@ class NodeWitness:
                             for r in plan.rows
                             for n in r.new
                             if n not in r.old
+                            or _shifts(r, n)
                             or len(r.new) < len(r.old)
                             or (
                                 transition.kind is RequestKind.TABLET_REPAIR

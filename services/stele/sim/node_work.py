@@ -12,6 +12,7 @@ from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.wanted import is_foreign, is_wanted, left_behind
+from stele.node.partitions import parted
 from stele.sim.kernel import Future
 from stele.sim.messages import ONE_PAGE, Cell, Key, PullRange, range_of_key, token_of_key
 from stele.sim.node_backups import BackupWorker
@@ -222,7 +223,7 @@ class OrderWorker(BackupWorker):
         reply(
             [
                 (key, cell)
-                for key, cell in sorted(self.cells.items())
+                for key, cell in sorted(self.read_cells().items())
                 if key[0] in pull.data_ids and contains(range_, token_of_key(key))
             ]
         )
@@ -258,12 +259,14 @@ class OrderWorker(BackupWorker):
 
     def is_foreign(self, key: Key) -> bool:
         """True for data of a keyspace that is gone, or of a range that is not this node's."""
-        return is_foreign(self.image, self.name, key[0], range_of_key(key))
+        data_id, shard = parted(key[0])
+        return is_foreign(self.image, self.name, data_id, range_of_key(key), shard)
 
     def may_delete(self, order: Order, key: Key) -> bool:
         if self.image.topology.of_session(order.session) is None:
             return self.is_foreign(key)
-        return left_behind(self.image, order, key[0], range_of_key(key))
+        data_id, shard = parted(key[0])
+        return left_behind(self.image, order, data_id, range_of_key(key), shard)
 
     def delete(self, order: Order, key: Key) -> None:
         self.world.witness.tablets.deletes(self.name, self.image, order, key)
@@ -279,8 +282,8 @@ class OrderWorker(BackupWorker):
             gone = [
                 key
                 for key in sorted(self.cells)
-                if owner_of(key[0]) == (transition.table_id or transition.keyspace_id)
-                and self.image.schema.of_data(key[0]) is None
+                if owner_of(parted(key[0])[0]) == (transition.table_id or transition.keyspace_id)
+                and self.image.schema.of_data(parted(key[0])[0]) is None
             ]
             for key in gone[:ONE_PAGE]:
                 del self.cells[key]

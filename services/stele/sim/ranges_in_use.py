@@ -31,6 +31,12 @@ def sides(row: RangeReplicas) -> Sides:
     return row.reads, row.writes, row.other
 
 
+def is_as(one: RangeReplicas, two: RangeReplicas) -> bool:
+    """Both are read and written at the same places."""
+    places = ((row.shards, row.other_shards) for row in (one, two))
+    return sides(one) == sides(two) and len({*places}) == 1
+
+
 class Change(msgspec.Struct, frozen=True):
     """A range of a keyspace's data, by its last token, that has other replicas; ``after`` None: it is gone."""
 

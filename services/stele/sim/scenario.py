@@ -42,6 +42,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     keys: int = 24
     tables: bool = False
     """Tables with tablets come and go, clients use them, and a balancer works."""
+    shards: dict[str, int] = {}
+    """By node; the others have one."""
     dead_at_once: int = 1
     """Nodes that may be declared dead, or be gone, at one time."""
     clocks: dict[str, ClockError] = {}

@@ -3,11 +3,12 @@
 One sentence a line; ``#`` begins a comment. Tables are the indented lines after ``epochs`` or ``placement``.
 
     cluster A@100 B@200 C@300 rf 2         nodes with their tokens; keyspace ``data``
-    join X@150 Y@250                       nodes start and ask to join (node@token,token/rack)
+    join X@150 Y@250                       nodes start and ask to join (node@token,token/rack*shards)
     leave X | cancel X | keyspace k rf 1 | drop k | truncate k   asked for at once
     keyspace m rf 2 with 4 tablets | table m.t     the same; m's tables have tablets
     resize m.t to 8                        the same; it goes by m.t/resize
     drop m.t | truncate m.t | migrate m.t/0 from A to B    the same; that of tablet 0 goes by m.t/0
+    migrate m.t/0 from A to A:1            the same, to shard 1 of A
     repair m.t/0 | repair m.t              the same; that of tablet 0 goes by m.t/0, of the table by m.t/repair
     snapshot m.t as tag | snapshot m.t as tag for 20    the same; it goes by the tag, and expires after 20 s
     restore m.t from tag | delete snapshot tag    the same; the restore goes by m.t/restore
@@ -38,7 +39,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     expect an answer through X             run until one of its writes is acknowledged
     expect no answer through X for 5       run so long: none of its writes is acknowledged
     refused too_few_nodes                  the newest answer was this rejection
-    expect X has rows of m.t/0 | expect X has nothing of m.t/0
+    expect X has rows of m.t/0 | expect X has nothing of m.t/0    X:1 is shard 1 of it
     expect X lacks some of m.t/0           of what was acknowledged
     expect X has what was acknowledged of m.t/0 before    the repair that was asked for last
     expect X has what m.t had at tag       what was acknowledged before that snapshot was asked for
@@ -60,9 +61,11 @@ from stele.domain import commands
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
-from stele.domain.ring.ranges import Range, contains
+from stele.domain.ring.ranges import Range, RangeReplicas, contains
+from stele.domain.ring.shards import ANY
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
+from stele.node.partitions import parted
 from stele.sim.actions import ACTIONS, NOTHING_FROM_LOG
 from stele.sim.clients import KEYSPACE, AttachedClient
 from stele.sim.declared import declare
@@ -192,16 +195,25 @@ class Story:
     def expect_rows(self, line: Line, name: str) -> None:
         """All that was acknowledged and belongs to it."""
         node, acked = self.world.nodes[name], self.world.witness.data.acked
-        mine = {key: acked[key] for key in acked if not node.is_foreign(key)}
-        lacking = [k for k in mine if k not in node.cells or node.cells[k].timestamp < mine[k]]
+        cells = node.read_cells()
+        mine = {key: acked[key] for key in acked if not node.is_foreign(node.partitions_of(key)[0])}
+        lacking = [k for k in mine if k not in cells or cells[k].timestamp < mine[k]]
         assert mine and not lacking, f"it lacks {lacking[:3]} of {len(mine)}"
 
-    def expect_of_tablet(self, line: Line, name: str, what: str, table: str, tablet: str) -> None:
+    def expect_of_tablet(self, line: Line, place: str, what: str, table: str, tablet: str) -> None:
+        """On any shard of a node, or the one that is named."""
+        name, _, shard = place.partition(":")
         data = self.image.schema.serving(table)
         assert data is not None, "there is no such table"
         row = self.image.ring.placements[data.placement].rows[int(tablet)]
         cells, range_ = self.world.nodes[name].cells, Range(row.start, row.end)
-        found = [k for k in cells if k[0] == data.data_id and contains(range_, token_of_key(k))]
+        wanted = (data.data_id, int(shard)) if shard else None
+        found = [
+            k
+            for k in cells
+            if contains(range_, token_of_key(k))
+            and (parted(k[0]) == wanted if wanted else parted(k[0])[0] == data.data_id)
+        ]
         assert bool(found) == (what == "rows"), f"it has {len(found)}"
 
     def expect_lacks(self, line: Line, name: str, table: str, tablet: str) -> None:
@@ -223,7 +235,7 @@ class Story:
         return {key: acked[key] for key in mine}
 
     def _lacking(self, name: str, wanted: dict[Key, int]) -> list[Key]:
-        cells = self.world.nodes[name].cells
+        cells = self.world.nodes[name].read_cells()
         return [k for k in wanted if k not in cells or cells[k].timestamp < wanted[k]]
 
     def ask_all(self, line: Line, what: str) -> None:
@@ -260,7 +272,14 @@ class Story:
         )
 
     def migrate(self, line: Line, table: str, tablet: str, source: str, target: str) -> None:
-        move = TabletMove(table=table, tablet=int(tablet), from_node=source, to_node=target)
+        node, _, shard = target.partition(":")
+        move = TabletMove(
+            table=table,
+            tablet=int(tablet),
+            from_node=source,
+            to_node=node,
+            to_shard=int(shard or ANY),
+        )
         self._asked[f"{table}/{tablet}"] = self.world.request(commands.MoveTablets((move,)))
 
     def repair(self, line: Line, table: str, tablet: str | None) -> None:
@@ -442,7 +461,7 @@ class Story:
         assert data is not None, "there is no such table"
         rows = self.image.ring.placements[data.placement].rows
         found = tuple(
-            f"{tablet} {_names(row.reads)} / {_names(row.writes)}"
+            f"{tablet} {_places(row, row.reads)} / {_places(row, row.writes)}"
             for tablet, row in enumerate(rows)
         )
         assert found == tuple(_sorted_row(row) for row in line.table), f"it is {found}"
@@ -525,9 +544,10 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
 
 def _join(text: str) -> commands.Join:
     name, _, rest = text.partition("@")
+    rest, _, shards = rest.partition("*")
     tokens, _, rack = rest.partition("/")
     chosen = tuple(int(token) for token in tokens.split(","))
-    return join_command(name, rack or "r1", len(chosen), chosen)
+    return join_command(name, rack or "r1", len(chosen), chosen, int(shards or 1))
 
 
 def _scope(name: str) -> str:
@@ -546,6 +566,10 @@ def _epoch_text(image: Image, epoch: Epoch) -> str:
 
 def _bound(token: int) -> str:
     return "MIN" if token == MIN_TOKEN else str(token)
+
+
+def _places(row: RangeReplicas, nodes: tuple[str, ...]) -> str:
+    return _names(tuple(map(row.place, nodes)))
 
 
 def _names(nodes: tuple[str, ...]) -> str:

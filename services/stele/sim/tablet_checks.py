@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from stele.domain.image import Image
 from stele.domain.names import BALANCER
 from stele.domain.requests.facts import Request
+from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.schema.facts import TABLET_MAP, Table, tablet_map
 from stele.sim.violation import require
@@ -124,10 +125,11 @@ def _check_resize(before: Image, after: Image, table: Table) -> None:
     for end in sorted({row.end for row in (*one.rows, *two.rows)}):
         was, now = one.row_for(end), two.row_for(end)
         require(
-            {*was.reads} == {*was.writes} == {*now.reads} == {*now.writes},
+            {*was.reads} == {*was.writes} == {*now.reads} == {*now.writes}
+            and places(was) == places(now),
             "INV-TABL-2",
-            f"a resize of {table.name} has token {end} where it was, {was.reads}",
-            f"epoch {after.epoch} has it on {now.reads} and {now.writes}",
+            f"a resize of {table.name} has token {end} where it was, {was.reads}, {places(was)}",
+            f"epoch {after.epoch} has it on {now.reads} and {now.writes}, {places(now)}",
         )
     moving = [t for t in after.topology.open() if table.placement in t.plans]
     require(
@@ -156,6 +158,37 @@ def _check_replicas(image: Image, table: Table) -> None:
             "who is read from is written to",
             f"({row.start}, {row.end}] of {table.name}: {row.reads} and {row.writes}",
         )
+        _check_shards(image, table, row)
+
+
+def _check_shards(image: Image, table: Table, row: RangeReplicas) -> None:
+    """Each replica is on one shard, which its node has, but while it goes from one to another."""
+    nodes, found = image.membership.nodes, places(row)
+    require(
+        all(0 <= shard < nodes[node].shards for node, shard in found),
+        "shards exist",
+        f"({row.start}, {row.end}] of {table.name} is on shards that its nodes have",
+        f"at epoch {image.epoch} it is on {sorted(found)}",
+    )
+    moving = [
+        one
+        for transition in image.topology.open()
+        if table.placement in transition.plans
+        for one in transition.plans[table.placement].rows
+        if (one.start, one.end) == (row.start, row.end)
+    ]
+    require(
+        len(found) == len(row.writes) or len(moving) == 1,
+        "one shard of a node",
+        f"({row.start}, {row.end}] of {table.name} is on one shard of each node, unless it moves",
+        f"at epoch {image.epoch} it is on {sorted(found)}",
+    )
+
+
+def places(row: RangeReplicas) -> set[tuple[str, int]]:
+    """Nodes and shards that receive writes, read off the columns."""
+    shards = row.shards or (0,) * len(row.writes)
+    return {*zip(row.writes, shards, strict=True), *zip(row.writes, row.other_shards, strict=False)}
 
 
 def _check_racks(image: Image, table: Table) -> None:

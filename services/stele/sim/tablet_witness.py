@@ -1,7 +1,7 @@
 """What nodes hold of tablets: nothing is left where no replica is, and nobody works for what is over.
 
-INV-TABL-1: when a tablet is not in transition, a node that has no replica of it has none of its rows, unless it
-is marked to clean up. INV-TABL-2: what was ordered for one transition has no effect in a later one.
+INV-TABL-1: when a tablet is not in transition, a shard that has no replica of it has none of its rows, unless
+the node is marked to clean up. INV-TABL-2: what was ordered for one transition has no effect in a later one.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +10,10 @@ from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.messages import Order
 from stele.domain.names import NodeState
+from stele.domain.ring.ranges import RangeReplicas
+from stele.node.partitions import parted
 from stele.sim.messages import Cell, Key, token_of_key
-from stele.sim.tablet_checks import Span, span, spans_meet
+from stele.sim.tablet_checks import Span, places, span, spans_meet
 from stele.sim.violation import require
 
 Cells = Mapping[Key, Cell]
@@ -22,12 +24,12 @@ class TabletWitness:
 
     def __init__(
         self,
-        stores: Mapping[str, Callable[[], Cells]],
         is_gone: Callable[[str], bool],
         durable: Callable[[], Image],
     ) -> None:
         self.checks = 0
-        self._stores = stores
+        self.disks: dict[str, Callable[[], Cells]] = {}
+        """What nodes have on their disks, by partition of the store."""
         self._is_gone = is_gone
         self._durable = durable
 
@@ -43,7 +45,7 @@ class TabletWitness:
                     self._check_node(after, placement, spans, node_id)
 
     def _check_node(self, image: Image, placement: str, spans: list[Span], node_id: str) -> None:
-        for key in sorted(self._stores[node_id]()):
+        for key in sorted(self.disks[node_id]()):
             if any(_holds(one, key) for one in spans) and _map_of(image, key) == placement:
                 self._check_key(image, node_id, key, "its transition has ended")
 
@@ -64,10 +66,10 @@ class TabletWitness:
             return
         row = image.ring.placements[placement].row_for(token_of_key(key))
         require(
-            node_id in (*row.reads, *row.writes),
+            parted(key[0])[1] in _shards(row, node_id),
             "INV-TABL-1",
-            f"{node_id} is clean, so it has rows of its own tablets alone ({when})",
-            f"it has {key}, of {row.writes}, at epoch {image.epoch}",
+            f"{node_id} is clean, so its shards have rows of their own tablets alone ({when})",
+            f"it has {key}, of {places(row)}, at epoch {image.epoch}",
         )
 
     def deletes(self, node_id: str, image: Image, order: Order, key: Key) -> None:
@@ -86,11 +88,15 @@ class TabletWitness:
         )
         row = image.ring.placements[placement].row_for(token_of_key(key))
         require(
-            node_id not in (*row.reads, *row.writes),
+            parted(key[0])[1] not in _shards(row, node_id),
             "INV-TABL-2",
-            f"{node_id} deletes of tablets that are not its own",
-            f"it deleted {key} of {row.writes} at epoch {image.epoch}",
+            f"{node_id} deletes of tablets that are not its own, or not of that shard",
+            f"it deleted {key} of {places(row)} at epoch {image.epoch}",
         )
+
+
+def _shards(row: RangeReplicas, node_id: str) -> set[int]:
+    return {shard for node, shard in places(row) if node == node_id}
 
 
 def _is_excused(node: Node) -> bool:
@@ -100,8 +106,8 @@ def _is_excused(node: Node) -> bool:
 
 def _map_of(image: Image, key: Key) -> str:
     """The tablet map that the key's data is placed by; empty for what has none, or is gone."""
-    tables = image.schema.tables.values()
-    found = [t.placement for t in tables if t.data_id == key[0] and t.placement]
+    tables, (data_id, _) = image.schema.tables.values(), parted(key[0])
+    found = [t.placement for t in tables if t.data_id == data_id and t.placement]
     return found[0] if found else ""
 
 

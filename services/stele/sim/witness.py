@@ -45,7 +45,7 @@ class Witness:
         self.commands = CommandHistory(self)
         self.data = DataWitness(self, is_gone, now_s)
         self.nodes = NodeWitness(nodes)
-        self.tablets = TabletWitness(self.data.stores, is_gone, lambda: self.image)
+        self.tablets = TabletWitness(is_gone, lambda: self.image)
         self.repairs = RepairWitness(self.data.stores, self.data.acked, is_gone)
         self.snapshots = SnapshotWitness(
             self.data, lambda: {node.name: node.backups for node in nodes()}, is_gone

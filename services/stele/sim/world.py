@@ -10,6 +10,7 @@ from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
 from stele.domain.ring.ranges import Range, contains
+from stele.node.partitions import parted
 from stele.sim.balancer import Balancer
 from stele.sim.clients import KEYSPACE, Admin, AttachedClient, KvClient, TableClient
 from stele.sim.declared import LOOK_AGAIN_S, exclude_the_gone, is_unplugged
@@ -23,6 +24,7 @@ from stele.sim.network import FINE, Network
 from stele.sim.node import Node
 from stele.sim.process import Follower, Process
 from stele.sim.scenario import Scenario
+from stele.sim.tablet_checks import places
 from stele.sim.violation import require
 from stele.sim.watcher import Watcher
 from stele.sim.witness import Witness
@@ -104,7 +106,7 @@ class World:
     def found_scenario(self) -> None:
         scenario = self.scenario
         joins = [
-            join_command(f"n{i + 1}", f"r{i % scenario.racks + 1}", scenario.num_tokens)
+            self.join_of(f"n{i + 1}", f"r{i % scenario.racks + 1}", scenario.num_tokens)
             for i in range(scenario.nodes)
         ]
         self.found(joins, {KEYSPACE: {DC: min(scenario.rf, scenario.nodes)}})
@@ -112,12 +114,17 @@ class World:
             self.start_balancer()
             self.use_table("")
 
+    def join_of(self, name: str, rack: str, num_tokens: int) -> commands.Join:
+        """Its shards are the scenario's."""
+        return join_command(name, rack, num_tokens, shards=self.scenario.shards.get(name, 1))
+
     def add_node(self, name: str, join: commands.Join | commands.Replace | None = None) -> None:
         """Start a node; with ``join`` it asks to become a member."""
         node = Node(name, self)
         node.join_command = join
         self.nodes[name] = node
-        self.witness.data.stores[name] = lambda: node.cells
+        self.witness.data.stores[name] = node.read_cells
+        self.witness.tablets.disks[name] = lambda: node.cells
         node.disk["cells"] = {}
         node.boot()
 
@@ -278,7 +285,11 @@ class World:
             if name in self.gone or state.cleanup_since:
                 continue
             node = self.nodes[name]
-            foreign = [key for key in sorted(node.cells) if name not in _replicas_of(image, key)]
+            foreign = [
+                key
+                for key in sorted(node.cells)
+                if (name, parted(key[0])[1]) not in _places_of(image, key)
+            ]
             require(
                 not foreign,
                 "cleanup is complete",
@@ -287,16 +298,16 @@ class World:
             )
 
 
-def _replicas_of(image: Image, key: Key) -> set[str]:
-    """Whoever has the key, or is to have it; nobody when its data is gone."""
-    data, token = image.schema.of_data(key[0]), token_of_key(key)
+def _places_of(image: Image, key: Key) -> set[tuple[str, int]]:
+    """Whoever has the key, or is to have it, on which shard; nobody when its data is gone."""
+    data, token = image.schema.of_data(parted(key[0])[0]), token_of_key(key)
     if data is None:
         return set()
-    found = {*image.ring.placements[data.placement].row_for(token).writes}
+    found = places(image.ring.placements[data.placement].row_for(token))
     plans = [t.plans.get(data.placement) for t in image.topology.open()]
     for row in (row for plan in plans if plan is not None for row in plan.rows):
         if contains(Range(row.start, row.end), token):
-            found |= {*row.old, *row.new}
+            found |= {*row.places_before().items(), *row.places_after().items()}
     return found
 
 
@@ -306,7 +317,7 @@ def states_of(image: Image) -> set[str]:
 
 
 def join_command(
-    name: str, rack: str, num_tokens: int, tokens: tuple[int, ...] = ()
+    name: str, rack: str, num_tokens: int, tokens: tuple[int, ...] = (), shards: int = 1
 ) -> commands.Join:
     return commands.Join(
         node_id=name,
@@ -317,10 +328,11 @@ def join_command(
         num_tokens=num_tokens,
         initial_tokens=tokens,
         host_id=f"host-{name}",
+        shards=shards,
     )
 
 
-def replace_command(name: str, dead: str, rack: str) -> commands.Replace:
+def replace_command(name: str, dead: str, rack: str, shards: int = 1) -> commands.Replace:
     return commands.Replace(
         node_id=name,
         replaced_id=dead,
@@ -329,4 +341,5 @@ def replace_command(name: str, dead: str, rack: str) -> commands.Replace:
         dc=DC,
         rack=rack,
         host_id=f"host-{name}",
+        shards=shards,
     )

@@ -21,7 +21,7 @@ from stele.domain.tablets.copies import recounting
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.largest import largest
 from stele.domain.tablets.load import NO_LOADS, LoadTable
-from stele.domain.tablets.look import to_the_end, why_there
+from stele.domain.tablets.look import shards_of, to_the_end, why_there
 from stele.domain.tablets.proposals import Proposal, proposal
 from stele.domain.tablets.switched import standing_still
 from stele.log.codec import DecodeError, decode_ack
@@ -115,6 +115,7 @@ class Balancer:
                     tablet=each.move.tablet,
                     from_node=each.move.from_node,
                     to_node=each.move.to_node,
+                    to_shard=each.move.to_shard,
                     kind=each.kind,
                     why=each.move.why,
                 )
@@ -169,6 +170,7 @@ class Balancer:
             table=table,
             tablet=tablet,
             verdicts=tuple(found),
+            shards=shards_of(image, table, tablet),
         )
 
     def sizes(self, table: str, limit: int, *, hottest: bool) -> SizesAnswer | Rejection:

@@ -5,13 +5,13 @@ from typing import NamedTuple
 import numpy as np
 
 from stele.domain.balance.evenness import evenness
-from stele.domain.balance.state import LEAVING
+from stele.domain.balance.state import LEAVING, State
 from stele.domain.image import Image
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.look import look
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.measure import Measure
-from stele.runtime.answers.tablet_balancer import BalancedNode
+from stele.runtime.answers.tablet_balancer import BalancedNode, BalancedShard
 
 
 class Described(NamedTuple):
@@ -28,6 +28,7 @@ def described(image: Image, heard: Heard, now_s: float) -> Described:
     """``now_s`` is of the clock by which loads were heard."""
     what, loads = look(image, heard).what, heard.loads
     even = {node.id: node for node in evenness(what.state, what.names).nodes}
+    place = {node_id: at for at, node_id in enumerate(what.node_ids)}
     nodes = {
         node_id: BalancedNode(
             tablets=tablets,
@@ -36,8 +37,24 @@ def described(image: Image, heard: Heard, now_s: float) -> Described:
             of_share=even[node_id].of_share if node_id in even else None,
             report_age_s=loads.age_s(node_id, now_s),
             rate=even[node_id].rate if loads.by_node and node_id in even else None,
+            shards=_shards(what.state, place[node_id], known=bool(loads.by_node))
+            if node_id in place
+            else (),
         )
         for node_id, tablets in held_by(image).items()
     }
     leaving = np.isin(what.state.state, LEAVING)
     return Described(what.measure, nodes, int(what.state.count[:, leaving].sum()))
+
+
+def _shards(state: State, node: int, *, known: bool) -> tuple[BalancedShard, ...]:
+    """Bytes are those of the tablets, by what nodes have reported of these."""
+    replicas, shards = state.members(node), int(state.shards[node])
+    shard = state.shard.ravel()[replicas]
+    sizes = np.nan_to_num(state.size[replicas // state.width])
+    held = np.bincount(shard, minlength=shards).tolist()
+    total = np.bincount(shard, sizes, shards).tolist()
+    return tuple(
+        BalancedShard(tablets=tablets, size_bytes=int(size_bytes) if known else None)
+        for tablets, size_bytes in zip(held, total, strict=True)
+    )

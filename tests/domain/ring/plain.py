@@ -30,7 +30,17 @@ def packed(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> PackedRows:
         reads=tuple(len(row.reads) * (1 if _leads(row) else -1) for row in rows),
         others=tuple(len(row.other) for row in rows),
         nodes=tuple(nodes.numbers[name] for name in names),
+        shards=_all_shards(rows, "shards"),
+        other_shards=_all_shards(rows, "other_shards"),
     )
+
+
+def _all_shards(rows: Sequence[RangeReplicas], which: str) -> tuple[int, ...]:
+    """None where no row has any."""
+    if not any(getattr(row, which) for row in rows):
+        return ()
+    lists = (getattr(row, which) or row.shards or (0,) * len(row.writes) for row in rows)
+    return tuple(chain.from_iterable(lists))
 
 
 def unpacked(rows: PackedRows, nodes: NodeNumbers) -> Rows:
@@ -79,8 +89,11 @@ def _parted(rows: list[RangeReplicas], cut: int) -> tuple[list[RangeReplicas], l
 
 
 def _rows(rows: PackedRows, names: Sequence[str]) -> Iterator[RangeReplicas]:
-    place = 0
+    place = shard = 0
     for at, writes in enumerate(rows.writes):
+        shards = rows.shards[shard : shard + writes]
+        onto = rows.other_shards[shard : shard + writes]
+        shard += writes
         written = tuple(names[place : place + writes])
         place += writes
         read = written[: max(rows.reads[at], 0)]
@@ -93,4 +106,6 @@ def _rows(rows: PackedRows, names: Sequence[str]) -> Iterator[RangeReplicas]:
             (rows.starts[at], rows.ends[at]),
             (rows.versions[at], rows.versions_before[at]),
         )
-        yield RangeReplicas(*bounds, read, written, *versions, other)
+        still = not onto or onto == (shards or (0,) * writes)
+        places = shards if any(shards) else (), () if still else onto
+        yield RangeReplicas(*bounds, read, written, *versions, other, *places)

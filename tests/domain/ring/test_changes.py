@@ -31,11 +31,22 @@ Rows = tuple[RangeReplicas, ...]
 
 
 @st.composite
+def shards_of(draw: st.DrawFn, count: int) -> dict[str, tuple[int, ...]]:
+    """As rows keep them."""
+    numbers = st.tuples(*[st.integers(0, 300)] * count)
+    shards, onto = draw(numbers | st.just((0,) * count)), draw(numbers | st.none())
+    moves = onto is not None and onto != shards
+    return {"shards": shards if any(shards) else (), "other_shards": (onto or ()) if moves else ()}
+
+
+@st.composite
 def moving(draw: st.DrawFn) -> Rows:
-    """Rows of which some move: reads that are not the first of the writes, and another side."""
+    """Rows of which some move: reads that are not the first of the writes, another side, other shards."""
+    several = draw(st.booleans())
     return tuple(
         msgspec.structs.replace(
             row,
+            **(draw(shards_of(len(row.writes))) if several else {}),
             reads=tuple(draw(st.permutations(row.writes)))[: draw(st.integers(0, 4))],
             other=tuple(draw(st.permutations(row.writes)))[: draw(st.integers(0, 2))],
             version_before=draw(st.integers(0, 3)),

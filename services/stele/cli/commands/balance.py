@@ -28,6 +28,7 @@ from stele.cli.reading import Reading, as_counted
 from stele.cli.request_words import what
 from stele.cli.switch_words import switch_text
 from stele.domain.requests.facts import Request
+from stele.domain.ring.shards import place_text
 from stele.runtime.answers.tablet_balancer import (
     BalanceAnswer,
     BalancedNode,
@@ -86,7 +87,8 @@ def why(
     for verdict in found.verdicts:
         if verdict.source != verdict.target:
             accepted = "yes" if verdict.accepted else "no"
-            shown.add_row(verdict.source, verdict.target, accepted, verdict.rule, verdict.reason)
+            source = place_text(verdict.source, found.shards.get(verdict.source, 0))
+            shown.add_row(source, verdict.target, accepted, verdict.rule, verdict.reason)
     console().print(shown)
 
 
@@ -141,7 +143,7 @@ class Around:
 
     def columns(self, request: Request) -> tuple[str, str, str]:
         table = self.names.get(request.table_id, request.table_id)
-        return f"{table} {request.tablet}", request.from_node, request.to_node
+        return f"{table} {request.tablet}", request.from_node, request.goes_to()
 
 
 def look(client: Client) -> Around:
@@ -189,9 +191,13 @@ def _held(found: BalanceAnswer, node_id: str) -> int:
 
 def _nodes(found: BalanceAnswer) -> Table:
     numbers = ("tablets", "bytes", "capacity", "operations/s", "of its share")
-    shown = table_of("", "node", *numbers, "reported", right=numbers)
+    several = any(len(node.shards) > 1 for node in found.nodes.values())
+    by_shard = ("on each shard",) if several else ()
+    shown = table_of("", "node", *numbers, *by_shard, "reported", right=numbers)
     for node_id, node in sorted(found.nodes.items(), key=lambda pair: as_counted(pair[0])):
-        shown.add_row(node_id, *_row(node))
+        *known, reported = _row(node)
+        held = (" ".join(str(shard.tablets) for shard in node.shards),) if several else ()
+        shown.add_row(node_id, *known, *held, reported)
     return shown
 
 
@@ -214,4 +220,6 @@ def _under_way(around: Around) -> Table:
 
 
 def _moved(move: PlannedTabletMove) -> tuple[str, str, str]:
-    return f"{move.table} {move.tablet}", move.from_node, move.to_node
+    within = move.from_node == move.to_node
+    to = place_text(move.to_node, move.to_shard, within=within)
+    return f"{move.table} {move.tablet}", move.from_node, to

@@ -54,12 +54,14 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
         return
     columns = ("node", "state", "dc", "rack", "tokens", "up", "heard", "cleanup")
     holds = tuple(f"holds {keyspace.name}" for keyspace in keyspaces)
+    several = ("shards",) if any(node.shards > 1 for node in found) else ()
     shown = table(
         f"nodes at epoch {reading.epoch}",
         *columns,
+        *several,
         *holds,
         "address",
-        right=("tokens", *holds),
+        right=("tokens", "shards", *holds),
     )
     for node in found:
         row = heard.get(node.node_id)
@@ -72,6 +74,7 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
             styled("" if row is None else row.liveness),
             "" if row is None else f"{duration(row.silent_for_s)} ago",
             f"since epoch {node.cleanup_since}" if node.cleanup_since else "",
+            *([str(node.shards)] if several else []),
             *(_cell(node, keyspace, held, stored) for keyspace in keyspaces),
             node.address,
         )

@@ -64,9 +64,9 @@ def ring(
 
 
 def replicas(row: RangeReplicas) -> Text:
-    """``n1 n2 n3 +n4``: + is written only, - is read only."""
-    stable = [node for node in row.reads if node in row.writes]
-    coming = [f"+{node}" for node in row.writes if node not in row.reads]
+    """``n1 n2 n3 +n4``: + is written only, - is read only. So it is with shards: ``n1:0 n2:3+1``."""
+    stable = [row.place(node) for node in row.reads if node in row.writes]
+    coming = [f"+{row.place(node)}" for node in row.writes if node not in row.reads]
     going = [f"-{node}" for node in row.reads if node not in row.writes]
     return Text.assemble(
         joined(stable), (joined(["", *coming]), "green"), (joined(["", *going]), "yellow")

@@ -88,6 +88,7 @@ def add_node(
     dc: Annotated[str, Parameter(name="--dc")] = "",
     rack: Annotated[str, Parameter(name="--rack")] = "",
     num_tokens: Annotated[int | None, Parameter(name="--num-tokens")] = None,
+    shards: Annotated[int | None, Parameter(name="--shards")] = None,
     join: Annotated[bool, Parameter(name="--join", negative="--no-join")] = True,
     replace: Annotated[str, Parameter(name="--replace")] = "",
     where: Where = Where(),  # noqa: B008
@@ -98,11 +99,14 @@ def add_node(
         dc: Its datacentre; default: dc1.
         rack: Its rack; default: r1, r2, r3 in turn, or that of the node that it replaces.
         num_tokens: How many tokens it takes, none with 0; default: 16.
+        shards: How many shards it has for tablets; default: 1.
         join: Whether the node asks to join; without it, use `stele join URL`.
         replace: A dead node whose place, tokens and data it takes.
     """
     require_stack(where.directory)
-    control = Control(dc=dc, rack=rack, num_tokens=num_tokens, join=join, replace=replace)
+    control = Control(
+        dc=dc, rack=rack, num_tokens=num_tokens, shards=shards, join=join, replace=replace
+    )
     answer = ask_stack(where.directory, control, ADD_NODE_DEADLINE_S)
     console().print(f"{answer.name} runs at {answer.url}", soft_wrap=True)
 

@@ -14,6 +14,7 @@ from stele.cli.errors import UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Json, Read, Where
 from stele.cli.output import clock, console, print_value_as_json, size
 from stele.cli.output import table as table_of
+from stele.domain.ring.shards import ANY
 from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.tablets.ranges import tablet_of
 from stele.domain.tablets.sizes import TableSizes
@@ -188,7 +189,7 @@ def move(
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Move a replica of a tablet to another node, while it is read and written.
+    """Move a replica of a tablet to another node, or another shard of its node, while it is read and written.
 
     The coordinator carries it out; the command follows the request until it is done.
 
@@ -196,11 +197,12 @@ def move(
         table: KEYSPACE.TABLE.
         tablet: Its number.
         from_node: The node that has a replica.
-        to_node: The node that gets it.
+        to_node: The node that gets it, or NODE:SHARD; without a shard the one of it with the fewest tablets.
         force: Give up what only nodes have that are declared dead.
     """
+    node, shard = _place(to_node)
     asked = TabletMove(
-        table=table, tablet=tablet, from_node=from_node, to_node=to_node, force=force
+        table=table, tablet=tablet, from_node=from_node, to_node=node, to_shard=shard, force=force
     )
     return _ask_for(asked, change, where)
 
@@ -223,12 +225,19 @@ def add_replica(
     Args:
         table: KEYSPACE.TABLE.
         tablet: Its number.
-        to_node: The node that gets it.
+        to_node: The node that gets it, or NODE:SHARD; without a shard the one of it with the fewest tablets.
         beyond: More than the keyspace asks for, too: the balancer deletes one again, unless it is off.
         force: Give up what only nodes have that are declared dead.
     """
+    node, shard = _place(to_node)
     asked = TabletMove(
-        table=table, tablet=tablet, from_node="", to_node=to_node, force=force, beyond=beyond
+        table=table,
+        tablet=tablet,
+        from_node="",
+        to_node=node,
+        to_shard=shard,
+        force=force,
+        beyond=beyond,
     )
     return _ask_for(asked, change, where)
 
@@ -255,6 +264,16 @@ def delete_replica(
     """
     asked = TabletMove(table=table, tablet=tablet, from_node=from_node, to_node="", force=force)
     return _ask_for(asked, change, where)
+
+
+def _place(text: str) -> tuple[str, int]:
+    """NODE, or NODE:SHARD. Raises UsageError."""
+    node, colon, shard = text.partition(":")
+    if not colon:
+        return node, ANY
+    if node and shard.isdecimal():
+        return node, int(shard)
+    raise UsageError(f"'{text}' is no place for a replica.", "--to NODE or --to NODE:SHARD")
 
 
 def _ask_for(move: TabletMove, change: Change, where: Where) -> int:

@@ -85,6 +85,7 @@ def join(
                     supported_features=known.supported_features,
                     release_version=known.release_version,
                     host_id=known.host_id,
+                    shards=known.shards,
                 ),
             )
         command = Join(
@@ -97,6 +98,7 @@ def join(
             supported_features=known.supported_features,
             release_version=known.release_version,
             host_id=known.host_id,
+            shards=known.shards,
         )
         return submit_and_follow(client, change, command)
 

@@ -26,6 +26,7 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     dc: str = ""
     rack: str = ""
     num_tokens: int | None = None
+    shards: int | None = None
     join: bool = True
     replace: str = ""
     kill: str = ""

@@ -184,6 +184,7 @@ def add_node(stack: Stack, control: Control) -> Answer:
         "STELE_DC": dc,
         "STELE_RACK": rack,
         "STELE_NUM_TOKENS": "" if control.num_tokens is None else str(control.num_tokens),
+        "STELE_SHARDS": "" if control.shards is None else str(control.shards),
         "STELE_JOIN": "" if control.join else "no",
     }
     chosen = {name: value for name, value in more.items() if value}

@@ -127,15 +127,12 @@ def _shards_for(state: State, node: Ints) -> Ints:
     """For each replica the shard with the fewest of the new ones, of these the least loaded."""
     if (state.shards == 1).all():
         return np.zeros_like(node)
-    new = [[0] * shards for shards in state.shards.tolist()]
-    load = [
-        state.shard_load[first : first + shards].tolist()
-        for first, shards in zip(state.first_shard, state.shards, strict=True)
-    ]
-    found = np.zeros(node.shape, np.int64)
-    for place, name in np.ndenumerate(node):
-        counts, loads = new[name], load[name]
-        best = min(range(len(counts)), key=lambda shard: (counts[shard], loads[shard], shard))
-        counts[best] += 1
-        found[place] = best
-    return found
+    flat = node.ravel()
+    found = np.zeros(len(flat), np.int64)
+    order = np.argsort(flat, kind="stable")
+    ends = np.cumsum(np.bincount(flat, minlength=len(state.nodes)))[:-1]
+    for name, its in enumerate(np.split(order, ends)):
+        first, shards = int(state.first_shard[name]), int(state.shards[name])
+        turns = np.argsort(state.shard_load[first : first + shards], kind="stable")
+        found[its] = turns[np.arange(len(its)) % shards]
+    return found.reshape(node.shape)

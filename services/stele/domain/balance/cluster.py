@@ -8,9 +8,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from stele.domain.ring.shards import MAX_SHARDS
+
 NOT_NEGATIVE = Meta(ge=0)
 FROM_ONE = Meta(ge=1)
-MAX_SHARDS: Final = 4096
 SIZE_THRESHOLD: Final = 0.01
 """Loads by size that differ by less than this part of the greatest are even."""
 MOST_WEIGHT: Final = 100

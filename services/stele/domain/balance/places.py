@@ -80,8 +80,11 @@ class ShardPlaces:
         return _pile(state, replicas)
 
     def fits(self, replica: int, column: int) -> bool:
-        del column  # the shards of a node are alike to the rules of placement
-        return not self.waits(replica)
+        """The shards of a node are alike to the rules of placement; but a table may stand still."""
+        del column
+        state = self._plan.state
+        still = int(state.table[replica // state.width]) in state.still
+        return not (still or self._node in state.shut or self.waits(replica))
 
     def waits(self, replica: int) -> bool:
         return self._plan.waits(replica)

@@ -197,6 +197,11 @@ class State:
             return "replicas"
         return "bytes and operations" if self.by_rate() else "bytes"
 
+    def slot(self, unit: int, node: int) -> int:
+        """The shard, of all of the cluster, of a unit's replica on a node. Raises ValueError if it has none."""
+        place = self.node[unit].tolist().index(node)
+        return int(self.first_shard[node] + self.shard[unit, place])
+
     def members(self, node: int) -> Ints:
         """The replicas on a node, ascending."""
         if self._came[node]:

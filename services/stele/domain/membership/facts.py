@@ -15,6 +15,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     ``host_id`` names the data directory that it was admitted with; no other one can take its place.
     ``excluded_since`` is the epoch in which it was declared dead for good, 0 for all others: nobody waits
     for it or serves it any more.
+    ``shards`` are the places within it that replicas of tablets have, numbered from 0; they stay as many.
     ``cleanup_since`` is the epoch since which it may hold data that is no longer its own; 0 when it is clean.
     """
 
@@ -32,6 +33,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
     host_id: str = ""
     excluded_since: int = 0
+    shards: int = 1
 
     @property
     def excluded(self) -> bool:

@@ -5,6 +5,7 @@ import msgspec
 from stele.domain.base import Fact
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.repairs.among import Among
+from stele.domain.ring.shards import place_text
 from stele.domain.schema.facts import Replication
 
 
@@ -20,7 +21,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``awaited_nodes`` have yet to report for it to be done. ``features`` are to be enabled. ``table_id`` is the
     table that it is about, of which ``tablet``, one of ``tablet_count``, is to go from ``from_node`` to
     ``to_node``, to have one replica more when the first of them is empty, one fewer when the second is; or
-    which is to have ``tablet_count``, and had ``tablet_count_before`` when that was asked for.
+    which is to have ``tablet_count``, and had ``tablet_count_before`` when that was asked for. ``to_shard`` is
+    where in ``to_node`` it comes to, which may be the node that it leaves.
     ``submitted_ms`` is the log's own time at which a repair was asked for, of that tablet, or of the table
     when there is no ``tablet_count``: what was acknowledged before is what it repairs. ``replicas_to_move`` is
     how many had to go to another rack when it began. Only replicas on ``repair_nodes`` and in ``repair_dcs``
@@ -52,6 +54,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tablet_count_before: int = 0
     from_node: str = ""
     to_node: str = ""
+    to_shard: int = -1
     actor: str = ""
     reason: str = ""
     error: str = ""
@@ -122,6 +125,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def moves_replica(self) -> bool:
         """A tablet of its table is to have other replicas."""
         return bool(self.from_node or self.to_node)
+
+    @property
+    def stays_on_node(self) -> bool:
+        """A tablet of its table is to go to another shard of a node."""
+        return bool(self.from_node) and self.from_node == self.to_node
+
+    def goes_to(self) -> str:
+        """The place that a replica goes to, for people; empty: one goes away."""
+        return place_text(self.to_node, self.to_shard, within=self.stays_on_node)
 
     @property
     def recounts(self) -> bool:

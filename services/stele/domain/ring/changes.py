@@ -16,7 +16,15 @@ from stele.domain.ring.placement import (
     check_removed,
 )
 from stele.domain.ring.ranges import Range
-from stele.domain.ring.replicas import LISTED, replica_columns
+from stele.domain.ring.replicas import (
+    LISTED,
+    OTHER_SHARDS,
+    SHARDS,
+    WRITES,
+    replica_columns,
+    shards_of,
+)
+from stele.domain.ring.shards import MAX_SHARDS
 from stele.domain.ring.spans import PlacementError, Ranges, ranges_by_column
 from stele.domain.ring.tokens import MAX_TOKEN
 
@@ -30,6 +38,9 @@ class PackedRows(msgspec.Struct, frozen=True):
     ``nodes`` has the writes of each row behind each other, ``writes`` of them a row. ``reads`` of them,
     the first ones, are its reads; or where that is negative, so many more nodes follow, the reads. Behind
     these stand ``others`` of them, the other side of a range that moves.
+
+    ``shards`` are those of all rows' writes behind each other; empty: all are 0. So are ``other_shards``, to
+    which replicas go within their nodes; empty: they are the same.
     """
 
     starts: tuple[int, ...]
@@ -40,10 +51,12 @@ class PackedRows(msgspec.Struct, frozen=True):
     reads: tuple[int, ...]
     others: tuple[int, ...]
     nodes: tuple[int, ...]
+    shards: tuple[int, ...] = ()
+    other_shards: tuple[int, ...] = ()
 
 
 def packed(rows: Rows, ends: Keys) -> PackedRows:
-    versions, versions_before, counts, writes, listed, others = rows.values
+    versions, versions_before, counts, writes, listed, others, *_ = rows.values
     reads = np.where(counts == LISTED, -lengths(listed), counts)
     nodes = np.hstack((writes, listed, others))
     return PackedRows(
@@ -55,13 +68,24 @@ def packed(rows: Rows, ends: Keys) -> PackedRows:
         reads=_plain(reads),
         others=_plain(lengths(others)),
         nodes=_plain(nodes[nodes != PAD]),
+        **_packed_shards(rows),
     )
+
+
+def _packed_shards(rows: Rows) -> dict[str, tuple[int, ...]]:
+    there, shards = rows.values[WRITES] != PAD, shards_of(rows)
+    found = {"shards": _plain(shards[there])} if rows.values[SHARDS].shape[1] else {}
+    onto = rows.values[OTHER_SHARDS]
+    if onto.shape[1]:
+        moving = np.where(onto[:, :1] == PAD, shards, widened(onto, shards.shape[1]))
+        found["other_shards"] = _plain(moving[there])
+    return found
 
 
 def unpacked(removed: Sequence[Range], added: PackedRows, nodes: NodeNumbers) -> Change:
     """The change by column. Raises PlacementError when the columns do not fit together."""
     columns = map(_column, msgspec.structs.astuple(added))
-    starts, ends, newest, before, writes, reads, others, numbers = columns
+    starts, ends, newest, before, writes, reads, others, numbers, shards, other_shards = columns
     if len({*map(len, (starts, ends, newest, before, writes, reads, others))}) > 1:
         raise _no_rows()
     counts = np.empty((len(starts), len(_KINDS)), np.int64)
@@ -72,8 +96,32 @@ def unpacked(removed: Sequence[Range], added: PackedRows, nodes: NodeNumbers) ->
     if np.count_nonzero(numbers.view(np.uint64) >= len(nodes.names)):
         raise PlacementError("Packed rows name a node by a number that nobody has.")
     lists = _lists(numbers.astype(np.int32), counts)
-    values = _as_kept((newest, before), np.minimum(reads, writes), lists)
+    places = _places(writes, shards, other_shards)
+    values = _as_kept((newest, before), np.minimum(reads, writes), lists, places)
     return _in_ring_order(ranges_by_column(removed), Rows(starts, values), ends, nodes)
+
+
+def _places(
+    counts: Keys, shards: Keys, other_shards: Keys
+) -> tuple[Numbers | None, Numbers | None]:
+    """The columns of shards: rows whose replicas are on shard 0 have none, nor other ones that do not move."""
+    total = int(counts.sum())
+    if {len(shards), len(other_shards)} - {0, total}:
+        raise _no_rows()
+    if not (len(shards) or len(other_shards)):
+        return None, None
+    named = np.concatenate((shards, other_shards))
+    if np.count_nonzero((named < 0) | (named >= MAX_SHARDS)):
+        raise PlacementError("Packed rows name a shard that no node can have.")
+    longest = int(counts.max(initial=0))
+    none = np.zeros(total, np.int32)
+    on = padded(shards.astype(np.int32) if len(shards) else none, counts, longest)
+    onto = padded(other_shards.astype(np.int32), counts, longest) if len(other_shards) else on
+    zero = np.flatnonzero((on <= 0).all(axis=1))
+    stay = np.flatnonzero((on == onto).all(axis=1))
+    on, onto = on.copy(), onto.copy()
+    on[zero], onto[stay] = PAD, PAD
+    return on, onto
 
 
 def _no_rows() -> PlacementError:
@@ -101,7 +149,12 @@ def _lists(numbers: Numbers, counts: Keys) -> list[Numbers]:
     return [padded(numbers[kind == at], counts[:, at], longest[at]) for at in _KINDS]
 
 
-def _as_kept(versions: Sequence[Keys], counts: Keys, lists: Sequence[Numbers]) -> tuple[Ints, ...]:
+def _as_kept(
+    versions: Sequence[Keys],
+    counts: Keys,
+    lists: Sequence[Numbers],
+    places: tuple[Numbers | None, Numbers | None],
+) -> tuple[Ints, ...]:
     """A placement's columns, in which reads are listed only where they are not the first of the writes."""
     newest, before = versions
     writes, listed, others = lists
@@ -113,7 +166,7 @@ def _as_kept(versions: Sequence[Keys], counts: Keys, lists: Sequence[Numbers]) -
         same = (first == widened(listed[alone], width)).all(axis=1)
         counts[alone] = np.where(same, -counts[alone], LISTED)
         listed[alone[same]] = PAD
-    return replica_columns(newest, before, writes, listed, counts, others)
+    return replica_columns(newest, before, writes, listed, counts, others, *places)
 
 
 def _in_ring_order(removed: Ranges, rows: Rows, ends: Keys, nodes: NodeNumbers) -> Change:

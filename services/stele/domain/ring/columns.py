@@ -35,6 +35,9 @@ _KINDS: Final = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32), np.d
 """Of numbers, the narrowest first."""
 _GREATEST: Final = tuple(int(np.iinfo(kind).max) for kind in _KINDS)
 """The greatest number that each kind holds; ``~`` of it is the least."""
+_IN_HEAD: Final = 6
+"""Columns that each row's bytes begin with; a list of a later one stands behind the others, where a row has it.
+So rows that have none come to the bytes that they had before there was such a column."""
 _FEW: Final = 32
 """So many numbers are compared faster one by one than by numpy."""
 
@@ -63,8 +66,14 @@ class Rows:
         """Each row as bytes that depend on its values alone: numbers, then the lists with lengths."""
         numbers: list[Ints] = [self.keys]
         lists = np.empty((len(self), 0), np.int32)
-        for column in self.values:
-            numbers.append(column if column.ndim == 1 else np.count_nonzero(column != PAD, axis=1))
+        for at, column in enumerate(self.values):
+            if at < _IN_HEAD:
+                numbers.append(
+                    column if column.ndim == 1 else np.count_nonzero(column != PAD, axis=1)
+                )
+            elif column.shape[1]:
+                mark = np.where(column[:, :1] == PAD, PAD, PAD - at)
+                lists = np.hstack((lists, mark))
             if column.ndim == 2:
                 lists = np.hstack((lists, column))
         head = np.column_stack(numbers).astype("<i8").tobytes()

@@ -19,6 +19,7 @@ from stele.domain.ring.placement import (
     ends_of,
 )
 from stele.domain.ring.ranges import Range
+from stele.domain.ring.replicas import OTHER, WRITES, on_nodes
 from stele.domain.ring.spans import Ranges, ranges_by_column
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import PlacementDelta
@@ -67,9 +68,9 @@ class RingImage(msgspec.Struct, frozen=True):
     def _numbered(self, placement: Placement) -> tuple[Rows, NodeNumbers]:
         """A placement's rows by the image's numbers, and these with those of nodes that had none."""
         rows = placement.table.all()
-        versions, versions_before, counts, *lists = rows.values
+        lists = rows.values[WRITES : OTHER + 1]
         named = np.unique(np.concatenate([numbers.ravel() for numbers in lists]))
         names = (placement.nodes.names[number] for number in named.tolist() if number != PAD)
         nodes = self.nodes.with_nodes(names)
-        translated = [placement.nodes.translate(numbers, nodes) for numbers in lists]
-        return Rows(rows.keys, (versions, versions_before, counts, *translated)), nodes
+        columns = on_nodes(rows.values, lambda lists: placement.nodes.translate(lists, nodes))
+        return Rows(rows.keys, columns), nodes

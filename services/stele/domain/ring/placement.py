@@ -11,19 +11,22 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.ring.columns import Columns, Keys, Rows, merged
-from stele.domain.ring.numbers import NO_NODES, NodeNumbers, Numbers, lengths
+from stele.domain.ring.columns import Columns, Ints, Keys, Rows, merged
+from stele.domain.ring.numbers import NO_NODES, PAD, NodeNumbers, Numbers, lengths
 from stele.domain.ring.ranges import Range, RangeReplicas, upper_bound
 from stele.domain.ring.replicas import (
     LISTED,
     OTHER,
+    OTHER_SHARDS,
     READS,
     READS_COUNT,
+    SHARDS,
     VERSION,
     VERSION_BEFORE,
     WRITES,
     encoded,
     first_unsound,
+    on_nodes,
     reads_of,
     replica_columns,
 )
@@ -80,6 +83,9 @@ def _check_replicas(row: RangeReplicas) -> None:
     unwritten = [node for node in row.other if node not in row.writes]
     if unwritten:
         raise PlacementError(f"{text_of(row)} asks {unwritten} for acks, which receive no writes.")
+    for shards in (row.shards, row.other_shards):
+        if (shards and len(shards) != len(row.writes)) or min(shards, default=0) < 0:
+            raise PlacementError(f"{text_of(row)} has no shard for each of {row.writes}: {shards}.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,10 +115,16 @@ class Placement:
         return cls(Columns.of(columns), nodes)
 
     @classmethod
-    def at_rest(cls, starts: Keys, replicas: Numbers, nodes: NodeNumbers) -> Self:
-        """A placement whose rows begin at ``starts``; ``replicas`` serve reads and receive writes."""
+    def at_rest(
+        cls, starts: Keys, replicas: Numbers, nodes: NodeNumbers, shards: Numbers | None = None
+    ) -> Self:
+        """A placement whose rows begin at ``starts``; ``replicas`` serve reads and receive writes, on these
+        ``shards``; without them all are 0.
+        """
         never = np.zeros(len(starts), np.int64)
-        columns = Rows(starts, replica_columns(never, never, replicas))
+        if shards is not None:
+            shards = np.where((shards > 0).any(axis=1, keepdims=True), shards, PAD)
+        columns = Rows(starts, replica_columns(never, never, replicas, shards=shards))
         if not len(starts) or int(starts[0]) != MIN_TOKEN or first_unsound(columns) is not None:
             raise PlacementError(
                 "Computed rows are no placement: they have a gap, or a node twice."
@@ -166,11 +178,8 @@ class Placement:
             return self
         nodes = nodes.with_nodes(self.nodes.names)
         rows = self.table.all()
-        versions, versions_before, counts, *lists = rows.values
-        translated = (self.nodes.translate(numbers, nodes) for numbers in lists)
-        return Placement(
-            Columns.of(Rows(rows.keys, (versions, versions_before, counts, *translated))), nodes
-        )
+        columns = on_nodes(rows.values, lambda numbers: self.nodes.translate(numbers, nodes))
+        return Placement(Columns.of(Rows(rows.keys, columns)), nodes)
 
     def reads(self) -> Numbers:
         """Who serves the reads of each row, by number."""
@@ -186,7 +195,7 @@ class Placement:
     def _row(self, at: int, place: int) -> RangeReplicas:
         chunk, names = self.table.chunks[at], self.nodes.names
         keys, values = chunk.keys, chunk.values
-        version, before, count, _, _, others = chunk.same
+        version, before, count, _, _, others, shards, other_shards = chunk.same
         if version is None:
             version = values[VERSION][place]
         if before is None:
@@ -204,7 +213,10 @@ class Placement:
         if others is None:
             other = tuple([names[number] for number in chunk.list_at(OTHER, place)])
         end = keys[place + 1] if place + 1 < len(keys) else self.end_of(at, place)
-        return RangeReplicas(keys[place], end, read, written, version, before, other)
+        if shards is not None and other_shards is not None:
+            return RangeReplicas(keys[place], end, read, written, version, before, other)
+        on, onto = chunk.list_at(SHARDS, place), chunk.list_at(OTHER_SHARDS, place)
+        return RangeReplicas(keys[place], end, read, written, version, before, other, on, onto)
 
 
 def ends_of(starts: Keys) -> Keys:
@@ -214,13 +226,21 @@ def ends_of(starts: Keys) -> Keys:
 
 def rows_of(rows: Rows, ends: Keys, nodes: NodeNumbers) -> Iterator[RangeReplicas]:
     """The rows by name; ``ends`` may be more than they."""
-    versions, versions_before, counts, writes, _, others = rows.values
+    versions, versions_before, counts, writes, _, others, *shards = rows.values
     written = nodes.decode(writes)
     shared = np.array_equal(counts, lengths(writes))
     read = written if shared else nodes.decode(reads_of(rows))
     changes = versions.tolist(), versions_before.tolist()
     bounds = rows.keys.tolist(), ends.tolist()
-    return map(RangeReplicas, *bounds, read, written, *changes, nodes.decode(others))
+    columns = *bounds, read, written, *changes, nodes.decode(others)
+    return map(RangeReplicas, *columns, *map(_numbers, shards))
+
+
+def _numbers(lists: Ints) -> list[tuple[int, ...]]:
+    """The lists without their padding."""
+    if not lists.shape[1]:
+        return [()] * len(lists)
+    return [tuple(n for n in numbers if n != PAD) for numbers in lists.tolist()]
 
 
 def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNumbers, Rows]:
@@ -232,6 +252,8 @@ def _encoded(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> tuple[NodeNum
         [row.writes for row in rows],
         [row.other for row in rows],
         nodes,
+        [row.shards for row in rows],
+        [row.other_shards for row in rows],
     )
 
 

@@ -29,6 +29,10 @@ class RangeReplicas(msgspec.Struct, frozen=True, gc=False):
     none at rest. ``version`` is the topology version that gave the range these replicas,
     ``version_before`` the one that gave it those before: requests are refused by the newer of the two
     that is fenced (design, I3; ``domain.fencing``).
+
+    ``shards`` are the places of ``writes`` within their nodes, one for each; empty: all are 0. Where a replica
+    goes from a shard of its node to another, ``other_shards`` are those that receive the writes as well, in
+    the same order, as ``other`` has the nodes on the other side; empty: nobody moves so.
     """
 
     start: int
@@ -38,6 +42,37 @@ class RangeReplicas(msgspec.Struct, frozen=True, gc=False):
     version: int = 0
     version_before: int = 0
     other: tuple[str, ...] = ()
+    shards: tuple[int, ...] = ()
+    other_shards: tuple[int, ...] = ()
+
+    def shard_of(self, node: str) -> int:
+        """Where in the node the replica is that serves its reads. Raises ValueError for who has none."""
+        return self.shards[self.writes.index(node)] if self.shards else 0
+
+    def shards_of(self, node: str) -> tuple[int, ...]:
+        """The shards of a node that receive its writes, the one that serves reads first; none, no replica."""
+        if node not in self.writes:
+            return ()
+        first = self.shard_of(node)
+        if not self.other_shards:
+            return (first,)
+        return tuple(dict.fromkeys((first, self.other_shards[self.writes.index(node)])))
+
+    def place(self, node: str) -> str:
+        """A node that has a replica, for people, with its shard where that is not 0: n1, n1:2; n1:0+3 while it
+        goes from one to another.
+        """
+        shards = self.shards_of(node)
+        return f"{node}:{'+'.join(map(str, shards))}" if any(shards) else node
+
+    def places(self, nodes: Iterable[str]) -> tuple[int, ...]:
+        """The shards of these replicas, in their order; none where all are 0."""
+        return packed_shards(tuple(map(self.shard_of, nodes))) if self.shards else ()
+
+
+def packed_shards(shards: tuple[int, ...]) -> tuple[int, ...]:
+    """As rows keep them: nothing where all are 0, as in a cluster whose nodes have one shard each."""
+    return shards if any(shards) else ()
 
 
 def upper_bound(end: int) -> int:

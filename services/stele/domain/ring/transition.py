@@ -19,6 +19,7 @@ way: a step neither reads nor writes what its plan does not name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import repeat
 
 import msgspec
 import numpy as np
@@ -27,7 +28,14 @@ from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers, lengths
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.quorum import blocking
-from stele.domain.ring.ranges import Range, RangeReplicas, range_of, split_row, upper_bound
+from stele.domain.ring.ranges import (
+    Range,
+    RangeReplicas,
+    packed_shards,
+    range_of,
+    split_row,
+    upper_bound,
+)
 from stele.domain.ring.strategy import NodeLocation, placement_of
 from stele.domain.ring.tokens import MIN_TOKEN
 
@@ -38,12 +46,17 @@ WHOLE_RING: Interval = (MIN_TOKEN, MIN_TOKEN)
 
 
 class TransitionRow(msgspec.Struct, frozen=True):
-    """A range whose replicas change, and from which to which; primary first on both sides."""
+    """A range whose replicas change, and from which to which; primary first on both sides.
+
+    ``old_shards`` and ``new_shards`` are their places within these nodes, one for each; empty: all are 0.
+    """
 
     start: int
     end: int
     old: tuple[str, ...]
     new: tuple[str, ...]
+    old_shards: tuple[int, ...] = ()
+    new_shards: tuple[int, ...] = ()
 
     def coming(self) -> list[str]:
         """The nodes that gain the range."""
@@ -53,14 +66,45 @@ class TransitionRow(msgspec.Struct, frozen=True):
         """The nodes that lose it."""
         return [node for node in self.old if node not in self.new]
 
+    def shifting(self) -> list[str]:
+        """The nodes that keep it and have it on another shard afterwards."""
+        if not (self.old_shards or self.new_shards):
+            return []
+        old, new = self.places_before(), self.places_after()
+        return [node for node in self.new if node in old and old[node] != new[node]]
+
+    def places_before(self) -> dict[str, int]:
+        """By node the shard that has it before."""
+        return dict(zip(self.old, self.old_shards or repeat(0), strict=False))
+
+    def places_after(self) -> dict[str, int]:
+        """By node the shard that has it afterwards."""
+        return dict(zip(self.new, self.new_shards or repeat(0), strict=False))
+
     def receiving(self) -> list[str]:
         """The nodes that must be given what was acknowledged before reads move.
 
-        Those that gain the range; and where fewer replicas are left, all of these, since one that stays may
-        lack what a quorum of the larger set acknowledged. Of two replicas each has all that was, so there is
-        nothing to stream; but the one that stays must say that it is there before the other's copy goes.
+        Those that gain the range, or have it on another shard then; and where fewer replicas are left, all
+        of these, since one that stays may lack what a quorum of the larger set acknowledged. Of two replicas
+        each has all that was, so there is nothing to stream; but the one that stays must say that it is there
+        before the other's copy goes.
         """
-        return [*self.new] if len(self.new) < len(self.old) else self.coming()
+        if len(self.new) < len(self.old):
+            return [*self.new]
+        return self.coming() + self.shifting()
+
+
+def staying(row: RangeReplicas) -> TransitionRow:
+    """Nothing of the row changes."""
+    places = row.places(row.reads)
+    return TransitionRow(row.start, row.end, row.reads, row.reads, places, places)
+
+
+def changing(row: RangeReplicas, new: tuple[str, ...], to: Mapping[str, int]) -> TransitionRow:
+    """The row's replicas become ``new``; who is named in ``to`` is on that shard then, others stay there."""
+    shards = tuple(to[node] if node in to else row.shard_of(node) for node in new)
+    places = row.places(row.reads), packed_shards(shards)
+    return TransitionRow(row.start, row.end, row.reads, new, *places)
 
 
 class TransitionPlan(msgspec.Struct, frozen=True):
@@ -79,8 +123,13 @@ class TransitionPlan(msgspec.Struct, frozen=True):
     locks: tuple[Range, ...] = ()
 
 
-Wanted = tuple[TransitionRow | RangeReplicas, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
-"""A range, and who is to serve its reads and to receive its writes, and is on the other side."""
+Sides = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[int, ...], tuple[int, ...]]
+"""Who is to serve a range's reads and to receive its writes, and is on the other side; the shards of those who
+receive writes, and where these move within a node.
+"""
+
+Wanted = tuple[TransitionRow | RangeReplicas, Sides]
+"""A range, and whom it is to have."""
 
 
 class PlacementDelta(msgspec.Struct, frozen=True):
@@ -142,28 +191,30 @@ def equals_at_rest(live: Placement, computed: Placement, spans: Iterable[Interva
 
 def split_delta(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """Cut the ranges that new tokens fall into; owners unchanged (seed 001, step 1 of bootstrap)."""
-    return _delta(placement, [(row, row.old, row.old, ()) for row in _pieces(plan)], version)
+    return _delta(placement, [(row, _before(row)) for row in _pieces(plan)], version)
 
 
 def write_both_read_old(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """The new replicas receive writes too. They stand behind the old ones."""
-    return _delta(placement, [_moving(row, row.old, row.new) for row in _pieces(plan)], version)
+    return _delta(placement, [(row, _moving(row, to_new=False)) for row in _pieces(plan)], version)
 
 
 def write_both_read_new(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """The new replicas serve the reads; the old ones still receive what late readers look for."""
-    return _delta(placement, [_moving(row, row.new, row.old) for row in _pieces(plan)], version)
+    return _delta(placement, [(row, _moving(row, to_new=True)) for row in _pieces(plan)], version)
 
 
 def finish(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """The new replicas alone, in the ranges of the new tokens: what ``placement_of`` them gives."""
-    rows: list[Wanted] = [(row, row.new, row.new, ()) for row in _pieces(plan)]
+    rows: list[Wanted] = [
+        (row, (row.new, row.new, (), packed_shards(row.new_shards), ())) for row in _pieces(plan)
+    ]
     return _delta(placement, _joined(rows, plan.merge, plan.merge_at), version)
 
 
 def rollback(placement: Placement, plan: TransitionPlan, version: int) -> PlacementDelta:
     """From any step back to the replicas of before, cut as they were (I11)."""
-    rows: list[Wanted] = [(row, row.old, row.old, ()) for row in _pieces(plan)]
+    rows: list[Wanted] = [(row, _before(row)) for row in _pieces(plan)]
     return _delta(placement, _joined(rows, plan.split, plan.split_at), version)
 
 
@@ -182,6 +233,8 @@ def stream_sources(
     old one with names changed. Two that stream from the same one, or from one that stays, would count one
     copy twice.
 
+    Who has it on another shard of its own already takes it from there, and nobody else.
+
     Otherwise, or when the partner is ``unavailable``: as many of the old set as block each quorum of it,
     so that between them they have every acknowledged write, and ``receiving`` then holds them all. That is a
     majority of three, and one of two; who is one of them itself needs one fewer. Dead ones are not asked but
@@ -192,6 +245,8 @@ def stream_sources(
     """
     if receiving not in row.receiving():
         raise ValueError(f"Node '{receiving}' receives nothing of ({row.start}, {row.end}].")
+    if receiving in row.shifting():
+        return (() if receiving in unavailable else (receiving,)), 1
     coming, leaving = row.coming(), row.leaving()
     if len(leaving) == len(coming):
         partner = leaving[coming.index(receiving)]
@@ -241,8 +296,8 @@ def _same_over(live: Placement, computed: Placement, span: Interval) -> bool:
     (one, one_end), (two, two_end) = found
     if one_end != two_end or not np.array_equal(one.keys, two.keys):
         return False
-    _, _, counts, writes, _, others = one.values
-    _, _, rest_counts, rest_writes, _, _ = two.values
+    _, _, counts, writes, _, others, *_ = one.values
+    _, _, rest_counts, rest_writes, *_ = two.values
     width = max(writes.shape[1], rest_writes.shape[1])
     return (
         np.array_equal(counts, rest_counts)
@@ -262,8 +317,7 @@ def _pieces(plan: TransitionPlan) -> list[TransitionRow]:
     cut = [piece for row in plan.split for piece in split_row(row, plan.split_at)]
     cut += [piece for row in plan.merge for piece in split_row(row, plan.merge_at)]
     for piece in cut:
-        unchanged = TransitionRow(piece.start, piece.end, piece.reads, piece.reads)
-        found.setdefault(piece.start, unchanged)
+        found.setdefault(piece.start, staying(piece))
     return [found[start] for start in sorted(found)]
 
 
@@ -273,7 +327,9 @@ def _joined(
     """The rows with each of ``whole`` in place of its pieces."""
     inside = {piece.start for row in whole for piece in split_row(row, cut_at)}
     kept = [wanted for wanted in rows if wanted[0].start not in inside]
-    joined: list[Wanted] = [(row, row.reads, row.reads, ()) for row in whole]
+    joined: list[Wanted] = [
+        (row, (row.reads, row.reads, (), row.places(row.reads), ())) for row in whole
+    ]
     return sorted((*kept, *joined), key=lambda wanted: wanted[0].start)
 
 
@@ -285,16 +341,17 @@ def _delta(placement: Placement, wanted: Sequence[Wanted], version: int) -> Plac
     """
     removed: dict[Range, None] = {}
     added: list[RangeReplicas] = []
-    for range_, *replicas in wanted:
+    for range_, sides in wanted:
         there = placement.overlapping(Range(range_.start, range_.end))
-        same = all([row.reads, row.writes, row.other] == replicas for row in there)
+        same = all(_sides_of(row) == sides for row in there)
         if same and [(row.start, row.end) for row in there] == [(range_.start, range_.end)]:
             continue
         newest = max(row.version for row in there)
         kept, before = (newest, newest_before(there, newest)) if same else (version, newest)
         removed.update(dict.fromkeys(range_of(row) for row in there))
-        reads, writes, other = replicas
-        added.append(RangeReplicas(range_.start, range_.end, reads, writes, kept, before, other))
+        reads, writes, other, *shards = sides
+        bounds = range_.start, range_.end
+        added.append(RangeReplicas(*bounds, reads, writes, kept, before, other, *shards))
     return PlacementDelta(tuple(removed), tuple(added))
 
 
@@ -304,7 +361,31 @@ def newest_before(rows: Sequence[RangeReplicas], newest: int) -> int:
     return max(versions, default=0)
 
 
-def _moving(row: TransitionRow, reads: tuple[str, ...], other: tuple[str, ...]) -> Wanted:
-    """Both sides receive the writes. A range that only takes other bounds, or another primary, has one side."""
+def _sides_of(row: RangeReplicas) -> Sides:
+    return row.reads, row.writes, row.other, row.shards, row.other_shards
+
+
+def _before(row: TransitionRow) -> Sides:
+    return row.old, row.old, (), packed_shards(row.old_shards), ()
+
+
+def _moving(row: TransitionRow, *, to_new: bool) -> Sides:
+    """Both sides receive the writes. A range that only takes other bounds, or another primary, has one side;
+    where only shards change, both shards of a node receive them.
+    """
+    reads, other = (row.new, row.old) if to_new else (row.old, row.new)
     one_side = {*row.old} == {*row.new}
-    return row, reads, (*row.old, *row.coming()), () if one_side else other
+    writes = (*row.old, *row.coming())
+    if not (row.old_shards or row.new_shards):
+        return reads, writes, () if one_side else other, (), ()
+    before, after = row.places_before(), row.places_after()
+    first, second = (after, before) if to_new else (before, after)
+    shards = tuple(first[node] if node in first else second[node] for node in writes)
+    onto = tuple(second[node] if node in second else first[node] for node in writes)
+    return (
+        reads,
+        writes,
+        () if one_side else other,
+        packed_shards(shards),
+        onto if onto != shards else (),
+    )

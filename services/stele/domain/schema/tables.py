@@ -108,12 +108,13 @@ def _first_map(image: Image, keyspace: Keyspace, options: TableOptions) -> Place
     scopes, goals = scopes_of(image, keyspace, held_in(there)), Goals.of(image.features.settings)
     count = first_count(options, keyspace.initial_tablets, scopes, goals).count
     try:
-        nodes, _ = allocate(state, count, keyspace.replication, keyspace.racks)
+        nodes, shards = allocate(state, count, keyspace.replication, keyspace.racks)
     except NoRoom as why:
         return Rejection(
             "too_few_nodes", f"{why}.", "Add nodes to that dc first, or lower the factor."
         )
-    return new_map(nodes.astype(np.int32), NodeNumbers(tuple(there.node_ids)))
+    replicas, numbers = nodes.astype(np.int32), NodeNumbers(tuple(there.node_ids))
+    return new_map(replicas, numbers, shards.astype(np.int32) if shards.any() else None)
 
 
 def _check_options(options: TableOptions) -> Rejection | None:

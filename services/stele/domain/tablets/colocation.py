@@ -1,6 +1,10 @@
-"""Bringing sibling tablets to the same nodes, so that they can become one (seed 000, "Tablet merging")."""
+"""Bringing sibling tablets to the same places, so that they can become one (seed 000, "Tablet merging").
+
+A place is a shard of a node.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -61,28 +65,40 @@ def bring_together(
         for pair in apart(merge.placement).tolist():
             if what.state.busy[first + 2 * pair : first + 2 * pair + 2].any():
                 continue
-            for tablet, source, target in _ways(nodes, merge, pair):
-                away, to = place[source], place[target]
+            for way in _ways(nodes, merge, pair):
+                away, to = place[way.source], place[way.target]
+                reads = what.state.slot(first + way.tablet, away)
+                writes = int(what.state.first_shard[to]) + way.shard
                 if (
                     _takes_part(what, away)
                     and _takes_part(what, to)
-                    and fits(reading[away], limits.reads)
-                    and fits(writing[to], limits.writes)
+                    and fits(reading[reads], limits.reads)
+                    and fits(writing[writes], limits.writes)
                 ):
-                    reading[away] += WEIGHT
-                    writing[to] += WEIGHT
-                    found.append(_move(merge, pair, tablet, source, target))
+                    reading[reads] += WEIGHT
+                    writing[writes] += WEIGHT
+                    found.append(_move(merge, pair, way))
                     break
     return found
 
 
-def _move(merge: Merge, pair: int, tablet: int, source: str, target: str) -> TabletMove:
+class _Way(NamedTuple):
+    """A tablet of a pair goes from a node to another, or the same one, on this shard."""
+
+    tablet: int
+    source: str
+    target: str
+    shard: int
+
+
+def _move(merge: Merge, pair: int, way: _Way) -> TabletMove:
     return TabletMove(
         table=merge.name,
-        tablet=tablet,
+        tablet=way.tablet,
         of=len(merge.placement),
-        from_node=source,
-        to_node=target,
+        from_node=way.source,
+        to_node=way.target,
+        to_shard=way.shard,
         why=f"tablets {2 * pair} and {2 * pair + 1} are to become one",
     )
 
@@ -91,11 +107,15 @@ def _takes_part(what: Tablets, at: int) -> bool:
     return what.state.state[at] == NodeState.NORMAL and at not in what.state.shut
 
 
-def _ways(nodes: Mapping[str, Node], merge: Merge, pair: int) -> Iterator[tuple[int, str, str]]:
-    """Moves that make the two more alike: a tablet, from whom and to whom. Those within a rack come first, and
-    those of the odd tablet.
+def _ways(nodes: Mapping[str, Node], merge: Merge, pair: int) -> Iterator[_Way]:
+    """Moves that make the two more alike. Those within a node come first, then those within a rack, and those
+    of the odd tablet.
     """
-    even, odd = (row_of(merge.placement, tablet).reads for tablet in (2 * pair, 2 * pair + 1))
+    evens, odds = (row_of(merge.placement, tablet) for tablet in (2 * pair, 2 * pair + 1))
+    even, odd = evens.reads, odds.reads
+    for node_id in odd:
+        if node_id in even and evens.shard_of(node_id) != odds.shard_of(node_id):
+            yield _Way(2 * pair + 1, node_id, node_id, evens.shard_of(node_id))
     ways = [
         (nodes[source].rack != nodes[target].rack, source, target)
         for source in odd
@@ -106,6 +126,6 @@ def _ways(nodes: Mapping[str, Node], merge: Merge, pair: int) -> Iterator[tuple[
         if other_rack and nodes[target].dc in merge.listed:
             continue
         if after_move(nodes, odd, source, target).allowed:
-            yield 2 * pair + 1, source, target
+            yield _Way(2 * pair + 1, source, target, evens.shard_of(target))
         if after_move(nodes, even, target, source).allowed:
-            yield 2 * pair, target, source
+            yield _Way(2 * pair, target, source, odds.shard_of(source))

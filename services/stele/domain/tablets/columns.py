@@ -19,6 +19,7 @@ from stele.domain.requests.facts import Request
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import PAD
 from stele.domain.ring.placement import Placement
+from stele.domain.ring.replicas import read_shards, reads_of
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.copies import goal
 from stele.domain.tablets.groups import standing
@@ -31,9 +32,6 @@ from stele.domain.tablets.participants import participants
 from stele.domain.tablets.ranges import tablet_of
 from stele.domain.tablets.sizing import in_rack
 from stele.domain.tablets.told import Told
-
-SHARDS: Final = 1
-"""Of each node: a node that has several says so once its tablets have places in it."""
 
 _BEFORE_READS_MOVE: Final = (
     TransitionState.ALLOW_WRITE_BOTH_READ_OLD,
@@ -104,18 +102,18 @@ def tablets_of(
         for t, p in maps
     ]
     counts = [len(placement) for _, placement in maps]
-    width = max((part.shape[1] for part, _ in parts), default=1)
-    node = np.concatenate(
-        [widened(part, width) for part, _ in parts] or [np.zeros((0, width), np.int64)]
-    )
+    width = max((part.shape[1] for part, _, _ in parts), default=1)
+    none = [np.zeros((0, width), np.int64)]
+    node = np.concatenate([widened(part, width) for part, _, _ in parts] or none)
+    shard = np.concatenate([widened(on, width) for _, on, _ in parts] or none)
     state = State(
         nodes,
         len(maps),
         np.repeat(np.arange(len(maps)), counts),
         np.concatenate([*(_sizes(told[data_id], loads) for data_id in ids), np.zeros(0)]),
         node,
-        np.zeros_like(node),
-        np.concatenate([*(busy for _, busy in parts), np.zeros(0, np.bool_)]),
+        np.where(node == NOBODY, 0, shard),
+        np.concatenate([*(busy for _, _, busy in parts), np.zeros(0, np.bool_)]),
         Options(
             balance_by=measure.by,
             minimal_tablet_size_bytes=MINIMAL_SIZE.of(settings),
@@ -164,31 +162,36 @@ def _count_streams(image: Image, state: State, place: Mapping[str, int]) -> None
         if (request.moves_replica or request.stays_in_place) and streams_yet:
             sources, targets = _streams(image, request)
             weight = REPAIR_WEIGHT if request.stays_in_place else WEIGHT
-            for node_ids, streams in ((sources, state.reading), (targets, state.writing)):
-                for node_id in node_ids & place.keys():
-                    streams[state.first_shard[place[node_id]]] += weight
+            for shards, streams in ((sources, state.reading), (targets, state.writing)):
+                for node_id in shards.keys() & place.keys():
+                    streams[state.first_shard[place[node_id]] + shards[node_id]] += weight
 
 
-def _streams(image: Image, request: Request) -> tuple[Set[str], Set[str]]:
-    """Who is read from and who is written to. One replica more comes from all others; where there is one fewer
-    of three or more those that are left give one another what they lack; so do all where it is repaired;
-    where it is restored they read files of each other, and each writes.
+def _streams(image: Image, request: Request) -> tuple[dict[str, int], dict[str, int]]:
+    """Who is read from and who is written to, with the shard. One replica more comes from all others; where
+    there is one fewer of three or more those that are left give one another what they lack; so do all where it
+    is repaired; where it is restored they read files of each other, and each writes.
     """
-    if request.moves_replica and not request.recounts:
-        return {request.from_node}, {request.to_node}
     if not names_tablet(image, request):
-        return frozenset(), frozenset()
+        return {}, {}
     placement = image.ring.placements[image.schema.tables[request.table_id].placement]
-    rest = {*row_of(placement, request.tablet).reads} - {request.from_node}
+    row = row_of(placement, request.tablet)
+    comes = {request.to_node: max(request.to_shard, 0)} if request.to_node else {}
+    if request.moves_replica and not request.recounts:
+        leaves = request.from_node in row.writes
+        return {request.from_node: row.shard_of(request.from_node)} if leaves else {}, comes
+    rest = {node: row.shard_of(node) for node in row.reads if node != request.from_node}
     if request.to_node:
-        return rest, {request.to_node}
+        return rest, comes
     if request.repairs_tablet:
-        rest = {*participants(image, request.among, rest)}
-        return (rest, rest) if len(rest) > 1 else (frozenset(), frozenset())
+        named = participants(image, request.among, rest)
+        rest = {node: shard for node, shard in rest.items() if node in named}
+        return (rest, rest) if len(rest) > 1 else ({}, {})
     if request.restores_tablet:
-        rest -= image.membership.excluded()
+        excluded = image.membership.excluded()
+        rest = {node: shard for node, shard in rest.items() if node not in excluded}
         return rest, rest
-    return rest, rest if len(rest) > 1 else frozenset()
+    return rest, rest if len(rest) > 1 else {}
 
 
 def _nodes(
@@ -209,7 +212,7 @@ def _nodes(
         if stays or node_id in used:
             state = _state(node, goes=node_id in going - waiting, is_down=node_id in down | waiting)
             capacity = loads.capacity_bytes(node_id)
-            found.append(Node(node_id, node.dc, node.rack, SHARDS, capacity, state))
+            found.append(Node(node_id, node.dc, node.rack, node.shards, capacity, state))
     return found
 
 
@@ -222,11 +225,12 @@ def _state(node: Member, *, goes: bool, is_down: bool) -> NodeState:
     return NodeState.DOWN if is_down or node.state not in STAYS else NodeState.NORMAL
 
 
-def _afterwards(image: Image) -> dict[str, list[tuple[int, tuple[str, ...]]]]:
-    """By map the ends of the ranges of tablets that move, each with who has it then."""
-    found = defaultdict[str, list[tuple[int, tuple[str, ...]]]](list)
+def _afterwards(image: Image) -> dict[str, list[tuple[int, dict[str, int]]]]:
+    """By map the ends of the ranges of tablets that move, each with who has it then, on which shard."""
+    found = defaultdict[str, list[tuple[int, dict[str, int]]]](list)
     for transition, name, row in moving(image):
-        found[name].append((row.end, row.old if transition.mark else row.new))
+        places = row.places_before() if transition.mark else row.places_after()
+        found[name].append((row.end, places))
     return found
 
 
@@ -245,20 +249,25 @@ def _asked(image: Image) -> dict[str, list[Request]]:
 def _replicas(
     placement: Placement,
     place: Mapping[str, int],
-    afterwards: Iterable[tuple[int, tuple[str, ...]]],
+    afterwards: Iterable[tuple[int, Mapping[str, int]]],
     asked: Iterable[Request],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Of each tablet the nodes by number, those of afterwards where it moves or is asked to; and which ones."""
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Of each tablet the nodes by number and their shards, those of afterwards where it moves or is asked to;
+    and which ones.
+    """
     number = np.array([*(place.get(n, NOBODY) for n in placement.nodes.names), NOBODY], np.int64)
-    reads = placement.reads()
+    rows = placement.table.all()
+    reads = reads_of(rows)
+    shards = read_shards(rows, reads).astype(np.int64)
     replicas = np.where(reads == PAD, NOBODY, number[reads])
     busy = np.zeros(len(placement), np.bool_)
     for end, after in afterwards:
         tablet = tablet_of(len(placement), end)
         if len(after) > replicas.shape[1]:
-            replicas = widened(replicas, len(after))
+            replicas, shards = widened(replicas, len(after)), widened(shards, len(after))
         replicas[tablet] = NOBODY
         replicas[tablet, : len(after)] = [place[node_id] for node_id in after]
+        shards[tablet, : len(after)] = [*after.values()]
         busy[tablet] = True
     for request in asked:
         named = {request.from_node, request.to_node} - {""}
@@ -268,8 +277,11 @@ def _replicas(
         if request.stays_in_place:
             continue
         if not request.from_node and (replicas[request.tablet] != NOBODY).all():
-            replicas = widened(replicas, replicas.shape[1] + 1)
+            width = replicas.shape[1] + 1
+            replicas, shards = widened(replicas, width), widened(shards, width)
         row = replicas[request.tablet]
         old, new = (place.get(name, NOBODY) for name in (request.from_node, request.to_node))
-        row[np.flatnonzero(row == old)[:1]] = new
-    return replicas, busy
+        at = np.flatnonzero(row == old)[:1]
+        row[at] = new
+        shards[request.tablet, at] = max(request.to_shard, 0)
+    return replicas, shards, busy

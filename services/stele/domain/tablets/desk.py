@@ -1,6 +1,7 @@
 """What one round of changes of tablets' replicas has given out so far: streams, and replicas by node."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -8,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stele.domain.balance.cluster import NodeState
-from stele.domain.balance.moves import WEIGHT, Limits, fits
+from stele.domain.balance.moves import WEIGHT, Limits, by_shard, fits
 from stele.domain.balance.scopes import standing
 from stele.domain.image import Image
 from stele.domain.tablets.columns import Tablets
@@ -42,6 +43,8 @@ class Desk:
     count: npt.NDArray[np.int64] = field(init=False)
     load: npt.NDArray[np.float64] = field(init=False)
     silent: frozenset[int] = field(init=False)
+    by_shard: dict[int, dict[int, list[int]]] = field(default_factory=dict)
+    """By node and table how many replicas its shards have, of nodes that got some in this round."""
 
     def __post_init__(self) -> None:
         state, ids = self.what.state, self.what.node_ids
@@ -60,14 +63,43 @@ class Desk:
 
     def is_free(self, node: int) -> bool:
         """It takes one more now."""
-        return bool(self.takes[node]) and fits(self.what.state.writing[node], self.limits.writes)
+        return bool(self.takes[node]) and len(self._free_shards(node)) > 0
+
+    def _free_shards(self, node: int) -> list[int]:
+        """Those of a node that take one more now."""
+        state = self.what.state
+        first, shards = int(state.first_shard[node]), int(state.shards[node])
+        writing = state.writing[first : first + shards].tolist()
+        return [at for at, load in enumerate(writing) if fits(load, self.limits.writes)]
+
+    def _shard_for(self, table: int, node: int) -> int:
+        """Of those that take one more now the one with the fewest of the table, then the least of all. Some do:
+        the node is free.
+        """
+        state = self.what.state
+        if node not in self.by_shard:
+            tables, counts, _ = by_shard(state, node)
+            self.by_shard[node] = dict(zip(tables.tolist(), counts.tolist(), strict=True))
+        nothing = [0] * int(state.shards[node])
+        held = self.by_shard[node].setdefault(table, nothing)
+        first, free = int(state.first_shard[node]), self._free_shards(node)
+        return min(free, key=lambda at: (held[at], state.shard_load[first + at], at))
+
+    def goes_to(self, unit: int, node: int, sources: Iterable[int]) -> int | None:
+        """The shard of a free node that a replica comes to now, if these can be read; it counts there then."""
+        state, table = self.what.state, int(self.what.state.table[unit])
+        shard = self._shard_for(table, node)
+        target = int(state.first_shard[node]) + shard
+        if not self.streams([state.slot(unit, source) for source in sources], [target]):
+            return None
+        self.by_shard[node][table][shard] += 1
+        return shard
 
     def is_at_its_end(self) -> bool:
         """Enough was looked at for nothing, or nobody takes any more."""
         if self.passed >= MOST_LOOKED_AT:
             return True
-        writing = self.what.state.writing
-        return not any(fits(load, self.limits.writes) for load in writing[self.takes].tolist())
+        return not any(map(self.is_free, np.flatnonzero(self.takes).tolist()))
 
     def is_large(self, dc: str, rack: str) -> bool:
         """Whether the rack can have a replica of every tablet, and its nodes still about their shares."""
@@ -82,7 +114,7 @@ class Desk:
         return float(self.count[table, node]) / weight, float(self.load[node]) / weight, node
 
     def streams(self, sources: list[int], targets: list[int]) -> bool:
-        """Whether there is room for it in the streams, which it has from now on."""
+        """Whether there is room for it in the streams of these shards, which it has from now on."""
         state = self.what.state
         if not all(fits(state.reading[at], self.limits.reads) for at in sources):
             return False

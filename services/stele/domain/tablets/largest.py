@@ -5,6 +5,7 @@ import numpy as np
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_table
 from stele.domain.image import Image
+from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.heat import told_of
 from stele.domain.tablets.limits import TARGET_RATE, TARGET_SIZE
@@ -37,7 +38,7 @@ def largest(
         known=known,
         size_bytes=int(np.nansum(of.sizes)),
         target_bytes=TARGET_SIZE.of(settings),
-        largest=tuple(_tablet(of, number, row_of(placement, number).reads) for number in first),
+        largest=tuple(_tablet(of, number, row_of(placement, number)) for number in first),
         counted=counted,
         rate=round(float(np.nansum(of.rates))),
         target_rate=TARGET_RATE.of(settings),
@@ -46,12 +47,12 @@ def largest(
     )
 
 
-def _tablet(told: Told, number: int, replicas: tuple[str, ...]) -> TabletSize:
+def _tablet(told: Told, number: int, row: RangeReplicas) -> TabletSize:
     reads, writes = (told.columns[column, number] for column in (READS, WRITES))
     return TabletSize(
         tablet=number,
         size_bytes=int(np.nan_to_num(told.sizes[number])),
-        replicas=replicas,
+        replicas=tuple(map(row.place, row.reads)),
         reads_per_s=None if np.isnan(reads) else round(float(reads)),
         writes_per_s=None if np.isnan(writes) else round(float(writes)),
     )

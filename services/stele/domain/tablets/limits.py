@@ -12,17 +12,16 @@ MOST_THRESHOLD_S: Final = 10 * 365 * 86_400
 """Ten years: nobody waits longer for a repair."""
 READS: Final = Count(
     name="tablet_streaming_read_concurrency",
-    counts="tablets that are streamed from a node at one time",
+    counts="tablets that are streamed from a shard of a node at one time",
     default=2,
     most=1024,
 )
 WRITES: Final = Count(
     name="tablet_streaming_write_concurrency",
-    counts="tablets that are streamed to a node at one time",
+    counts="tablets that are streamed to a shard of a node at one time",
     default=2,
     most=1024,
 )
-"""Scylla's limits are per shard; nodes have one here."""
 BALANCE_BY: Final = Choice(
     name="tablet_balance_by",
     counts="whether nodes get bytes by their capacity, once all have reported, or replicas by count",
@@ -63,13 +62,13 @@ MINIMAL_RATE: Final = Count(
 )
 PER_SHARD_GOAL: Final = Count(
     name="tablets_per_shard_goal",
-    counts="replicas of tablets of all tables that a node is to have at most",
+    counts="replicas of tablets of all tables that a shard is to have at most",
     default=100,
     most=2**20,
 )
 SCALE_FACTOR: Final = Count(
     name="tablets_initial_scale_factor",
-    counts="replicas of a table that each node is to have at least, unless the table or its keyspace says",
+    counts="replicas of a table that each shard is to have at least, unless the table or its keyspace says",
     default=10,
     most=1024,
 )

@@ -12,6 +12,7 @@ from stele.domain.tablets.colocation import Merge, merges_of
 from stele.domain.tablets.columns import Tablets, tablets_of
 from stele.domain.tablets.groups import standing
 from stele.domain.tablets.heard import NOTHING_HEARD, Heard
+from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.stuck import Lost, lost_replicas
 from stele.domain.tablets.switched import standing_still
 
@@ -71,6 +72,14 @@ def to_the_end(image: Image, heard: Heard = NOTHING_HEARD) -> OfflinePlan:
         return [(name.partition(".")[0], table.name, tablet) for table in standing(image, owner)]
 
     return whole_plan(what.state, what.names, named)
+
+
+def shards_of(image: Image, table: str, tablet: int) -> dict[str, int]:
+    """By node the shard that a tablet is read from. The table has such a tablet."""
+    data = image.schema.serving(table)
+    assert data is not None, "it has verdicts"
+    row = row_of(image.ring.placements[data.placement], tablet)
+    return {node_id: row.shard_of(node_id) for node_id in row.reads}
 
 
 def why_there(

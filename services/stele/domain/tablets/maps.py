@@ -11,7 +11,8 @@ from stele.domain.ring.columns import Ints, Keys, Rows
 from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.ring.replicas import WRITES
+from stele.domain.ring.replicas import WRITES, read_shards, reads_of
+from stele.domain.ring.shards import MAX_SHARDS
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.schema.facts import TABLET_MAP, Table, TableData
@@ -33,13 +34,14 @@ def starts_of(count: int) -> Keys:
     return starts
 
 
-def new_map(replicas: Numbers, nodes: NodeNumbers) -> Placement:
-    """A map whose tablets have these replicas."""
-    return Placement.at_rest(starts_of(len(replicas)), replicas, nodes)
+def new_map(replicas: Numbers, nodes: NodeNumbers, shards: Numbers | None = None) -> Placement:
+    """A map whose tablets have these replicas, on these shards; without them on shard 0."""
+    return Placement.at_rest(starts_of(len(replicas)), replicas, nodes, shards)
 
 
 def resized(placement: Placement, count: int) -> Rows:
-    """The rows of the map with so many tablets instead. Where two become one, both have the same replicas.
+    """The rows of the map with so many tablets instead. Where two become one, both have the same replicas, on
+    the same shards.
 
     Each range keeps what versions it has been changed by; of two that become one the newer ones, so that
     requests that are older than the last move of either are refused, and made again, by both.
@@ -60,9 +62,14 @@ def _versions_of_both(versions: Ints, versions_before: Ints) -> tuple[Ints, Ints
 
 
 def apart(placement: Placement) -> npt.NDArray[np.int64]:
-    """The pairs of siblings, by number, that are not read from the same nodes: tablets 2n and 2n + 1."""
-    reads = np.sort(placement.reads(), axis=1)
-    return np.flatnonzero((reads[::2] != reads[1::2]).any(axis=1))
+    """The pairs of siblings, by number, that are not read from the same shards of the same nodes: tablets 2n
+    and 2n + 1.
+    """
+    rows = placement.table.all()
+    reads = reads_of(rows)
+    places = reads.astype(np.int64) * MAX_SHARDS + read_shards(rows, reads)
+    places.sort(axis=1)
+    return np.flatnonzero((places[::2] != places[1::2]).any(axis=1))
 
 
 def holders(placement: Placement) -> frozenset[str]:

@@ -6,6 +6,7 @@ from stele.domain.context import unknown_node, unknown_tablet
 from stele.domain.image import Image
 from stele.domain.names import STAYS
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.shards import ANY
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.copies import between, goal
 from stele.domain.tablets.maps import row_of
@@ -30,6 +31,16 @@ def check_move(image: Image, table: Table, move: TabletMove) -> Rejection | None
     if refused is not None:
         return refused
     row = row_of(image.ring.placements[table.placement], move.tablet)
+    refused = _check_shard(image, row, move) if move.to_node else None
+    if refused is not None or move.from_node == move.to_node:
+        return refused
+    return _check_places(image, table, row, move)
+
+
+def _check_places(
+    image: Image, table: Table, row: RangeReplicas, move: TabletMove
+) -> Rejection | None:
+    """Each dc and rack has as many replicas as it is to have."""
     counted = _check_counts(image, table, row, move)
     if counted is not None:
         return counted
@@ -128,18 +139,42 @@ def _check_row(image: Image, table: Table, move: TabletMove) -> Rejection | None
     row = row_of(image.ring.placements[table.placement], move.tablet)
     if move.from_node and move.from_node not in row.reads:
         return _not_so(move, f"has no replica on '{move.from_node[:80]}'", row)
-    if move.to_node in row.writes:
+    if move.to_node in row.writes and move.to_node != move.from_node:
         return _not_so(move, f"has a replica on '{move.to_node[:80]}' already", row)
     return None
 
 
 def _not_so(move: TabletMove, what: str, row: RangeReplicas) -> Rejection:
+    places = [row.place(node) for node in row.writes]
     return Rejection(
         "other_replicas",
         f"Tablet {move.tablet} of {move.table} {what}.",
-        f"It has them on {', '.join(row.writes)}.",
-        {"replicas": ",".join(row.writes)},
+        f"It has them on {', '.join(places)}.",
+        {"replicas": ",".join(places)},
     )
+
+
+def _check_shard(image: Image, row: RangeReplicas, move: TabletMove) -> Rejection | None:
+    """The shard is one of the node's, and another one where the node stays the same."""
+    shards = image.membership.nodes[move.to_node].shards
+    if not ANY <= move.to_shard < shards:
+        return Rejection(
+            "unknown_shard",
+            f"Node '{move.to_node}' has shards 0 to {shards - 1}, and no {move.to_shard}.",
+            "Name one of these, or none: then the tablet goes to the one with the fewest.",
+            {"shards": str(shards)},
+        )
+    if move.from_node != move.to_node:
+        return None
+    if shards == 1:
+        return Rejection(
+            "one_shard",
+            f"Node '{move.to_node}' has one shard, so no tablet goes to another one of it.",
+            "Name another node.",
+        )
+    if move.to_shard == row.shard_of(move.to_node):
+        return _not_so(move, f"is on shard {move.to_shard} of '{move.to_node}' already", row)
+    return None
 
 
 def _check_target(image: Image, move: TabletMove) -> Rejection | None:

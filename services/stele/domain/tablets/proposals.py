@@ -131,6 +131,7 @@ def _told(what: Tablets, move: Move, forced: Set[str]) -> Proposed:
         of=what.tablets_of(table),
         from_node=source,
         to_node=target,
+        to_shard=move.target[1],
         force=source in forced,
         why=move.reason,
     )

@@ -106,9 +106,13 @@ class Desk:
         what = self._what
         if move.table in what.names:
             self._busy[what.first[what.names.index(move.table)] + move.tablet] = True
-        for node_id, streams in ((move.from_node, self._reading), (move.to_node, self._writing)):
-            if node_id in what.node_ids:
-                streams[self._shard(what.node_ids.index(node_id))] += WEIGHT
+        if move.to_node in what.node_ids:
+            node = what.node_ids.index(move.to_node)
+            self._writing[what.state.first_shard[node] + max(move.to_shard, 0)] += WEIGHT
+        if move.from_node in what.node_ids and move.table in what.names:
+            unit = what.first[what.names.index(move.table)] + move.tablet
+            node = what.node_ids.index(move.from_node)
+            self._reading[what.state.slot(unit, node)] += WEIGHT
 
     def ready(self, units: slice, among: Among = ALL) -> Mask:
         """Nothing else is done to them, and all who take part are heard, but those who are dead for good."""
@@ -149,7 +153,8 @@ class Desk:
         has to.
         """
         nodes, alive = self._what.state.node[unit], self._named(among) & ~self._dead
-        shards = [self._shard(node) for node in nodes[alive[nodes]].tolist() if node >= 0]
+        slot = self._what.state.slot
+        shards = [slot(unit, node) for node in nodes[alive[nodes]].tolist() if node >= 0]
         working = shards if alone or len(shards) > 1 else []
         if not all(self._is_free(shard) for shard in working):
             return False
@@ -163,9 +168,6 @@ class Desk:
         return fits(int(self._reading[shard]), self._limits.reads, REPAIR_WEIGHT) and fits(
             int(self._writing[shard]), self._limits.writes, REPAIR_WEIGHT
         )
-
-    def _shard(self, node: int) -> int:
-        return int(self._what.state.first_shard[node])
 
 
 def _by_node(which: Iterable[bool]) -> Mask:

@@ -20,6 +20,7 @@ from stele.domain.balance.rack_lists import strays, vacant
 from stele.domain.balance.state import NOBODY
 from stele.domain.image import Image
 from stele.domain.ring.quorum import blocking
+from stele.domain.ring.shards import ANY
 from stele.domain.schema.facts import Replication
 from stele.domain.tablets.columns import Tablets
 from stele.domain.tablets.copies import Amiss, amiss, change_of, goal
@@ -170,10 +171,13 @@ class _Table:
             return None
         sources = self._sources(desk, tablet, held, blocking(len(held)))
         target = min(free, key=lambda at: desk.part(self.at, at))
-        if sources is None or not desk.streams(sources, [target]):
+        if sources is None:
+            return None
+        shard = desk.goes_to(self.units.start + tablet, target, sources)
+        if shard is None:
             return None
         desk.count[self.at, target] += 1
-        return self._move(desk, tablet, to_node=desk.what.node_ids[target])
+        return self._move(desk, tablet, to_node=desk.what.node_ids[target], to_shard=shard)
 
     def _delete(self, desk: Desk, tablet: int) -> TabletMove | None:
         """Of a rack that has most of it: of a dead node, of one that leaves, of one that is silent, of who has
@@ -193,7 +197,10 @@ class _Table:
         )
         rest = [node for node in held if node != source]
         left = self._all_left(desk, tablet, rest)
-        if left is None or not desk.streams(left, left if len(held) > 2 else []):
+        if left is None:
+            return None
+        slots = [state.slot(self.units.start + tablet, node) for node in left]
+        if not desk.streams(slots, slots if len(held) > 2 else []):
             return None
         desk.count[self.at, source] -= 1
         return self._move(desk, tablet, from_node=desk.what.node_ids[source])
@@ -216,12 +223,16 @@ class _Table:
             if state.state[source] == NodeState.EXCLUDED:
                 rest = [at for at in held if at != source]
                 sources = self._sources(desk, tablet, rest, blocking(len(held)))
-            if sources is None or not desk.streams(sources, [target]):
+            if sources is None:
+                continue
+            shard = desk.goes_to(self.units.start + tablet, target, sources)
+            if shard is None:
                 continue
             desk.count[self.at, source] -= 1
             desk.count[self.at, target] += 1
             names = desk.what.node_ids
-            return self._move(desk, tablet, from_node=names[source], to_node=names[target])
+            old, new = names[source], names[target]
+            return self._move(desk, tablet, from_node=old, to_node=new, to_shard=shard)
         return None
 
     def _beside(self, desk: Desk, dc: str, held: list[int]) -> list[int]:
@@ -274,7 +285,13 @@ class _Table:
         return [node for node in nodes if node != NOBODY]
 
     def _move(
-        self, desk: Desk, tablet: int, *, from_node: str = "", to_node: str = ""
+        self,
+        desk: Desk,
+        tablet: int,
+        *,
+        from_node: str = "",
+        to_node: str = "",
+        to_shard: int = ANY,
     ) -> TabletMove:
         return TabletMove(
             table=self.name,
@@ -282,6 +299,7 @@ class _Table:
             of=desk.what.tablets_of(self.name),
             from_node=from_node,
             to_node=to_node,
+            to_shard=to_shard,
             force=self.force,
             why=self.why,
         )

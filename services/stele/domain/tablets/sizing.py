@@ -80,7 +80,10 @@ def scopes_of(image: Image, keyspace: Keyspace, held: Mapping[str, int]) -> dict
     """
     going = image.requests.going()
     holding = [n for n in image.membership.holding().values() if n.node_id not in going]
-    shards = Counter(n.dc for n in holding) + Counter(in_rack(n.dc, n.rack) for n in holding)
+    shards = Counter[str]()
+    for node in holding:
+        for scope in (node.dc, in_rack(node.dc, node.rack)):
+            shards[scope] += node.shards
     found = dict[str, Scope]()
     for dc, factor in keyspace.replication.items():
         racks = keyspace.racks.get(dc, ())

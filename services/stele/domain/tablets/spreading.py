@@ -63,7 +63,8 @@ def _to_an_emptier_rack(desk: Desk, dc: str, unit: int) -> TabletMove | None:
     source, target = max(sources, key=part), min(free, key=part)
     if not desk.is_large(dc, desk.rack_of[target]) and part(target)[0] >= part(source)[0]:
         return None
-    if not desk.streams([source], [target]):
+    shard = desk.goes_to(unit, target, [source])
+    if shard is None:
         return None
     return TabletMove(
         table=table,
@@ -71,6 +72,7 @@ def _to_an_emptier_rack(desk: Desk, dc: str, unit: int) -> TabletMove | None:
         of=desk.what.tablets_of(table),
         from_node=desk.what.node_ids[source],
         to_node=desk.what.node_ids[target],
+        to_shard=shard,
         why=f"rack {desk.rack_of[source]} has {fullest} of its replicas, and {desk.rack_of[target]} has"
         f" {counts[desk.rack_of[target]]}",
     )

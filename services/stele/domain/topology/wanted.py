@@ -13,18 +13,20 @@ def is_wanted(image: Image, order: Order) -> bool:
     return node is not None and bool(order.session) and node.cleanup_session() == order.session
 
 
-def left_behind(image: Image, order: Order, data_id: str, range_: Range) -> bool:
-    """True when the order's transition asks the node to delete this, and it neither reads nor writes it."""
+def left_behind(image: Image, order: Order, data_id: str, range_: Range, shard: int = 0) -> bool:
+    """True when the order's transition asks the node to delete this, and that shard neither reads nor writes
+    it.
+    """
     transition, data = image.topology.of_session(order.session), image.schema.of_data(data_id)
     if transition is None or data is None or data.placement not in transition.plans:
         return False
     rows = image.ring.placements[data.placement].overlapping(range_)
-    return not any(order.node_id in row.reads or order.node_id in row.writes for row in rows)
+    return not any(shard in row.shards_of(order.node_id) for row in rows)
 
 
-def is_foreign(image: Image, node_id: str, data_id: str, range_: Range) -> bool:
+def is_foreign(image: Image, node_id: str, data_id: str, range_: Range, shard: int = 0) -> bool:
     """True when no placement, and no open plan on its way there or back, gives any of the range of this data to
-    the node. What it is to lose it has by the rows, until these change for the last time.
+    that shard of the node. What it is to lose it has by the rows, until these change for the last time.
 
     All data of a keyspace that is gone, or that was truncated away, is foreign to everybody.
     """
@@ -32,11 +34,11 @@ def is_foreign(image: Image, node_id: str, data_id: str, range_: Range) -> bool:
     if keyspace is None:
         return True
     rows = image.ring.placements[keyspace.placement].overlapping(range_)
-    if any(node_id in row.reads or node_id in row.writes for row in rows):
+    if any(shard in row.shards_of(node_id) for row in rows):
         return False
     end = upper_bound(range_.end)
     return not any(
-        node_id in (row.old if transition.mark else row.new)
+        (row.places_before() if transition.mark else row.places_after()).get(node_id) == shard
         for transition in image.topology.transitions.values()
         if keyspace.placement in transition.plans
         for row in transition.plans[keyspace.placement].rows

@@ -116,6 +116,8 @@ class PlannedRow(msgspec.Struct, frozen=True):
     end: int
     old: tuple[str, ...]
     new: tuple[str, ...]
+    old_shards: tuple[int, ...] = ()
+    new_shards: tuple[int, ...] = ()
 
 
 class TransitionPage(Page, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ class NodeView(msgspec.Struct, frozen=True):
     rack: str
     num_tokens: int
     address: str
+    shards: int = 1
     state: str = "unknown"
     reason: str = ""
     release_version: str = ""

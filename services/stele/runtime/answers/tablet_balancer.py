@@ -30,6 +30,8 @@ class PlannedTabletMove(msgspec.Struct, frozen=True, kw_only=True):
     tablet: int
     from_node: str
     to_node: str
+    to_shard: int = -1
+    """Below 0: a replica goes away."""
     kind: str
     why: str
 
@@ -42,6 +44,13 @@ class SwitchedOff(msgspec.Struct, frozen=True):
     name: str
     balancing: Balancing
     expired: bool
+
+
+class BalancedShard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a shard of a node has, as ``BalancedNode`` says it."""
+
+    tablets: int
+    size_bytes: int | None
 
 
 class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +68,8 @@ class BalancedNode(msgspec.Struct, frozen=True, kw_only=True):
     of_share: float | None
     report_age_s: float | None
     rate: float | None = None
+    shards: tuple[BalancedShard, ...] = ()
+    """Of a node that takes part, tablets where they are going to; bytes by the map and what nodes report."""
 
 
 class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +80,8 @@ class TabletWhy(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     tablet: int
     verdicts: tuple[Verdict, ...]
+    shards: dict[str, int] = {}
+    """Of each node that it is read from."""
 
 
 class BalancePlan(msgspec.Struct, frozen=True, kw_only=True):

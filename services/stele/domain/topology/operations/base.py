@@ -54,6 +54,8 @@ def sources_of_gained(
     if node_id not in row.receiving():
         return None
     sources, needed = stream_sources(row, node_id, unavailable)
+    if node_id in row.shifting():  # what it has itself is not given up
+        return sources, needed
     lost = given_up(image, transition)
     return sources, min(needed, len({*row.old} - lost - {node_id})) if lost else needed
 
@@ -320,8 +322,9 @@ def check_dead(image: Image, node_ids: Iterable[str]) -> Rejection | None:
 
 
 def gaining_nodes(transition: Transition) -> list[str]:
-    """Nodes that gain ranges, sorted."""
-    return sorted({node for row in _planned_rows(transition) for node in row.coming()})
+    """Nodes that gain ranges, or have them on other shards then, sorted."""
+    rows = _planned_rows(transition)
+    return sorted({node for row in rows for node in (*row.coming(), *row.shifting())})
 
 
 def receiving_nodes(transition: Transition) -> list[str]:
@@ -330,8 +333,9 @@ def receiving_nodes(transition: Transition) -> list[str]:
 
 
 def losing_nodes(transition: Transition) -> list[str]:
-    """Nodes that lose ranges, sorted."""
-    return sorted({node for row in _planned_rows(transition) for node in row.leaving()})
+    """Nodes that lose ranges, or had them on other shards before, sorted."""
+    rows = _planned_rows(transition)
+    return sorted({node for row in rows for node in (*row.leaving(), *row.shifting())})
 
 
 def planned_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:

@@ -22,6 +22,7 @@ class Join(Command, frozen=True, tag="join", kw_only=True):
     release_version: str = ""
     partitioner: str = "Murmur3Partitioner"
     host_id: str = ""
+    shards: int = 1
 
 
 class Replace(Command, frozen=True, tag="replace", kw_only=True):
@@ -44,6 +45,7 @@ class Replace(Command, frozen=True, tag="replace", kw_only=True):
     release_version: str = ""
     partitioner: str = "Murmur3Partitioner"
     host_id: str = ""
+    shards: int = 1
 
 
 class Leave(Command, frozen=True, tag="leave"):
@@ -105,7 +107,8 @@ class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
     Without ``from_node`` it gets one more, without ``to_node`` one fewer. With ``force`` what only dead nodes
     have is given up; ``beyond``: it may have more replicas than its keyspace asks for. ``why`` is this move's
     reason; empty: the command's. ``of`` is how many tablets the table has for whoever chose this one; 0: nobody
-    says.
+    says. ``to_shard`` is where in ``to_node``; below 0: where it has least. From a node to the same one only
+    the shard changes.
     """
 
     table: str
@@ -116,6 +119,7 @@ class TabletMove(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     of: int = 0
     beyond: bool = False
+    to_shard: int = -1
 
 
 class MoveTablets(Command, frozen=True, tag="tablet_migration"):

@@ -16,6 +16,7 @@ from stele.domain.names import PARTITIONER, NodeState, RequestKind, TransitionSt
 from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
+from stele.domain.ring.shards import MAX_SHARDS
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Subject
 from stele.domain.topology.operations.base import (
@@ -53,6 +54,7 @@ def check_newcomer(image: Image, command: Join | Replace) -> Rejection | None:
     return (
         _check_same_cluster(image, command)
         or _check_names(command)
+        or _check_shards(command)
         or _check_unknown(image, command)
         or _check_host_is_new(image, command)
     )
@@ -81,6 +83,7 @@ def newcomer(
         release_version=command.release_version,
         request_id=context.envelope.request_id,
         host_id=command.host_id,
+        shards=command.shards,
     )
 
 
@@ -110,6 +113,16 @@ def ring_after(image: Image, ring: Ring, joining: tuple[Subject, ...]) -> Ring:
 def receivers(joining: Transition) -> list[str]:
     """Nodes that must be given data; those that join in any case, so that they show that they can work."""
     return sorted({*receiving_nodes(joining), *joining.nodes()})
+
+
+def _check_shards(command: Join | Replace) -> Rejection | None:
+    if 1 <= command.shards <= MAX_SHARDS:
+        return None
+    return Rejection(
+        "bad_shards",
+        f"Node '{command.node_id}' has {command.shards} shards; it must have 1 to {MAX_SHARDS}.",
+        "Start it with another STELE_SHARDS: one for each core suits most nodes.",
+    )
 
 
 def _check_same_cluster(image: Image, command: Join | Replace) -> Rejection | None:

@@ -26,7 +26,7 @@ from stele.domain.requests.rows import ended, new_request
 from stele.domain.ring.locks import disjoint
 from stele.domain.ring.quorum import blocking
 from stele.domain.ring.ranges import Range
-from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.ring.transition import TransitionPlan, TransitionRow, staying
 from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
@@ -102,9 +102,7 @@ def _plans(image: Image, node_id: str) -> dict[str, TransitionPlan]:
     maps = (table.placement for table in image.schema.map_owners())
     for name in (*image.schema.replications(), *maps):
         rows = tuple(
-            TransitionRow(row.start, row.end, row.reads, row.reads)
-            for row in image.ring.placements[name].rows
-            if node_id in row.reads
+            staying(row) for row in image.ring.placements[name].rows if node_id in row.reads
         )
         if not rows and name.startswith(TABLET_MAP):
             continue

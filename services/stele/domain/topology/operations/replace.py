@@ -4,7 +4,8 @@ join_group0 -> write_both_read_old -> write_both_read_new -> finishing -> (norma
 failure before write_both_read_new: left_token_ring -> (left; the dead one as it was, and excluded)
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import cycle
 from typing import Final
 
 import msgspec
@@ -19,9 +20,9 @@ from stele.domain.requests.facts import Request
 from stele.domain.requests.rows import check_no_request, new_request
 from stele.domain.ring import transition
 from stele.domain.ring.locks import disjoint
-from stele.domain.ring.ranges import Range
+from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.ring.strategy import NodeLocation
-from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.ring.transition import TransitionPlan, TransitionRow, changing
 from stele.domain.tablets.maps import maps_of
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.heads import Subject
@@ -88,10 +89,12 @@ def ring_after(image: Image, ring: Ring, replacing: tuple[Subject, ...]) -> Ring
 def plans_of_tablets(image: Image, replacing: tuple[Subject, ...]) -> dict[str, TransitionPlan]:
     """The new node takes the dead one's place in every tablet that it has."""
     places = {subject.replaced_id: subject.node_id for subject in replacing}
+    nodes = image.membership.nodes
+    shards = {node_id: cycle(range(nodes[node_id].shards)) for node_id in places.values()}
     found = dict[str, TransitionPlan]()
     for table, placement in maps_of(image):
         rows = tuple(
-            TransitionRow(row.start, row.end, row.reads, tuple(places.get(n, n) for n in row.reads))
+            _replaced(row, places, shards)
             for row in placement.rows
             if not places.keys().isdisjoint(row.reads)
         )
@@ -99,6 +102,16 @@ def plans_of_tablets(image: Image, replacing: tuple[Subject, ...]) -> dict[str, 
             locks = disjoint((row.start, row.end) for row in rows)
             found[table.placement] = TransitionPlan(rows, locks=tuple(Range(*at) for at in locks))
     return found
+
+
+def _replaced(
+    row: RangeReplicas, places: Mapping[str, str], shards: Mapping[str, Iterator[int]]
+) -> TransitionRow:
+    """Its shards take turns, as it has nothing yet: so each has its part of every table."""
+    new = tuple(places.get(node, node) for node in row.reads)
+    return changing(
+        row, new, {n: next(shards[n]) for n in new if n in shards and n not in row.reads}
+    )
 
 
 def on_done(image: Image, replaced: Transition, epoch: int) -> Iterable[AnyFact]:

@@ -12,6 +12,7 @@ from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
 from stele.domain.topology.operations.drop_table import DROP_TABLE
 from stele.domain.topology.operations.enable_features import ENABLE_FEATURES
 from stele.domain.topology.operations.exclude import EXCLUDE
+from stele.domain.topology.operations.intranode_migration import INTRANODE_MIGRATION
 from stele.domain.topology.operations.join import JOIN
 from stele.domain.topology.operations.keyspace_rf_change import KEYSPACE_RF_CHANGE
 from stele.domain.topology.operations.leave import LEAVE
@@ -55,6 +56,7 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         DROP_TABLE,
         TABLET_RESIZE,
         TABLET_MIGRATION,
+        INTRANODE_MIGRATION,
         KEYSPACE_RF_CHANGE,
         TABLET_RF_CHANGE,
         TABLET_REPAIR,

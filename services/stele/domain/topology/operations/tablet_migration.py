@@ -1,6 +1,7 @@
 """Migration of a tablet: a replica goes from one node to another, while the tablet serves (seed 000).
 
 Or it gets one more, or loses one: then nobody leaves, or nobody comes (Scylla's add and delete of a replica).
+Or it goes to another shard of the same node (``intranode_migration``).
 
 allow_write_both_read_old -> write_both_read_old -> streaming -> write_both_read_new -> use_new -> cleanup
   -> end_migration -> (gone)
@@ -25,12 +26,14 @@ from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import new_request
 from stele.domain.ring import transition
 from stele.domain.ring.ranges import Range
-from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.ring.shards import ANY
+from stele.domain.ring.transition import TransitionPlan, changing
 from stele.domain.schema.facts import Table
 from stele.domain.schema.switches import check_balancing
 from stele.domain.tablets.copies import is_owed
 from stele.domain.tablets.maps import names_tablet, row_of
 from stele.domain.tablets.moves import check_move, replicas_after
+from stele.domain.tablets.shards import Shards
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
@@ -59,7 +62,7 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
             f"{len(command.moves)} tablets are more than {MAX_MOVES}.",
             "Ask for the others once these are under way.",
         )
-    image, moved = context.image, set[tuple[str, int]]()
+    image, moved, shards = context.image, set[tuple[str, int]](), Shards(context.image)
     asked = {
         (r.table_id, r.tablet)
         for r in image.requests.unfinished()
@@ -86,7 +89,8 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
             refusals.append(refused)
             continue
         moved.add((table.table_id, move.tablet))
-        found.append(_request(context, table, move, alone=len(command.moves) == 1))
+        placed = _placed(image, table, move, shards)
+        found.append(_request(context, table, placed, alone=len(command.moves) == 1))
     if not found:
         return (
             refusals[0]
@@ -96,8 +100,22 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
     return tuple(found)
 
 
+def _placed(image: Image, table: Table, move: TabletMove, shards: Shards) -> TabletMove:
+    """With the shard that it comes to, if it comes to any."""
+    if not move.to_node or move.to_shard != ANY:
+        return move
+    but = ANY
+    if move.from_node == move.to_node:
+        placement = image.ring.placements[table.placement]
+        but = row_of(placement, move.tablet).shard_of(move.to_node)
+    shard = shards.choose(table, move.to_node, but)
+    return msgspec.structs.replace(move, to_shard=shard)
+
+
 def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -> RequestChanged:
-    asked = new_request(context, RequestKind.TABLET_MIGRATION, table_id=table.table_id).request
+    within = move.from_node == move.to_node
+    kind = RequestKind.INTRANODE_MIGRATION if within else RequestKind.TABLET_MIGRATION
+    asked = new_request(context, kind, table_id=table.table_id).request
     id_ = asked.request_id if alone else context.unique(f"{table.table_id}/{move.tablet}")
     return RequestChanged(
         msgspec.structs.replace(
@@ -107,6 +125,7 @@ def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -
             tablet_count=len(context.image.ring.placements[table.placement]),
             from_node=move.from_node,
             to_node=move.to_node,
+            to_shard=move.to_shard if move.to_node else ANY,
             force=move.force,
             reason=move.why[:MAX_WHY_CHARS] or asked.reason,
         )
@@ -145,13 +164,15 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
         from_node=request.from_node,
         to_node=request.to_node,
         force=request.force,
+        to_shard=request.to_shard,
         beyond=True,  # that was looked at when it was asked for
     )
     refused = check_move(image, table, move) or _check_balancing(image, request.actor, table, move)
     if refused is not None:
         return refused
     row = row_of(image.ring.placements[table.placement], request.tablet)
-    changed = TransitionRow(row.start, row.end, row.reads, replicas_after(row.reads, move))
+    onto = {request.to_node: request.to_shard} if request.to_node else {}
+    changed = changing(row, replicas_after(row.reads, move), onto)
     return {table.placement: TransitionPlan((changed,), locks=(Range(row.start, row.end),))}
 
 

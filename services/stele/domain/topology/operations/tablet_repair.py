@@ -26,7 +26,7 @@ from stele.domain.repairs.facts import TabletRepaired
 from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten
 from stele.domain.requests.rows import new_request
 from stele.domain.ring.ranges import Range
-from stele.domain.ring.transition import TransitionPlan, TransitionRow
+from stele.domain.ring.transition import TransitionPlan, TransitionRow, staying
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.maps import names_tablet, row_of
 from stele.domain.tablets.moves import check_tablet
@@ -146,8 +146,7 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
     if refused is not None:
         return refused
     row = row_of(image.ring.placements[table.placement], request.tablet)
-    same = TransitionRow(row.start, row.end, row.reads, row.reads)
-    return {table.placement: TransitionPlan((same,), locks=(Range(row.start, row.end),))}
+    return {table.placement: TransitionPlan((staying(row),), locks=(Range(row.start, row.end),))}
 
 
 def _asked(image: Image, table: Table, request: Request) -> TabletRepair:

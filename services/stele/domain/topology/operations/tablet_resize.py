@@ -106,7 +106,14 @@ def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | 
 def _reordered(placement: Placement) -> tuple[TransitionRow, ...]:
     rows = placement.rows
     return tuple(
-        TransitionRow(odd.start, odd.end, odd.reads, even.reads)
+        TransitionRow(
+            odd.start,
+            odd.end,
+            odd.reads,
+            even.reads,
+            odd.places(odd.reads),
+            even.places(even.reads),
+        )
         for even, odd in zip(rows[::2], rows[1::2], strict=True)
         if odd.reads != even.reads
     )
