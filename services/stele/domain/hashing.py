@@ -9,30 +9,9 @@ import msgspec
 HASH_BYTES: Final = 16
 MODULUS: Final = 1 << (8 * HASH_BYTES)
 
-LATER_FIELDS: Final = (
-    b',"submitted_ms":0',
-    b',"auto_repair_enabled":""',
-    b',"auto_repair_threshold":0',
-    b',"to_shard":-1',
-    b',"old_shards":[]',
-    b',"new_shards":[]',
-    b',"other_shards":[]',
-    b',"shards":[]',
-    b',"colocated_with":""',
-    b',"racks":{}',
-    b',"replicas_to_move":0',
-    b',"repair_nodes":[]',
-    b',"repair_dcs":[]',
-    b',"restricted":false',
-    b',"nodes":[]',
-    b',"dcs":[]',
-    b',"tag":""',
-    b',"expire_s":0',
-    b',"restore_id":""',
-    b',"wrote":[]',
-)
+LATER_FIELDS: Final[tuple[bytes, ...]] = ()
 """Fields that came after the form of records was fixed (``schemas/FORM``), as they are in JSON when they say
-nothing: builds from before do not have them, and must come to the same hashes.
+nothing (``,"name":0``): builds from before do not have them, and must come to the same hashes.
 """
 
 _SORTED_JSON: Final = msgspec.json.Encoder(order="deterministic")
