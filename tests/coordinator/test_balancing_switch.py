@@ -24,7 +24,7 @@ from stele.domain.names import BALANCER, RequestStatus, TransitionState
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.schema.facts import TableOptions
 from stele.domain.schema.switches import all_off
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.look import why_there
 from stele.domain.tablets.maps import apart, held_by
 from stele.domain.tablets.proposals import proposal
@@ -76,8 +76,8 @@ def test_a_table_that_is_off_stays_where_it_is_and_others_are_balanced_around_it
     world.until(lambda: held(world, OTHER).get("d1") == 8, "the other table to be even", 300)
     world.pass_s(60)
     assert held(world, TABLE) == before
-    assert proposal(world.image, Heard(now_ms=world.now_ms)).moves == (), "it rests (I12)"
-    verdicts = why_there(world.image, TABLE, 0, Heard(now_ms=world.now_ms))
+    assert proposal(world.image, Conditions(now_ms=world.now_ms)).moves == (), "it rests (I12)"
+    verdicts = why_there(world.image, TABLE, 0, Conditions(now_ms=world.now_ms))
     assert isinstance(verdicts, list)
     to_d1 = {(v.rule, v.reason) for v in verdicts if v.target == "d1"}
     assert to_d1 == {(Rule.STANDS_STILL, f"balancing of {TABLE} is off")}
@@ -263,7 +263,7 @@ def test_a_switch_that_is_set_anew_is_not_ended_by_the_time_of_the_one_before() 
     late: Image = world.image
     world.pass_s(1)
     assert world.apply(SwitchBalancingOff(TABLE)) is None
-    (command, _), *_ = proposal(late, Heard(now_ms=world.now_ms)).commands()
+    (command, _), *_ = proposal(late, Conditions(now_ms=world.now_ms)).commands()
     refused = world.apply(command)
     assert refused is not None and refused.code == "switched_meanwhile"
     assert [off.name for off in all_off(world.image.schema)] == [TABLE]
@@ -276,4 +276,4 @@ def test_dropped_tables_leave_no_switch_behind() -> None:
     world.balances = True
     world.run()
     assert all_off(world.image.schema) == []
-    assert not proposal(world.image, Heard(now_ms=world.now_ms)).switched_on
+    assert not proposal(world.image, Conditions(now_ms=world.now_ms)).switched_on

@@ -31,7 +31,7 @@ from stele.domain.image import EMPTY_FOR_FOLLOWERS
 from stele.domain.names import BALANCER, RequestStatus, TransitionState
 from stele.domain.schema.facts import Table, TableOptions
 from stele.domain.snapshot import image_to_facts
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.heat import told_of
 from stele.domain.tablets.largest import largest
 from stele.domain.tablets.look import to_the_end, why_there
@@ -82,8 +82,8 @@ def test_a_colocated_table_has_the_tablets_of_the_other_and_data_of_its_own() ->
     assert schema.map_owners() == [base] and schema.group_of(view) == [base, view]
     assert held_by(world.image) == Counter(n for each in tablets(world) for n in each.reads)
     for node in "a1", "b1":
-        told = {data.name: numbers for data, _, numbers in read_from(world.image, node)}
-        assert told[TABLE] == told[VIEW], "nodes measure both"
+        stats = {data.name: numbers for data, _, numbers in read_from(world.image, node)}
+        assert stats[TABLE] == stats[VIEW], "nodes measure both"
 
 
 def test_what_cannot_be_colocated_is_refused() -> None:
@@ -233,7 +233,7 @@ def test_load_balancing_with_colocated_tablets() -> None:
         assert world.apply(CreateTable(name, colocated_with=base)) is None
     world.add("b1", rack="r")
     world.until(lambda: status_of(world, "join-b1") is RequestStatus.DONE, "the join")
-    plan = to_the_end(world.image, Heard(now_ms=world.now_ms))
+    plan = to_the_end(world.image, Conditions(now_ms=world.now_ms))
     assert sorted(f"{move.keyspace}.{move.table}" for move in plan.moves) in (
         [TABLE, VIEW],
         ["music.b", "music.bv"],
@@ -339,9 +339,9 @@ def test_rates_and_sizes_of_a_group_are_summed_and_each_table_shows_its_own() ->
     (base,) = told_of(world.image, loads).values()
     assert base.sizes.tolist() == [17, 17] and base.rates.tolist() == [142, 142]
     assert base.lower.tolist() == [92, 92]
-    heard = Heard(loads=loads)
+    conditions = Conditions(loads=loads)
     for name in (TABLE, VIEW):
-        found = largest(world.image, heard, name, 4)
+        found = largest(world.image, conditions, name, 4)
         assert not isinstance(found, Rejection)
         assert (found.size_bytes, found.rate) == (2 * sizes[name], 2 * sum(rates[name]))
         assert found.why.endswith(" (2 tables together)")

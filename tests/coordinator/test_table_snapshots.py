@@ -25,7 +25,7 @@ from stele.domain.commands import (
 )
 from stele.domain.names import OrderKind, RequestStatus, TransitionState
 from stele.domain.requests.facts import Request
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove, TabletRestore
 from tests.coordinator.operations import DOWN_S, stand_still
@@ -241,7 +241,7 @@ def test_a_split_in_between_keeps_what_is_restored_and_a_merge_what_both_are() -
     assert restored(world) == [0, 1, 4, 5, 6, 7]
     stale = TabletRestore(table=TABLE, tablet=1, of=4)
     assert refused(world, RestoreTablets((stale,))) == "tablets_resized"
-    found = proposal(world.image, Heard(now_ms=world.history.at_ms))
+    found = proposal(world.image, Conditions(now_ms=world.history.at_ms))
     assert [each.tablet for each in found.restores] == [2]
     asks(world, ResizeTable(TABLE, 4), "merge")
     over(world, "merge", RequestStatus.DONE)

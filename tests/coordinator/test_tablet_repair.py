@@ -30,7 +30,7 @@ from stele.domain.names import RequestKind, RequestStatus, TransitionState
 from stele.domain.requests.domain import DOMAIN
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.schema.facts import TableOptions
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_repair import repaired_now
@@ -362,8 +362,8 @@ def test_it_goes_on_beside_others(command: AnyCommand) -> None:
 # By schedule.
 
 
-def planned(world: World, heard: Heard = Heard(), after_ms: int = 0) -> list[int]:  # noqa: B008
-    found = proposal(world.image, heard._replace(now_ms=world.history.at_ms + after_ms))
+def planned(world: World, conditions: Conditions = Conditions(), after_ms: int = 0) -> list[int]:  # noqa: B008
+    found = proposal(world.image, conditions._replace(now_ms=world.history.at_ms + after_ms))
     return [each.tablet for each in found.repairs]
 
 
@@ -443,7 +443,7 @@ def test_what_is_asked_for_comes_before_what_is_scheduled() -> None:
     world = scheduled(count=1)
     assert world.apply(CreateTable("music.zoo")) is None
     asks(world, RepairTable("music.zoo"))
-    (first,) = proposal(world.image, Heard(now_ms=world.history.at_ms)).repairs
+    (first,) = proposal(world.image, Conditions(now_ms=world.history.at_ms)).repairs
     assert first.table == "music.zoo"
     assert first.why == "ada has asked for the repair of music.zoo"
 
@@ -453,7 +453,7 @@ def test_a_tablet_whose_repair_has_failed_rests() -> None:
     table = world.image.schema.table_named(TABLE)
     assert table is not None
     paused = frozenset({(table.table_id, 0)})
-    assert planned(world, Heard(paused=paused)) == [1]
+    assert planned(world, Conditions(paused=paused)) == [1]
 
 
 def test_what_moves_has_its_streams_first() -> None:
@@ -469,7 +469,7 @@ def test_what_moves_has_its_streams_first() -> None:
     world.add("d1", rack="r1")
     world.until(lambda: world.image.node("d1") in world.image.membership.normal().values(), "d1")
     asks(world, RepairTable(TABLE))
-    found = proposal(world.image, Heard(now_ms=world.history.at_ms))
+    found = proposal(world.image, Conditions(now_ms=world.history.at_ms))
     moving = {n for m in found.moves for n in (m.move.from_node, m.move.to_node)}
     assert "a1" in moving
     rows = tablets(world)

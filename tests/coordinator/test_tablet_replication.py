@@ -24,8 +24,8 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import recounting
-from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
@@ -436,7 +436,7 @@ def test_tablets_that_have_to_wait_hold_up_no_others() -> None:
     asks(world, {"dc1": 3})
     world.pass_s(1)
     looks = [
-        proposal(world.image, Heard({"n2", "n5", "n8"}, now_ms=1000 * second)).moves
+        proposal(world.image, Conditions({"n2", "n5", "n8"}, now_ms=1000 * second)).moves
         for second in range(4)
     ]
     racks = {n: node.rack for n, node in world.image.membership.nodes.items()}

@@ -28,7 +28,7 @@ from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import BALANCER, NodeState, OrderKind, ReportStatus
 from stele.domain.reports import ReportTable
 from stele.domain.requests.facts import RequestChanged
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
@@ -293,14 +293,14 @@ class World:
         """As the balancer does: what it plans it asks for, and who cannot be drained stays."""
         members = self.image.membership.taking_part()
         down = {name for name in members if name in self.nodes and not self.nodes[name].alive}
-        heard = Heard(
+        conditions = Conditions(
             down,
             self.failures.avoided(self.now_s) & members.keys(),
             self.loads(self.image),
             self.now_ms,
             self.failures.paused(self.now_s),
         )
-        for command, why in proposal(self.image, heard).commands():
+        for command, why in proposal(self.image, conditions).commands():
             name = f"{command_name(command)}-{next(self._ids)}"
             envelope = Envelope(request_id=name, command=command, actor=BALANCER, reason=why)
             self.submit(envelope)

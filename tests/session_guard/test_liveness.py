@@ -25,7 +25,7 @@ def started() -> LivenessTracker:
 
 
 def test_a_new_node_is_up_with_its_first_heartbeat() -> None:
-    assert started().heard("n1", 0.5).liveness("n1", 0.6) is UP
+    assert started().seen("n1", 0.5).liveness("n1", 0.6) is UP
 
 
 def test_a_node_that_was_never_heard_is_unknown_until_a_full_timeout_was_read() -> None:
@@ -36,28 +36,28 @@ def test_a_node_that_was_never_heard_is_unknown_until_a_full_timeout_was_read() 
 
 
 def test_silence_beyond_the_timeout_takes_it_down() -> None:
-    tracker = started().heard("n1", 0.0)
+    tracker = started().seen("n1", 0.0)
     assert reading(tracker, 0.0, 5.0).liveness("n1", 5.0) is UP
     assert reading(tracker, 0.0, 5.1).liveness("n1", 5.1) is DOWN
 
 
 def test_one_heartbeat_does_not_bring_it_back_but_steady_ones_do() -> None:
-    tracker = reading(started().heard("n1", 0.0), 0.0, 10.0).heard("n1", 10.0)
+    tracker = reading(started().seen("n1", 0.0), 0.0, 10.0).seen("n1", 10.0)
     assert tracker.liveness("n1", 10.0) is DOWN
-    tracker = tracker.heard("n1", 11.0).heard("n1", 12.0)
+    tracker = tracker.seen("n1", 11.0).seen("n1", 12.0)
     assert tracker.liveness("n1", 12.0) is DOWN
-    assert tracker.heard("n1", 12.5).liveness("n1", 12.5) is UP
+    assert tracker.seen("n1", 12.5).liveness("n1", 12.5) is UP
 
 
 def test_a_gap_while_it_recovers_begins_anew() -> None:
-    tracker = reading(started().heard("n1", 0.0), 0.0, 10.0).heard("n1", 10.0).heard("n1", 12.0)
-    tracker = reading(tracker, 10.0, 18.0).heard("n1", 18.0)
-    assert tracker.heard("n1", 19.0).liveness("n1", 19.0) is DOWN
-    assert tracker.heard("n1", 20.5).liveness("n1", 20.5) is UP
+    tracker = reading(started().seen("n1", 0.0), 0.0, 10.0).seen("n1", 10.0).seen("n1", 12.0)
+    tracker = reading(tracker, 10.0, 18.0).seen("n1", 18.0)
+    assert tracker.seen("n1", 19.0).liveness("n1", 19.0) is DOWN
+    assert tracker.seen("n1", 20.5).liveness("n1", 20.5) is UP
 
 
 def test_a_guard_that_did_not_read_calls_nobody_down() -> None:
-    tracker = reading(started().heard("n1", 1.0), 0.0, 2.0)
+    tracker = reading(started().seen("n1", 1.0), 0.0, 2.0)
     assert tracker.liveness("n1", 600.0) is UNKNOWN
     back = tracker.read_until(600.0)
     assert back.liveness("n1", 600.0) is UNKNOWN
@@ -66,13 +66,13 @@ def test_a_guard_that_did_not_read_calls_nobody_down() -> None:
 
 
 def test_a_node_that_is_heard_after_the_guards_own_gap_was_never_down() -> None:
-    tracker = started().heard("n1", 1.0).read_until(600.0).heard("n1", 600.2)
+    tracker = started().seen("n1", 1.0).read_until(600.0).seen("n1", 600.2)
     assert tracker.liveness("n1", 600.3) is UP
 
 
 def test_reading_that_began_anew_gives_everybody_a_full_timeout() -> None:
     """A rebalance may be shorter than a gap in reading, and its records are skipped all the same."""
-    tracker = reading(started().heard("n1", 0.0), 0.0, 4.0)
+    tracker = reading(started().seen("n1", 0.0), 0.0, 4.0)
     tracker = tracker.read_until(5.5, began_s=5.0)
     assert reading(tracker, 6.0, 9.9).liveness("n1", 9.9) is not DOWN
     assert reading(tracker, 6.0, 10.1).liveness("n1", 10.1) is DOWN
@@ -80,7 +80,7 @@ def test_reading_that_began_anew_gives_everybody_a_full_timeout() -> None:
 
 @pytest.mark.parametrize("gap_s", [0.5, READING_GAP_S])
 def test_a_quiet_partition_is_no_gap(gap_s: float) -> None:
-    tracker = started().heard("n1", 0.0)
+    tracker = started().seen("n1", 0.0)
     steps = int(TIMEOUT_S / gap_s) + 1
     for step in range(1, steps + 1):
         tracker = tracker.read_until(step * gap_s)

@@ -11,7 +11,7 @@ import pytest
 
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.messages import Load
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.log.codec import encode_load
 from stele.runtime.metrics import foreign_messages
 from stele.tablet_balancer import metrics
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_and_what_is_of_another_log_is_left_out_and_counted(
 
 
 def test_nodes_are_described_with_and_without_loads(world: World) -> None:
-    measure, nodes, _ = described(world.image, Heard(), 0.0)
+    measure, nodes, _ = described(world.image, Conditions(), 0.0)
     assert (measure.by, measure.rate_weight) == ("count", 0)
     assert {node.rate for node in nodes.values()} == {None}
     assert {*nodes} == {"a1", "b1", "c1"}
@@ -103,7 +103,7 @@ def test_nodes_are_described_with_and_without_loads(world: World) -> None:
         a1=2**40,
         b1=2**40,
     )
-    measure, nodes, _ = described(world.image, Heard({"c1"}, loads=loads), 2.5)
+    measure, nodes, _ = described(world.image, Conditions({"c1"}, loads=loads), 2.5)
     assert measure.by == "size"
     assert measure.rate_weight == 50
     assert sum(node.rate or 0 for node in nodes.values()) == 6000

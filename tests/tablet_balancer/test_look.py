@@ -5,7 +5,7 @@ from __future__ import annotations
 from stele.domain.balance.verdicts import Rule, Verdict
 from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.largest import largest
 from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.maps import held_by
@@ -16,7 +16,7 @@ from tests.domain.load_of import IDLE, UNCOUNTED, Rate, even, loads_of
 
 
 def told(world: World, tablet: int, *down: str) -> dict[tuple[str, str], Verdict]:
-    found = why_there(world.image, TABLE, tablet, Heard({*down}))
+    found = why_there(world.image, TABLE, tablet, Conditions({*down}))
     assert isinstance(found, list), found
     return {(verdict.source, verdict.target): verdict for verdict in found}
 
@@ -88,7 +88,7 @@ def test_the_hottest_tablets_come_first_when_they_are_asked_for_and_why_it_has_s
     world = with_table("a1 b1 c1", 4)
     hot = {1: Rate(2000, 3000), 2: Rate(0, 9000, 7), 3: IDLE}
     loads = loads_of(world.image, lambda *_: 1, lambda _, tablet: hot.get(tablet, UNCOUNTED))
-    found = largest(world.image, Heard(loads=loads), TABLE, 2, hottest=True)
+    found = largest(world.image, Conditions(loads=loads), TABLE, 2, hottest=True)
     assert isinstance(found, TableSizes)
     shown = [(each.tablet, each.reads_per_s, each.writes_per_s) for each in found.largest]
     assert shown == [(2, 9000, 7), (1, 5000, 0)]
@@ -98,23 +98,23 @@ def test_the_hottest_tablets_come_first_when_they_are_asked_for_and_why_it_has_s
         "its hottest tablet, 2, serves 9,007 operations a second; 2,500 are the target;"
         " a split does not help, half of a tablet would serve 9,000"
     )
-    unknown = largest(world.image, Heard(loads=loads), TABLE, 9)
+    unknown = largest(world.image, Conditions(loads=loads), TABLE, 9)
     assert isinstance(unknown, TableSizes)
     assert (unknown.largest[0].tablet, unknown.largest[0].reads_per_s) == (0, None)
     hot[2] = even(9000)
     loads = loads_of(world.image, lambda *_: 1, lambda _, tablet: hot.get(tablet, UNCOUNTED))
-    split = largest(world.image, Heard(loads=loads), TABLE, 1)
+    split = largest(world.image, Conditions(loads=loads), TABLE, 1)
     assert isinstance(split, TableSizes) and split.wanted == 8
 
 
 def test_the_largest_tablets_come_first_and_unknown_ones_not_at_all() -> None:
     world = with_table("a1 b1 c1", 4)
     loads = loads_of(world.image, lambda _, tablet: 100 * tablet)
-    found = largest(world.image, Heard(loads=loads), TABLE, 2)
+    found = largest(world.image, Conditions(loads=loads), TABLE, 2)
     assert isinstance(found, TableSizes)
     assert (found.tablets, found.known, found.size_bytes) == (4, 4, 600)
     assert [(each.tablet, each.size_bytes) for each in found.largest] == [(3, 300), (2, 200)]
     assert [each.replicas for each in found.largest] == [tablets(world)[n].reads for n in (3, 2)]
-    unknown = largest(world.image, Heard(), TABLE, 2)
+    unknown = largest(world.image, Conditions(), TABLE, 2)
     assert isinstance(unknown, TableSizes) and (unknown.known, unknown.largest) == (0, ())
-    assert isinstance(largest(world.image, Heard(loads=loads), "music.none", 2), Rejection)
+    assert isinstance(largest(world.image, Conditions(loads=loads), "music.none", 2), Rejection)

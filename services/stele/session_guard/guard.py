@@ -60,7 +60,7 @@ class Guard:
         now_s = time.monotonic()
         self._acks = self._acks.with_ack(ack, now_s - age_s)
         if age_s == 0:
-            self._tracker = self._tracker.heard(ack.node_id, now_s)
+            self._tracker = self._tracker.seen(ack.node_id, now_s)
 
     def on_read_until(self, at_s: float, began_s: float) -> None:
         """Every ack that was sent between ``began_s`` and ``at_s`` has come to ``on_ack``."""

@@ -22,7 +22,7 @@ READING_GAP_S: Final = 2.5
 NEVER: Final = float("-inf")
 
 
-class Heard(msgspec.Struct, frozen=True):
+class LastSeen(msgspec.Struct, frozen=True):
     """When a node was last heard, since when without a gap, and whether it has been declared down."""
 
     last_s: float
@@ -37,16 +37,16 @@ class LivenessTracker(msgspec.Struct, frozen=True):
     reading_since_s: float = NEVER
     read_until_s: float = NEVER
     """All acks that were sent before this are in here, back to ``reading_since_s``."""
-    by_node: Map[str, Heard] = Map()
+    by_node: Map[str, LastSeen] = Map()
 
-    def heard(self, node_id: str, now_s: float) -> "LivenessTracker":
+    def seen(self, node_id: str, now_s: float) -> "LivenessTracker":
         known = self.by_node.get(node_id)
         if known is None:
-            return self._with(node_id, Heard(now_s, now_s))
+            return self._with(node_id, LastSeen(now_s, now_s))
         gap = known.down and now_s - known.last_s > self.timeout_s
         since_s = now_s if gap else known.steady_since_s
         down = known.down and now_s - since_s < STEADY_PART * self.timeout_s
-        return self._with(node_id, Heard(now_s, since_s, down))
+        return self._with(node_id, LastSeen(now_s, since_s, down))
 
     def read_until(self, at_s: float, began_s: float = NEVER) -> "LivenessTracker":
         """Every ack from between ``began_s``, when the reader began, and ``at_s`` has been told to ``heard``.
@@ -72,8 +72,8 @@ class LivenessTracker(msgspec.Struct, frozen=True):
             return Liveness.DOWN
         return Liveness.UP if now_s - known.last_s <= self.timeout_s else Liveness.UNKNOWN
 
-    def _with(self, node_id: str, heard: Heard) -> "LivenessTracker":
-        return msgspec.structs.replace(self, by_node=self.by_node.set(node_id, heard))
+    def _with(self, node_id: str, last_seen: LastSeen) -> "LivenessTracker":
+        return msgspec.structs.replace(self, by_node=self.by_node.set(node_id, last_seen))
 
 
 def liveness_of_all(

@@ -5,7 +5,7 @@ from typing import Final
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.names import BALANCER
 from stele.domain.requests.ids import named
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
 from stele.sim.loads import load_of
@@ -29,8 +29,8 @@ class Balancer(Caller, Follower):
         while True:
             await self.sleep(BALANCE_S)
             loads = self._reported(loads, rounds)
-            heard = Heard(self._down(), loads=loads, now_ms=self.clock.wall_ms())
-            found = proposal(self.image, heard)
+            conditions = Conditions(self._down(), loads=loads, now_ms=self.clock.wall_ms())
+            found = proposal(self.image, conditions)
             for number, (command, why) in enumerate(found.commands()):
                 await self._ask(command, f"{rounds}/{number}", why)
             rounds += 1

@@ -22,7 +22,7 @@ from stele.domain.schema.facts import (
     tablet_map,
 )
 from stele.domain.tablets import groups
-from stele.domain.tablets.told import Told
+from stele.domain.tablets.tablet_stats import TabletStats
 from stele.domain.topology import wanted
 from stele.domain.topology.operations import drop_table, keyspaces
 from stele.node import streaming
@@ -96,7 +96,7 @@ def requests_name_one_table_of_a_group(patch: Patch) -> None:
 def group_weighs_as_its_base(patch: Patch) -> None:
     """The balancer counts the bytes and rates of the table that owns the map, and not of the others."""
 
-    def first(tables: Sequence[Told]) -> Told:
+    def first(tables: Sequence[TabletStats]) -> TabletStats:
         return tables[0]
 
     patch.function(groups.summed, first)

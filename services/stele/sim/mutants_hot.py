@@ -5,10 +5,10 @@ from typing import Any, Final
 
 from stele.domain.balance import even_sizes
 from stele.domain.balance.state import heat_of
-from stele.domain.tablets import heat, resizing, sizing, told
+from stele.domain.tablets import heat, resizing, sizing, tablet_stats
 from stele.domain.tablets.heat import with_heat
 from stele.domain.tablets.sizing import ByRate, Goals, Present, Sized
-from stele.domain.tablets.told import LOWER, READS, WRITES, Part, Reals, noted
+from stele.domain.tablets.tablet_stats import LOWER, READS, WRITES, Part, Reals, noted
 from stele.node import rates
 from stele.node.rates import Rate, smoothed
 from stele.node.replica import Replica
@@ -53,14 +53,14 @@ def bursts_are_told(patch: Patch) -> None:
 
 def halves_of_split_tablets_are_made_up(patch: Patch) -> None:
     """After a split each tablet serves as much in one half as in the other, so that another split helps."""
-    plain = told._split
+    plain = tablet_stats._split
 
     def made_up(part: Part, times: int) -> Part:
         found = plain(part, times)
-        found.told[LOWER] = (found.told[READS] + found.told[WRITES]) / 2
+        found.stats[LOWER] = (found.stats[READS] + found.stats[WRITES]) / 2
         return found
 
-    patch.attribute(told, "_split", made_up)
+    patch.attribute(tablet_stats, "_split", made_up)
 
 
 def what_is_told_no_more_is_idle(patch: Patch) -> None:

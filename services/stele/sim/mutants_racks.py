@@ -89,7 +89,7 @@ def rack_that_is_gone_is_waited_for(patch: Patch) -> None:
 
 def moves_of_a_change_are_switched_off(patch: Patch) -> None:
     """While balancing is off nothing goes to the racks that somebody has named."""
-    plain = copies.is_owed
+    plain = copies.is_required
 
     def strict(image: Any, table: Any, move: Any) -> Any:
         return plain(image, table, move) and bool(move.from_node) != bool(move.to_node)

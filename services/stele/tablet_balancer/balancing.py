@@ -17,8 +17,8 @@ from stele.domain.image import Image
 from stele.domain.names import BALANCER
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.schema.switches import all_off
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import recounting
-from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.largest import largest
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.look import shards_of, to_the_end, why_there
@@ -98,15 +98,15 @@ class Balancer:
 
     def answer(self) -> BalanceAnswer:
         """How things stand by the newest image and the last look."""
-        image, heard = self.image, self._heard()
-        found = described(image, heard, time.monotonic())
+        image, conditions = self.image, self._conditions()
+        found = described(image, conditions, time.monotonic())
         under_way = [r for r in image.requests.unfinished() if r.moves_replica]
         stuck = {each.request_id: each.why for each in self._last.stuck}
-        recounted = recounting(image, standing_still(image, heard.now_ms).keys())
+        recounted = recounting(image, standing_still(image, conditions.now_ms).keys())
         return BalanceAnswer(
             epoch=image.epoch,
             state_id=image.state_id.hex(),
-            state=self._state(found.to_leave, heard, recounted),
+            state=self._state(found.to_leave, conditions, recounted),
             under_way=tuple(request.request_id for request in under_way),
             resizing=image.requests.resizing(),
             planned=tuple(
@@ -126,18 +126,20 @@ class Balancer:
             rate_weight=found.measure.rate_weight,
             why=found.measure.why,
             nodes=found.nodes,
-            down=tuple(sorted(heard.down)),
-            avoided=tuple(sorted(heard.avoided)),
-            full=tuple(sorted(heard.loads.full())),
+            down=tuple(sorted(conditions.down)),
+            avoided=tuple(sorted(conditions.avoided)),
+            full=tuple(sorted(conditions.loads.full())),
             recounting=tuple(recounted),
             off=tuple(
-                SwitchedOff(off.name, off.balancing, off.expired(heard.now_ms))
+                SwitchedOff(off.name, off.balancing, off.expired(conditions.now_ms))
                 for off in all_off(image.schema)
             ),
             repairing=tuple(r.request_id for r in image.requests.unfinished() if r.stays_in_place),
         )
 
-    def _state(self, to_leave: int, heard: Heard, recounted: Sequence[str]) -> BalanceState:
+    def _state(
+        self, to_leave: int, conditions: Conditions, recounted: Sequence[str]
+    ) -> BalanceState:
         image, last = self.image, self._last
         goes_on = image.requests.resizing() or last.moves or last.resizes
         if not image.schema.with_tablets():
@@ -146,22 +148,24 @@ class Balancer:
             return BalanceState.BALANCING
         if last.stuck or to_leave:
             return BalanceState.STALLED
-        if any(not off.name and not off.expired(heard.now_ms) for off in all_off(image.schema)):
+        if any(
+            not off.name and not off.expired(conditions.now_ms) for off in all_off(image.schema)
+        ):
             return BalanceState.OFF
-        if heard.shut():
+        if conditions.shut():
             return BalanceState.WAITING
         return BalanceState.STALLED if recounted else BalanceState.BALANCED
 
     async def plan(self) -> BalancePlan:
         """All moves that are left to make; in a thread, since where there is much to move it takes seconds."""
         image = self.image
-        plan = await asyncio.to_thread(to_the_end, image, self._heard())
+        plan = await asyncio.to_thread(to_the_end, image, self._conditions())
         return BalancePlan(epoch=image.epoch, state_id=image.state_id.hex(), plan=plan)
 
     def why(self, table: str, tablet: int) -> TabletWhy | Rejection:
         """Why a tablet is where it is."""
         image = self.image
-        found = why_there(image, table, tablet, self._heard())
+        found = why_there(image, table, tablet, self._conditions())
         if isinstance(found, Rejection):
             return found
         return TabletWhy(
@@ -176,7 +180,7 @@ class Balancer:
     def sizes(self, table: str, limit: int, *, hottest: bool) -> SizesAnswer | Rejection:
         """The largest tablets of a table, or the hottest."""
         image = self.image
-        found = largest(image, self._heard(), table, limit, hottest=hottest)
+        found = largest(image, self._conditions(), table, limit, hottest=hottest)
         if isinstance(found, Rejection):
             return found
         return SizesAnswer(epoch=image.epoch, state_id=image.state_id.hex(), sizes=found)
@@ -202,15 +206,15 @@ class Balancer:
         if time.monotonic() - self._listening_since_s < self._down_after_s:
             return  # nobody has had the time to be heard
         began_s = time.monotonic()
-        self._last = found = proposal(image, self._heard())
+        self._last = found = proposal(image, self._conditions())
         metrics.look_seconds.observe(time.monotonic() - began_s)
         for command, why in found.commands():
             await self._ask(command, why)
 
-    def _heard(self) -> Heard:
+    def _conditions(self) -> Conditions:
         now_ms = time.time_ns() // 1_000_000
         paused = self._failures.paused(time.monotonic())
-        return Heard(self._down(), self._avoided(), self._known_loads(), now_ms, paused)
+        return Conditions(self._down(), self._avoided(), self._known_loads(), now_ms, paused)
 
     def _known_loads(self) -> LoadTable:
         """Which of them count is not known before the log has been read."""

@@ -7,7 +7,7 @@ import numpy as np
 from stele.domain.balance.evenness import evenness
 from stele.domain.balance.state import LEAVING, State
 from stele.domain.image import Image
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.look import look
 from stele.domain.tablets.maps import held_by
 from stele.domain.tablets.measure import Measure
@@ -24,9 +24,9 @@ class Described(NamedTuple):
     to_leave: int
 
 
-def described(image: Image, heard: Heard, now_s: float) -> Described:
+def described(image: Image, conditions: Conditions, now_s: float) -> Described:
     """``now_s`` is of the clock by which loads were heard."""
-    what, loads = look(image, heard).what, heard.loads
+    what, loads = look(image, conditions).what, conditions.loads
     even = {node.id: node for node in evenness(what.state, what.names).nodes}
     place = {node_id: at for at, node_id in enumerate(what.node_ids)}
     nodes = {

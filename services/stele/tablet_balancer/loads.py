@@ -23,7 +23,7 @@ class Loads:
     """The fold of reports over an image; no input or output of its own."""
 
     def __init__(self) -> None:
-        self._heard = list[tuple[Load, float]]()
+        self._conditions = list[tuple[Load, float]]()
         self._table = LoadTable()
         self.read = asyncio.Event()
         """What was in the topic at the start has been read."""
@@ -36,21 +36,21 @@ class Loads:
             metrics.unreadable.inc()
             log.warning("left out a record", error=str(error))
             return
-        self._heard.append((load, time.monotonic() - age_s))
+        self._conditions.append((load, time.monotonic() - age_s))
 
     def on_read_until(self, _at_s: float, _began_s: float) -> None:
         self.read.set()
 
     def table(self, image: Image) -> LoadTable:
         """What counts by an image, which has been read to the end that the log had at the start."""
-        heard, self._heard = self._heard, []
-        for load, at_s in heard:
+        conditions, self._conditions = self._conditions, []
+        for load, at_s in conditions:
             if load.log_id == image.log_id:
                 metrics.loads.inc()
                 self._table = self._table.with_load(load, at_s)
             else:
                 foreign_messages.labels("load").inc()
         self._table = self._table.current(image)
-        if heard:
+        if conditions:
             self._table = with_heat(image, self._table)
         return self._table

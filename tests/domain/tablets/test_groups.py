@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from stele.domain.schema.facts import TableOptions
 from stele.domain.tablets.groups import combined, summed
 from stele.domain.tablets.hot import hottest_of
-from stele.domain.tablets.told import COLUMNS, LOWER, READS, SIZE, WRITES, Told
+from stele.domain.tablets.tablet_stats import COLUMNS, LOWER, READS, SIZE, WRITES, TabletStats
 
 NAN = float("nan")
 
 
-def told(*tablets: tuple[float, float, float, float]) -> Told:
+def stats(*tablets: tuple[float, float, float, float]) -> TabletStats:
     """Bytes, reads, writes and those in the lower half, of each tablet."""
-    return Told(np.array(tablets, np.float64).T)
+    return TabletStats(np.array(tablets, np.float64).T)
 
 
 def test_a_group_asks_for_what_any_of_its_tables_asks_for() -> None:
@@ -42,7 +42,7 @@ def test_a_group_asks_for_what_any_of_its_tables_asks_for() -> None:
 
 
 def test_a_tablet_weighs_what_it_has_of_all_tables() -> None:
-    found = summed([told((10, 4, 2, 3), (1, 0, 0, 0)), told((5, 1, 1, 1), (2, 7, 0, 0))])
+    found = summed([stats((10, 4, 2, 3), (1, 0, 0, 0)), stats((5, 1, 1, 1), (2, 7, 0, 0))])
     assert found.columns[SIZE].tolist() == [15, 3]
     assert found.rates.tolist() == [8, 7]
     assert found.lower.tolist() == [4, 0]
@@ -52,7 +52,7 @@ def test_a_tablet_weighs_what_it_has_of_all_tables() -> None:
 def test_a_new_table_leaves_what_is_known_of_the_others_and_is_not_merged_before_it_was_counted() -> (
     None
 ):
-    known, new = told((10, 4, 2, 3), (1, 0, 0, 0)), told(*[(NAN, NAN, NAN, NAN)] * 2)
+    known, new = stats((10, 4, 2, 3), (1, 0, 0, 0)), stats(*[(NAN, NAN, NAN, NAN)] * 2)
     found = summed([known, new])
     assert found.columns.tolist() == known.columns.tolist()
     whole, partly = hottest_of(known), hottest_of(found)
@@ -64,7 +64,7 @@ def test_a_new_table_leaves_what_is_known_of_the_others_and_is_not_merged_before
 
 def test_of_halves_that_are_counted_in_one_table_alone_nothing_is_known() -> None:
     """Else all of the other's would seem to be in the upper one, and a split of no help be made."""
-    found = summed([told((1, 100, 0, 50)), told((1, 60, 0, NAN))])
+    found = summed([stats((1, 100, 0, 50)), stats((1, 60, 0, NAN))])
     assert found.rates.tolist() == [160] and np.isnan(found.lower).all()
 
 
@@ -84,7 +84,7 @@ def test_of_halves_that_are_counted_in_one_table_alone_nothing_is_known() -> Non
 def test_sums_are_those_of_what_is_known(tablets: list[list[tuple[float, float]]]) -> None:
     """By tablet and table: the bytes, and the reads, all of which are in the lower half."""
     each = [
-        told(*[(size, reads, 0 * reads, reads) for size, reads in row])
+        stats(*[(size, reads, 0 * reads, reads) for size, reads in row])
         for row in zip(*tablets, strict=True)
     ]
     found = summed(each).columns

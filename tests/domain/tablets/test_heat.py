@@ -15,12 +15,12 @@ from immutables import Map
 from stele.domain.commands import ResizeTable, SetSetting
 from stele.domain.image import Image
 from stele.domain.tablets.columns import Tablets, tablets_of
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.heat import SLIGHT, STEADY, heats, with_heat
 from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.look import why_there
 from stele.domain.tablets.proposals import proposal
-from stele.domain.tablets.told import Told
+from stele.domain.tablets.tablet_stats import TabletStats
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World
 from tests.domain.load_of import IDLE, Rate, even, loads_of
@@ -31,19 +31,19 @@ HOT = 8000
 """Of one tablet, where the others serve a hundred each."""
 
 
-def told(rates: list[float]) -> Told:
+def stats(rates: list[float]) -> TabletStats:
     columns = np.zeros((4, len(rates)))
     columns[1] = rates
-    return Told(columns)
+    return TabletStats(columns)
 
 
 def heat(rates: list[float], before: list[float] | None = None) -> list[float]:
     known = {} if before is None else {"t": np.array(before)}
-    return [float(each) for each in heats({"t": told(rates)}, known, LEAST)["t"]]
+    return [float(each) for each in heats({"t": stats(rates)}, known, LEAST)["t"]]
 
 
 def test_heat_is_in_parts_of_the_mean_of_all_tables_or_of_a_least_rate() -> None:
-    found = heats({"t": told([100.0, 300.0]), "u": told([0.0, 0.0, float("nan")])}, {}, LEAST)
+    found = heats({"t": stats([100.0, 300.0]), "u": stats([0.0, 0.0, float("nan")])}, {}, LEAST)
     assert found["t"].tolist() == [1.0, 3.0]
     assert np.nan_to_num(found["u"], nan=-1).tolist() == [0.0, 0.0, -1.0]
     assert heat([5.0, 0.0]) == [0.2, 0.0], "a few operations do not weigh like gigabytes"
@@ -146,9 +146,9 @@ def test_hot_tablets_are_spread_though_all_are_of_one_size() -> None:
 def test_a_reason_says_that_operations_count_and_how_many() -> None:
     world = world_of()
     loads = loads_of(world.image, size_of, partial(rate_of, {5}))
-    moves = proposal(world.image, Heard(loads=loads)).moves
+    moves = proposal(world.image, Conditions(loads=loads)).moves
     assert moves and all("shares of bytes and operations have" in m.move.why for m in moves)
-    found = why_there(world.image, TABLE, 5, Heard(loads=loads))
+    found = why_there(world.image, TABLE, 5, Conditions(loads=loads))
     assert isinstance(found, list)
     words = [verdict.reason for verdict in found if verdict.rule == "not_evener"]
     assert words and all("of its share of bytes and operations to" in each for each in words)

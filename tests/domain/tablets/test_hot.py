@@ -14,7 +14,7 @@ from stele.domain.schema.facts import TableOptions
 from stele.domain.tablets.hot import Hottest, hottest_of, words
 from stele.domain.tablets.resizing import Table, aims
 from stele.domain.tablets.sizing import Goals, Present, Scope, Sized, by_rate, fewest, most
-from stele.domain.tablets.told import Reals, Told
+from stele.domain.tablets.tablet_stats import Reals, TabletStats
 
 NAN = float("nan")
 TARGET = 100
@@ -23,15 +23,15 @@ ONE = {"dc1": Scope(shards=1, replication_factor=1)}
 ROOM = 10**6
 
 
-def told(halves: Sequence[float] | Reals, counted: bool = True) -> Told:
+def stats(halves: Sequence[float] | Reals, counted: bool = True) -> TabletStats:
     """What the halves of the tablets of a table serve, each a byte; lower ones first."""
     pairs = np.asarray(halves, np.float64).reshape(-1, 2)
     total, lower = pairs.sum(axis=1), pairs[:, 0] if counted else np.full(len(pairs), NAN)
-    return Told(np.stack([np.ones(len(pairs)), total, np.zeros(len(pairs)), lower]))
+    return TabletStats(np.stack([np.ones(len(pairs)), total, np.zeros(len(pairs)), lower]))
 
 
 def hot(*halves: float, counted: bool = True) -> Hottest:
-    found = hottest_of(told(halves, counted))
+    found = hottest_of(stats(halves, counted))
     assert found is not None
     return found
 
@@ -61,18 +61,18 @@ def test_what_fewer_and_twice_as_many_tablets_would_serve_follows_from_the_halve
     found = hot(1, 2, 30, 10, 5, 5, 0, 0)
     assert found == Hottest(by_count=(53, 43, 40), tablet=1, split=30, complete=True)
     assert hot(1, 2, 30, 10, counted=False).split is None
-    assert hottest_of(told([NAN] * 4)) is None
+    assert hottest_of(stats([NAN] * 4)) is None
     some = hot(1, 2, NAN, NAN)
     assert (some.by_count, some.complete, some.split) == ((3, 3), False, 2)
 
 
 def test_a_half_that_is_unknown_says_nothing_unless_another_one_serves_more() -> None:
-    columns = told([30, 10, 20, 5]).columns
+    columns = stats([30, 10, 20, 5]).columns
     columns[3, 1] = NAN
-    found = hottest_of(Told(columns))
+    found = hottest_of(TabletStats(columns))
     assert found is not None and found.split == 30
     columns[1, 1] = 31
-    unknown = hottest_of(Told(columns))
+    unknown = hottest_of(TabletStats(columns))
     assert unknown is not None and unknown.split is None
 
 
@@ -140,7 +140,7 @@ def test_without_a_target_rates_ask_for_nothing() -> None:
 
 def seen(ring: Reals, count: int) -> Hottest:
     """What is known of a table of so many tablets over a ring whose parts serve this."""
-    found = hottest_of(told(ring.reshape(2 * count, -1).sum(axis=1)))
+    found = hottest_of(stats(ring.reshape(2 * count, -1).sum(axis=1)))
     assert found is not None
     return found
 

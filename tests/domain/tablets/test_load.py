@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stele.domain.commands import Leave, Truncate
 from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.maps import read_from
-from stele.domain.tablets.told import Reals
+from stele.domain.tablets.tablet_stats import Reals
 from tests.coordinator.test_tablets import with_table
 from tests.coordinator.world import World
 from tests.domain.load_of import IDLE, TOTAL_BYTES, Rate, even, load_of, loads_of, table_of
@@ -19,7 +19,7 @@ from tests.domain.load_of import IDLE, TOTAL_BYTES, Rate, even, load_of, loads_o
 NAN = float("nan")
 
 
-def told(**by_node: dict[int, int]) -> LoadTable:
+def stats(**by_node: dict[int, int]) -> LoadTable:
     """Nodes that have told sizes of tablets of a map of four."""
     table = LoadTable()
     for name, sizes in by_node.items():
@@ -28,19 +28,19 @@ def told(**by_node: dict[int, int]) -> LoadTable:
 
 
 def sizes(table: LoadTable, count: int = 4, data_id: str = "t") -> Reals:
-    return table.told(data_id, count).sizes
+    return table.stats(data_id, count).sizes
 
 
 def test_a_size_is_the_mean_over_the_replicas_that_are_known() -> None:
-    table = told(n1={0: 10, 1: 20}, n2={0: 30, 3: 5})
+    table = stats(n1={0: 10, 1: 20}, n2={0: 30, 3: 5})
     np.testing.assert_array_equal(sizes(table), [20, 20, NAN, 5])
-    assert table.told("t", 4).size_bytes() is None
-    assert told(n1={0: 1, 1: 2, 2: 3, 3: 4}, n2={0: 3}).told("t", 4).size_bytes() == 2 + 2 + 3 + 4
+    assert table.stats("t", 4).size_bytes() is None
+    assert stats(n1={0: 1, 1: 2, 2: 3, 3: 4}, n2={0: 3}).stats("t", 4).size_bytes() == 2 + 2 + 3 + 4
     np.testing.assert_array_equal(sizes(table, 2, "other"), [NAN, NAN])
 
 
 def test_the_capacity_is_what_is_free_and_what_the_tablets_have() -> None:
-    table = told(n1={0: 10, 1: 20})
+    table = stats(n1={0: 10, 1: 20})
     assert table.capacity_bytes("n1") == TOTAL_BYTES
     assert table.capacity_bytes("n2") is None
     other = load_of("n1", table_of("t", 4, {0: 7}), disk_free_bytes=100, sequence=2)
@@ -69,16 +69,16 @@ def test_the_newest_report_of_a_node_stands(
 
 
 def test_split_tablets_have_equal_shares_and_merged_ones_the_sum() -> None:
-    table = told(n1={0: 10, 1: 20, 2: 30, 3: 40}, n2={2: 50, 3: 60})
+    table = stats(n1={0: 10, 1: 20, 2: 30, 3: 40}, n2={2: 50, 3: 60})
     np.testing.assert_array_equal(sizes(table, 8), [5, 5, 10, 10, 20, 20, 25, 25])
     np.testing.assert_array_equal(sizes(table, 2), [30, 90])
     np.testing.assert_array_equal(sizes(table, 1), [100])
-    np.testing.assert_array_equal(sizes(told(n1={0: 10, 2: 1, 3: 1}), 2), [NAN, 2])
+    np.testing.assert_array_equal(sizes(stats(n1={0: 10, 2: 1, 3: 1}), 2), [NAN, 2])
     np.testing.assert_array_equal(sizes(table, 3), [NAN] * 3)
 
 
 def test_reports_by_maps_before_and_after_a_split_meet() -> None:
-    table = told(n1={0: 10}).with_load(load_of("n2", table_of("t", 8, {0: 7, 1: 3})), 0.0)
+    table = stats(n1={0: 10}).with_load(load_of("n2", table_of("t", 8, {0: 7, 1: 3})), 0.0)
     np.testing.assert_array_equal(sizes(table, 8), [6, 4, *[NAN] * 6])
     np.testing.assert_array_equal(sizes(table, 4), [10, *[NAN] * 3])
 
@@ -90,12 +90,12 @@ def test_no_byte_of_a_table_is_lost_or_made_up_by_another_count(
     held: list[int], count: int
 ) -> None:
     table = LoadTable().with_load(load_of("n1", table_of("t", 8, dict(enumerate(held)))), 0.0)
-    assert table.told("t", count).size_bytes() == pytest.approx(sum(held))
+    assert table.stats("t", count).size_bytes() == pytest.approx(sum(held))
 
 
 def test_what_a_node_had_stands_until_its_new_place_tells_of_it() -> None:
     """Else a tablet had no size between the two reports, and the balancer would balance by another measure."""
-    table = told(n1={0: 10, 1: 20}, n2={2: 5, 3: 5})
+    table = stats(n1={0: 10, 1: 20}, n2={2: 5, 3: 5})
     moved = table.with_load(load_of("n1", table_of("t", 4, {1: 21}), sequence=2), 1.0)
     np.testing.assert_array_equal(sizes(moved), [10, 21, 5, 5])
     there = moved.with_load(load_of("n2", table_of("t", 4, {0: 12, 2: 5, 3: 5}), sequence=2), 2.0)
@@ -167,7 +167,7 @@ def test_what_is_left_of_data_that_is_gone_is_forgotten(world: World) -> None:
         load = msgspec.structs.replace(reported.load, tables=(), sequence=2)
         table = table.with_load(load, 1.0)
         assert node_id in table.by_node
-    assert table.told(data_id, 4).size_bytes() == 4
+    assert table.stats(data_id, 4).size_bytes() == 4
     assert {*table.current(world.image).left} == {data_id}
     assert world.apply(Truncate("music.songs")) is None
     world.run()
@@ -182,8 +182,8 @@ def rated(rates: dict[int, Rate] | None, count: int = 4, **changes: object) -> L
 
 def rates(table: LoadTable, count: int = 4) -> tuple[list[float], list[float]]:
     """What is served, and that in lower halves; -1: unknown."""
-    told = table.told("t", count)
-    return np.nan_to_num(told.rates, nan=-1).tolist(), np.nan_to_num(told.lower, nan=-1).tolist()
+    stats = table.stats("t", count)
+    return np.nan_to_num(stats.rates, nan=-1).tolist(), np.nan_to_num(stats.lower, nan=-1).tolist()
 
 
 def test_a_rate_is_the_mean_over_the_replicas_that_know_it() -> None:
@@ -196,7 +196,7 @@ def test_a_rate_is_the_mean_over_the_replicas_that_know_it() -> None:
         load = load_of(name, table_of("t", 4, {0: 1, 1: 1, 2: 1}, known))
         table = table.with_load(load, 0.0)
     assert rates(table) == ([50, 8, -1, -1], [35, 0, -1, -1])
-    assert table.told("t", 4).columns[1:3, 0].tolist() == [30, 20]
+    assert table.stats("t", 4).columns[1:3, 0].tolist() == [30, 20]
 
 
 def test_split_tablets_serve_what_their_halves_did_and_nobody_knows_of_theirs() -> None:
@@ -223,8 +223,8 @@ def test_what_a_node_knows_no_more_stands_until_somebody_tells_it() -> None:
     split = load_of("n1", table_of("t", 8, dict.fromkeys(range(8), 1), {}), sequence=3)
     table = table.with_load(split, 2.0)
     assert rates(table, 8) == ([30, 10, 4, 4, 4, 4, 1, 1], [-1] * 8)
-    told = load_of("n1", table_of("t", 8, dict.fromkeys(range(8), 1), {0: Rate(25)}), sequence=4)
-    table = table.with_load(told, 3.0)
+    stats = load_of("n1", table_of("t", 8, dict.fromkeys(range(8), 1), {0: Rate(25)}), sequence=4)
+    table = table.with_load(stats, 3.0)
     assert rates(table, 8) == ([25, 10, 4, 4, 4, 4, 1, 1], [25, *[-1] * 7])
 
 
@@ -249,6 +249,6 @@ def test_a_hot_tablet_that_has_moved_is_not_idle_meanwhile() -> None:
     st.sampled_from([1, 2, 4, 16, 64]),
 )
 def test_no_operation_is_lost_or_made_up_by_another_count(served: list[Rate], count: int) -> None:
-    told = rated(dict(enumerate(served)), 8).told("t", count)
-    assert told.rates.sum() == pytest.approx(sum(map(sum, served)))
-    assert np.isnan(told.lower).all() if count > 8 else (told.lower <= told.rates).all()
+    stats = rated(dict(enumerate(served)), 8).stats("t", count)
+    assert stats.rates.sum() == pytest.approx(sum(map(sum, served)))
+    assert np.isnan(stats.lower).all() if count > 8 else (stats.lower <= stats.rates).all()

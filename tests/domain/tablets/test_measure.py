@@ -16,7 +16,7 @@ from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.requests.facts import RequestChanged
 from stele.domain.tablets.columns import Tablets, tablets_of
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 from stele.domain.tablets.proposals import proposal
 from tests.coordinator.test_tablets import with_table
@@ -56,7 +56,7 @@ def held(image: Image, size_of: SizeOf = size_of) -> Counter[str]:
 def balance(world: World) -> None:
     """Until the balancer has nothing to ask for any more."""
     world.balances = True
-    while proposal(world.image, Heard(loads=world.loads(world.image))).moves:
+    while proposal(world.image, Conditions(loads=world.loads(world.image))).moves:
         world.tick()
         world.run()
 
@@ -143,7 +143,7 @@ def test_late_reports_make_nothing_move_twice(every_s: float) -> None:
     assert max(bytes_of.values()) - min(bytes_of.values()) <= 2 * 4 * GIB
     moves = moves_of(world)
     assert moves and max(moves.values()) == 1
-    assert not proposal(world.image, Heard(loads=world.loads(world.image))).moves
+    assert not proposal(world.image, Conditions(loads=world.loads(world.image))).moves
 
 
 def test_a_node_of_half_the_capacity_gets_half_as_much() -> None:
@@ -223,7 +223,7 @@ def test_a_full_disk_gets_nothing_and_gives() -> None:
     loads = loads_of(world.image, size_of)
     emptiest = min(held(world.image), key=lambda name: held(world.image)[name])
     assert emptiest in {
-        each.move.to_node for each in proposal(world.image, Heard(loads=loads)).moves
+        each.move.to_node for each in proposal(world.image, Conditions(loads=loads)).moves
     }
     reported = loads.by_node[emptiest]
     load = msgspec.structs.replace(
@@ -231,7 +231,7 @@ def test_a_full_disk_gets_nothing_and_gives() -> None:
     )
     full = loads.with_load(load, 1.0)
     assert full.full() == {emptiest}
-    moves = proposal(world.image, Heard(loads=full)).moves
+    moves = proposal(world.image, Conditions(loads=full)).moves
     assert moves
     assert emptiest not in {each.move.to_node for each in moves}
     what = columns(world, full)

@@ -24,7 +24,7 @@ from stele.domain.commands import (
 from stele.domain.names import RequestKind, RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.shards import MAX_SHARDS
-from stele.domain.tablets.heard import NOTHING_HEARD
+from stele.domain.tablets.conditions import NO_CONDITIONS
 from stele.domain.tablets.maps import apart, new_map
 from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.operations.commands import TabletMove
@@ -222,7 +222,7 @@ def test_streams_are_limited_for_each_shard() -> None:
     """A repair takes all that a shard reads and writes at one time: as many go on as there are shards."""
     world = with_shards("a1*3 b1*3", 8, rf=2)
     assert world.apply(RepairTable(TABLE)) is None
-    chosen = [each.tablet for each in proposal(world.image, NOTHING_HEARD).repairs]
+    chosen = [each.tablet for each in proposal(world.image, NO_CONDITIONS).repairs]
     assert len(chosen) == 3
     assert {rows(world)[tablet].shard_of("a1") for tablet in chosen} == {0, 1, 2}
 

@@ -20,7 +20,7 @@ from stele.domain.schema.facts import (
     SwitchBalancingOn,
 )
 from stele.domain.schema.switches import gives_all_away, off_for
-from stele.domain.tablets.copies import is_owed
+from stele.domain.tablets.copies import is_required
 
 MAX_MS: Final = 253_402_300_799_999
 """The end of the year 9999, beyond which clocks do not show times."""
@@ -147,5 +147,5 @@ def _not_begun(image: Image, tables: frozenset[str]) -> list[Request]:
         request
         for request in own
         if request.from_node not in emptied
-        and not is_owed(image, tables_of[request.table_id], request)
+        and not is_required(image, tables_of[request.table_id], request)
     ]

@@ -31,7 +31,7 @@ from stele.domain.tablets.measure import Measure, measure_of
 from stele.domain.tablets.participants import participants
 from stele.domain.tablets.ranges import tablet_of
 from stele.domain.tablets.sizing import in_rack
-from stele.domain.tablets.told import Told
+from stele.domain.tablets.tablet_stats import TabletStats
 
 _BEFORE_READS_MOVE: Final = (
     TransitionState.ALLOW_WRITE_BOTH_READ_OLD,
@@ -56,7 +56,7 @@ class Tablets:
     first: list[int]
     node_ids: list[str]
     measure: Measure
-    told: Mapping[str, Told]
+    stats: Mapping[str, TabletStats]
     together: npt.NDArray[np.int64]
 
     def held(self, on: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
@@ -91,8 +91,8 @@ def tablets_of(
     schema = image.schema
     maps = [(t, p) for t, p in maps_of(image) if not schema.data_of(t).dropped_version]
     settings, ids = image.features.settings, [schema.data_of(t).data_id for t, _ in maps]
-    told = told_of(image, loads)
-    heat = heats(told, loads.heat, MINIMAL_RATE.of(settings))
+    stats = told_of(image, loads)
+    heat = heats(stats, loads.heat, MINIMAL_RATE.of(settings))
     measure = measure_of(image, loads, heat)
     nodes = _nodes(image, {p.nodes.names for _, p in maps}, down, waiting, loads)
     place = {node.id: at for at, node in enumerate(nodes)}
@@ -110,7 +110,7 @@ def tablets_of(
         nodes,
         len(maps),
         np.repeat(np.arange(len(maps)), counts),
-        np.concatenate([*(_sizes(told[data_id], loads) for data_id in ids), np.zeros(0)]),
+        np.concatenate([*(_sizes(stats[data_id], loads) for data_id in ids), np.zeros(0)]),
         node,
         np.where(node == NOBODY, 0, shard),
         np.concatenate([*(busy for _, _, busy in parts), np.zeros(0, np.bool_)]),
@@ -120,7 +120,7 @@ def tablets_of(
             rate_weight=measure.rate_weight,
         ),
         Rates(
-            np.concatenate([*(told[data_id].rates for data_id in ids), np.zeros(0)]),
+            np.concatenate([*(stats[data_id].rates for data_id in ids), np.zeros(0)]),
             np.concatenate([*(heat[data_id] for data_id in ids), np.zeros(0)]),
         ),
     )
@@ -129,12 +129,12 @@ def tablets_of(
     first = (np.cumsum(counts) - counts).tolist() if counts else []
     names = [image.schema.full_name(table) for table, _ in maps]
     together = np.array([len(standing(image, table)) for table, _ in maps], np.int64)
-    return Tablets(state, names, first, [node.id for node in nodes], measure, told, together)
+    return Tablets(state, names, first, [node.id for node in nodes], measure, stats, together)
 
 
-def _sizes(told: Told, loads: LoadTable) -> npt.NDArray[np.float64]:
+def _sizes(stats: TabletStats, loads: LoadTable) -> npt.NDArray[np.float64]:
     """Bytes of each tablet; unknown ones are empty when any are known, see ``measure_of``."""
-    return np.nan_to_num(told.sizes) if loads.by_node else told.sizes
+    return np.nan_to_num(stats.sizes) if loads.by_node else stats.sizes
 
 
 def held_in(there: Tablets) -> dict[str, int]:

@@ -46,7 +46,7 @@ def change_of(image: Image, keyspace: Keyspace) -> Request | None:
     return None if request_id is None else image.requests.open[request_id]
 
 
-def is_owed(image: Image, table: Table, move: HasNodes) -> bool:
+def is_required(image: Image, table: Table, move: HasNodes) -> bool:
     """Whether it gives a tablet one replica more; or takes one, or brings one to another rack, while somebody's
     change asks for that.
     """
@@ -231,4 +231,4 @@ def moves_of(image: Image, keyspace: Keyspace) -> Iterable[Request]:
     """
     tables = {table.table_id: table for table in image.schema.tables_of(keyspace)}
     mine = (r for r in image.requests.open.values() if r.moves_replica and r.table_id in tables)
-    return (r for r in mine if r.recounts or is_owed(image, tables[r.table_id], r))
+    return (r for r in mine if r.recounts or is_required(image, tables[r.table_id], r))

@@ -13,8 +13,8 @@ from stele.domain.balance.moves import WEIGHT, Limits, by_shard, fits
 from stele.domain.balance.scopes import standing
 from stele.domain.image import Image
 from stele.domain.tablets.columns import Tablets
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import Place
-from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.racks import fewest, room
 
 MOST_LOOKED_AT: Final = 4096
@@ -29,7 +29,7 @@ class Desk:
 
     image: Image
     what: Tablets
-    heard: Heard
+    conditions: Conditions
     limits: Limits
     passed: int = 0
     """Tablets that were looked at for nothing."""
@@ -59,7 +59,9 @@ class Desk:
         self.takes = (state.state == NodeState.NORMAL) & (self.weight > 0)
         self.takes[[*state.shut]] = False
         self.count, self.load = state.count.copy(), state.load.sum(axis=0)
-        self.silent = frozenset(at for at, node_id in enumerate(ids) if node_id in self.heard.down)
+        self.silent = frozenset(
+            at for at, node_id in enumerate(ids) if node_id in self.conditions.down
+        )
 
     def is_free(self, node: int) -> bool:
         """It takes one more now."""

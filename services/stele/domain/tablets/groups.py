@@ -10,7 +10,7 @@ import numpy as np
 from stele.domain.image import Image
 from stele.domain.schema.facts import Table, TableOptions
 from stele.domain.tablets.load import LoadTable
-from stele.domain.tablets.told import COLUMNS, LOWER, Told
+from stele.domain.tablets.tablet_stats import COLUMNS, LOWER, TabletStats
 
 
 def standing(image: Image, owner: Table) -> list[Table]:
@@ -35,12 +35,12 @@ def combined(options: Sequence[TableOptions]) -> TableOptions:
     )
 
 
-def told_of_group(image: Image, loads: LoadTable, owner: Table, count: int) -> Told:
+def told_of_group(image: Image, loads: LoadTable, owner: Table, count: int) -> TabletStats:
     """What is known of the tablets of a map of ``count``: the sums over its tables."""
-    return summed([loads.told(table.data_id, count) for table in standing(image, owner)])
+    return summed([loads.stats(table.data_id, count) for table in standing(image, owner)])
 
 
-def summed(tables: Sequence[Told]) -> Told:
+def summed(tables: Sequence[TabletStats]) -> TabletStats:
     """Of several tables whose tablets stand together. What nobody knows of one of them is new, and counts as
     nothing beside the others; but a group is ``counted`` only when the rates of all its tables are known.
     """
@@ -55,4 +55,4 @@ def summed(tables: Sequence[Told]) -> Told:
     found = np.full((COLUMNS, columns.shape[2]), np.nan)
     sums = np.where(known, columns, 0.0).sum(axis=0)
     np.copyto(found, sums, where=known.any(axis=0))
-    return Told(found, counted=bool(counted.all()))
+    return TabletStats(found, counted=bool(counted.all()))

@@ -19,7 +19,7 @@ from stele.domain.tablets.groups import told_of_group
 from stele.domain.tablets.limits import MINIMAL_RATE
 from stele.domain.tablets.load import LoadTable
 from stele.domain.tablets.maps import maps_of
-from stele.domain.tablets.told import Reals, Told
+from stele.domain.tablets.tablet_stats import Reals, TabletStats
 
 STEADY: Final = 1.25
 """So many times more, or less, is clearly another heat: smoothed rates of a steady load waver by less."""
@@ -27,9 +27,9 @@ SLIGHT: Final = 0.1
 """Of the mean: what differs by less counts the same."""
 
 
-def told_of(image: Image, loads: LoadTable) -> dict[str, Told]:
+def told_of(image: Image, loads: LoadTable) -> dict[str, TabletStats]:
     """What is known of the tablets of all maps that stay, by the data id of the map's owner."""
-    found = dict[str, Told]()
+    found = dict[str, TabletStats]()
     for table, placement in maps_of(image):
         data = image.schema.data_of(table)
         if not data.dropped_version:
@@ -38,16 +38,16 @@ def told_of(image: Image, loads: LoadTable) -> dict[str, Told]:
 
 
 def heats(
-    told: Mapping[str, Told], before: Mapping[str, Reals], least_per_s: float
+    stats: Mapping[str, TabletStats], before: Mapping[str, Reals], least_per_s: float
 ) -> dict[str, Reals]:
     """By data id the heat with which each tablet counts, NaN where its rate is unknown.
 
     ``before`` are those of the last time; where a table had another number of tablets they say nothing.
     """
-    rates = [each.rates for each in told.values()]
+    rates = [each.rates for each in stats.values()]
     ends = np.cumsum([len(each) for each in rates])[:-1]
     now = np.split(heat_of(np.concatenate(rates), least_per_s), ends) if rates else []
-    pairs = zip(told, now, strict=True)
+    pairs = zip(stats, now, strict=True)
     return {data_id: _steady(before.get(data_id), each) for data_id, each in pairs}
 
 

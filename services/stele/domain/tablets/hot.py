@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from stele.domain.tablets.told import Reals, Told
+from stele.domain.tablets.tablet_stats import Reals, TabletStats
 
 HELPS: Final = 0.75
 """A split helps when the hottest tablet then serves at most so much of what it did; a half is ideal."""
@@ -41,12 +41,12 @@ class Hottest(msgspec.Struct, frozen=True, kw_only=True):
         return self.by_count if self.split is None else (*self.by_count, self.split)
 
 
-def hottest_of(told: Told) -> Hottest | None:
+def hottest_of(stats: TabletStats) -> Hottest | None:
     """None where no rate is known. Unknown tablets are taken to be idle."""
-    rates, lower = told.rates, told.lower
+    rates, lower = stats.rates, stats.lower
     if np.isnan(rates).all():
         return None
-    complete = told.counted and not np.isnan(rates).any()
+    complete = stats.counted and not np.isnan(rates).any()
     rates = np.nan_to_num(rates)
     tablet = int(rates.argmax())
     by_count = [level := rates]

@@ -6,31 +6,31 @@ from stele.domain.base import Rejection
 from stele.domain.context import unknown_table
 from stele.domain.image import Image
 from stele.domain.ring.ranges import RangeReplicas
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.heat import told_of
 from stele.domain.tablets.limits import TARGET_RATE, TARGET_SIZE
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.resizing import loaded, why_so_many
 from stele.domain.tablets.sizes import TableSizes, TabletSize
-from stele.domain.tablets.told import READS, WRITES, Told
+from stele.domain.tablets.tablet_stats import READS, WRITES, TabletStats
 
 
 def largest(
-    image: Image, heard: Heard, name: str, limit: int, *, hottest: bool = False
+    image: Image, conditions: Conditions, name: str, limit: int, *, hottest: bool = False
 ) -> TableSizes | Rejection:
     """So many tablets of a table, those of unknown size, or of unknown rate, left out. How many it is to have
     is of all tables with the same map.
     """
     table, owner = image.schema.table_named(name), image.schema.standing_map_owner(name)
-    told = told_of(image, heard.loads)
-    if table is None or owner is None or owner.data_id not in told:
+    stats = told_of(image, conditions.loads)
+    if table is None or owner is None or owner.data_id not in stats:
         return unknown_table(name)
     placement = image.ring.placements[table.placement]
-    of = heard.loads.told(table.data_id, len(placement))
+    of = conditions.loads.stats(table.data_id, len(placement))
     order = of.rates if hottest else of.sizes
     known, counted = (int((~np.isnan(each)).sum()) for each in (of.sizes, of.rates))
     first = np.argsort(-order, kind="stable")[: min(limit, counted if hottest else known)].tolist()
-    wanted, why = why_so_many(image, loaded(told), heard.down, owner.data_id)
+    wanted, why = why_so_many(image, loaded(stats), conditions.down, owner.data_id)
     settings = image.features.settings
     return TableSizes(
         table=name,
@@ -47,11 +47,11 @@ def largest(
     )
 
 
-def _tablet(told: Told, number: int, row: RangeReplicas) -> TabletSize:
-    reads, writes = (told.columns[column, number] for column in (READS, WRITES))
+def _tablet(stats: TabletStats, number: int, row: RangeReplicas) -> TabletSize:
+    reads, writes = (stats.columns[column, number] for column in (READS, WRITES))
     return TabletSize(
         tablet=number,
-        size_bytes=int(np.nan_to_num(told.sizes[number])),
+        size_bytes=int(np.nan_to_num(stats.sizes[number])),
         replicas=tuple(map(row.place, row.reads)),
         reads_per_s=None if np.isnan(reads) else round(float(reads)),
         writes_per_s=None if np.isnan(writes) else round(float(writes)),

@@ -15,7 +15,15 @@ from stele.domain.acks import is_newer
 from stele.domain.image import Image
 from stele.domain.messages import Load
 from stele.domain.names import NodeState
-from stele.domain.tablets.told import Part, Reals, Told, mean_of, noted, part_of, resized
+from stele.domain.tablets.tablet_stats import (
+    Part,
+    Reals,
+    TabletStats,
+    mean_of,
+    noted,
+    part_of,
+    resized,
+)
 
 CRITICAL_USE: Final = 0.98
 """Of a disk: a node whose disk is as full as this gets nothing."""
@@ -69,7 +77,7 @@ class LoadTable(msgspec.Struct, frozen=True):
                 left = left.delete(data_id)
         return msgspec.structs.replace(self, by_node=by_node, left=left)
 
-    def told(self, data_id: str, count: int) -> Told:
+    def stats(self, data_id: str, count: int) -> TabletStats:
         """All that is known of the tablets of a map of ``count``, of one replica: the mean over the replicas
         that tell, NaN where none does. Reports by a map of another count are taken over to this one.
         """
@@ -77,8 +85,8 @@ class LoadTable(msgspec.Struct, frozen=True):
         found, known = mean_of(parts, count)
         left = resized(self.left.get(data_id), count)
         lacks = ~known[:, left.tablets]
-        found[:, left.tablets] = np.where(lacks, left.told, found[:, left.tablets])
-        return Told(found)
+        found[:, left.tablets] = np.where(lacks, left.stats, found[:, left.tablets])
+        return TabletStats(found)
 
     def capacity_bytes(self, node_id: str) -> int | None:
         """What a node's tablets may take of its disk; None when it never said."""

@@ -10,8 +10,8 @@ from stele.domain.context import unknown_table, unknown_tablet
 from stele.domain.image import Image
 from stele.domain.tablets.colocation import Merge, merges_of
 from stele.domain.tablets.columns import Tablets, tablets_of
+from stele.domain.tablets.conditions import NO_CONDITIONS, Conditions
 from stele.domain.tablets.groups import standing
-from stele.domain.tablets.heard import NOTHING_HEARD, Heard
 from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.stuck import Lost, lost_replicas
 from stele.domain.tablets.switched import standing_still
@@ -30,14 +30,14 @@ class Look:
     off: Mapping[str, str]
 
 
-def look(image: Image, heard: Heard) -> Look:
-    waiting = _waiting(image, heard.down)
-    what = tablets_of(image, heard.down | heard.avoided, waiting, heard.loads)
-    shut = heard.shut() | waiting
+def look(image: Image, conditions: Conditions) -> Look:
+    waiting = _waiting(image, conditions.down)
+    what = tablets_of(image, conditions.down | conditions.avoided, waiting, conditions.loads)
+    shut = conditions.shut() | waiting
     forced = frozenset(r.node_id for r in image.requests.pending() if r.removes_node and r.force)
     lost = lost_replicas(image, what, forced)
     merges = merges_of(image)
-    off = standing_still(image, heard.now_ms)
+    off = standing_still(image, conditions.now_ms)
     still = {
         merge.name: "tablets of its table are brought together, to become fewer" for merge in merges
     }
@@ -61,9 +61,9 @@ def _waiting(image: Image, down: Set[str]) -> frozenset[str]:
     )
 
 
-def to_the_end(image: Image, heard: Heard = NOTHING_HEARD) -> OfflinePlan:
+def to_the_end(image: Image, conditions: Conditions = NO_CONDITIONS) -> OfflinePlan:
     """All moves until everything is even, were nothing else to happen; and how even it is then."""
-    what = look(image, heard).what
+    what = look(image, conditions).what
 
     def named(unit: int) -> list[tuple[str, str, int | str]]:
         name, tablet = what.tablet(unit)
@@ -86,10 +86,10 @@ def why_there(
     image: Image,
     table: str,
     tablet: int,
-    heard: Heard = NOTHING_HEARD,
+    conditions: Conditions = NO_CONDITIONS,
 ) -> list[Verdict] | Rejection:
     """For each replica of a tablet and each node, whether the balancer would move it there, and the rule."""
-    what, owner = look(image, heard).what, image.schema.standing_map_owner(table)
+    what, owner = look(image, conditions).what, image.schema.standing_map_owner(table)
     name = "" if owner is None else image.schema.full_name(owner)
     if name not in what.names:
         return unknown_table(table)

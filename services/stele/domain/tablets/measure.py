@@ -10,7 +10,7 @@ from stele.domain.balance.cluster import BalanceBy
 from stele.domain.image import Image
 from stele.domain.tablets.limits import BALANCE_BY, RATE_WEIGHT
 from stele.domain.tablets.load import LoadTable
-from stele.domain.tablets.told import Reals
+from stele.domain.tablets.tablet_stats import Reals
 
 NAMED: Final = 5
 """Nodes, in a reason."""

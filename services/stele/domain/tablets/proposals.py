@@ -19,7 +19,7 @@ from stele.domain.commands import (
 from stele.domain.image import Image
 from stele.domain.tablets.colocation import bring_together
 from stele.domain.tablets.columns import Tablets
-from stele.domain.tablets.heard import NOTHING_HEARD, Heard
+from stele.domain.tablets.conditions import NO_CONDITIONS, Conditions
 from stele.domain.tablets.limits import READS, WRITES
 from stele.domain.tablets.look import look
 from stele.domain.tablets.repairing import Desk, repairs
@@ -69,7 +69,7 @@ class Proposal(msgspec.Struct, frozen=True):
             yield RepairTablets(self.repairs), f"{len(self.repairs)} repairs"
 
 
-def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
+def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
 
     Nodes that are not heard, where moves have failed just now, or whose disks are full get nothing, not even of
@@ -78,9 +78,9 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     """
     settings = image.features.settings
     limits = Limits(reads=READS.of(settings), writes=WRITES.of(settings), batch=WRITES.of(settings))
-    seen = look(image, heard)
+    seen = look(image, conditions)
     what, merges = seen.what, seen.merges
-    counted = recounts(image, what, heard, limits, seen.off.keys())
+    counted = recounts(image, what, conditions, limits, seen.off.keys())
     moves = [_told(what, move, seen.forced) for move in plan_round(what.state, what.names, limits)]
     if counted.moves:  # what is even now is not then
         leaving = {n.id for n in what.state.nodes if n.state in LEAVING}
@@ -93,23 +93,23 @@ def proposal(image: Image, heard: Heard = NOTHING_HEARD) -> Proposal:
     moves = [*_counted(counted), *moves]
     moving = frozenset(each.move.from_node for each in moves)
     stuck = list[Stuck]()
-    if not heard.shut() and not counted.amiss:
+    if not conditions.shut() and not counted.amiss:
         stuck = cannot_be_drained(image, what, seen.lost, moving)[-1:]
     stuck += counted.stuck
-    calm = not (moves or heard.shut() or what.state.busy.any())
+    calm = not (moves or conditions.shut() or what.state.busy.any())
     stuck += cannot_merge(image, merges, seen.lost, calm=calm)
-    sized = sizing(image, loaded(what.told), heard.down, seen.off.keys())
+    sized = sizing(image, loaded(what.stats), conditions.down, seen.off.keys())
     resized = {resize.table for resize in sized.resizes}  # its tablets have other numbers then
     moves = [each for each in moves if each.move.table not in resized]
-    desk = Desk(what, heard, limits, [m for m in uncounted if m.table not in resized])
-    restored = restores(image, what, heard, desk, resized)
+    desk = Desk(what, conditions, limits, [m for m in uncounted if m.table not in resized])
+    restored = restores(image, what, conditions, desk, resized)
     return Proposal(
-        switched_on=expired(image, heard.now_ms),
+        switched_on=expired(image, conditions.now_ms),
         moves=tuple(moves),
         resizes=sized.resizes,
         stuck=tuple(stuck),
-        revoked=(*sized.revoked, *aborted(image, heard.now_ms)),
-        repairs=tuple(repairs(image, what, heard, desk, resized)),
+        revoked=(*sized.revoked, *aborted(image, conditions.now_ms)),
+        repairs=tuple(repairs(image, what, conditions, desk, resized)),
         restores=tuple(restored),
     )
 

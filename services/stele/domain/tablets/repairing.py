@@ -21,7 +21,7 @@ from stele.domain.repairs.times import Ms
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Table
 from stele.domain.tablets.columns import Tablets
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.limits import AUTO_REPAIR, AUTO_REPAIR_THRESHOLD_S, ON
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.topology.operations.tablet_repair import MAX_REPAIRS
@@ -35,7 +35,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def repairs(
-    image: Image, what: Tablets, heard: Heard, desk: "Desk", resized: Set[str]
+    image: Image, what: Tablets, conditions: Conditions, desk: "Desk", resized: Set[str]
 ) -> list[TabletRepair]:
     """What to begin in one round. The time that is heard is compared with times of the log; tables that are
     ``resized`` in the same round wait.
@@ -51,18 +51,18 @@ def repairs(
             continue
         units = slice(what.first[at], what.first[at] + what.tablets_of(name))
         times = image.repairs.of(table.table_id, what.tablets_of(name))
-        paused = heard.are_paused(table.table_id, len(times))
+        paused = conditions.are_paused(table.table_id, len(times))
         if goal is not None:
             restricted = goal.is_restricted
             since = image.repairs.of(table.table_id, len(times), restricted=restricted)
             due = desk.ready(units, goal.among) & ~paused & (since <= goal.submitted_ms)
             asked.append(Due(since, units, due, goal.among))
         if after_s is not None and (goal is None or goal.is_restricted):
-            old = times < heard.now_ms - SECOND_MS * after_s
+            old = times < conditions.now_ms - SECOND_MS * after_s
             late.append(Due(times, units, desk.ready(units) & ~paused & old & desk.is_whole(units)))
     return [
         *desk.chosen(asked, lambda name, _: _why_asked(image, wanted, name)),
-        *desk.chosen(late, lambda _, at_ms: _why_late(at_ms, heard.now_ms)),
+        *desk.chosen(late, lambda _, at_ms: _why_late(at_ms, conditions.now_ms)),
     ][:MAX_REPAIRS]
 
 
@@ -88,7 +88,11 @@ class Desk:
     """What one round has given out so far, of streams and of tablets."""
 
     def __init__(
-        self, what: Tablets, heard: Heard, limits: Limits, moves: Iterable[TabletMove] = ()
+        self,
+        what: Tablets,
+        conditions: Conditions,
+        limits: Limits,
+        moves: Iterable[TabletMove] = (),
     ) -> None:
         state = what.state
         self._what = what
@@ -96,7 +100,7 @@ class Desk:
         self._reading, self._writing = state.reading.copy(), state.writing.copy()
         self._busy = state.busy.copy()
         self._dead = _by_node(at == NodeState.EXCLUDED for at in state.state.tolist())
-        down = _by_node(node_id in heard.down for node_id in what.node_ids)
+        down = _by_node(node_id in conditions.down for node_id in what.node_ids)
         self._silent = down & ~self._dead
         for move in moves:
             self.take_move(move)

@@ -23,9 +23,9 @@ from stele.domain.ring.quorum import blocking
 from stele.domain.ring.shards import ANY
 from stele.domain.schema.facts import Replication
 from stele.domain.tablets.columns import Tablets
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.copies import Amiss, amiss, change_of, goal
 from stele.domain.tablets.desk import MOST_LOOKED_AT, Desk, room_for
-from stele.domain.tablets.heard import Heard
 from stele.domain.tablets.racks import room
 from stele.domain.tablets.spreading import spread
 from stele.domain.tablets.stuck import Stuck
@@ -52,14 +52,16 @@ class Recounts:
     amiss: bool = False
 
 
-def recounts(image: Image, what: Tablets, heard: Heard, limits: Limits, off: Set[str]) -> Recounts:
+def recounts(
+    image: Image, what: Tablets, conditions: Conditions, limits: Limits, off: Set[str]
+) -> Recounts:
     """What tablets are to get, and to lose, now; those of tables that are ``off`` lose only what a change that
     is asked for takes. Then which are to go to a rack that has fewer of them.
 
     The tablets' units are ``busy`` then in the state of ``what``, and the streams are counted.
     """
     moves, stuck, any_amiss = list[TabletMove](), list[Stuck](), False
-    desk = Desk(image, what, heard, limits)
+    desk = Desk(image, what, conditions, limits)
     for at, name in enumerate(what.names):
         keyspace = image.schema.named(name.partition(".")[0])
         assert keyspace is not None, "a table that is balanced has a keyspace"
@@ -135,7 +137,7 @@ class _Table:
         table = desk.image.schema.table_named(self.name)
         assert table is not None, "a table that is balanced has a name"
         still = ~desk.what.state.busy[self.units]
-        still &= ~desk.heard.are_paused(table.table_id, len(still))
+        still &= ~desk.conditions.are_paused(table.table_id, len(still))
         due = self.due
         moves = self._each(desk, np.flatnonzero(due.more & still), self._add)
         lacking = due.more
@@ -151,7 +153,7 @@ class _Table:
         change: Callable[[Desk, int], TabletMove | None],
     ) -> list[TabletMove]:
         moves = list[TabletMove]()
-        for tablet in _turned(tablets, desk.heard.now_ms).tolist():
+        for tablet in _turned(tablets, desk.conditions.now_ms).tolist():
             if desk.passed >= MOST_LOOKED_AT:
                 break
             move = change(desk, tablet)
@@ -262,7 +264,7 @@ class _Table:
                 " ask again with force to give these up"
             )
             return None
-        return self._heard(desk, alive, min(needed, len(alive)))
+        return self._conditions(desk, alive, min(needed, len(alive)))
 
     def _all_left(self, desk: Desk, tablet: int, nodes: list[int]) -> list[int] | None:
         """Those that stay, each of which must say that it is there; None while one of them cannot."""
@@ -274,9 +276,9 @@ class _Table:
                 " remove or replace it first"
             )
             return None
-        return self._heard(desk, nodes, len(nodes))
+        return self._conditions(desk, nodes, len(nodes))
 
-    def _heard(self, desk: Desk, nodes: list[int], needed: int) -> list[int] | None:
+    def _conditions(self, desk: Desk, nodes: list[int], needed: int) -> list[int] | None:
         up = [node for node in nodes if node not in desk.silent]
         return up if len(up) >= needed else None
 

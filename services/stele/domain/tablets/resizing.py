@@ -28,7 +28,7 @@ from stele.domain.tablets.sizing import (
     scopes_of,
 )
 from stele.domain.tablets.stuck import Stuck
-from stele.domain.tablets.told import Told
+from stele.domain.tablets.tablet_stats import TabletStats
 
 MOST_AT_ONCE: Final = 10
 """Resizes that are asked for in one look (Scylla: max_new_resize_requests)."""
@@ -213,9 +213,9 @@ def _factors(tables: Sequence[Table], counts: Sequence[Sized], per_shard: int) -
     }
 
 
-def loaded(told: Mapping[str, Told]) -> dict[str, Loaded]:
+def loaded(stats: Mapping[str, TabletStats]) -> dict[str, Loaded]:
     """By the id of tables' data what is known of all tablets together."""
-    return {name: Loaded(each.size_bytes(), hottest_of(each)) for name, each in told.items()}
+    return {name: Loaded(each.size_bytes(), hottest_of(each)) for name, each in stats.items()}
 
 
 def tables_of(image: Image, loads: Mapping[str, Loaded], down: Set[str]) -> list[Table]:

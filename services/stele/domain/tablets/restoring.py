@@ -10,14 +10,14 @@ import numpy as np
 
 from stele.domain.image import Image
 from stele.domain.tablets.columns import Tablets
-from stele.domain.tablets.heard import Heard
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.tablets.repairing import Desk
 from stele.domain.topology.operations.commands import TabletRestore
 from stele.domain.topology.operations.tablet_restore import MAX_RESTORES
 
 
 def restores(
-    image: Image, what: Tablets, heard: Heard, desk: Desk, resized: Set[str]
+    image: Image, what: Tablets, conditions: Conditions, desk: Desk, resized: Set[str]
 ) -> list[TabletRestore]:
     """What to begin in one round; tables that are ``resized`` in it wait."""
     found = list[TabletRestore]()
@@ -29,7 +29,7 @@ def restores(
         if owner not in what.names or owner in resized:
             continue
         first, of = what.first[what.names.index(owner)], what.tablets_of(owner)
-        paused = heard.are_paused(restore.table_id, of)
+        paused = conditions.are_paused(restore.table_id, of)
         due = (restore.epochs.all() == 0) & desk.ready(slice(first, first + of)) & ~paused
         why = f"restored from {image.table_snapshots.snapshots[restore.snapshot_id].name}"
         found += [

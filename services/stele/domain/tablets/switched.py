@@ -7,7 +7,7 @@ from stele.domain.image import Image
 from stele.domain.names import BALANCER
 from stele.domain.requests.facts import Request
 from stele.domain.schema.switches import all_off, gives_all_away, off_for
-from stele.domain.tablets.copies import is_owed
+from stele.domain.tablets.copies import is_required
 from stele.domain.tablets.stuck import Stuck
 from stele.domain.topology.operations.table import way_back
 
@@ -41,7 +41,7 @@ def aborted(image: Image, now_ms: int) -> Iterator[Stuck]:
         table = image.schema.tables.get(request.table_id)
         if request.actor != BALANCER or table is None or not _can_be_undone(image, request):
             continue
-        if is_owed(image, table, request):
+        if is_required(image, table, request):
             continue
         for off in off_for(image.schema, table, now_ms):
             late = 0 < off.balancing.abort_at_ms <= now_ms

@@ -30,7 +30,7 @@ from stele.domain.ring.shards import ANY
 from stele.domain.ring.transition import TransitionPlan, changing
 from stele.domain.schema.facts import Table
 from stele.domain.schema.switches import check_balancing
-from stele.domain.tablets.copies import is_owed
+from stele.domain.tablets.copies import is_required
 from stele.domain.tablets.maps import names_tablet, row_of
 from stele.domain.tablets.moves import check_move, replicas_after
 from stele.domain.tablets.shards import Shards
@@ -134,7 +134,7 @@ def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -
 
 def _check_balancing(image: Image, actor: str, table: Table, move: TabletMove) -> Rejection | None:
     """What a tablet lacks it gets in any case, and what a change of replication takes."""
-    if is_owed(image, table, move):
+    if is_required(image, table, move):
         return None
     return check_balancing(image, actor, table, move.from_node)
 

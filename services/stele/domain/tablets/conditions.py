@@ -1,4 +1,4 @@
-"""What the balancer hears beside the log."""
+"""What the balancer goes by beside the log."""
 
 from collections.abc import Set
 from typing import Final, NamedTuple
@@ -9,10 +9,10 @@ import numpy.typing as npt
 from stele.domain.tablets.load import NO_LOADS, LoadTable
 
 
-class Heard(NamedTuple):
-    """What the balancer hears beside the log: members that are silent, nodes where moves have failed just now,
-    what nodes told of their loads, the time in milliseconds since 1970 (0: it has no clock), and tablets, by
-    table's id and number, that could not be repaired, or lose a replica, just now.
+class Conditions(NamedTuple):
+    """What the balancer goes by beside the log: members that are down, nodes where moves have failed just now,
+    what nodes reported of their loads, the time in milliseconds since 1970 (0: it has no clock), and tablets,
+    by table's id and number, that could not be repaired, or lose a replica, just now.
     """
 
     down: Set[str] = frozenset()
@@ -32,4 +32,4 @@ class Heard(NamedTuple):
         return found
 
 
-NOTHING_HEARD: Final = Heard()
+NO_CONDITIONS: Final = Conditions()

@@ -24,10 +24,10 @@ class Part(NamedTuple):
 
     of: int
     tablets: Ints
-    told: Reals
+    stats: Reals
 
 
-class Told(NamedTuple):
+class TabletStats(NamedTuple):
     """All tablets of a table, of one replica of each; NaN: unknown. Of several tables together, the sums;
     ``counted``: for each of them the rates of all tablets are known, as far as those of any are.
     """
@@ -62,13 +62,15 @@ class Told(NamedTuple):
 NOTHING: Final = Part(1, np.zeros(0, np.int64), np.zeros((COLUMNS, 0)))
 
 
-def part_of(told: TabletSizes) -> Part:
-    columns = np.full((COLUMNS, len(told.tablets)), np.nan)
-    columns[SIZE] = told.sizes_bytes
-    if told.reads_per_s:
-        rates = np.array((told.reads_per_s, told.writes_per_s, told.lower_half_per_s), np.float64)
+def part_of(stats: TabletSizes) -> Part:
+    columns = np.full((COLUMNS, len(stats.tablets)), np.nan)
+    columns[SIZE] = stats.sizes_bytes
+    if stats.reads_per_s:
+        rates = np.array(
+            (stats.reads_per_s, stats.writes_per_s, stats.lower_half_per_s), np.float64
+        )
         columns[READS:] = np.where(rates == UNKNOWN_RATE, np.nan, rates)
-    return Part(told.tablet_count, np.array(told.tablets, np.int64), columns)
+    return Part(stats.tablet_count, np.array(stats.tablets, np.int64), columns)
 
 
 def mean_of(parts: Iterable[Part], count: int) -> tuple[Reals, Bools]:
@@ -77,12 +79,12 @@ def mean_of(parts: Iterable[Part], count: int) -> tuple[Reals, Bools]:
     all_ = [part for part in parts if len(part.tablets)] or [NOTHING]
     at = np.concatenate([part.tablets for part in all_])
     for column in range(COLUMNS):
-        told = np.concatenate([part.told[column] for part in all_])
-        known = ~np.isnan(told)
-        of, told = (at, told) if known.all() else (at[known], told[known])
+        stats = np.concatenate([part.stats[column] for part in all_])
+        known = ~np.isnan(stats)
+        of, stats = (at, stats) if known.all() else (at[known], stats[known])
         replicas = np.bincount(of, minlength=count)
         any_[column] = replicas > 0
-        sums = np.bincount(of, told, count)
+        sums = np.bincount(of, stats, count)
         np.divide(sums, replicas, out=found[column], where=any_[column])
     return found, any_
 
@@ -106,26 +108,26 @@ def _split(part: Part, times: int) -> Part:
     """Nobody has counted the halves of what is new: equal ones would say that another split helps."""
     tablets = (part.tablets[:, None] * times + np.arange(times)).ravel()
     shares = np.full((len(part.tablets), times), 1 / times)
-    total, lower = part.told[READS] + part.told[WRITES], part.told[LOWER]
+    total, lower = part.stats[READS] + part.stats[WRITES], part.stats[LOWER]
     known = (total > 0) & ~np.isnan(lower)
     if times % 2 == 0:
         of_lower = np.minimum(1.0, lower[known] / total[known])
         half = times // 2
         shares[known, :half] = of_lower[:, None] / half
         shares[known, half:] = (1 - of_lower)[:, None] / half
-    told = np.full((COLUMNS, len(tablets)), np.nan)
-    told[SIZE] = np.repeat(part.told[SIZE] / times, times)
+    stats = np.full((COLUMNS, len(tablets)), np.nan)
+    stats[SIZE] = np.repeat(part.stats[SIZE] / times, times)
     for column in (READS, WRITES):
-        told[column] = (part.told[column, :, None] * shares).ravel()
-    return Part(part.of * times, tablets, told)
+        stats[column] = (part.stats[column, :, None] * shares).ravel()
+    return Part(part.of * times, tablets, stats)
 
 
 def _merged(part: Part, times: int) -> Part:
     tablets, at, pieces = np.unique(part.tablets // times, return_inverse=True, return_counts=True)
-    rates = part.told[READS] + part.told[WRITES]
+    rates = part.stats[READS] + part.stats[WRITES]
     in_lower = part.tablets % times < times / 2
     half = np.where(in_lower, rates, 0.0 * rates) if times % 2 == 0 else np.full(len(at), np.nan)
-    columns = (part.told[SIZE], part.told[READS], part.told[WRITES], half)
+    columns = (part.stats[SIZE], part.stats[READS], part.stats[WRITES], half)
     sums = np.stack([np.bincount(at, column, len(tablets)) for column in columns]).astype(float)
     whole = pieces == times
     return Part(part.of // times, tablets[whole], sums[:, whole])
@@ -135,24 +137,24 @@ def noted(left: Part | None, before: Part, now: Part | None) -> Part | None:
     """``left`` is what was told of tablets and is told no more; with what ``now`` lacks of ``before``."""
     count = before.of if now is None else now.of
     before, after = resized(before, count), now or NOTHING
-    gone = ~np.isnan(before.told) & np.isnan(_of(after, before.tablets))
+    gone = ~np.isnan(before.stats) & np.isnan(_of(after, before.tablets))
     rows = gone.any(axis=0)
     if not rows.any():
         return left
     known = resized(left, count)
     tablets = np.union1d(known.tablets, before.tablets[rows])
-    told = _of(known, tablets)
+    stats = _of(known, tablets)
     at = np.searchsorted(tablets, before.tablets[rows])
-    told[:, at] = np.where(gone[:, rows], before.told[:, rows], told[:, at])
-    return Part(count, tablets, told)
+    stats[:, at] = np.where(gone[:, rows], before.stats[:, rows], stats[:, at])
+    return Part(count, tablets, stats)
 
 
 def _of(part: Part, tablets: Ints) -> Reals:
     """What a part tells of these tablets."""
     if np.array_equal(part.tablets, tablets):
-        return part.told.copy()
+        return part.stats.copy()
     found = np.full((COLUMNS, len(tablets)), np.nan)
     at = np.searchsorted(part.tablets, tablets)
     there = np.append(part.tablets, -1)[at] == tablets
-    found[:, there] = part.told[:, at[there]]
+    found[:, there] = part.stats[:, at[there]]
     return found
