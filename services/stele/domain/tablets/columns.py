@@ -85,7 +85,7 @@ def tablets_of(
     """Those of all maps that stay. Tablets under way count where they will be.
 
     Nodes that are about to leave are to be drained, but those that are ``waiting`` to; those that are ``down``
-    were not heard. ``loads`` are what nodes have told: without them all tablets are of unknown size, and count
+    were down. ``loads`` are what nodes have reported: without them all tablets are of unknown size, and count
     the same.
     """
     schema = image.schema

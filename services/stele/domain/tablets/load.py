@@ -44,7 +44,7 @@ class LoadTable(msgspec.Struct, frozen=True):
 
     by_node: Map[str, Reported] = Map()
     left: Map[str, Part] = Map()
-    """By data id what nodes have told of tablets before, and tell no more."""
+    """By data id what nodes have reported of tablets before, and tell no more."""
     heat: Map[str, Reals] = Map()
     """By data id how much the rates of its tablets counted last; see ``heat``."""
 

@@ -50,7 +50,7 @@ def look(image: Image, conditions: Conditions) -> Look:
 
 def _waiting(image: Image, down: Set[str]) -> frozenset[str]:
     """Nodes that are asked to leave, or to be removed, and keep what they have until that can be carried out:
-    a removal once its node is excluded, a leave while all other members are heard.
+    a removal once its node is excluded, a leave while all other members are up.
     """
     members, excluded = image.membership.taking_part().keys(), image.membership.excluded()
     return frozenset(

@@ -72,7 +72,7 @@ class Proposal(msgspec.Struct, frozen=True):
 def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     """What one round would begin beside what is under way; nothing twice, since what is asked for counts too.
 
-    Nodes that are not heard, where moves have failed just now, or whose disks are full get nothing, not even of
+    Nodes that are down, where moves have failed just now, or whose disks are full get nothing, not even of
     those that leave (the planner by itself would let these wait). While there are any nothing is said to be
     stuck; else one request at a time, the newest: when it ends its node may take what the others have.
     """

@@ -2,7 +2,7 @@
 
 First those of tables whose repair was asked for, then those that were repaired too long ago; of both the
 oldest first, as many as there is room for in the streams beside what moves. Tablets that move, or are repaired
-already, wait for that; so do those of a node that is not heard, and for a while those whose repair has failed.
+already, wait for that; so do those of a node that is down, and for a while those whose repair has failed.
 What is repaired by schedule alone needs two replicas, none of them on a node that is dead for good.
 """
 
@@ -37,7 +37,7 @@ Mask = npt.NDArray[np.bool_]
 def repairs(
     image: Image, what: Tablets, conditions: Conditions, desk: "Desk", resized: Set[str]
 ) -> list[TabletRepair]:
-    """What to begin in one round. The time that is heard is compared with times of the log; tables that are
+    """What to begin in one round. The time is compared with times of the log; tables that are
     ``resized`` in the same round wait.
     """
     asked, late = list[Due](), list[Due]()
@@ -119,7 +119,7 @@ class Desk:
             self._reading[what.state.slot(unit, node)] += WEIGHT
 
     def ready(self, units: slice, among: Among = ALL) -> Mask:
-        """Nothing else is done to them, and all who take part are heard, but those who are dead for good."""
+        """Nothing else is done to them, and all who take part are up, but those who are dead for good."""
         nodes, silent = self._what.state.node[units], self._silent & self._named(among)
         found: Mask = ~self._busy[units] & ~silent[nodes].any(axis=1)
         return found
