@@ -257,6 +257,72 @@ def tablet_page(row: dict[str, object], ranges: int) -> dict[str, object]:
     return {**at(31), **page, "rows": [row], "next_cursor": ""}
 
 
+def test_a_tablet_is_shown_with_what_is_done_to_it_by_whom_and_why(
+    server: Server, stele: Stele
+) -> None:
+    quarter = {
+        "start": 2**62 - 1,
+        "end": -(2**63),
+        "reads": ["n4"],
+        "writes": ["n4", "n5"],
+        "version": 7,
+    }
+    page = {**tablet_page(quarter, ranges=4), "keyspaces": ["music.songs", "music.by_band"]}
+    server.answer("GET", "/v1/placements", page)
+    repaired = {"table": "music.songs", "tablets": 4, "repairs": [[3, 0]]}
+    repaired["repairs"] = [{"tablet": 3, "repaired_ms": 0}]
+    server.answer("GET", "/v1/repairs", {**at(31), **repaired, "next_cursor": ""})
+    move = {
+        "kind": "tablet_migration",
+        "status": "running",
+        "table_id": "t-1",
+        "tablet": 3,
+        "tablet_count": 4,
+        "from_node": "n4",
+        "to_node": "n5",
+        "actor": "ada",
+        "reason": "more room",
+    }
+    requests = [
+        {**move, "request_id": "r-1"},
+        {**move, "request_id": "r-2", "tablet": 2},
+        {**move, "request_id": "r-3", "tablet_count": 2},
+    ]
+    of = {"since_epoch": 0, "since_ms": 0, "next_cursor": ""}
+    server.answer("GET", "/v1/requests", {**at(31), **of, "requests": requests})
+    server.answer("GET", "/v1/requests", {**at(31), **of, "requests": []})
+    server.answer("GET", "/v1/tables", {**at(31), "tables": [SONGS], "next_cursor": ""})
+    server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
+    under_way = {"transition_id": "r-1", "kind": "tablet_migration", "state": "streaming"}
+    versions = {"version": 9, "fence_version": 8, "since_epoch": 30, "fence_epoch": 29}
+    topology = {
+        "cluster": "demo",
+        "cluster_id": "demo/1",
+        "log_id": "00",
+        "topology": versions,
+        "coordinator": {"term": 1, "holder": "c1"},
+        "transitions": [under_way],
+    }
+    server.answer("GET", "/v1/topology", {**at(31), **topology})
+    ran = stele("tablet", "show", "music.songs", "3")
+    assert ran.exit_code == 0, ran.err
+    lines = [" ".join(line.split()) for line in ran.out.splitlines()]
+    assert lines[0] == "tablet 3 of 4 of music.songs at epoch 31"
+    assert lines[1] == f"range ({2**62 - 1}, {-(2**63)}]"
+    assert lines[2:] == [
+        "replicas n4 +n5",
+        "version 7",
+        "repaired never",
+        "shared by music.by_band",
+        "under way streaming: tablet_migration of music.songs tablet 3 from n4 to n5, by ada: more room"
+        " (request r-1)",
+    ]
+    asked = [each.query.get("token") for each in server.asked_for("/v1/placements")]
+    assert asked == [None, [str(-(2**63))]]
+    beyond = stele("tablet", "show", "music.songs", "4")
+    assert beyond.exit_code == 2 and "the last is 3" in beyond.err
+
+
 def test_the_tablet_of_a_key_is_shown_with_its_number(server: Server, stele: Stele) -> None:
     token = -6786713022667782255  # of "chorus", by Cassandra's Murmur3Partitioner
     quarter = {"start": 2**62 - 1, "end": -(2**63), "reads": ["n4"], "writes": ["n4"]}

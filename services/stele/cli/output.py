@@ -88,6 +88,13 @@ def print_value_as_json(value: object) -> None:
     print_json(msgspec.json.encode(value))
 
 
+def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
+    """A line for each that says something."""
+    for name, value in fields:
+        if value:
+            console().print(Text.assemble(f"  {name:<10} ", value), soft_wrap=True)
+
+
 def size(size_bytes: float) -> str:
     """Bytes for people: ``57.3 MB``."""
     for unit in ("B", "kB", "MB", "GB"):

@@ -114,9 +114,9 @@ class Reading:
             found += page.requests
         return sorted(found, key=lambda r: (r.submitted_epoch, r.request_id))
 
-    def repairs(self, table: str) -> list[int]:
-        """When each tablet of a table was repaired last, milliseconds; 0: never."""
-        pages = self.pages("/v1/repairs", RepairsPage, table=table)
+    def repairs(self, table: str, tablet: int | None = None) -> list[int]:
+        """When each tablet of a table, or this one, was repaired last, milliseconds; 0: never."""
+        pages = self.pages("/v1/repairs", RepairsPage, table=table, tablet=tablet)
         return [each.repaired_ms for page in pages for each in page.repairs]
 
     def table_snapshots(self) -> list[TableSnapshot]:

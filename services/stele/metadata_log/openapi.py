@@ -86,7 +86,11 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
     "/v1/repairs": (
         "When each tablet of a table was repaired last, in pages",
         answers.RepairsPage,
-        (_parameter("table", "string", "The table, as keyspace.table."), *_PAGED),
+        (
+            _parameter("table", "string", "The table, as keyspace.table."),
+            _parameter("tablet", "integer", "Only the tablet of this number."),
+            *_PAGED,
+        ),
     ),
     "/v1/transitions/{transition_id}": (
         "The plan of an open transition in pages",

@@ -127,7 +127,10 @@ class Pages:
         return await self._page(request, rows)
 
     async def get_repairs(self, request: Request) -> Response:
-        asked = filters_of(request, ("table",))
+        asked = filters_of(request, ("table", "tablet"))
+        tablet = asked.get("tablet", "")
+        if not tablet.isdecimal() and tablet:
+            raise invalid(f"tablet={tablet}", "It is the number of a tablet, from 0 on.")
 
         def rows(image: Image) -> tuple[str, dict[str, object], Sequence[TabletRepairTime]]:
             name = asked.get("table", "")
@@ -136,7 +139,9 @@ class Pages:
                 raise _nothing("table with tablets", name, image)
             count = len(image.ring.placements[table.placement])
             owner = image.schema.map_owner(table)
-            found = RepairTimes(image.repairs.of(owner.table_id, count))
+            found: Sequence[TabletRepairTime] = RepairTimes(image.repairs.of(owner.table_id, count))
+            if tablet:
+                found = found[int(tablet) : int(tablet) + 1]
             return "repairs", {"table": name, "tablets": count}, found
 
         return await self._page(request, rows)

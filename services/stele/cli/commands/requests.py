@@ -15,6 +15,7 @@ from stele.cli.output import (
     console,
     duration,
     id_table,
+    print_fields,
     print_value_as_json,
     styled,
 )
@@ -98,11 +99,8 @@ def show(
         "took": _took(request),
         "error": request.error,
     }
-    out = console()
-    out.print(Text(f"request {request.request_id}", style="bold"), soft_wrap=True)
-    for name, value in rows.items():
-        if value:
-            out.print(Text.assemble(f"  {name:<10} ", value), soft_wrap=True)
+    console().print(Text(f"request {request.request_id}", style="bold"), soft_wrap=True)
+    print_fields(rows.items())
 
 
 @app.command(name="follow")

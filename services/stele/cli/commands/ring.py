@@ -92,7 +92,7 @@ class Shown(NamedTuple):
 
 
 def shown_rows(reading: Reading, limit: int, key: str | None = None, **which: str) -> Shown:
-    """The first ``limit`` rows, 0: all, or that of a key; of ``placement=NAME`` or ``keyspace=NAME``."""
+    """The first ``limit`` rows, 0: all, or that of a key or a token; of a placement or a keyspace."""
     size = min(limit or PAGE, PAGE)
     if key is not None:
         which["token"] = str(token_of_key(key))

@@ -1,4 +1,4 @@
-"""``stele tablet list|sizes|repairs|move|add-replica|delete-replica``."""
+"""``stele tablet list|show|sizes|repairs|move|add-replica|delete-replica``."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from cyclopts import App, Parameter
 
 from stele.cli.commands.ring import key_text, replicas, shown_rows
 from stele.cli.commands.table_snapshot import require_table_name, restore_tablet
+from stele.cli.commands.tablet_show import require_tablets, show
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.errors import UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Json, Read, Where
 from stele.cli.output import clock, console, print_value_as_json, size
 from stele.cli.output import table as table_of
 from stele.domain.ring.shards import ANY
-from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.tablets.ranges import tablet_of
 from stele.domain.tablets.sizes import TableSizes
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
@@ -24,6 +24,7 @@ from stele.runtime.answers.tablet_sizes import SizesAnswer
 SERVICE = "tablet-balancer"
 app = App(name="tablet", help="Tablets: the parts of a table, each with replicas of its own.")
 app.command(restore_tablet, name="restore")
+app.command(show)
 
 
 @app.command(name="list")
@@ -48,11 +49,7 @@ def list_tablets(
     with where.client() as client:
         reading = read.of(client)
         rows, tablets, placement, tables = shown_rows(reading, limit, key, keyspace=table)
-    if not placement.startswith(TABLET_MAP):
-        raise UsageError(
-            f"{table} has no tablets: its keyspace is spread over the ring.",
-            f"stele ring {table.partition('.')[0]}",
-        )
+        require_tablets(table, placement)
     first = 0 if key is None else tablet_of(tablets, rows[0].end)
     if read.as_json:
         print_value_as_json(
