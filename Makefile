@@ -33,7 +33,7 @@ test-fast: check ## the same without what takes minutes
 	$(PYTEST) -m "not slow and not broker and not end_to_end and not spark and not deploy and not browser"
 
 hunt: setup ## the properties with new examples each time: what fails becomes a case of its own
-	STELE_HUNT=yes $(PYTEST) -m "not slow and not end_to_end and not spark and not deploy and not browser" tests/domain tests/coordinator
+	STELE_HUNT=yes $(PYTEST) -m "not end_to_end and not spark and not deploy and not browser" tests/domain tests/coordinator
 
 check: setup ## style, types, import rules, dead code, schema compatibility
 	$(BIN)/ruff format --check

@@ -24,6 +24,8 @@ from tests.coordinator.operations import (
 from tests.coordinator.stories import status_of
 from tests.coordinator.world import RESTART_S, Crash, World
 
+pytestmark = pytest.mark.slow
+
 MOMENTS = 60
 """More than there are in any of the operations."""
 STEPS = 3

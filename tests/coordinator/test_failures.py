@@ -35,6 +35,8 @@ from tests.coordinator.failures import (
 from tests.coordinator.operations import begin, begin_undone, is_over, stand_still, what_serves
 from tests.coordinator.stories import error_of, reach, status_of
 
+pytestmark = pytest.mark.slow
+
 replace = msgspec.structs.replace
 ROWS = rows()
 LONG_S = 75.0

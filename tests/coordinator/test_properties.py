@@ -16,6 +16,8 @@ from stele.domain.topology.rings import ring_now
 from stele.sim.ranges_in_use import sides
 from tests.coordinator.random_runs import RandomRun
 
+pytestmark = pytest.mark.slow
+
 ACTIONS: Final = 25
 bounded = settings(
     max_examples=20,

@@ -9,6 +9,8 @@ import pytest
 
 from stele.sim.run import Result, run_seed
 
+pytestmark = pytest.mark.slow
+
 SEEDS = [("calm", 3), ("rough", 16), ("storm", 10)]
 
 

@@ -1,5 +1,7 @@
 """A failing scenario is made small, and the small one fails by the same invariant."""
 
+import pytest
+
 from stele.sim.making import make_scenario
 from stele.sim.mutants import MUTANTS
 from stele.sim.patching import Patch
@@ -7,6 +9,8 @@ from stele.sim.run import Failure, run_scenario
 from stele.sim.scenario import Scenario
 from stele.sim.shrink import shrink
 from tests.sim.record import read_record
+
+pytestmark = pytest.mark.slow
 
 BUG = "rollback_after_the_point_of_no_return"
 MOST_SEEDS = 60

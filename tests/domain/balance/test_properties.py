@@ -7,6 +7,7 @@ from collections import Counter
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,8 @@ from tests.domain.balance.clusters import (
     spread,
     table,
 )
+
+pytestmark = pytest.mark.slow
 
 STATES = st.sampled_from([*[NodeState.NORMAL] * 6, *NodeState])
 SIZES = {
