@@ -641,7 +641,7 @@ def test_shards_are_shown_behind_their_nodes(server: Server, stele: Stele) -> No
     told = [what(each, {"t-1": "music.songs"}) for each in (asked, within)]
     assert told == [
         "tablet_migration of music.songs tablet 3 from n2 to n4:2",
-        "intranode_migration of music.songs tablet 3 from n2 to n2:0",
+        "intranode_migration of music.songs tablet 3 within n2 to shard 0",
     ]
 
 
@@ -675,4 +675,26 @@ def test_a_tablet_is_sent_to_a_shard(server: Server, stele: Stele) -> None:
         (move,) = msgspec.json.decode(asked.body)["command"]["moves"]
         assert (move["to_node"], move["to_shard"]) == (node, shard)
     for wrong in ("n1:x", ":2", "n1:-1", "n1:"):
-        assert "is no place for a replica" in stele(*words, wrong).err
+        assert "is no place of a replica" in stele(*words, wrong).err
+
+
+def test_a_replica_that_leaves_may_be_named_with_the_shard_that_it_is_on(
+    server: Server, stele: Stele
+) -> None:
+    server.answer("POST", "/v1/commands", OUTCOME)
+    row = {"start": 2**62 - 1, "end": -(2**63), "reads": ["n1"], "writes": ["n1"], "shards": [3]}
+    server.answer("GET", "/v1/placements", tablet_page(row, ranges=4))
+    words = ("tablet", "move", "music.songs", "3", "--to", "n2", "--no-wait", "--from")
+    ran = stele(*words, "n1:3")
+    assert ran.exit_code == 0, ran.err
+    (asked,) = server.asked_for("/v1/commands")
+    (move,) = msgspec.json.decode(asked.body)["command"]["moves"]
+    assert move["from_node"] == "n1"
+    wrong = stele(*words, "n1:2")
+    assert wrong.exit_code == 2 and "is on shard 3 of n1, not on 2" in wrong.err
+
+
+def test_a_snapshot_is_deleted_by_its_tag_alone(server: Server, stele: Stele) -> None:
+    wrong = stele("table", "snapshot", "delete", "nightly", "--tag", "other")
+    assert wrong.exit_code == 2 and "taken" in wrong.err
+    assert not server.asked_for("/v1/commands")

@@ -24,6 +24,7 @@ FACTS: Final = (
 COMMANDS: Final = frozenset(
     {
         *("tablet_migration", "tablet_resize", "tablet_repair", "table_repair"),
+        *("table_snapshot", "table_restore", "tablet_restore"),
         *("keyspace_rf_change", "cancel"),
         *("switch_balancing_off", "switch_balancing_on"),
     }
@@ -222,10 +223,12 @@ def _is_of_tablets(request: Request) -> bool:
 
 def _is_of_one(request: Request) -> bool:
     """About a single tablet."""
-    return request.moves_replica or request.repairs_tablet
+    return request.moves_replica or request.stays_in_place
 
 
 def _kind(request: Request) -> str:
+    if request.tag:
+        return "restore" if request.restore_id else "snapshot"
     if request.repairs:
         return "repair"
     if request.resizes:
@@ -246,12 +249,13 @@ def _resize_kind(request: Request) -> str:
 def _words(request: Request, kind: str, name: str) -> str:
     if request.resizes:
         return f"{kind} {name} {_numbers(request)}"
+    if request.tag:
+        tablet = f" {request.tablet}" if request.restores_tablet else ""
+        return f"{kind} {name}{tablet} {'from' if request.restore_id else 'as'} {request.tag}"
     if not _is_of_one(request):
         to = f" to {request.wanted.words()}" if request.replication else ""
         return f"{kind} {name}{to}{request.among.words()}"
-    ways = (("from", request.from_node), ("to", request.goes_to()))
-    where = "".join(f" {word} {node}" for word, node in ways if node)
-    return f"{kind} {name} {request.tablet}{where}{request.among.words()}"
+    return f"{kind} {name} {request.tablet}{request.ways()}{request.among.words()}"
 
 
 def _numbers(request: Request) -> str:

@@ -35,5 +35,4 @@ def _data(request: Request, names: Mapping[str, str]) -> str:
         return f"{name}{tablet} {'from' if request.restore_id else 'as'} {request.tag}"
     if not request.moves_replica:
         return name
-    ways = (("from", request.from_node), ("to", request.goes_to()))
-    return " ".join([f"of {name} tablet {request.tablet}", *(f"{w} {n}" for w, n in ways if n)])
+    return f"of {name} tablet {request.tablet}{request.ways()}"

@@ -24,8 +24,12 @@ class Restored(msgspec.Struct, frozen=True):
     epoch: int
     ranges: int
     differing: tuple[PlannedRow, ...]
+    by_many: bool = False
+    """Transitions of its own did not carry it out, but requests that it led to."""
 
     def text(self) -> str:
+        if self.by_many:
+            return "each tablet has as many replicas as before, which need not be the same ones"
         if not self.ranges:
             return "no range had changed its replicas"
         if self.differing:
@@ -42,6 +46,8 @@ def restored(client: Client, request: Request) -> Restored:
     if not request.started_epoch:
         return Restored(request.finished_epoch, 0, ())
     planned = _planned(client, request)
+    if request.replication and not planned:
+        return Restored(request.finished_epoch, 0, (), by_many=True)
     reading = Reading(client, request.finished_epoch)
     differing = tuple(
         row

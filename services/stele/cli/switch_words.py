@@ -11,6 +11,7 @@ def switch_text(name: str, balancing: Balancing, *, expired: bool = False) -> st
     by = f" by {balancing.actor}" if balancing.actor else ""
     why = f" ({balancing.reason})" if balancing.reason else ""
     until = f", until {clock(balancing.until_ms)}" if balancing.until_ms else ""
+    until += _grace(balancing)
     passed = ": that has passed, and it counts as on" if expired else ""
     return (
         f"{Off(name, balancing).words()} since epoch {balancing.off_since}{by}{why}{until}{passed}"
@@ -27,4 +28,11 @@ def off_text(own: Balancing, keyspace: Balancing | None = None) -> str:
 
 
 def _until(balancing: Balancing) -> str:
-    return f" until {clock(balancing.until_ms)}" if balancing.until_ms else ""
+    until = f" until {clock(balancing.until_ms)}" if balancing.until_ms else ""
+    return until + _grace(balancing)
+
+
+def _grace(balancing: Balancing) -> str:
+    """When what had begun is cancelled."""
+    at_ms = balancing.abort_at_ms
+    return f", what had begun is cancelled at {clock(at_ms)}" if at_ms else ""

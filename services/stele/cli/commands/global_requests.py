@@ -29,22 +29,22 @@ def cleanup(
 
 
 def truncate(
-    keyspace: str,
+    name: str,
     /,
     *,
     change: Change = Change(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
 ) -> int:
-    """Delete all data of a keyspace, on every replica; the keyspace stays.
+    """Delete all data of a keyspace or of one table, on every replica; the keyspace and its tables stay.
 
     It begins while all members are up, and is done when each of them has deleted the data, or is excluded.
     There is no way back once it has begun.
 
     Args:
-        keyspace: Its name.
+        name: KEYSPACE, or KEYSPACE.TABLE for that table alone.
     """
     with where.client() as client:
-        return submit_and_follow(client, change, Truncate(keyspace))
+        return submit_and_follow(client, change, Truncate(name))
 
 
 def quiesce(

@@ -46,6 +46,11 @@ def snapshot(
         expire: It is deleted after so long, such as 7d or 12h; else when you delete it.
     """
     if name == DELETE and deleted:
+        if tag or expire:
+            raise UsageError(
+                "--tag and --expire are of a snapshot that is taken, not of one that is deleted.",
+                f"stele table snapshot delete {deleted}",
+            )
         submit_and_tell(where, change, DeleteTableSnapshot(deleted), f"snapshot {deleted} is gone")
         return 0
     if deleted:

@@ -15,8 +15,9 @@ from stele.cli.errors import UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Json, Read, Where
 from stele.cli.output import clock, console, print_value_as_json, size
 from stele.cli.output import table as table_of
+from stele.cli.reading import Reading
 from stele.domain.ring.shards import ANY
-from stele.domain.tablets.ranges import tablet_of
+from stele.domain.tablets.ranges import range_of, tablet_of
 from stele.domain.tablets.sizes import TableSizes
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
 from stele.runtime.answers.tablet_sizes import SizesAnswer
@@ -193,15 +194,16 @@ def move(
     Args:
         table: KEYSPACE.TABLE.
         tablet: Its number.
-        from_node: The node that has a replica.
+        from_node: The node that has a replica; its shard may be said too, as the lists show it.
         to_node: The node that gets it, or NODE:SHARD; without a shard the one of it with the fewest tablets.
         force: Give up what only nodes have that are declared dead.
     """
     node, shard = _place(to_node)
+    source, on = _place(from_node)
     asked = TabletMove(
-        table=table, tablet=tablet, from_node=from_node, to_node=node, to_shard=shard, force=force
+        table=table, tablet=tablet, from_node=source, to_node=node, to_shard=shard, force=force
     )
-    return _ask_for(asked, change, where)
+    return _ask_for(asked, change, where, on)
 
 
 @app.command
@@ -256,11 +258,12 @@ def delete_replica(
     Args:
         table: KEYSPACE.TABLE.
         tablet: Its number.
-        from_node: The node that has it.
+        from_node: The node that has it; its shard may be said too, as the lists show it.
         force: Give up what only nodes have that are declared dead.
     """
-    asked = TabletMove(table=table, tablet=tablet, from_node=from_node, to_node="", force=force)
-    return _ask_for(asked, change, where)
+    source, on = _place(from_node)
+    asked = TabletMove(table=table, tablet=tablet, from_node=source, to_node="", force=force)
+    return _ask_for(asked, change, where, on)
 
 
 def _place(text: str) -> tuple[str, int]:
@@ -270,10 +273,28 @@ def _place(text: str) -> tuple[str, int]:
         return node, ANY
     if node and shard.isdecimal():
         return node, int(shard)
-    raise UsageError(f"'{text}' is no place for a replica.", "--to NODE or --to NODE:SHARD")
+    raise UsageError(f"'{text}' is no place of a replica.", "Write NODE, or NODE:SHARD.")
 
 
-def _ask_for(move: TabletMove, change: Change, where: Where) -> int:
+def _ask_for(move: TabletMove, change: Change, where: Where, on: int = ANY) -> int:
+    """``on`` is the shard that the replica is said to be on."""
     require_table_name(move.table)
     with where.client() as client:
+        if on != ANY:
+            _check_place(Reading(client), move, on)
         return submit_and_follow(client, change, MoveTablets((move,)))
+
+
+def _check_place(reading: Reading, move: TabletMove, on: int) -> None:
+    """Raises UsageError when the replica is on another shard. Who has none is told by the log."""
+    count = shown_rows(reading, 1, keyspace=move.table).ranges
+    if move.tablet >= count:
+        return
+    token = str(range_of(count, move.tablet).end)
+    (row,) = shown_rows(reading, 1, keyspace=move.table, token=token).rows
+    if move.from_node in row.reads and row.shard_of(move.from_node) != on:
+        raise UsageError(
+            f"Tablet {move.tablet} of {move.table} is on shard {row.shard_of(move.from_node)} of"
+            f" {move.from_node}, not on {on}.",
+            f"--from {move.from_node}",
+        )

@@ -135,6 +135,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         """The place that a replica goes to, for people; empty: one goes away."""
         return place_text(self.to_node, self.to_shard, within=self.stays_on_node)
 
+    def ways(self) -> str:
+        """Where a replica comes from and goes to: `` from n1 to n2:3``, `` within n1 to shard 0``."""
+        if self.stays_on_node:
+            return f" within {self.to_node} to shard {self.to_shard}"
+        ways = (("from", self.from_node), ("to", self.goes_to()))
+        return "".join(f" {word} {place}" for word, place in ways if place)
+
     @property
     def recounts(self) -> bool:
         """A tablet of its table is to have one replica more, or one fewer."""

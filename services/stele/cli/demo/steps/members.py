@@ -11,8 +11,9 @@ DEADLINE_S = 90.0
 
 async def run(scene: Scene) -> None:
     async def all_normal() -> bool:
-        nodes = await scene.site.nodes()
-        return {n.node_id for n in nodes if n.state is NodeState.NORMAL} >= {*FIRST_NODES}
+        nodes, requests = await scene.site.nodes(), await scene.site.requests()
+        normal = {n.node_id for n in nodes if n.state is NodeState.NORMAL}
+        return normal >= {*FIRST_NODES} and all(r.finished_epoch for r in requests)
 
     await scene.site.until("three nodes to be members", all_normal, DEADLINE_S)
     nodes = {node.node_id: node for node in await scene.site.nodes()}
