@@ -80,7 +80,8 @@ def check_gate(
     """I5: a fence moves, or a step starts, only once no quorum of what changed can do without
     who knows what was before.
 
-    Ranges on their way back are read from the same replicas before and after; they hold up nothing.
+    Ranges on their way back are read from the same replicas before and after, or are to turn round while both
+    sides receive all writes; they hold up nothing.
     """
     topology = before.topology
     epoch = topology.since_epoch if fences else topology.fence_epoch
@@ -92,13 +93,18 @@ def check_gate(
     going_back = [t for t in topology.open() if t.mark]
     for change in changed:
         keyspace = before.schema.of_data(change.data_id)
-        undone = keyspace is not None and any(
-            row.start < change.token <= row.end or row.end <= row.start
+        undone = [
+            row
             for transition in going_back
-            if keyspace.placement in transition.plans
+            if keyspace is not None and keyspace.placement in transition.plans
             for row in transition.plans[keyspace.placement].rows
-        )
-        if undone and change.after is not None and change.before[0] == change.after[0]:
+            if row.start < change.token <= row.end or row.end <= row.start
+        ]
+        after = change.after
+        if undone and after is not None and change.before[0] == after[0]:
+            continue
+        both = after is not None and {*change.before[1]} == {*after[1]}
+        if after is not None and both and any(row.new == after[0] for row in undone):
             continue
         for replicas in change.replica_sets():
             excluded = before.membership.excluded()

@@ -17,6 +17,7 @@ from stele.domain.commands import (
     Exclude,
     ExpireTableSnapshot,
     MoveTablets,
+    Remove,
     ResizeTable,
     RestoreTable,
     RestoreTablets,
@@ -354,3 +355,55 @@ def test_a_co_located_table_is_restored_by_itself_and_split_with_the_others() ->
     assert restored(world) == [2, 3]
     world.balances = True
     over(world, BACK, RequestStatus.DONE)
+
+
+def test_a_tablet_that_only_the_dead_have_is_restored_once_others_have_it() -> None:
+    """RF 1: the natural order after a loss is to exclude, to restore, and to remove."""
+    world = kept(rf=1)
+    lost = [t for t, row in enumerate(tablets(world)) if row.reads == ("a1",)]
+    assert lost
+    world.crash("a1")
+    world.pass_s(DOWN_S)
+    asks(world, Exclude(("a1",)), "exclude")
+    world.until(lambda: "a1" in world.image.membership.excluded(), "a1 to be excluded")
+    asks(world, restore(), BACK)
+    world.balances = True
+    world.until(lambda: len(restored(world)) == 4 - len(lost), "the others to be restored")
+    world.pass_s(60)
+    assert status_of(world, BACK) is RequestStatus.RUNNING and not {*lost} & {*restored(world)}
+    waits = " ".join(w.what for w in world.brain.steps.waits if BACK in w.request_ids)
+    assert f"dead nodes alone have tablet {lost[0]}" in waits
+    asked = RestoreTablets((TabletRestore(table=TABLE, tablet=lost[0]),))
+    assert world.apply(asked, "by hand") is None
+    over(world, "by hand", RequestStatus.FAILED)
+    assert "dead nodes alone" in error_of(world, "by hand")
+    asks(world, Remove(node_id="a1", force=True), "remove")
+    over(world, BACK, RequestStatus.DONE)
+    for tablet in lost:
+        (node,) = tablets(world)[tablet].reads
+        orders = world.orders(node, OrderKind.RESTORE)
+        assert orders
+
+
+def test_a_restore_that_loses_its_last_reader_does_not_count() -> None:
+    world = kept(rf=1)
+    (tablet, *_) = [t for t, row in enumerate(tablets(world)) if row.reads == ("a1",)]
+    stand_still(world, True)
+    asks(world, restore(), BACK)
+    asks(world, RestoreTablets((TabletRestore(table=TABLE, tablet=tablet),)), "one")
+    reach(world, "one", TransitionState.RESTORE)
+    world.crash("a1")
+    world.pass_s(DOWN_S)
+    asks(world, Exclude(("a1",)), "exclude")
+    stand_still(world, False)
+    world.nodes["a1"].alive = False
+    world.until(lambda: status_of(world, "one") is not RequestStatus.RUNNING, "the end of one")
+    assert restored(world) == []
+
+
+def test_a_node_that_restarts_is_waited_for_since_it_has_files() -> None:
+    world = kept(SIX, rf=1, count=8)
+    asks(world, restore(), BACK)
+    conditions = Conditions(down=frozenset({"f1"}), now_ms=world.now_ms)
+    assert proposal(world.image, Conditions(now_ms=world.now_ms)).restores
+    assert not proposal(world.image, conditions).restores

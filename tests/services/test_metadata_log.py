@@ -246,6 +246,7 @@ def test_the_openapi_document_names_every_path(shared: Service) -> None:
         "/v1/placements",
         "/v1/position",
         "/v1/repairs",
+        "/v1/table_snapshots",
         "/v1/requests",
         "/v1/requests/{request_id}",
         "/v1/services",

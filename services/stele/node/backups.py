@@ -137,6 +137,15 @@ class Backups:
 
         return await self._run(work)
 
+    async def finished(self, image: Image, snapshot_id: str, epoch: int) -> bytes | None:
+        """The manifest of what this node has written whole, for this log in this epoch. Raises OSError."""
+        where = image.cluster_id, snapshot_id, self.node_id
+        begun = await self.read(*where, BEGUN)
+        if begun is None or begun[1] != msgspec.json.encode(Begun(image.log_id.hex(), epoch)):
+            return None
+        found = await self.read(*where, MANIFEST)
+        return None if found is None else found[1]
+
     def follow(self, image: Image) -> None:
         """Delete what this node has of snapshots that are gone, whenever the log says so."""
         known = _known(image)
@@ -150,7 +159,7 @@ class Backups:
         def work() -> None:
             for folder in (self._folder / image.cluster_id).glob(f"*/{self.node_id}"):
                 if folder.parent.name not in known and _is_of(image, folder):
-                    shutil.rmtree(folder)
+                    _delete(folder)
                     log.info("deleted a snapshot", snapshot_id=folder.parent.name)
                     if not any(folder.parent.iterdir()):
                         folder.parent.rmdir()
@@ -166,6 +175,15 @@ class Backups:
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await uncancelled(self._loop.run_in_executor(self._thread, work))
+
+
+def _delete(folder: Path) -> None:
+    """What says whose it is goes last, so that who is killed meanwhile goes on later. Raises OSError."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for path in folder.iterdir():
+        if path.name != BEGUN:
+            path.unlink()
+    shutil.rmtree(folder)
 
 
 def encode_rows(rows: Sequence[Row]) -> bytes:

@@ -19,7 +19,6 @@ from stele.node.backups import Backups
 from stele.node.cells import Row
 from stele.node.frozen import frozen
 from stele.node.manifests import (
-    MANIFEST,
     Manifest,
     SnapshotFile,
     SnapshotTablet,
@@ -64,14 +63,14 @@ class Snapshotter:
             if not mine:
                 return
             cluster_id, id_ = image.cluster_id, transition.transition_id
-            found = await self._backups.read(cluster_id, id_, self._backups.node_id, MANIFEST)
-            if found is None:
-                await self._backups.begin(image, id_, transition.entered_epoch)
+            epoch = transition.entered_epoch
+            content = await self._backups.finished(image, id_, epoch)
+            if content is None:
+                guard.check()
+                await self._backups.begin(image, id_, epoch)
                 content = await self._write(transition, mine, guard, progress)
                 guard.check()
                 await self._backups.write_manifest(cluster_id, id_, content)
-            else:
-                _, content = found
             manifest = decode_manifest(content)
             progress.bytes_done = progress.bytes_total = manifest.size_bytes
             progress.keys_done = manifest.rows

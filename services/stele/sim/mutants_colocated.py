@@ -44,10 +44,11 @@ def colocated_rows_stay_behind(patch: Patch) -> None:
     """Who has given a tablet away deletes the rows of the table that owns the map alone."""
     plain = wanted.left_behind
 
-    def owned(image: Image, order: Order, data_id: str, range_: Range) -> bool:
+    def owned(image: Image, order: Order, data_id: str, range_: Range, shard: int = 0) -> bool:
         data = image.schema.of_data(data_id)
         table = None if data is None else image.schema.table_named(data.name)
-        return not (table and table.base_table_id) and plain(image, order, data_id, range_)
+        of_another = table is not None and bool(table.base_table_id)
+        return not of_another and plain(image, order, data_id, range_, shard)
 
     patch.function(plain, owned)
 

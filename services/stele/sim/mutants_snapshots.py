@@ -1,14 +1,21 @@
 """Known bugs of snapshots of tables, and of restores from them."""
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
+from stele.domain.facts import AnyFact
+from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
+from stele.domain.repairs.among import ALL
 from stele.domain.requests.facts import Request
 from stele.domain.ring.transition import TransitionPlan
 from stele.domain.table_snapshots import decide
-from stele.domain.tablets import repairing
+from stele.domain.table_snapshots.facts import TabletRestored
+from stele.domain.tablets import repairing, restoring
+from stele.domain.tablets.conditions import Conditions
 from stele.domain.topology import steps
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition
@@ -139,7 +146,31 @@ def files_of_unknown_logs_are_deleted(patch: Patch) -> None:
 
 def restores_go_beyond_the_streams(patch: Patch) -> None:
     """All tablets are restored at once, whatever nodes can stream."""
-    patch.attribute(repairing.Desk, "takes", lambda self, unit, *, alone: True)
+    patch.attribute(repairing.Desk, "takes", lambda self, unit, among=ALL, *, alone=False: True)
+
+
+def dead_replicas_count_as_restored(patch: Patch) -> None:
+    """A tablet that nobody has but the dead is asked for, and counts since nobody fails."""
+    patch.attribute(
+        repairing.Desk, "lives", lambda self, units: np.ones(units.stop - units.start, np.bool_)
+    )
+    nobody_refuses = lambda image, requests: None  # noqa: E731
+    change_operation(patch, _RESTORE, check=nobody_refuses, on_done=_counts_anyhow)
+
+
+def _counts_anyhow(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
+    request = image.requests.requests[done.transition_id]
+    yield TabletRestored(request.restore_id, request.tablet, request.tablet_count, epoch)
+
+
+def restart_ends_a_restore(patch: Patch) -> None:
+    """Tablets are restored while a node is down whose files they need."""
+    plain = restoring.restores
+
+    def hasty(image: Image, what: Any, conditions: Conditions, desk: Any, resized: Any) -> Any:
+        return plain(image, what, conditions._replace(down=frozenset()), desk, resized)
+
+    patch.function(plain, hasty)
 
 
 def hopeless_restore_goes_on(patch: Patch) -> None:
@@ -176,6 +207,8 @@ SNAPSHOT_TEST_MUTANTS: Final = (
     damaged_files_are_restored,
     files_of_unknown_logs_are_deleted,
     restores_go_beyond_the_streams,
+    dead_replicas_count_as_restored,
+    restart_ends_a_restore,
     hopeless_restore_goes_on,
     split_forgets_the_restore,
 )

@@ -222,7 +222,9 @@ def cleanup_counts_before_it_is_done(patch: Patch) -> None:
 def cleanup_keeps_primary_ranges_only(patch: Patch) -> None:
     """Cleanup drops what a node holds as the second or third replica."""
 
-    def not_primary(image: Image, node_id: str, data_id: str, range_: Range) -> bool:
+    def not_primary(
+        image: Image, node_id: str, data_id: str, range_: Range, shard: int = 0
+    ) -> bool:
         data = image.schema.of_data(data_id)
         if data is None:
             return True

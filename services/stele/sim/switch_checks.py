@@ -32,7 +32,11 @@ def _new(before: Image, after: Image) -> Iterator[Request]:
         asked = request_id not in before.requests.requests
         begun = request_id in after.topology.transitions
         begins = begun and request_id not in before.topology.transitions
-        balances = request.actor == BALANCER and request.table_id and not request.repairs
+        balances = (
+            request.actor == BALANCER
+            and request.table_id
+            and not (request.repairs or request.restores_tablet)
+        )
         if balances and (asked or begins):
             yield request
 

@@ -134,6 +134,12 @@ class Desk:
         found: Mask = several & ~self._dead[nodes].any(axis=1)
         return found
 
+    def lives(self, units: slice) -> Mask:
+        """There is a replica that is not on a dead node."""
+        nodes = self._what.state.node[units]
+        found: Mask = ((nodes != NOBODY) & ~self._dead[nodes]).any(axis=1)
+        return found
+
     def chosen(
         self, candidates: list[Due], why: Callable[[str, int], str]
     ) -> Iterator[TabletRepair]:

@@ -1,7 +1,8 @@
 """Which tablets are to be restored now: those of tables that are being restored, as many as there is room for.
 
 They come before repairs and behind what moves. Tablets that move or are repaired wait; so do those of a node
-that is not heard, and for a while those whose restore has failed.
+that is down, those that only dead nodes have, and for a while those whose restore has failed. All of them wait
+while a node is down that wrote the snapshot: it has files that each of them needs.
 """
 
 from collections.abc import Set
@@ -26,12 +27,15 @@ def restores(
         table = image.schema.tables[restore.table_id]
         name = image.schema.full_name(table)
         owner = image.schema.full_name(image.schema.tables[table.base_table_id or table.table_id])
-        if owner not in what.names or owner in resized:
+        snapshot = image.table_snapshots.snapshots[restore.snapshot_id]
+        writers = {part.node_id for part in snapshot.parts} - image.membership.excluded()
+        if owner not in what.names or owner in resized or writers & conditions.down:
             continue
         first, of = what.first[what.names.index(owner)], what.tablets_of(owner)
         paused = conditions.are_paused(restore.table_id, of)
-        due = (restore.epochs.all() == 0) & desk.ready(slice(first, first + of)) & ~paused
-        why = f"restored from {image.table_snapshots.snapshots[restore.snapshot_id].name}"
+        units = slice(first, first + of)
+        due = (restore.epochs.all() == 0) & desk.ready(units) & desk.lives(units) & ~paused
+        why = f"restored from {snapshot.name}"
         found += [
             TabletRestore(table=name, tablet=tablet, of=of, why=why)
             for tablet in np.flatnonzero(due).tolist()

@@ -9,6 +9,8 @@ truncated, so what was truncated away before does not come back behind a later t
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
 from stele.domain.facts import AnyFact
@@ -16,6 +18,7 @@ from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import ended, new_request, started
+from stele.domain.ring.numbers import PAD
 from stele.domain.table_snapshots.decide import unknown_snapshot
 from stele.domain.table_snapshots.facts import TableRestoreBegun, TableRestoreEnded
 from stele.domain.tablets.moves import no_tablets
@@ -59,12 +62,29 @@ def missing(image: Image, request: Request) -> Missing | None:
     name = image.schema.full_name(image.schema.tables[request.table_id])
     failed = next(iter(_failures(image, request)), None)
     why = f"; tablet {failed.tablet} has failed: {failed.error}" if failed is not None else ""
+    dead = _only_dead(image, request)
+    if dead:
+        why += f"; dead nodes alone have tablet {dead[0]}: remove or replace them"
     return Missing(f"{left} of {of} tablets of {name} to be restored{why}", left=left, of=of)
 
 
 def _left(image: Image, request: Request) -> tuple[int, int]:
     epochs = image.table_snapshots.restores[request.restore_id].epochs.all()
     return int((epochs == 0).sum()), len(epochs)
+
+
+def _only_dead(image: Image, request: Request) -> list[int]:
+    """Tablets that are not restored, and that nobody has but dead nodes."""
+    excluded = image.membership.excluded()
+    if not excluded:
+        return []
+    placement = image.ring.placements[image.schema.tables[request.table_id].placement]
+    numbers = placement.nodes.numbers
+    dead = [PAD, *(numbers[node_id] for node_id in excluded if node_id in numbers)]
+    of_dead = np.isin(placement.reads(), dead).all(axis=1)
+    epochs = image.table_snapshots.restores[request.restore_id].epochs.all()
+    found: list[int] = np.flatnonzero(of_dead & (epochs == 0)).tolist()
+    return found
 
 
 def _failures(image: Image, request: Request) -> list[Request]:

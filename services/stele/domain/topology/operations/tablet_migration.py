@@ -190,6 +190,9 @@ def has_not_lost_more_before(image: Image, transition: Transition) -> bool:
 def touched_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:
     """As ``planned_sets``; but once reads have turned round, what is undone counts as well: no quorum may be
     left that serves a read from the replicas after when writes pass them by.
+
+    Before they turn nobody is waited for: in every version in use up to there writes need a quorum of both
+    sides, so that it does not matter who reads from which.
     """
     if transition.state is TransitionState.WRITE_BOTH_READ_OLD_FALLBACK_CLEANUP:
         return sets_of_both(transition)

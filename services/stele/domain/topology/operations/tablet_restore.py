@@ -96,12 +96,18 @@ def _request(
 
 
 def check(image: Image, requests: list[Request]) -> Rejection | None:
-    """Nobody needs it once the restore of the table has ended."""
+    """Nobody needs it once the restore of the table has ended, and somebody must be there to read."""
     (request,) = requests
-    if request.restore_id in image.table_snapshots.restores:
+    if request.restore_id not in image.table_snapshots.restores:
+        return Rejection(
+            "restore_ended", "The restore of the table has ended.", "There is nothing to do."
+        )
+    if needed(image, requests):
         return None
     return Rejection(
-        "restore_ended", "The restore of the table has ended.", "There is nothing to do."
+        "only_dead_replicas",
+        f"Tablet {request.tablet} has replicas on dead nodes alone.",
+        "Remove or replace them first: `stele remove NODE --force`.",
     )
 
 
@@ -118,9 +124,10 @@ def sources(
 
 
 def on_done(image: Image, done: Transition, epoch: int) -> Iterable[AnyFact]:
-    """It counts, unless the restore of the table has ended meanwhile."""
+    """It counts, unless the restore of the table has ended meanwhile, or all who read are dead."""
     request = image.requests.requests[done.transition_id]
-    if request.restore_id in image.table_snapshots.restores:
+    alive = {*receivers(done)} - image.membership.excluded()
+    if alive and request.restore_id in image.table_snapshots.restores:
         yield TabletRestored(request.restore_id, request.tablet, request.tablet_count, epoch)
     if request.actor == BALANCER and request.status is RequestStatus.DONE:
         yield RequestForgotten(request.request_id, request.finished_epoch, request.ended_ms)
