@@ -23,24 +23,27 @@ def shares(total: float, weight: Reals, node_most: float, rack: Ints, rack_most:
     ``total`` only when all are full.
     """
     share = np.zeros(len(weight))
-    free = weight > 0
-    while free.any():
-        left = max(0.0, total - share.sum())
-        trial = np.where(free, weight * (left / weight[free].sum()), share)
-        over = free & (trial > node_most + EPSILON)
-        if over.any():
-            share[over] = node_most
-            free &= ~over
-            continue
-        full = np.bincount(rack, trial, len(rack_most)) > rack_most + EPSILON
-        full &= np.bincount(rack, free, len(rack_most)) > 0
-        if not full.any():
-            return trial
-        for number in np.flatnonzero(full):
+    free, done = weight > 0, np.zeros(len(rack_most), np.bool_)
+    while True:
+        trial = share
+        if free.any():
+            left = max(0.0, total - share.sum())
+            trial = np.where(free, weight * (left / weight[free].sum()), share)
+        of_racks = np.bincount(rack, np.minimum(trial, node_most), len(rack_most))
+        full = ~done & (of_racks > rack_most + EPSILON)
+        for number in np.flatnonzero(
+            full
+        ):  # racks first: what its nodes may have is less than theirs alone
             of_rack = rack == number
             within = np.where(of_rack, weight, 0.0)
             no_limit = np.full(len(rack_most), np.inf)
             room = float(rack_most[number])
             share[of_rack] = shares(room, within, node_most, rack, no_limit)[of_rack]
             free &= ~of_rack
-    return share
+        done |= full
+        over = free & (trial > node_most + EPSILON)
+        if not full.any():
+            if not over.any():
+                return trial
+            share[over] = node_most
+            free &= ~over

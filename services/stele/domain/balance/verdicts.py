@@ -91,7 +91,10 @@ class _Judge:
             at = np.flatnonzero(scope.table == state.table[unit])
             if source in scope.columns and len(at):
                 here = int(np.flatnonzero(scope.columns == source)[0])
-                self._at = next(int(row) for row in at if scope.mask[row, here])
+                covering = [int(row) for row in at if scope.mask[row, here]]
+                if not covering:  # all of its rack leave, or are dead
+                    continue
+                self._at = covering[0]
                 self._columns = scope.columns.tolist()
                 self._board = node_board(Round(state, None), scope, names)
 

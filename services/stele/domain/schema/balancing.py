@@ -138,9 +138,12 @@ def _check_times(command: SwitchBalancingOff) -> Rejection | None:
 
 
 def _not_begun(image: Image, tables: frozenset[str]) -> list[Request]:
-    """What the balancer has asked for, but for what empties nodes, or a change of replication asks for."""
+    """What the balancer has asked for; but not what empties nodes, what a change of replication asks for, and
+    what moves nothing: repairs and restores.
+    """
     pending, tables_of = image.requests.pending(), image.schema.tables
     own = [r for r in pending if r.actor == BALANCER and r.table_id in tables]
+    own = [r for r in own if not r.stays_in_place]
     nodes = {request.from_node for request in own} - {""}
     emptied = {node_id for node_id in nodes if gives_all_away(image, node_id)}
     return [

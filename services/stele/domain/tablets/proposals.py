@@ -93,7 +93,8 @@ def proposal(image: Image, conditions: Conditions = NO_CONDITIONS) -> Proposal:
     moves = [*_counted(counted), *moves]
     moving = frozenset(each.move.from_node for each in moves)
     stuck = list[Stuck]()
-    if not conditions.shut() and not counted.amiss:
+    goes_on = bool(counted.moves or what.state.busy.any() or conditions.paused)
+    if not conditions.shut() and not (counted.amiss and goes_on):
         stuck = cannot_be_drained(image, what, seen.lost, moving)[-1:]
     stuck += counted.stuck
     calm = not (moves or conditions.shut() or what.state.busy.any())

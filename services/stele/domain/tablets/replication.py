@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,9 @@ from stele.domain.tablets.racks import room
 from stele.domain.tablets.spreading import spread
 from stele.domain.tablets.stuck import Stuck
 from stele.domain.topology.operations.commands import TabletMove
+
+LEAST_LOOKED_AT: Final = 64
+"""Of a table's tablets for which nothing can be done now, in one round, however many tables there are."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -88,9 +91,13 @@ def recounts(
 
 
 def _no_room(image: Image, wanted: Replication) -> Iterator[str]:
-    """More replicas are asked for than there are members that take any, even those that are down."""
+    """More replicas are asked for than there are members that take any, even if they are down, or are to take
+    the place of dead ones.
+    """
+    replacing = {request.node_id for request in image.requests.open.values() if request.replaced_id}
+    coming = [node for n in sorted(replacing) if (node := image.node(n)) is not None]
     for dc, rf in sorted(wanted.copies.items()):
-        there = room(image, dc)
+        there = [*room(image, dc), *(node for node in coming if node.dc == dc)]
         for rack in wanted.racks.get(dc, ()):
             if not any(node.rack == rack for node in there):
                 yield f"no node in rack '{rack}' of '{dc}' takes tablets"
@@ -152,13 +159,14 @@ class _Table:
         tablets: npt.NDArray[np.int64],
         change: Callable[[Desk, int], TabletMove | None],
     ) -> list[TabletMove]:
-        moves = list[TabletMove]()
-        for tablet in _turned(tablets, desk.conditions.now_ms).tolist():
-            if desk.passed >= MOST_LOOKED_AT:
+        moves, passed = list[TabletMove](), 0
+        most = max(LEAST_LOOKED_AT, MOST_LOOKED_AT // len(desk.what.names))
+        for tablet in _turned(tablets, most, desk.conditions.now_ms).tolist():
+            if passed >= most:
                 break
             move = change(desk, tablet)
             if move is None:
-                desk.passed += 1
+                passed += 1
             else:
                 moves.append(move)
                 desk.what.state.busy[self.units.start + tablet] = True
@@ -264,7 +272,7 @@ class _Table:
                 " ask again with force to give these up"
             )
             return None
-        return self._conditions(desk, alive, min(needed, len(alive)))
+        return self._up(desk, alive, min(needed, len(alive)))
 
     def _all_left(self, desk: Desk, tablet: int, nodes: list[int]) -> list[int] | None:
         """Those that stay, each of which must say that it is there; None while one of them cannot."""
@@ -276,9 +284,9 @@ class _Table:
                 " remove or replace it first"
             )
             return None
-        return self._conditions(desk, nodes, len(nodes))
+        return self._up(desk, nodes, len(nodes))
 
-    def _conditions(self, desk: Desk, nodes: list[int], needed: int) -> list[int] | None:
+    def _up(self, desk: Desk, nodes: list[int], needed: int) -> list[int] | None:
         up = [node for node in nodes if node not in desk.silent]
         return up if len(up) >= needed else None
 
@@ -307,11 +315,11 @@ class _Table:
         )
 
 
-def _turned(tablets: npt.NDArray[np.int64], now_ms: int) -> npt.NDArray[np.int64]:
+def _turned(tablets: npt.NDArray[np.int64], most: int, now_ms: int) -> npt.NDArray[np.int64]:
     """Each second others come first, so that those for which there is no room hold up nobody."""
-    if len(tablets) <= MOST_LOOKED_AT:
+    if len(tablets) <= most:
         return tablets
-    return np.roll(tablets, -(now_ms // 1000 * MOST_LOOKED_AT) % len(tablets))
+    return np.roll(tablets, -(now_ms // 1000 * most) % len(tablets))
 
 
 def _may_lose(has: npt.NDArray[np.bool_], lacks: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -39,7 +39,9 @@ def aborted(image: Image, now_ms: int) -> Iterator[Stuck]:
     """
     for request in image.requests.unfinished():
         table = image.schema.tables.get(request.table_id)
-        if request.actor != BALANCER or table is None or not _can_be_undone(image, request):
+        if request.actor != BALANCER or table is None or request.stays_in_place:
+            continue
+        if not _can_be_undone(image, request):
             continue
         if is_required(image, table, request):
             continue
