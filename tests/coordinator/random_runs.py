@@ -338,6 +338,11 @@ class RandomRun:
         for dead in sorted({*self.world.image.membership.taking_part()} & self.dead):
             self.world.apply(Exclude((dead,)))
         self.world.on_event = lambda _what, _when: None
+        for request in self.world.image.requests.unfinished():
+            if (
+                request.tag and self.dead
+            ):  # a tablet that the dead alone have waits until they are removed
+                self.world.apply(Cancel(request.request_id))
         self.world.balances = True
         for off in all_off(self.world.image.schema):
             self.world.apply(SwitchBalancingOn(off.name))

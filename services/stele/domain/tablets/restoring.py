@@ -28,7 +28,7 @@ def restores(
         name = image.schema.full_name(table)
         owner = image.schema.full_name(image.schema.tables[table.base_table_id or table.table_id])
         snapshot = image.table_snapshots.snapshots[restore.snapshot_id]
-        writers = {part.node_id for part in snapshot.parts} - image.membership.excluded()
+        writers = {part.node_id for part in snapshot.parts} & {*image.membership.taking_part()}
         if owner not in what.names or owner in resized or writers & conditions.down:
             continue
         first, of = what.first[what.names.index(owner)], what.tablets_of(owner)
