@@ -2,11 +2,14 @@ PYTHON ?= python3
 BIN    := .venv/bin
 UV     := $(BIN)/uv
 SETUP  := .venv/.setup-done
-PYTEST := $(BIN)/pytest -n 2 # more workers than this take the processor away from the clusters that they test
+WORKERS ?= 2
+PAGE_TOOLS := .cache/page
+TSC    := $(PAGE_TOOLS)/node_modules/.bin/tsc
+PYTEST := $(BIN)/pytest -n $(WORKERS) # on two cores, more take the processor away from the clusters that they test
 LOCK   := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo test test-fast hunt check bench lock up down compose-test clean
+.PHONY: help setup demo drill test test-fast hunt check page-types docs bench lock up down compose-test clean
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -15,16 +18,25 @@ setup: $(SETUP) ## virtual environment, Python packages and jars, all by lock fi
 
 $(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml $(wildcard jars/*/*.toml)
 	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "Stele needs Python 3.11 or newer: install it, then make setup PYTHON=python3.11")'
-	@$(PYTHON) services/stele/stack/java.py
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	test -x $(UV) || $(BIN)/python -m pip install --quiet --require-hashes -r requirements/uv.txt
-	$(UV) pip install --quiet --require-hashes -r requirements/all.txt
-	$(UV) pip install --quiet --no-deps --no-build-isolation -e .
-	$(BIN)/python -m stele.stack.jars sync
+	@$(PYTHON) -I services/stele/runtime/java.py
+	@echo "1 of 4: a virtual environment in .venv"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(UV) || $(BIN)/python -m pip install --quiet --require-hashes -r requirements/uv.txt
+	@echo "2 of 4: Python packages, 1.2 GB in .venv, most of it Spark; a minute or two the first time"
+	@$(UV) pip install --quiet --require-hashes -r requirements/all.txt
+	@echo "3 of 4: stele itself"
+	@$(UV) pip install --quiet --no-deps --no-build-isolation -e .
+	@echo "4 of 4: jars of Kafka and of Spark's connectors, in .cache/jars"
+	@$(BIN)/python -m stele.stack.jars sync
 	@touch $@
+	@echo "Ready. The command is .venv/bin/stele: 'source .venv/bin/activate' puts it on the PATH of this shell,"
+	@echo "'stele completion' has Tab complete it. Next: make demo"
 
 demo: setup ## a real cluster on this machine, under load, with what happened
 	$(BIN)/stele demo
+
+drill: setup ## lose the log of a real cluster under load, and recover it
+	$(BIN)/stele drill
 
 test: check ## everything that must hold
 	$(PYTEST)
@@ -35,22 +47,39 @@ test-fast: check ## the same without what takes minutes
 hunt: setup ## the properties with new examples each time: what fails becomes a case of its own
 	STELE_HUNT=yes $(PYTEST) -m "not end_to_end and not spark and not deploy and not browser" tests/domain tests/coordinator
 
-check: setup ## style, types, import rules, dead code, schema compatibility
+check: setup ## style, types, import rules, dead code, schema compatibility; the page's types where Node is there
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/vulture
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory page-types; \
+	else echo "no Node here: the types of the console's page are not checked"; fi
 	$(if $(wildcard services/stele/log/schemas.py),$(BIN)/python -m stele.log.schemas check)
+
+page-types: $(TSC)
+	$(TSC) --project infra/page/tsconfig.json
+
+$(TSC): infra/page/package.json infra/page/package-lock.json
+	@mkdir -p $(PAGE_TOOLS)
+	@cp infra/page/package.json infra/page/package-lock.json $(PAGE_TOOLS)
+	npm ci --prefix $(PAGE_TOOLS) --silent --no-audit --no-fund
+	@touch $@
+
+docs: setup ## the pages as a site in build/site, with search; a dead link fails it
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup ## measure, on this machine
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.archive
 
 lock: setup ## resolve the newest versions that pyproject.toml and jars/ allow
 	echo "uv==0.13.8" | $(LOCK) --upgrade - -o requirements/uv.txt
 	$(LOCK) --upgrade -c requirements/uv.txt pyproject.toml --all-extras -o requirements/all.txt
-	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml -o requirements/services.txt
-	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml --extra spark -o requirements/placements.txt
+	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml --extra services -o requirements/services.txt
+	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml --extra services --extra spark -o requirements/placements.txt
+	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml --extra router -o requirements/router.txt
+	$(LOCK) --upgrade -c requirements/all.txt pyproject.toml --extra agent -o requirements/agent.txt
 	printf '%s\n' uv 'jgo[cli]' setuptools | $(LOCK) --upgrade -c requirements/uv.txt -c requirements/all.txt - -o requirements/image-build.txt
 	$(BIN)/python -m stele.stack.jars lock
 

@@ -16,7 +16,7 @@ from stele.domain.image import EMPTY, Image
 from stele.log.codec import decode_envelope, decode_epoch, encode_envelope, encode_epoch
 from stele.log.fold import Fold
 from stele.log.pipeline import CommitPipeline
-from stele.metadata_log.writer import make_ids
+from stele.metadata_log.ids import make_ids
 
 T = TypeVar("T")
 REPEAT = 20_000

@@ -16,14 +16,15 @@ from typing import Final, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from stele.agent.codes import Code
+from stele.agent.spans import Span
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.node.cells import Row
 from stele.node.comparing import differing
 from stele.node.digests import Digest
-from stele.node.spans import Span
 from stele.node.store import Store
-from stele.node.wire import Code, Compare, Compared, Scan, Scanned, encode
+from stele.node.wire import Compare, Compared, Scan, Scanned, encode
 
 ROWS: Final = 100_000
 VALUE_BYTES: Final = 100

@@ -18,12 +18,13 @@ from rich.table import Table
 
 from stele.domain.ring import transition
 from stele.domain.ring.allocation import allocate_tokens
-from stele.domain.ring.changes import packed, pieces_of
+from stele.domain.ring.changes import pieces_of
 from stele.domain.ring.columns import Columns
 from stele.domain.ring.domain import placement_changed
 from stele.domain.ring.facts import PlacementChanged, RingFact
 from stele.domain.ring.image import RingImage
 from stele.domain.ring.locks import locks_of
+from stele.domain.ring.packed import packed
 from stele.domain.ring.placement import (
     EMPTY_RING,
     Change,

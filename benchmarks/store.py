@@ -19,9 +19,9 @@ from statistics import median
 from unittest.mock import patch
 
 from benchmarks.numbers import measured
+from stele.agent.identity import Acknowledged, boot
 from stele.node import store as store_module
 from stele.node.cells import Row
-from stele.node.identity import Acknowledged, boot
 from stele.node.store import PRAGMAS, Store
 
 VALUE_BYTES = 1000

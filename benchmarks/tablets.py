@@ -40,6 +40,7 @@ from stele.domain.tablets.columns import tablets_of
 from stele.domain.tablets.proposals import proposal
 from stele.domain.tablets.ranges import range_of
 from stele.domain.topology.commands import Advance, Move
+from stele.log.chain import STATE_BYTES
 from stele.log.codec import decode_epoch, encode_epoch
 from tests.coordinator.world import empty_cluster
 
@@ -71,19 +72,27 @@ def of_all() -> Iterator[Figure]:
 
 
 def of_snapshot(image: Image) -> Iterator[Figure]:
-    """The image as facts and back, and what it takes besides to have these facts as a record's bytes."""
+    """From the image to the bytes of a record, by way of facts, and back."""
     facts = tuple(image_to_facts(image))
-    yield Figure("snapshot: image to facts", best(lambda: image_to_facts(image), 3), "s", 1)
-    back = best(lambda: facts_to_image(facts, image.epoch, image.state_id), 3)
-    yield Figure("snapshot: facts to image", back, "s", 0.2)
-    here = image.state_id
-    epoch = Epoch(
-        epoch=1, prev_state_id=here, state_id=here, request_id="", command="", facts=facts
-    )
-    yield Figure("snapshot: facts to bytes", best(lambda: encode_epoch(epoch), 1), "s")
+    written = best(lambda: image_to_facts(image), 3)
+    yield Figure("snapshot: image to facts", written, "s")
+    epoch = epoch_of(facts)
+    encoded = best(lambda: encode_epoch(epoch), 3)
+    yield Figure("snapshot: facts to bytes", encoded, "s")
+    yield Figure("snapshot: written", written + encoded, "s", 1)
     value = encode_epoch(epoch)
-    yield Figure("snapshot: bytes to facts", best(lambda: decode_epoch(value), 1), "s")
+    decoded = best(lambda: decode_epoch(value), 3)
+    yield Figure("snapshot: bytes to facts", decoded, "s")
+    facts = decode_epoch(value).facts
+    back = best(lambda: facts_to_image(facts, image.epoch, image.state_id), 3)
+    yield Figure("snapshot: facts to image", back, "s")
+    yield Figure("snapshot: read", decoded + back, "s", 0.2)
     yield Figure("snapshot: bytes", len(value) / 1e6, "MB")
+
+
+def epoch_of(facts: tuple[AnyFact, ...]) -> Epoch:
+    here = bytes(STATE_BYTES)
+    return Epoch(epoch=1, prev_state_id=here, state_id=here, request_id="", command="", facts=facts)
 
 
 def of_resize(what: str, count: int) -> Iterator[Figure]:
@@ -111,13 +120,15 @@ def siblings_together(image: Image) -> Image:
 def taken(
     what: str, before: Image, command: AnyCommand, goal: float = 0
 ) -> Generator[Figure, None, Image]:
-    """How long a command takes to become facts, and those to become an image, which it returns."""
+    """How long a command takes to become facts, and those an image, which it returns, and a record."""
     began = time.process_time()
     facts = decided(before, command)
     yield Figure(f"{what}: decide", time.process_time() - began, "s", goal)
     began = time.process_time()
     image = apply_facts(before, facts)
     yield Figure(f"{what}: fold", time.process_time() - began, "s", goal)
+    epoch = epoch_of(facts)
+    yield Figure(f"{what}: facts to bytes", best(lambda: encode_epoch(epoch), 1), "s")
     return image
 
 

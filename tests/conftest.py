@@ -7,6 +7,7 @@ is there already, else a broker on the local JVM. Redis: `STELE_TEST_REDIS` (a U
 from __future__ import annotations
 
 import os
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,7 +19,7 @@ import xdist
 from hypothesis import HealthCheck, settings
 
 from stele.runtime.kafka import ensure_topics
-from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, broker, redis
+from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, S3Server, broker, redis, s3_server
 from tests.workers import FromBothEnds, put_in_order
 
 # How fast this machine is says nothing about what is tested. The same examples each time tell of a change what
@@ -36,6 +37,7 @@ os.environ.pop("COLUMNS", None)
 
 # Each of the hundreds of processes that tests start would compile all that it imports, which takes it seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False  # nor are 400 modules of tests to be compiled by each run
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -73,6 +75,13 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a real Redis or Valkey server. Tests share it: use keys with the cluster's name."""
     with redis(tmp_path_factory.mktemp("redis")) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """A real server of S3's protocol on loopback; it looks at no signatures."""
+    with s3_server() as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,10 +1,15 @@
 """A plugin of pytest that plants a known bug first: ``pytest -p tests.planted --plant NAME TEST``.
 
 The exit status is 1 only where a test itself has failed, and ``NOT_THE_TEST`` where something around it broke.
+``find`` does the same in a fork of a process that has imported what is common to all, and no module of tests
+but this one: most of what a short test costs is what it imports.
 """
 
 from __future__ import annotations
 
+import os
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -14,6 +19,7 @@ from stele.sim.mutants import MUTANTS
 from stele.sim.patching import Patch
 
 NOT_THE_TEST: Final = 70
+COMMON: Final = [__name__, "tests.preloaded"]
 
 
 class Around:
@@ -42,3 +48,26 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("planted")
     MUTANTS[config.getoption("--plant")](Patch())
     config.pluginmanager.register(Around())
+
+
+def find(name: str, test: str, env: dict[str, str], output: Path, timeout_s: float) -> int | None:
+    """The exit status of pytest with this bug on this test; None when it did not end in time."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(COMMON)
+    process = context.Process(target=_run, args=(name, test, env, output))
+    output.touch()
+    process.start()
+    try:
+        process.join(timeout_s)
+        return process.exitcode
+    finally:
+        process.kill()
+        process.join()
+
+
+def _run(name: str, test: str, env: dict[str, str], output: Path) -> None:
+    os.environ.update(env)
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    raise SystemExit(pytest.main(["-x", "-p", __name__, "--plant", name, test]))

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
 
 from stele.stack.broker import BrokerCluster
 from stele.stack.ports import LOOPBACK, free_port
 from stele.stack.redis import RedisServer
+
+if TYPE_CHECKING:
+    from moto.server import ThreadedMotoServer
 
 GIVEN_KAFKA = "STELE_TEST_KAFKA"
 GIVEN_REDIS = "STELE_TEST_REDIS"
@@ -66,6 +74,55 @@ def local_redis(directory: Path) -> Iterator[str]:
         yield server.url
     finally:
         server.stop()
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """A server of S3's protocol in this process."""
+    server = S3Server()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class S3Server:
+    """It keeps what it is given in memory, also while it is stopped, and looks at no signatures."""
+
+    def __init__(self) -> None:
+        self._port = 0
+        self._server: ThreadedMotoServer | None = None
+        self.environment = {
+            "AWS_ACCESS_KEY_ID": "stele",
+            "AWS_SECRET_ACCESS_KEY": "of the tests",
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{LOOPBACK}:{self._port}"
+
+    def start(self) -> None:
+        """At the port that it had before."""
+        from moto.server import ThreadedMotoServer
+
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request
+        self._server = ThreadedMotoServer(LOOPBACK, self._port, verbose=False)
+        self._server.start()
+        _, self._port = self._server.get_host_and_port()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def new_bucket(self) -> str:
+        """The name of an empty one."""
+        name = f"stele-{uuid.uuid4().hex}"
+        httpx.put(f"{self.endpoint}/{name}", timeout=10).raise_for_status()
+        return name
 
 
 @contextmanager

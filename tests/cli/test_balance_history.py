@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stele.cli.commands import balance_history
-from stele.cli.decisions import FACTS, Decision, Past, Wanted
-from stele.cli.facts import EpochRow
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     AlterTable,
@@ -39,6 +37,8 @@ from stele.domain.staging.facts import Part
 from stele.domain.staging.image import of_names
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.domain.view import epoch_view
+from stele.words.decisions import FACTS, Decision, Past, Wanted
+from stele.words.facts import EpochRow
 from tests.cli.conftest import Server, Stele, at
 from tests.cli.test_tables import KEYSPACE, SONGS
 from tests.coordinator.test_tablets import TABLE, tablets, with_table

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from pathlib import Path
 
 import aiohttp
 import msgspec
 import pytest
+from rich.console import Console
 
 from stele.cli.demo.checks import Check, Report, read_report
 from stele.cli.demo.load import NEVER_SENT, NO_ANSWER, Answer, Load, number_in, value_of
 from stele.cli.demo.operation import Fault, step_durations
 from stele.cli.demo.scenario import STEPS, chosen_steps
 from stele.cli.demo.several import one_waits_for_the_other, share_a_transition
+from stele.cli.demo.site import MOST_RESTARTS, Site
 from stele.cli.demo.steps.library import library_files
+from stele.cli.demo.timeline import Timeline
+from stele.cli.demo.words import NEXT, PROVES, TERMS, suggestions
 from stele.cli.errors import CliError
-from stele.cli.facts import EpochRow
+from stele.cli.main import build_app
+from stele.cli.places import STACK_FILE
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.metadata_log import RequestAnswer
+from stele.words.facts import EpochRow
 from tests.cli.conftest import Server, at, request, transition
+from tests.end_to_end.test_demo import CHECKS
 
 
 def test_a_step_brings_those_that_it_needs_in_order() -> None:
@@ -28,6 +36,42 @@ def test_a_step_brings_those_that_it_needs_in_order() -> None:
     assert chosen_steps(()) == STEPS
     with pytest.raises(CliError, match="no step 'fly'"):
         chosen_steps(("fly",))
+
+
+def test_a_term_is_explained_in_the_first_step_that_uses_it() -> None:
+    assert {term for step in STEPS for term in step.terms} == {*TERMS}
+    for step in STEPS:
+        assert {*step.terms} <= {*TERMS}
+
+
+def test_what_each_check_proves_is_said_with_it() -> None:
+    out = Console(file=io.StringIO(), width=200)
+    timeline = Timeline(out, Report())
+    for name in CHECKS:
+        timeline.check(name, True, "seen")
+    assert isinstance(out.file, io.StringIO)
+    said = out.file.getvalue()
+    assert all(f"so: {PROVES[name]}" in said for name in CHECKS)
+    assert {*PROVES} == CHECKS
+
+
+@pytest.mark.parametrize(
+    "played", [set[str](), {"members"}, {"members", "library"}, {step.name for step in STEPS}]
+)
+def test_what_the_demo_suggests_is_a_command_line(played: set[str]) -> None:
+    for command, text in suggestions(played):
+        words = command.rpartition("| ")[2].split()
+        assert words[0] == "stele" and text
+        _, bound, _ = build_app(words[1]).parse_args(words[1:], exit_on_error=False)
+        assert bound.arguments.get("file", "-") == "-", "no other file is there"
+    has_library = any("library" in command for command, _ in suggestions(played))
+    assert has_library is ("library" in played)
+
+
+def test_what_to_read_next_is_there() -> None:
+    root = Path(__file__).parents[2]
+    for command, _ in NEXT:
+        assert command.startswith("stele ") or (root / command).exists(), command
 
 
 def closed(report: Report, at_s: float) -> bool:
@@ -180,3 +224,34 @@ def test_the_library_leaves_out_what_is_no_data(tmp_path: Path) -> None:
     files, left_out = library_files(tmp_path)
     assert [path.relative_to(tmp_path).as_posix() for path, _ in files] == ["a.py", "sub/c.py"]
     assert left_out == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "restarts", "stops"),
+    [("given_up", 0, True), ("running", MOST_RESTARTS, True), ("running", 1, False)],
+)
+async def test_who_waits_for_a_process_that_cannot_go_on_stops_waiting_and_says_why(
+    tmp_path: Path, state: str, restarts: int, stops: bool
+) -> None:
+    def write(state: str, restarts: int) -> None:
+        placements = {"name": "placements", "url": "u", "state": state, "restarts": restarts}
+        found = {"pid": 1, "environment": {}, "brokers": [], "redis": {"url": ""}}
+        content = msgspec.json.encode({**found, "services": [placements]})
+        (tmp_path / STACK_FILE).write_bytes(content)
+
+    log = tmp_path / "services" / "placements" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("starting\ngetSubject is not supported\n\n")
+    write("running", 0)
+    tries = list[None]()
+
+    async def never() -> bool:
+        tries.append(None)
+        write(state, restarts)
+        return False
+
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(CliError) as raised:
+            await Site(tmp_path, http).until_of("placements", "Spark", never, 0.3)
+    assert ("getSubject is not supported" in raised.value.message) is stops
+    assert (len(tries) == 1) is stops

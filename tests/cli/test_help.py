@@ -16,6 +16,12 @@ from tests.cli.test_changes import ACCEPTED
 
 COMMANDS = sorted(name for name in build_app() if not name.startswith("-"))
 
+SMALL = (
+    ("keyspace", "keyspace:app", "Keyspaces."),
+    ("completion", "completion:completion", "Completion."),
+)
+"""Commands enough: to write the script for all of them takes seconds."""
+
 IMPORTED = """
     import sys
     from stele.cli.main import run
@@ -25,8 +31,19 @@ IMPORTED = """
 """
 
 
-FOLDING = {"confluent_kafka", "fastavro", "numpy", "cassandra", "pydantic", "stele.domain.registry"}
+FOLDING = {"confluent_kafka", "fastavro", "numpy", "cassandra", "stele.domain.registry"}
 """What only those need who read the log themselves."""
+HEAVY = {
+    "aiohttp",
+    "click",
+    "faust",
+    "markdown_it",
+    "pygments",
+    "redis",
+    "rich.progress",
+    "uvicorn",
+}
+"""What no look at the cluster needs: it is to take 0.4 s at most."""
 
 
 def imported_by(*arguments: str) -> set[str]:
@@ -55,6 +72,13 @@ def test_a_command_says_what_it_does(stele: Stele, name: str) -> None:
     assert text.strip()
 
 
+@pytest.mark.parametrize("name", sorted(n for n in build_app("stack")["stack"] if n[0] != "-"))
+def test_what_is_done_to_a_local_stack_takes_no_options_of_calls(stele: Stele, name: str) -> None:
+    shown = stele("stack", name, "--help")
+    assert "--dir" in shown.out
+    assert "--url" not in shown.out and "--timeout" not in shown.out
+
+
 def test_a_command_says_more_than_its_line_in_the_list(stele: Stele) -> None:
     assert "Exit status 0 when every member is up, else 1." in stele("status", "--help").out
     assert "Exit status 0 only when every check held." in stele("demo", "--help").out
@@ -70,6 +94,23 @@ def test_the_line_of_a_group_names_all_that_is_in_it(
     (line,) = (line for line in stele("--help").out.splitlines() if f" {group} " in line[:20])
     words = set(re.findall(r"[a-z-]+", line))
     assert {name for name in build_app(group)[group] if not name.startswith("-")} <= words
+
+
+def test_completion_is_installed_by_one_command(
+    stele: Stele, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What the shell then asks is the shell's own: here it completes a command as bash does."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("stele.cli.main._LAZY", SMALL)
+    ran = stele("completion", "bash")
+    assert ran.exit_code == 0, ran.err
+    (script,) = tmp_path.glob(".local/share/bash-completion/completions/stele")
+    assert str(script) in ran.out
+    assert str(script) in (tmp_path / ".bashrc").read_text()
+    asked = "COMP_WORDS=(stele keyspace cr); COMP_CWORD=2; _stele; echo ${COMPREPLY[@]}"
+    bash = ["bash", "-c", f". {script}; {asked}"]
+    completed = subprocess.run(bash, capture_output=True, text=True, timeout=30, check=True)
+    assert completed.stdout.split() == ["create"]
 
 
 @pytest.mark.parametrize("flag", ["--help", "--version"])
@@ -93,9 +134,16 @@ def test_who_asks_for_help_waits_for_no_import_that_only_commands_need(flag: str
         ["settings", "list"],
         ["features", "list"],
         ["cdc", "generations"],
+        ["table", "list"],
+        ["epoch", "show", "7"],
+        ["diff", "6", "7"],
         ["epochs", "--last", "1"],
+        ["epochs", "--actor", "ada"],
         ["decommission", "n1", "--no-wait"],
         ["why"],
+        ["log", "tail", "--last", "1"],
+        ["log", "search", "--json"],
+        ["log", "stats", "--json"],
     ],
 )
 def test_a_command_that_asks_services_imports_nothing_that_folds_the_log(
@@ -106,7 +154,14 @@ def test_a_command_that_asks_services_imports_nothing_that_folds_the_log(
     server.answer("GET", "/v1/services", {**at(7), "services": []})
     server.answer("GET", "/v1/cdc/generations", {**at(7), "cdc_generations": []})
     server.answer("GET", "/v1/epochs", [{"epoch": 7, "command": "noop", "facts": []}])
+    found = {"newest": 7, "looked_at": 7, "next_before": 0, "epochs": []}
+    server.answer("GET", "/v1/epochs/search", found)
+    counted = {"newest": 7, "next_from": 0, "losers": 0, "strays": 0, "stats": {}}
+    server.answer("GET", "/v1/epochs/stats", counted)
+    server.answer("GET", "/v1/tables", {**at(7), "tables": []})
+    server.answer("GET", "/v1/epochs/7", {"epoch": 7, "command": "noop", "facts": []})
+    server.answer("GET", "/v1/diff", {"from": 6, "to": 7})
     server.answer("POST", "/v1/commands", ACCEPTED)
     monkeypatch.setenv("STELE_URL", server.url)
     monkeypatch.setenv("STELE_DIR", str(tmp_path))
-    assert not FOLDING & imported_by(*arguments)
+    assert not (FOLDING | HEAVY) & imported_by(*arguments)

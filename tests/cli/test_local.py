@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
 from stele.cli.errors import CliError, UnreachableError
+from stele.cli.local import foreground
 from stele.cli.local.control import (
     CONTROL_DIRECTORY,
     Answer,
@@ -16,13 +22,22 @@ from stele.cli.local.control import (
     answer_questions,
     ask_stack,
 )
-from stele.cli.local.foreground import add_node
+from stele.cli.local.deeds import add_node
+from stele.cli.local.foreground import (
+    StackOptions,
+    Teller,
+    java_notes,
+    run_in_foreground,
+    start_detached,
+)
 from stele.cli.local.lifecycle import READY_FILE, forget_dead, require_stack, wait_ready
 from stele.cli.local.lock import hold, is_held
 from stele.cli.local.table import tail_log
 from stele.cli.main import run
-from stele.cli.places import STACK_FILE, find_places
+from stele.cli.places import STACK_FILE, find_places, read_stack_file
+from stele.runtime import java
 from stele.stack.stack import ServiceSpec, Stack, node_specs
+from tests.cli.conftest import NODES, Ran, Server, Stele, cluster
 from tests.polling import wait_until
 
 STACK = {
@@ -82,6 +97,51 @@ def test_stack_status_fails_when_a_process_does_not_run(
     assert "backing_off" in capsys.readouterr().out
 
 
+def test_stack_status_tells_dead_servers_from_those_that_live(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as lives:
+        address = f"127.0.0.1:{lives.getsockname()[1]}"
+        content = {**STACK, "services": [], "redis": {"url": f"redis://{address}/0", "pid": 7}}
+        told = dict[str, int]()
+        for name, broker in (("dead", "127.0.0.1:4"), ("lives", address)):
+            content["brokers"] = [{"name": "broker-1", "address": broker, "pid": 5}]
+            (directory / STACK_FILE).write_bytes(msgspec.json.encode(content))
+            with hold(directory):
+                told[name] = run(["stack", "status", "--json", "--dir", str(directory)])
+            said = msgspec.json.decode(capsys.readouterr().out)
+            state = "running" if name == "lives" else "down"
+            assert (said["brokers"][0]["state"], said["redis"]["state"]) == (state, "running")
+    assert told == {"dead": 1, "lives": 0}
+    with hold(directory):
+        assert run(["stack", "status", "--dir", str(directory)]) == 1
+    assert "down" in capsys.readouterr().out
+
+
+def test_what_the_stack_tells_a_shell_is_safe_there(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = {**STACK, "environment": {"STELE_CLUSTER": "a b; exit 7"}}
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode(content))
+    with hold(directory):
+        assert run(["stack", "env", "--dir", str(directory)]) == 0
+    script = f'{capsys.readouterr().out}printf %s "$STELE_CLUSTER"'
+    said = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert said.stdout == "a b; exit 7"
+
+
+class Ended:
+    """A process that has left with exit status 1."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def poll(self) -> int:
+        return 1
+
+
 def asking(directory: Path, found: list[Answer | Exception]) -> threading.Thread:
     def ask() -> None:
         try:
@@ -127,7 +187,7 @@ def test_an_unanswered_question_is_withdrawn(tmp_path: Path) -> None:
 def test_a_stack_that_does_not_start_leaves_its_last_words(tmp_path: Path) -> None:
     (tmp_path / "stack.log").write_text("starting\nstele: No Java 17 or newer.\n\n")
     with pytest.raises(CliError) as raised:
-        wait_ready(tmp_path, lambda: 1, lambda _: None)
+        wait_ready(tmp_path, Ended(1), lambda _: None)
     assert "exit status 1" in raised.value.line()
     assert "No Java 17 or newer." in raised.value.line()
 
@@ -137,8 +197,52 @@ def test_a_stack_that_was_killed_is_not_taken_for_the_one_that_starts(directory:
     forget_dead(directory)
     told: list[object] = []
     with pytest.raises(CliError, match="did not start"):
-        wait_ready(directory, lambda: 1, told.append)
+        wait_ready(directory, Ended(1), told.append)
     assert told == [None]
+
+
+def test_a_ready_stack_of_another_process_is_not_taken_for_the_one_that_starts(
+    directory: Path,
+) -> None:
+    (directory / READY_FILE).write_text("")
+    told: list[object] = []
+    with pytest.raises(CliError, match="did not start"):
+        wait_ready(directory, Ended(2), told.append)
+    assert told == [None]
+    assert wait_ready(directory, Ended(1), told.append).pid == 1
+
+
+def test_a_stack_that_starts_in_the_foreground_forgets_what_a_killed_one_said(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / READY_FILE).write_text("")
+    said: list[bool] = []
+
+    def start(_: Stack) -> None:
+        said.extend((directory / name).exists() for name in (READY_FILE, STACK_FILE))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stack, "start", start)
+    assert run_in_foreground(StackOptions(directory=directory)) == 0
+    assert said == [False, False]
+
+
+@pytest.mark.parametrize("command", ["status", "why", "requests", "watch"])
+def test_a_stack_that_is_down_is_said_to_be_down_at_once(
+    directory: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(30)
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, "pid": ended.pid}))
+    assert run([command, "--dir", str(directory)]) == 3
+    error = capsys.readouterr().err
+    assert f"is down: its process {ended.pid} has ended. `stele stack up --dir" in error
+    assert "again (" not in error
+
+
+def test_a_stack_that_is_down_hides_no_address_that_was_given(directory: Path) -> None:
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, "pid": 2**22 + 1}))
+    assert find_places(("http://a:1",), directory, {}).urls == {"metadata-log": ("http://a:1",)}
 
 
 def test_a_stack_that_runs_is_not_forgotten(directory: Path) -> None:
@@ -147,15 +251,37 @@ def test_a_stack_that_runs_is_not_forgotten(directory: Path) -> None:
     assert (directory / STACK_FILE).exists()
 
 
+@pytest.mark.parametrize("how", [[], ["--detach"]])
 def test_stack_up_without_java_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    how: list[str],
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    assert run(["stack", "up", "--dir", str(tmp_path / "stack")]) == 1
+    monkeypatch.setattr(java, "INSTALLED", ())
+    assert run(["stack", "up", "--dir", str(tmp_path / "stack"), *how]) == 1
     error = capsys.readouterr().err
-    assert "No Java 17 or newer" in error
+    assert "Kafka needs Java 17 or newer" in error
     assert len(error.strip().splitlines()) == 1
+    assert not (tmp_path / "stack" / "kafka").exists()
+
+
+def test_stack_up_with_a_java_that_spark_cannot_use_says_so_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(need: java.Need) -> java.Java:
+        if need is java.KAFKA:
+            return java.Java(Path("/jvm/25/bin/java"), 25)
+        raise java.JavaMissing("Spark needs Java 17 to 21: no such Java.")
+
+    monkeypatch.setattr(foreground, "find_java", find)
+    with pytest.raises(CliError) as raised:
+        start_detached(StackOptions(directory=tmp_path))
+    assert "--without placements" in raised.value.hint
+    assert java_notes(StackOptions(directory=tmp_path, without=("placements",))) == []
+    assert not (tmp_path / "stack.log").exists()
 
 
 def test_logs_of_an_unknown_process_name_the_known_ones(tmp_path: Path) -> None:
@@ -180,3 +306,40 @@ def test_who_replaces_a_node_stands_where_that_one_was_added(
     add_node(stack, Control(replace="n4", rack="r9"))
     places = [(spec.env["STELE_DC"], spec.env["STELE_RACK"]) for spec in started]
     assert places == [("dc2", "r2"), ("dc2", "r9")]
+
+
+@pytest.mark.parametrize(("state", "refused"), [("normal", True), ("left", False)])
+def test_a_member_is_not_removed_from_a_stack_without_force(
+    directory: Path, server: Server, stele: Stele, state: str, refused: bool
+) -> None:
+    cluster(server, nodes=[{**NODES[0], "state": state}])
+    environment = {"STELE_METADATA_LOG_URLS": server.url}
+    content = msgspec.json.encode({**STACK, "environment": environment})
+    (directory / STACK_FILE).write_bytes(content)
+    with hold(directory):
+        found: list[object] = []
+        removing = ["stack", "remove", "n1", "--dir", str(directory)]
+        thread = threading.Thread(target=lambda: found.append(stele(*removing)))
+        thread.start()
+        if not refused:
+            questions = directory / CONTROL_DIRECTORY
+            wait_until(lambda: list(questions.glob("*.question.json")), "the question")
+            answer_questions(directory, lambda control: Answer(name=f"{control.deed}"))
+        thread.join(20)
+    (ran,) = found
+    assert isinstance(ran, Ran)
+    assert ran.exit_code == (1 if refused else 0), ran.err
+    assert ("`stele decommission n1`" in ran.err) is refused
+
+
+def test_who_starts_a_stack_without_a_terminal_is_told_how_far_it_is(directory: Path) -> None:
+    out = Console(file=io.StringIO(), force_terminal=False, width=200)
+    (directory / READY_FILE).write_text("")
+    tell = Teller(out)
+    for now in (None, None, read_stack_file(directory), read_stack_file(directory)):
+        tell(now)
+    assert isinstance(out.file, io.StringIO)
+    assert out.file.getvalue().splitlines() == [
+        "starting Kafka and Redis",
+        "Kafka and Redis are up; starting n1",
+    ]

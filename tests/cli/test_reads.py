@@ -7,8 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.cli.facts import IN_WORDS, EpochRow, fact_lines
-from stele.cli.history_names import HistoryNames
 from stele.cli.reading import as_counted
 from stele.domain.commands import DropTable, MoveTablets
 from stele.domain.registry import FACTS
@@ -17,6 +15,8 @@ from stele.domain.requests.facts import DecidedGeneration, DecidedRequests
 from stele.domain.table_snapshots.facts import RestoredTablets
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.view import epoch_view
+from stele.words.facts import IN_WORDS, EpochRow, fact_lines
+from stele.words.names import HistoryNames
 from tests.cli.conftest import (
     KEYSPACE,
     NODES,
@@ -240,7 +240,7 @@ def test_ring_of_an_unknown_keyspace_names_those_that_are_known(
 ) -> None:
     cluster(server)
     ran = stele("ring", "cellar")
-    assert ran.exit_code == 2
+    assert ran.exit_code == 1, "the command line is right, the keyspace is not there"
     assert "library" in ran.err
 
 
@@ -272,12 +272,15 @@ def test_ids_are_never_broken_over_lines(
     server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = "01a1fdeb-935e-784e-9962-92b6b7e7e7cc"
-    row = request("failed", request_id=long, reason="r " * 60, error="e " * 60)
+    gone = "d66337f0-7531-595b-99bf-abc8e8080ffe"
+    dropped = {"kind": "drop_keyspace", "keyspace_id": gone, "node_id": ""}
+    row = request("failed", request_id=long, reason="r " * 60, error="e " * 60, **dropped)
     cluster(server, requests=[row])
-    for columns in ("40", "80", "160"):
-        monkeypatch.setenv("COLUMNS", columns)
+    for columns in (40, 60, 80, 100, 120, 125, 130, 135, 160, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
         for arguments in (("requests",), ("request", "show", long)):
-            assert long in stele(*arguments).out, (columns, arguments)
+            shown = stele(*arguments).out
+            assert long in shown and gone in shown, (columns, arguments)
 
 
 def test_a_drop_shows_the_name_of_its_keyspace(server: Server, stele: Stele) -> None:
@@ -365,6 +368,46 @@ def test_epochs_shows_the_last_changes_in_words_and_hides_barriers(
     assert [row["epoch"] for row in rows] == [41]
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 129, 130, 200])
+def test_an_id_in_an_epoch_is_on_one_line_at_any_width(
+    server: Server, stele: Stele, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    ids = [f"01a20865-a490-7ee1-8756-1fc01409{number:04}" for number in range(3)]
+    facts = [
+        {"type": "RequestChanged", "request": {**request("done"), "request_id": i}} for i in ids
+    ]
+    row = {"epoch": 7, "command": "advance_the_fence", "actor": "coordinator", "facts": facts}
+    cluster(server)
+    server.answer("GET", "/v1/epochs", [{**row, "reason": "a long reason " * 9}])
+    ran = stele("epochs", "--last", "1")
+    assert ran.exit_code == 0, ran.err
+    assert all(i in ran.out for i in ids), ran.out
+
+
+def test_epochs_are_found_by_who_did_what_to_whom_and_when(server: Server, stele: Stele) -> None:
+    cluster(server)
+    rows = [{"epoch": e, "command": "join", "facts": [{"type": "Odd"}]} for e in (6, 2)]
+    found = {"newest": 7, "looked_at": 7, "next_before": 0, "epochs": rows}
+    server.answer("GET", "/v1/epochs/search", found)
+    ran = stele(
+        *("epochs", "--actor", "ada", "--command", "join", "--node", "n3", "--since", "2026-11-22"),
+        *("--refused", "--last", "2", "--epoch", "6", "--json"),
+    )
+    assert [row["epoch"] for row in msgspec.json.decode(ran.out)] == [2, 6], ran.err
+    (asked,) = server.asked_for("/v1/epochs/search")
+    given = {name: values[0] for name, values in asked.query.items() if name != "since_ms"}
+    assert given == {
+        "actor": "ada",
+        "command": "join",
+        "about": "n3",
+        "refused": "true",
+        "before": "7",
+        "limit": "2",
+    }
+    assert stele("epochs", "--from", "2", "--actor", "ada").exit_code == 2
+
+
 @pytest.mark.parametrize("where", [["--last", "5"], ["--from", "3", "--last", "5"]])
 def test_epochs_that_come_in_two_parts_are_all_shown(
     server: Server, stele: Stele, where: list[str]
@@ -426,7 +469,8 @@ def test_watch_goes_on_where_a_broken_stream_ended(server: Server, stele: Stele)
     cluster(server, epoch=3)
 
     def event(epoch: int) -> str:
-        return f'id: {epoch}\ndata: {{"epoch": {epoch}, "command": "noop"}}\n\n'
+        row = f'{{"epoch": {epoch}, "command": "noop", "state_id": "{epoch:032x}"}}'
+        return f"id: {epoch}\ndata: {row}\n\n"
 
     server.stream("/v1/epochs", ": ping\n\n" + event(4) + event(5))
     server.stream("/v1/epochs", event(5) + event(6))
@@ -435,6 +479,8 @@ def test_watch_goes_on_where_a_broken_stream_ended(server: Server, stele: Stele)
     assert epochs == [4, 5, 6]
     resumed = [asked.headers["last-event-id"] for asked in server.asked_for("/v1/epochs")]
     assert resumed == ["3", "5"]
+    states = [asked.query.get("state_id") for asked in server.asked_for("/v1/epochs")]
+    assert states == [None, [f"{5:032x}"]], "another history is refused"
     assert not server.asked_for("/v1/state")
 
 

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from stele.cli.output import clock
-from stele.cli.request_words import what
 from stele.domain.balance.verdicts import Rule, Verdict
 from stele.domain.names import RequestKind
 from stele.domain.requests.facts import Request
@@ -26,6 +25,7 @@ from stele.runtime.answers.tablet_balancer import (
     TabletWhy,
 )
 from stele.runtime.answers.tablet_sizes import SizesAnswer
+from stele.words.requests import what
 from tests.cli.conftest import Server, Stele, at, cluster, request
 from tests.cli.test_reads import IDLE
 from tests.coordinator.test_tablets import with_table
@@ -320,7 +320,7 @@ def test_a_tablet_is_shown_with_what_is_done_to_it_by_whom_and_why(
     asked = [each.query.get("token") for each in server.asked_for("/v1/placements")]
     assert asked == [None, [str(-(2**63))]]
     beyond = stele("tablet", "show", "music.songs", "4")
-    assert beyond.exit_code == 2 and "the last is 3" in beyond.err
+    assert beyond.exit_code == 1 and "the last is 3" in beyond.err
 
 
 def test_the_tablet_of_a_key_is_shown_with_its_number(server: Server, stele: Stele) -> None:
@@ -347,7 +347,7 @@ def test_a_table_on_the_ring_has_no_tablets_to_list(server: Server, stele: Stele
     page = {"placement": "dc1:2", "keyspaces": ["plain"], "ranges": 2, "rows": ROWS}
     server.answer("GET", "/v1/placements", {**at(31), **page, "next_cursor": ""})
     ran = stele("tablet", "list", "plain.t")
-    assert ran.exit_code == 2
+    assert ran.exit_code == 1
     assert "plain.t has no tablets" in ran.err
     assert "stele ring plain" in ran.err
 
@@ -377,7 +377,7 @@ def test_who_looks_for_tablets_on_the_ring_is_told_where_they_are(
     server.answer("GET", "/v1/keyspaces", {**at(31), "keyspaces": [KEYSPACE], "next_cursor": ""})
     for name in ("music", "music.songs"):
         ran = stele("ring", name)
-        assert ran.exit_code == 2
+        assert ran.exit_code == 1
         assert f"'{name}' is in tablets, not on the ring" in ran.err
         assert "`stele tablet list KEYSPACE.TABLE`" in ran.err
 
@@ -691,7 +691,7 @@ def test_a_replica_that_leaves_may_be_named_with_the_shard_that_it_is_on(
     (move,) = msgspec.json.decode(asked.body)["command"]["moves"]
     assert move["from_node"] == "n1"
     wrong = stele(*words, "n1:2")
-    assert wrong.exit_code == 2 and "is on shard 3 of n1, not on 2" in wrong.err
+    assert wrong.exit_code == 1 and "is on shard 3 of n1, not on 2" in wrong.err
 
 
 def test_a_snapshot_is_deleted_by_its_tag_alone(server: Server, stele: Stele) -> None:

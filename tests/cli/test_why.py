@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stele.cli.explain import Case, advice
 from stele.domain.requests.facts import Request
 from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.coordinator import BlockerAnswer, WaitProgress
+from stele.words.explain import Case, advice
 from tests.cli.conftest import Server, Stele, at, cluster, request, transition
 from tests.cli.test_reads import IDLE, JOIN, PROGRESS, STREAMING, WORK, under_way
 

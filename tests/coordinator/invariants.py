@@ -12,6 +12,7 @@ from stele.sim import invariants as shared
 from stele.sim import ranges_in_use as in_use
 from stele.sim.generation_checks import check_generations
 from stele.sim.switch_checks import check_switches
+from tests.domain.archive.checks import check_archive
 
 Applied = Mapping[str, tuple[Image, int | None]]
 """What each node has applied, and the oldest version that a request of it still holds."""
@@ -40,6 +41,7 @@ class Invariants:
         shared.check_fresh_sessions(before, after, self._sessions)
         shared.check_sessions(after, self._sessions)
         check_switches(before, after)
+        check_archive(before, after, epoch)
         check_versions_before(before, after)
         check_others_stay(before, after, epoch)
         fences = before.topology.fence_version < after.topology.fence_version

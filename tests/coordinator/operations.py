@@ -29,12 +29,14 @@ from stele.domain.commands import (
     NoopRequest,
     Quiesce,
     Rebuild,
+    ReconfigureCatchUp,
     Remove,
     RepairTable,
     RepairTablets,
     ResizeTable,
     RestoreTable,
     RestoreTablets,
+    SetSetting,
     SnapshotTable,
     Truncate,
 )
@@ -151,6 +153,14 @@ def _tablet_restore() -> tuple[World, str]:
     return _asks(world, RestoreTablets((TabletRestore(table=TABLE, tablet=0),)))
 
 
+def _reconfigure_catch_up() -> tuple[World, str]:
+    """One of three replicas is a member; another one is to be one too."""
+    world = three_nodes()
+    assert world.apply(SetSetting("archive_replication", "1")) is None
+    world.add_replicas("r1 r2 r3")
+    return _asks(world, ReconfigureCatchUp(replication="2"))
+
+
 def _enable_features() -> tuple[World, str]:
     """Who decides must know the feature too: see ``knows_features``."""
     world = three_nodes()
@@ -206,6 +216,7 @@ BEGIN: Final[Mapping[RequestKind, Callable[[], tuple[World, str]]]] = {
     RequestKind.QUIESCE: lambda: _asks(three_nodes(), Quiesce()),
     RequestKind.ENABLE_FEATURES: _enable_features,
     RequestKind.NEW_CDC_GENERATION: lambda: _asks(three_nodes(), NewCdcGeneration(force=True)),
+    RequestKind.RECONFIGURE_CATCH_UP: _reconfigure_catch_up,
     RequestKind.NOOP_REQUEST: lambda: _asks(three_nodes(), NoopRequest()),
 }
 """A cluster in which the operation has just been asked for, and the id of its request."""

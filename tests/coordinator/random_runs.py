@@ -2,7 +2,10 @@
 
 import random
 
+from stele.domain.archive.truncation import truncatable
 from stele.domain.commands import (
+    AnyCommand,
+    AskSnapshot,
     Cancel,
     Cleanup,
     CreateKeyspace,
@@ -11,6 +14,7 @@ from stele.domain.commands import (
     DropKeyspace,
     DropTable,
     Exclude,
+    ForgetReplica,
     KeyspaceRfChange,
     Leave,
     MoveNode,
@@ -19,6 +23,7 @@ from stele.domain.commands import (
     NoopRequest,
     Quiesce,
     Rebuild,
+    ReconfigureCatchUp,
     Remove,
     RepairTable,
     RepairTablets,
@@ -29,6 +34,7 @@ from stele.domain.commands import (
     SwitchBalancingOff,
     SwitchBalancingOn,
     Truncate,
+    TruncateLog,
 )
 from stele.domain.names import RequestStatus
 from stele.domain.schema.switches import all_off
@@ -40,6 +46,8 @@ RACKS = ("r1", "r2", "r3")
 REPLICATIONS: tuple[dict[str, int], ...] = (
     {"dc1": 1}, {"dc1": 2}, {"dc1": 3}, {"dc1": 1, "dc2": 1}, {"dc1": 2, "dc2": 2}, {"dc2": 1},
 )  # fmt: skip
+COPIES = ("1", "2", "3", "dc1=1,dc2=1", "")
+"""Of the archive."""
 MAX_DEAD = 2
 MIN_MEMBERS = 4
 CALM_S = 900.0
@@ -54,6 +62,7 @@ class RandomRun:
     ) -> None:
         self.chance = random.Random(seed)
         self._shards = random.Random(f"shards/{seed}")
+        self._archive = random.Random(f"archive/{seed}")
         self.world = empty_cluster()
         self.most_open = 0
         self.dead: set[str] = set()
@@ -75,6 +84,8 @@ class RandomRun:
     def go(self, actions: int) -> None:
         for _ in range(actions):
             self.act()
+            if self._archive.random() < 0.3:
+                self.archive()
             for _ in range(self.chance.choice((0, 1, 2, 4, 8))):
                 self.world.tick()
 
@@ -299,6 +310,23 @@ class RandomRun:
         if names:
             self.world.apply(Truncate(self.chance.choice(names)))
 
+    def archive(self) -> None:
+        """Catch-up replicas come, die, are forgotten and are to be other ones; the log is truncated."""
+        world, chance = self.world, self._archive
+        names = sorted(world.replicas)
+        if len(names) < 2 or (len(names) < 6 and chance.random() < 0.3):
+            dc, rack = chance.choice(DCS), chance.choice(RACKS)
+            world.add_replicas(f"r{len(names)}", dc, rack)
+            return
+        found = truncatable(world.image, world.history.at_ms)
+        asked: list[AnyCommand] = [ReconfigureCatchUp(replication=each) for each in COPIES]
+        asked += [AskSnapshot()] * 3 + [TruncateLog(found.epoch, found.offset)] * 3
+        asked += [ForgetReplica(replica_id=chance.choice(names))]
+        if self._faults and chance.random() < 0.4:
+            world.replicas[chance.choice(names)].alive = chance.random() < 0.5
+        else:
+            world.apply(chance.choice(asked))
+
     def lag(self) -> None:
         self._some_node_has("applies", False)
 
@@ -331,6 +359,8 @@ class RandomRun:
         for name, node in self.world.nodes.items():
             node.alive = name not in self.dead
             node.applies = True
+        for replica in self.world.replicas.values():
+            replica.alive = True
 
     def calm(self) -> None:
         """The faults end. Everything that was asked for must end too (I10)."""

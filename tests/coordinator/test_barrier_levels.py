@@ -4,7 +4,6 @@ import msgspec
 import pytest
 from prometheus_client import Counter
 
-from stele.cli.facts import EpochRow, fact_lines
 from stele.coordinator import metrics
 from stele.domain.commands import CreateKeyspace, DropKeyspace, Leave, SetSetting
 from stele.domain.evolve import Delta
@@ -13,6 +12,7 @@ from stele.domain.topology.commands import Advance, AdvanceFence
 from stele.domain.topology.facts import BarrierRelaxed, VersionsChanged
 from stele.domain.view import epoch_view
 from stele.runtime.answers.coordinator import WaitProgress
+from stele.words.facts import EpochRow, fact_lines
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_dcs_and_racks import cluster
 from tests.coordinator.test_why import shown, told

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from stele.agent.pulling import portions_of
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     AlterTable,
@@ -38,7 +39,6 @@ from stele.domain.tablets.look import to_the_end, why_there
 from stele.domain.tablets.maps import held_by, read_from
 from stele.domain.tablets.resizing import Loaded, loaded, sizing
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
-from stele.node.streaming import portions_of
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.test_tablets import TABLE, tablets, with_table
 from tests.coordinator.world import World

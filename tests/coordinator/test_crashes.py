@@ -22,7 +22,7 @@ from tests.coordinator.operations import (
     what_serves,
 )
 from tests.coordinator.stories import status_of
-from tests.coordinator.world import RESTART_S, Crash, World
+from tests.coordinator.world import RESTART_S, Crash, World, again
 
 pytestmark = pytest.mark.slow
 
@@ -32,8 +32,12 @@ STEPS = 3
 """Appends by a coordinator, at least, in an operation with a way back."""
 
 COURSES: Final[Mapping[str, Callable[[], tuple[World, str]]]] = {
-    **{kind: partial(begin, kind) for kind in OPERATIONS},
-    **{f"{kind} undone": partial(begin_undone, kind) for kind in OPERATIONS if undoable(kind)},
+    **{kind: again(partial(begin, kind)) for kind in OPERATIONS},
+    **{
+        f"{kind} undone": again(partial(begin_undone, kind))
+        for kind in OPERATIONS
+        if undoable(kind)
+    },
 }
 """Every operation to its end, and every one that is cancelled as late as it can be."""
 TO_THE_END = [kind for kind in OPERATIONS if undoable(kind)]

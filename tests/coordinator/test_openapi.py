@@ -24,4 +24,4 @@ def test_every_name_in_the_document_is_described() -> None:
 
 def test_a_plan_says_each_of_its_refusals() -> None:
     responses = openapi()["paths"]["/v1/plan"]["post"]["responses"]
-    assert {*responses} == {"200", "400", "409", "412", "413", "422", "503"}
+    assert {*responses} == {"200", "400", "409", "412", "413", "503"}

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from stele.agent.cleanup import foreign_ranges
 from stele.coordinator.openings import MOST_AT_ONCE
 from stele.domain.commands import CreateKeyspace, CreateTable, Exclude, Leave, MoveTablets, Remove
 from stele.domain.messages import Order
@@ -13,7 +14,6 @@ from stele.domain.names import OrderKind, RequestStatus, TransitionState
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.tablets.maps import held_by
 from stele.domain.topology.operations.commands import TabletMove
-from stele.node.cleanup import foreign_ranges
 from tests.coordinator.stories import reach, status_of
 from tests.coordinator.world import World, empty_cluster
 

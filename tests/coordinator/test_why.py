@@ -4,7 +4,6 @@ import re
 
 import msgspec
 
-from stele.cli.explain import explain, waiting_line
 from stele.coordinator.knowledge import Observed
 from stele.coordinator.progress import Rates, progress_of
 from stele.coordinator.steps import next_steps
@@ -12,6 +11,7 @@ from stele.domain.commands import Cancel, DropKeyspace, Exclude, Leave, Rebuild,
 from stele.domain.names import ReportStatus, RequestStatus, TransitionState
 from stele.domain.reports import ReportTable
 from stele.runtime.answers.coordinator import Progress, WaitKind
+from stele.words.explain import explain, waiting_line
 from tests.coordinator.stories import joining, reach, spread, status_of, wide
 from tests.coordinator.world import World, empty_cluster, report_of, three_nodes
 

@@ -5,10 +5,11 @@ enumerate all of these moments and let somebody crash there.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
+from functools import cache, partial
 
+from stele.coordinator.knowledge import ReplicaHeard
 from stele.coordinator.steps import Limits, Memory, Observed, Steps, next_steps
 from stele.domain.acks import AckTable
 from stele.domain.commands import (
@@ -34,6 +35,7 @@ from stele.domain.tablets.proposals import proposal
 from stele.domain.topology.facts import Transition
 from stele.tablet_balancer.failures import Failures
 from tests.coordinator.invariants import Applied, Invariants
+from tests.coordinator.replicas import SimReplica, heard_by
 from tests.domain.epochs import LOG_ID, History
 
 TICK_S = 0.25
@@ -91,6 +93,7 @@ class Brain:
         self.acks = AckTable()
         self.reports = ReportTable()
         self.refusals: dict[str, Rejection] = {}
+        self.heard: dict[str, ReplicaHeard] = {}
         self.term = 0
         self.steps = Steps(self.memory)
 
@@ -110,6 +113,7 @@ class Brain:
             world.now_s,
             {**self.refusals},
             wall_ms=world.history.at_ms,
+            replicas=self.heard,
         )
         self.steps = next_steps(self.memory, seen, world.limits)
         self.memory = self.steps.memory
@@ -138,6 +142,8 @@ class World:
         self.invariants = Invariants()
         self.history = History(self._judge)
         self.nodes: dict[str, SimNode] = {}
+        self.replicas: dict[str, SimReplica] = {}
+        """Of the archive."""
         self.brain = Brain(self, "c1")
         self.zombies: list[Brain] = []
         self.log_down_until_s = 0.0
@@ -150,7 +156,7 @@ class World:
         self.loads: Callable[[Image], LoadTable] = lambda _image: NO_LOADS
         """What nodes of an image tell the balancer."""
         self._waiting_reports: list[Report] = []
-        self._ids = count(1)
+        self._last_id = 0
 
     @property
     def image(self) -> Image:
@@ -181,7 +187,7 @@ class World:
                 self.failures.note(fact.request, self.now_s)
 
     def apply(self, command: AnyCommand, request_id: str = "") -> Rejection | None:
-        request_id = request_id or f"{command_name(command)}-{next(self._ids)}"
+        request_id = request_id or self._next_id(command)
         return self.submit(Envelope(request_id=request_id, command=command, actor="ada"))
 
     def submit(self, envelope: Envelope) -> Rejection | None:
@@ -240,6 +246,12 @@ class World:
             )
             assert self.apply(joining, f"join-{name}") is None
 
+    def add_replicas(self, names: str, dc: str = "dc1", rack: str = "") -> None:
+        """Start catch-up replicas, which announce themselves; each has a rack of its own unless it is given."""
+        for name in names.split():
+            self.replicas[name] = SimReplica(name, dc, rack or name)
+            self.replicas[name].look(self)
+
     def replace(
         self,
         name: str,
@@ -279,6 +291,10 @@ class World:
                 ack = node.ack(self.image)
                 for brain in (self.brain, *self.zombies):
                     brain.acks = brain.acks.with_ack(ack, self.now_s)
+        for replica in self.replicas.values():
+            replica.look(self)
+        for brain in (self.brain, *self.zombies):
+            brain.heard = heard_by(brain)
         waiting, self._waiting_reports = self._waiting_reports, []
         try:
             for report in waiting:
@@ -301,9 +317,13 @@ class World:
             self.failures.paused(self.now_s),
         )
         for command, why in proposal(self.image, conditions).commands():
-            name = f"{command_name(command)}-{next(self._ids)}"
+            name = self._next_id(command)
             envelope = Envelope(request_id=name, command=command, actor=BALANCER, reason=why)
             self.submit(envelope)
+
+    def _next_id(self, command: AnyCommand) -> str:
+        self._last_id += 1
+        return f"{command_name(command)}-{self._last_id}"
 
     def _start_nodes(self) -> None:
         """Nodes that asked to join without ``add``."""
@@ -379,6 +399,24 @@ class World:
 
     def orders(self, node_id: str, kind: OrderKind = OrderKind.STREAM) -> list[Order]:
         return [order for order in self.nodes[node_id].orders if order.kind is kind]
+
+
+def copy_of(world: World) -> World:
+    """The same world, which goes on by itself from here. What never changes they have in common."""
+    history = world.history
+    frozen = (*history.images, *history.epochs, world.limits)
+    return deepcopy(world, {id(each): each for each in frozen})
+
+
+def again(begin: Callable[[], tuple[World, str]]) -> Callable[[], tuple[World, str]]:
+    """Begins as ``begin`` does, which runs only once."""
+    first = cache(begin)
+
+    def copied() -> tuple[World, str]:
+        world, request_id = first()
+        return copy_of(world), request_id
+
+    return copied
 
 
 def report_of(order: Order, status: ReportStatus, bytes_done: int = 0) -> Report:

@@ -35,6 +35,7 @@ CONTROL_PLANE = (
     "coordinator-2",
     "session-guard",
     "tablet-balancer",
+    "console",
     "catch-up-1",
     "catch-up-2",
     "catch-up-3",
@@ -109,10 +110,12 @@ class Deployment:
         assert command is not None, "docker_daemon() first"
         self._compose = command
         self.port = free_port()
+        self.console_port = free_port()
         self._env = {
             **os.environ,
             "COMPOSE_PROJECT_NAME": PROJECT,
             "STELE_API_PORT": str(self.port),
+            "STELE_CONSOLE_PORT": str(self.console_port),
             "STELE_VERSION": "deploy-test",
         }
 

@@ -86,7 +86,10 @@ def test_only_the_api_is_published_and_only_on_loopback(deployment: Deployment) 
         for bindings in container["HostConfig"]["PortBindings"].values()
         for binding in bindings
     }
-    assert published == {("metadata-log-1", "127.0.0.1", str(deployment.port))}
+    assert published == {
+        ("metadata-log-1", "127.0.0.1", str(deployment.port)),
+        ("console", "127.0.0.1", str(deployment.console_port)),
+    }
 
 
 def test_services_run_as_a_user_on_a_read_only_file_system(deployment: Deployment) -> None:

@@ -14,8 +14,9 @@ from stele.runtime.metrics import REGISTRY
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("stele/services:", "stele/placements:")
-JOBS = {"topics"}  # they end, and have no health to ask for
-SERVICES_WITH_METRICS = ("coordinator", "metadata_log", "node", "session_guard")
+JOBS = {"topics", "analytics"}  # they end, and have no health to ask for
+READ_ONLY = {"analytics": "placements:/var/lib/stele:ro"}  # another's volume, to look at
+SERVICES_WITH_METRICS = ("coordinator", "metadata_log", "node", "placements", "session_guard")
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +25,35 @@ def compose() -> dict[str, Any]:
     return found
 
 
-def test_one_port_is_published_and_only_on_loopback(compose: dict[str, Any]) -> None:
+def test_two_ports_are_published_and_only_on_loopback(compose: dict[str, Any]) -> None:
     published = {n: s["ports"] for n, s in compose["services"].items() if "ports" in s}
-    assert list(published) == ["metadata-log-1"]
-    assert all(port.startswith("127.0.0.1:") for port in published["metadata-log-1"])
+    assert sorted(published) == ["console", "metadata-log-1"]
+    assert all(p.startswith("127.0.0.1:") for ports in published.values() for p in ports)
+
+
+def test_brokers_are_published_by_a_file_of_their_own_and_only_on_loopback(
+    compose: dict[str, Any],
+) -> None:
+    found = yaml.safe_load((ROOT / "infra/compose.kafka.yml").read_text())
+    ports: set[str] = set()
+    for name, broker in found["services"].items():
+        environment = compose["services"][name]["environment"] | broker["environment"]
+        secured = environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(",")
+        known = {entry.partition(":")[0] for entry in secured}
+        listens = listeners(environment["KAFKA_LISTENERS"])
+        told = listeners(environment["KAFKA_ADVERTISED_LISTENERS"])
+        assert set(listens) == known == {"PLAINTEXT", "CONTROLLER", "EXTERNAL"}
+        assert told["PLAINTEXT"] == f"{name}:9092"
+        (port,) = broker["ports"]
+        assert port == f"{told['EXTERNAL']}{listens['EXTERNAL']}"
+        assert port.startswith("127.0.0.1:")
+        ports.add(told["EXTERNAL"])
+    assert len(ports) == 3
+
+
+def listeners(text: str) -> dict[str, str]:
+    """Address by the listener's name."""
+    return dict(entry.split("://") for entry in text.split(","))
 
 
 def test_every_container_has_a_memory_limit_a_restart_policy_and_one_network(
@@ -47,7 +73,8 @@ def test_our_containers_can_write_to_their_volume_and_to_tmp_only(compose: dict[
             assert service["read_only"], name
             assert service["cap_drop"] == ["ALL"], name
             volumes = service.get("volumes", [])
-            assert volumes in ([], [f"{name}:/var/lib/stele"]), name
+            allowed = f"{name}:/var/lib/stele", READ_ONLY.get(name)
+            assert not volumes or volumes in ([each] for each in allowed), name
 
 
 def test_every_service_has_a_name_of_its_own(compose: dict[str, Any]) -> None:

@@ -7,25 +7,35 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import numpy as np
 import pytest
 from redis.asyncio import Redis
 
-from stele.node.agent import Agent
+from examples.sixty_lines.store import Shelf
+from stele.agent import AgentSettings, Member
+from stele.agent.agent import Agent
+from stele.domain.column import Column
 from stele.node.settings import NodeSettings
+from stele.router import Replicas, StaleRoute
+from stele.runtime.service import Stop
 from stele.session_guard.check import GuardUnavailable, Refused, read_guard
 from stele.session_guard.redis_writer import RedisWriter
 from stele.session_guard.settings import SessionGuardSettings
 from tests.docs.pages import REPOSITORY, Block, Shown, blocks, commands, pages
 from tests.docs.reader import Reader, execute
+from tests.domain.history import three_nodes
+from tests.router.site import Site
 from tests.session_guard.world import GuardedWorld
 
-NEVER_RUN = {"text", "mermaid"}
-"""Languages of what is looked at: output of some other time, and pictures."""
+NEVER_RUN = {"text", "mermaid", "sql"}
+"""Languages of what is looked at: output of some other time, and pictures. SQL is run by tests/spark."""
 ON_ONE_STACK = (
     "docs/operations/cli.md",
+    "docs/operations/log.md",
     "docs/operations/plan.md",
     "docs/services/node.md",
     "docs/services/metadata_log_http.md",
+    "docs/http.md",
     "docs/operations/global_requests.md",
     "docs/operations/cdc.md",
     "docs/operations/dead_nodes.md",
@@ -40,14 +50,23 @@ ON_ANOTHER = (
     "docs/operations/decommission.md",
     "docs/operations/drop_keyspace.md",
     "docs/operations/tablets.md",
+    "docs/operations/operator.md",
 )
 """The same, with a cluster of their own."""
 ANYWHERE = ("docs/verification.md", "docs/balancer.md")
 """Pages whose commands need no cluster; they run in the repository."""
-PYTHON = ("docs/services/node.md", "docs/services/session_guard.md")
+PYTHON = (
+    "docs/analytics.md",
+    "docs/router.md",
+    "docs/services/agent.md",
+    "docs/services/log.md",
+    "docs/services/node.md",
+    "docs/services/session_guard.md",
+)
 NOT_RUN: Mapping[str, str] = {
     "make demo *": "takes minutes; tests/end_to_end/test_demo.py runs it",
     "make test *": "is what runs this",
+    "stele recover *": "needs a log that is lost; tests/services/test_recover.py loses one",
     "make up": "needs Docker; tests/deploy does what that page says",
     "docker *": "needs Docker",
     "infra/compose *": "needs Docker",
@@ -120,6 +139,33 @@ def test_the_commands_that_need_no_cluster_do_what_they_show(
     assert not reader.differences, "\n\n".join(reader.differences)
 
 
+@pytest.mark.parametrize("numbers", [[], [7, -7], [1000, -1000], [1 << 40, -1 << 63]])
+async def test_a_column_is_read_as_its_page_says(numbers: list[int]) -> None:
+    names: dict[str, object] = {"column": Column.of(np.array(numbers, np.int64)).raw}
+    await execute(python_block("docs/services/log.md"), names)
+    assert names["numbers"] == numbers
+
+
+async def test_a_client_routes_as_the_page_says() -> None:
+    site, sent = Site(three_nodes()[0]), list[tuple[str, int]]()
+    site.give(len(site.history.epochs))
+
+    async def send(address: str, replicas: Replicas, value: bytes) -> None:
+        """One replica refuses the first version that it is sent."""
+        sent.append((address, replicas.version))
+        if len(sent) == 1:
+            raise StaleRoute(replicas.epoch)
+
+    async def fetch(address: str, replicas: Replicas) -> tuple[int, bytes]:
+        return int(address[-1]), b"dark and stormy"
+
+    async with site.serving() as url:
+        names: dict[str, object] = {"metadata_log_urls": [url], "send": send, "fetch": fetch}
+        await execute(python_block("docs/router.md"), names)
+    assert len(sent) >= 3
+    assert names["value"] == b"dark and stormy"
+
+
 @pytest.mark.broker
 async def test_the_agent_is_embedded_as_its_page_says(
     kafka: str, topics: str, tmp_path: Path
@@ -129,12 +175,32 @@ async def test_the_agent_is_embedded_as_its_page_says(
     async def serve(agent: Agent) -> None:
         served.append(agent.node_id)
 
-    settings = NodeSettings.model_validate(
-        {"kafka_bootstrap": kafka, "cluster": topics, "node_id": "n7", "data_dir": tmp_path}
-    )
+    settings = NodeSettings(kafka_bootstrap=kafka, cluster=topics, node_id="n7", data_dir=tmp_path)
     names = {"settings": settings, "handlers": lambda agent: {}, "serve": serve}
     await execute(python_block("docs/services/node.md"), names)
     assert served == ["n7"]
+
+
+@pytest.mark.broker
+async def test_a_store_is_embedded_as_its_page_says(
+    kafka: str, topics: str, tmp_path: Path
+) -> None:
+    served = list[str]()
+
+    async def serve(member: Member, store: object) -> None:
+        served.append(f"{member.node_id} {type(store).__name__} {len(member.routes())}")
+
+    settings = AgentSettings(kafka_bootstrap=kafka, cluster=topics, node_id="n7", data_dir=tmp_path)
+    names = {
+        "settings": settings,
+        "open_store": Shelf,
+        "address": "http://127.0.0.1:1",
+        "on_ranges": print,
+        "stop": Stop(),
+        "serve": serve,
+    }
+    await execute(python_block("docs/services/agent.md"), names)
+    assert served == ["n7 Shelf 4"]
 
 
 async def test_versions_and_sessions_are_checked_as_the_page_says(
@@ -144,7 +210,7 @@ async def test_versions_and_sessions_are_checked_as_the_page_says(
     world.world.start_join()
     while not world.world.session:
         world.world.advance()
-    settings = SessionGuardSettings.model_validate({"redis_url": redis_url, "cluster": cluster})
+    settings = SessionGuardSettings(redis_url=redis_url, cluster=cluster)
     writer = RedisWriter(settings, world.follower, world.guard, world.proofs)
     writing = asyncio.create_task(writer.run())
     block = python_block("docs/services/session_guard.md")
@@ -156,9 +222,10 @@ async def test_versions_and_sessions_are_checked_as_the_page_says(
                 "cluster": cluster,
                 "version": world.world.version,
                 "session": world.world.session,
+                "log_id": world.world.image.log_id.hex(),
             }
             await execute(block, dict(names))
-            for other in ({"version": -1}, {"session": "another"}):
+            for other in ({"version": -1}, {"session": "another"}, {"log_id": "0a" * 16}):
                 with pytest.raises(Refused):
                     await execute(block, names | other)
         finally:

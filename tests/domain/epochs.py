@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterable
-from itertools import count
 
 import msgspec
 
@@ -17,7 +16,9 @@ from stele.domain.commands import (
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.features.facts import FeaturesEnabled
+from stele.domain.image import EMPTY, EMPTY_FOR_FOLLOWERS, NO_LOG, Image
+from stele.domain.recovery.record import NewLog, Why, recovered
 from stele.domain.requests.decisions import refusal
 from stele.domain.requests.ids import named, parse
 from stele.log.state_ids import next_state_id
@@ -46,14 +47,16 @@ class History:
         self._judge = judge
         self._outcomes: dict[str, Rejection | None] = {}
         self._chance = random.Random(7)
-        self._ids = count(1)
+        self._last_id = 0
 
     @property
     def image(self) -> Image:
         return self.images[-1]
 
     def apply(self, command: AnyCommand, request_id: str = "") -> Rejection | None:
-        request_id = request_id or named(f"request-{next(self._ids)}")
+        if not request_id:
+            self._last_id += 1
+            request_id = named(f"request-{self._last_id}")
         return self.submit(
             Envelope(request_id=request_id, command=command, actor="ada", reason="why")
         )
@@ -69,6 +72,11 @@ class History:
         fact = refusal(envelope, command_digest(envelope.command), rejection)
         self._add(Envelope(request_id="", command=Noop(), actor="log", reason="why"), (fact,))
 
+    def enable(self, *features: str) -> None:
+        """As the coordinator does once everybody has acknowledged the request."""
+        enabled = (*self.image.features.enabled, *features)
+        self._add(Envelope(request_id="", command=Noop()), (FeaturesEnabled(enabled),))
+
     def _decide(self, envelope: Envelope) -> Rejection | None:
         decision = decide(self.image, envelope, self.at_ms)
         if isinstance(decision, Rejection):
@@ -82,7 +90,7 @@ class History:
         epoch = Epoch(
             prev_state_id=image.state_id,
             state_id=next_state_id(image.state_id, self.at_ms, entropy),
-            log_id=LOG_ID,
+            log_id=LOG_ID if image.log_id == NO_LOG else image.log_id,
             witness_state_id=image.state_id,
             epoch=image.epoch + 1,
             witness_epoch=image.epoch,
@@ -96,6 +104,23 @@ class History:
         after = evolve(image, epoch)
         if self._judge is not None:
             self._judge(image, after, epoch)
+        self._append(epoch, after)
+
+    def recover(
+        self, log_id: bytes, last_epoch: int = 0, topic_id: str = "", known_epoch: int = 0
+    ) -> Epoch:
+        """The log is lost, and goes on as another one after ``last_epoch``; 0: nothing of it is lost."""
+        known_epoch = known_epoch or self.image.epoch
+        if last_epoch:
+            del self.epochs[last_epoch:], self.images[last_epoch + 1 :]
+        state_id = next_state_id(self.image.state_id, self.at_ms, self._chance.getrandbits(74))
+        new = NewLog(log_id=log_id, state_id=state_id, topic_id=topic_id, at_ms=self.at_ms)
+        epoch = recovered(self.image, new, Why(actor="ada", reason="it was lost"), known_epoch)
+        assert isinstance(epoch, Epoch)
+        self._append(epoch, evolve(self.image, epoch))
+        return epoch
+
+    def _append(self, epoch: Epoch, after: Image) -> None:
         self.epochs.append(epoch)
         self.images.append(after)
         self.on_image(after)

@@ -12,25 +12,35 @@ import pytest
 
 from stele.domain.base import Fact
 from stele.domain.commands import (
+    AnnounceReader,
     AnnounceService,
+    AnyCommand,
+    AskSnapshot,
     CreateTable,
     DropTable,
     EnableFeatures,
+    ForgetReader,
+    ForgetReplica,
     ForgetService,
     Noop,
+    RestrictCommits,
     SetSetting,
     SwitchBalancingOff,
     SwitchBalancingOn,
+    WithdrawSnapshot,
 )
 from stele.domain.evolve import Delta, apply_facts, evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
+from stele.domain.names import CommitMode
+from stele.domain.recovery.record import NewLog, Why, recovered
 from stele.domain.registry import DECISIONS, DOMAINS, FACTS
 from stele.domain.registry_entry import Domain
 from stele.domain.snapshot import domain_hashes, facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, epoch_view, view
 from stele.log.codec import decode_epoch, encode_epoch
 from tests.coordinator.random_runs import RandomRun
+from tests.domain.archive.announced import replica, snapshot, truncate
 from tests.domain.epochs import as_asked_by_uuid, remembered
 
 SEEDS = (3, 11, 54)
@@ -60,7 +70,10 @@ def histories() -> tuple[Story, ...]:
             service_id = f"coordinator/{instance}"
             run.world.apply(AnnounceService(service_id=service_id, supported_features=("x",)))
         run.world.apply(ForgetService("coordinator/c-1"))
+        run.world.apply(RestrictCommits(mode=CommitMode.FROZEN))
+        run.world.apply(RestrictCommits(mode=CommitMode.OPEN))
         run.world.apply(Noop())
+        _keep_archive(run)
         run.calm()
         for table in run.world.image.schema.with_tablets():
             name = run.world.image.schema.full_name(table)
@@ -71,9 +84,42 @@ def histories() -> tuple[Story, ...]:
             run.world.apply(DropTable(f"{name}_too"))
         run.calm()
         run.world.apply(SwitchBalancingOff())
+        run.world.apply(RestrictCommits(mode=CommitMode.SINGLE_USER, actor="ada"))
         epochs = as_asked_by_uuid(run.world.epochs)
+        epochs.append(recovery(remembered(epochs)[-1]))
         found.append(Story(epochs, remembered(epochs)))
     return tuple(found)
+
+
+def _keep_archive(run: RandomRun) -> None:
+    """One of the members diverges, others come, go and read; and the log is truncated."""
+    world = run.world
+    run.archive()
+    run.archive()
+    members, epoch = world.image.archive.members(), world.image.epoch
+    said: tuple[AnyCommand, ...] = (
+        *(snapshot(name, epoch - 1) for name in members),
+        *(snapshot(name, epoch) for name in members),
+        truncate(epoch - 1),
+        *(replica(name, rack=name) for name in ("c-1", "c-2")),
+        *(snapshot("c-1", epoch, content="wrong"), snapshot("c-2", epoch)),
+        WithdrawSnapshot("c-2", epoch),
+        *(AnnounceReader("spark", epoch), AnnounceReader("other", epoch), ForgetReader("other")),
+        AskSnapshot(),
+        ForgetReplica(replica_id="c-2"),
+    )
+    for each in said:
+        refused = world.apply(each)
+        assert refused is None, refused
+
+
+def recovery(image: Image) -> Epoch:
+    """The log is lost, and goes on after the image."""
+    greatest = bytes([255] * 16)
+    new = NewLog(log_id=greatest, state_id=greatest, topic_id="anew", at_ms=0)
+    found = recovered(image, new, Why(actor="ada", reason="it was lost"), image.epoch + 2)
+    assert isinstance(found, Epoch)
+    return found
 
 
 def images() -> list[Image]:

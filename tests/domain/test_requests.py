@@ -222,9 +222,31 @@ def test_the_limit_is_a_setting_of_the_log() -> None:
 
 def test_entries_of_a_full_generation_are_eight_bytes_each() -> None:
     found = RequestMemory().with_decisions([request(n) for n in range(memory.GENERATION)], 1)
-    entries = found.entries_of(found.generations[0])
+    ((_, entries),) = found.sealed()
     assert (entries.dtype, entries.nbytes) == (np.dtype(np.uint64), 8 * memory.GENERATION)
     assert found.candidates(request(77)) == (1,)
+
+
+@pytest.mark.parametrize("limit", [3, 30])
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.usefixtures("small")
+def test_each_generation_stands_by_itself_though_they_are_kept_in_few_runs(
+    limit: int, step: int
+) -> None:
+    decisions = 4 * 25 + 2
+    found = filled(decisions, limit, step)
+    sealed = [*found.sealed()]
+    assert tuple(generation for generation, _ in sealed) == found.generations
+    assert len(sealed) == min(limit, 25)
+    assert len(found.runs) < len(sealed) or limit == 3
+    for at, (generation, entries) in enumerate(sealed, 25 - len(sealed)):
+        requests = {number: 1 + number * step for number in range(4 * at, 4 * at + 4)}
+        assert all(generation.base < epoch <= generation.last for epoch in requests.values())
+        expected = sorted(
+            memory.hash_of(request(number)) << memory.PLACE_BITS | epoch - generation.base
+            for number, epoch in requests.items()
+        )
+        assert entries.tolist() == expected
 
 
 def test_a_clock_that_was_wrong_once_lets_no_later_ids_in() -> None:

@@ -5,8 +5,10 @@ from itertools import pairwise
 
 import msgspec
 
+from stele.domain.column import column_of
 from stele.domain.commands import FoundCluster, Join, SetSetting
 from stele.domain.image import EMPTY
+from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.view import diff, epoch_view, view
 from stele.runtime.answers.history import DiffAnswer, EpochAnswer, StateAnswer
@@ -47,6 +49,22 @@ def test_shapes_agree_with_the_published_types() -> None:
     msgspec.convert(diff(EMPTY, history.image), DiffAnswer)
     for epoch in history.epochs:
         msgspec.convert(epoch_view(epoch), EpochAnswer)
+
+
+def test_an_epoch_shows_the_rows_of_placements_as_numbers() -> None:
+    history, _ = three_nodes()
+    (shown,) = (
+        fact
+        for epoch in history.epochs
+        for fact in json.loads(msgspec.json.encode(epoch_view(epoch)))["facts"]
+        if fact["type"] == "PlacementChanged" and fact["removed"]["starts"] == [MIN_TOKEN]
+    )
+    rows = history.image.ring.placements[shown["placement"]].rows
+    assert shown["added"]["starts"] == [row.start for row in rows]
+    assert shown["added"]["writes"] == [3] * len(rows)
+    for epoch in history.epochs:
+        raw = msgspec.json.encode(epoch_view(epoch))
+        assert msgspec.json.decode(raw, type=EpochAnswer, dec_hook=column_of).facts == epoch.facts
 
 
 def test_diff_of_an_image_with_itself_is_empty() -> None:

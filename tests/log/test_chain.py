@@ -57,10 +57,16 @@ def test_the_rule_needs_nothing_but_the_frozen_bytes() -> None:
 
 def test_an_empty_log_is_founded_by_a_record_with_a_log_id_alone() -> None:
     chain = Chain()
-    assert chain.offer(0, record(7, 8, 4, log=OTHER)) is Verdict.STRAY
-    assert chain.offer(1, record(0, 1, 1, log=bytes(16))) is Verdict.STRAY
-    assert chain.offer(2, record(0, 1, 1)) is Verdict.WINNER
+    assert chain.offer(0, record(0, 1, 1, log=bytes(16))) is Verdict.STRAY
+    assert chain.offer(1, record(0, 1, 1)) is Verdict.WINNER
     assert chain.log_id == LOG
+
+
+def test_a_later_epoch_is_no_beginning() -> None:
+    chain = Chain()
+    for value in (record(7, 8, 4, log=OTHER), record(0, 8, 2, log=bytes(16))):
+        assert chain.offer(0, value) is Verdict.NO_BEGINNING
+        assert (chain.epoch, chain.next_offset) == (0, 0)
 
 
 def test_suspicions_move_nothing() -> None:

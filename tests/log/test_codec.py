@@ -8,8 +8,27 @@ import pytest
 from fastavro.schema import load_schema
 
 from stele.domain import commands, facts
+from stele.domain.archive.facts import (
+    AnnouncedSnapshot,
+    ArchiveTrimmed,
+    LogReader,
+    LogTruncated,
+    ReaderChanged,
+    ReaderForgotten,
+    Replica,
+    ReplicaChanged,
+    ReplicaDiverged,
+    ReplicaForgotten,
+    SnapshotAnnounced,
+    SnapshotAsked,
+    SnapshotsForgotten,
+    TrimAgreed,
+    TrimProposed,
+)
 from stele.domain.base import Fact
 from stele.domain.cdc.facts import CdcGenerationForgotten
+from stele.domain.cluster.facts import LogRecovered
+from stele.domain.column import Column
 from stele.domain.commands import (
     Advance,
     AlterTable,
@@ -36,17 +55,22 @@ from stele.domain.commands import (
     Rollback,
     SetSetting,
 )
+from stele.domain.commits.facts import Commits, CommitsRestricted
 from stele.domain.facts import Epoch
 from stele.domain.features.facts import FeaturesEnabled, SettingChanged
 from stele.domain.messages import Ack, Load, Order, Report, TabletSizes
 from stele.domain.names import (
     BarrierLevel,
+    CommitMode,
     OrderKind,
+    OverrideKind,
+    ReplicaState,
     ReportStatus,
     RequestKind,
     RequestStatus,
     TransitionState,
 )
+from stele.domain.overrides.facts import Override, StateReplaced
 from stele.domain.repairs.facts import (
     RepairsForgotten,
     RepairsResized,
@@ -61,8 +85,11 @@ from stele.domain.requests.facts import (
     RequestChanged,
     RequestForgotten,
 )
-from stele.domain.ring.facts import PlacementDropped
-from stele.domain.ring.ranges import Range
+from stele.domain.ring.facts import PlacementChanged, PlacementDropped
+from stele.domain.ring.numbers import NodeNumbers
+from stele.domain.ring.packed import PackedRanges
+from stele.domain.ring.ranges import Range, RangeReplicas
+from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import TransitionPlan, TransitionRow
 from stele.domain.schema.facts import (
     Balancing,
@@ -103,6 +130,7 @@ from stele.log.chain import MAGIC
 from stele.log.codec import DecodeError
 from stele.log.schemas import HEADER_BYTES, header_of, load_schemas, schema_folder
 from tests.domain.history import join, three_nodes
+from tests.domain.ring import plain
 
 _OPTIONS = TableOptions(
     min_tablet_count=1,
@@ -159,6 +187,34 @@ LOAD = Load(
 )
 
 
+_REPLICA = Replica(
+    replica_id="c-1",
+    dc="dc1",
+    rack="r1",
+    address="http://c-1",
+    state=ReplicaState.MEMBER,
+    since_epoch=7,
+    folder_id="f",
+)
+_ANNOUNCED = AnnouncedSnapshot(
+    epoch=7,
+    state_id="0" * 32,
+    hash="1" * 64,
+    size_bytes=8,
+    first_epoch=1,
+    anchor_offset=9,
+    log_id="0" * 32,
+    announced_ms=2**40,
+)
+_RECONFIGURES = Request(
+    request_id="r",
+    kind=RequestKind.RECONFIGURE_CATCH_UP,
+    status=RequestStatus.RUNNING,
+    archive_replication="dc1=2,dc2=1",
+    members=("c-1", "c-2"),
+)
+
+
 def rates(**of: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     return {
         "reads_per_s": of["reads"],
@@ -193,6 +249,24 @@ def test_every_epoch_of_a_real_history_comes_back() -> None:
         assert codec.decode_epoch(codec.encode_epoch(epoch)) == epoch
 
 
+_SINGLE_USER = Commits(
+    mode=CommitMode.SINGLE_USER, actor="ada", by="bob", reason="why", since_epoch=5, since_ms=2**40
+)
+
+
+_OVERRIDE = Override(
+    epoch=9,
+    kind=OverrideKind.LOAD,
+    of_epoch=7,
+    of_cluster_id="demo/1",
+    of_log_id="aa" * 16,
+    hash_before="bb" * 32,
+    hash_after="cc" * 32,
+    above_version=12,
+    accept_loss=True,
+)
+
+
 def test_every_kind_of_fact_comes_back() -> None:
     history, driver = three_nodes()
     history.apply(join(4, "r1"))
@@ -201,6 +275,9 @@ def test_every_kind_of_fact_comes_back() -> None:
     every = [
         *(fact for epoch in history.epochs for fact in epoch.facts),
         *(fact for image in history.images for fact in image_to_facts(image)),
+        LogRecovered("aa" * 16, 7, "bb" * 16, "cc" * 16, "topic", 9, 12),
+        CommitsRestricted(_SINGLE_USER),
+        StateReplaced(_OVERRIDE),
         KeyspaceDropped("library"),
         TableChanged(Table(table_id="t", keyspace_id="k", name="n", options=_OPTIONS)),
         TableChanged(Table(table_id="t", keyspace_id="k", name="n", balancing=_OFF)),
@@ -236,6 +313,33 @@ def test_every_kind_of_fact_comes_back() -> None:
         TableRestoreResized("r", 8),
         TableRestoreEnded("r"),
         RestoredTablets("r", 0, bytes(32)),
+        ReplicaChanged(_REPLICA),
+        ReplicaForgotten("c-1", unsafe=True),
+        SnapshotAnnounced("c-1", _ANNOUNCED),
+        SnapshotsForgotten("c-1", (7, 9)),
+        SnapshotAsked(7),
+        LogTruncated(
+            epoch=7,
+            offset=9,
+            log_id="0" * 32,
+            hash="1" * 64,
+            members=("c-1", "c-2"),
+            lost_readers=("spark",),
+        ),
+        ReaderChanged(LogReader(reader_id="spark", epoch=7, moved_ms=2**40)),
+        ReaderForgotten("spark"),
+        ReplicaDiverged(replica_id="c-1", epoch=7, folder_id="f", times=2),
+        TrimProposed(replica_id="c-1", epoch=7, state_id="0" * 32, at_ms=2**40),
+        TrimAgreed(replica_id="c-1", epoch=7, hash="1" * 64, store="s3://bucket"),
+        ArchiveTrimmed(
+            epoch=7,
+            state_id="0" * 32,
+            hash="1" * 64,
+            members=("c-1", "c-2"),
+            stores=("s3://bucket",),
+            lost_readers=("spark",),
+        ),
+        RequestChanged(_RECONFIGURES),
         refusal(
             Envelope(request_id="r", command=Leave("n1"), actor="ada"),
             b"0" * 16,
@@ -250,6 +354,16 @@ def test_every_kind_of_fact_comes_back() -> None:
     for fact in every:
         epoch = epoch_of(fact)
         assert codec.decode_epoch(codec.encode_epoch(epoch)) == epoch
+
+
+def test_a_column_of_a_winner_that_is_none_is_a_decode_error() -> None:
+    rows = plain.packed([RangeReplicas(MIN_TOKEN, MIN_TOKEN, (), ())], NodeNumbers())
+    starts = Column()
+    starts.raw = b"\x08\x01\x02"
+    removed = PackedRanges(starts, rows.ends)
+    value = codec.encode_epoch(epoch_of(PlacementChanged("dc1:3", removed, rows)))
+    with pytest.raises(DecodeError, match=r"3 bytes that begin with 08 are no column.*starts"):
+        codec.decode_epoch(value)
 
 
 def samples() -> list[commands.AnyCommand]:
@@ -310,12 +424,14 @@ def samples() -> list[commands.AnyCommand]:
     }
     plain: dict[object, Any] = {
         str: "text",
+        bytes: b"bytes",
         int: 12,
         bool: True,
         tuple[str, ...]: ("a", "b"),
         tuple[int, ...]: (-5, 2**60),
         RequestStatus: RequestStatus.PENDING,
         BarrierLevel: BarrierLevel.QUORUM,
+        CommitMode: CommitMode.SINGLE_USER,
     }
     made = [
         special.get(kind)

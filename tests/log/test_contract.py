@@ -10,7 +10,7 @@ from stele.log.errors import OffsetGoneError
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.log.port import Log, Record
+from stele.log.port import Log, Look, Record
 from stele.runtime.kafka import ensure_topics
 
 DEADLINE_S = 20.0
@@ -47,10 +47,16 @@ class Reader:
     """What one follower has seen."""
 
     def __init__(self, log: Log, offset: int = 0) -> None:
+        self.has_room = True
         self.records: list[Record] = []
         self._came = asyncio.Event()
         self.error: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        log.follow(offset, self._on_records, self.error.set_result)
+        log.follow(
+            offset,
+            self._on_records,
+            self.error.set_result,
+            has_room=lambda: self.has_room,
+        )
 
     def _on_records(self, records: list[Record]) -> None:
         self.records.extend(records)
@@ -88,6 +94,23 @@ async def test_all_followers_see_one_order_of_several_writers(open_log: Open) ->
     for prefix in (b"a", b"b"):
         own = [value for value in seen[0] if value.startswith(prefix)]
         assert own == [prefix + b"%d" % n for n in range(100)]
+
+
+async def test_nothing_is_read_ahead_of_a_reader_that_has_no_room(open_log: Open) -> None:
+    """What it does not take stays with the broker, and not in its memory."""
+    writer, values = open_log(), [b"%d" % n for n in range(10_000)]
+    for value in values:
+        writer.append(value)
+    await Reader(open_log()).wait_for(len(values))
+    slow = Reader(open_log())
+    slow.has_room = False
+    await Reader(open_log()).wait_for(len(values))
+    came = len(slow.records)
+    assert came <= 5000
+    await Reader(open_log()).wait_for(len(values))
+    assert len(slow.records) <= came + 4 * 501
+    slow.has_room = True
+    assert await slow.wait_for(len(values)) == values
 
 
 async def test_following_begins_at_the_offset(open_log: Open) -> None:
@@ -130,8 +153,8 @@ async def test_a_look_tells_the_topic_its_end_and_the_record_at_an_offset(open_l
     for n in range(5):
         log.append(b"%d" % n)
     await reader.wait_for(5)
-    assert await log.look(3) == (empty.topic_id, 5, b"3")
-    assert await log.look(4) == (empty.topic_id, 5, b"4")
+    assert await log.look(3) == Look(empty.topic_id, 5, b"3")
+    assert await log.look(4) == Look(empty.topic_id, 5, b"4")
     assert (await open_log().look(5)).value is None
 
 

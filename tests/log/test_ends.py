@@ -11,8 +11,9 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from stele.log import ends
-from stele.log.ends import Ends, Prober
+from stele.log.ends import Prober
 from stele.log.flows import flow_topic
+from stele.log.port import Ends
 from stele.stack.ports import LOOPBACK, free_port
 
 

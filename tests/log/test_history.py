@@ -5,9 +5,11 @@ import pytest
 from stele.domain.commands import SetSetting
 from stele.domain.image import Image, without_memory
 from stele.log.codec import encode_epoch
-from stele.log.history import Bounds, EpochNotFoundError, History
+from stele.log.errors import OffsetGoneError
+from stele.log.history import Bounds, EpochNotFoundError, History, Winner
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Record
+from stele.log.start import Start
 from tests.domain.history import History as Story
 from tests.domain.history import three_nodes
 
@@ -120,3 +122,63 @@ async def test_a_history_that_began_with_a_snapshot_knows_its_oldest_epoch(long:
         await history.image_at(99)
     with pytest.raises(EpochNotFoundError):
         await history.epochs(100, 1)
+
+
+class OlderOfStory:
+    """An archive of the story, with snapshots of each 40th epoch; it gives little at once."""
+
+    def __init__(self, story: Story) -> None:
+        self._story = story
+        self.asked = list[tuple[int, int]]()
+
+    async def winners(self, first: int, last: int) -> list[Winner]:
+        self.asked.append((first, last))
+        found = self._story.epochs[first - 1 : min(last, first + 30)]
+        return [Winner(e.epoch, e.epoch - 1 + (e.epoch - 1) // 3, encode_epoch(e)) for e in found]
+
+    async def start(self, epoch: int) -> Start:
+        return Start(self._story.images[epoch // 40 * 40], 0)
+
+
+class TruncatedLog(MemoryLog):
+    """A log that begins later."""
+
+    begin = 0
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        if offset < self.begin:
+            raise OffsetGoneError(offset, f"the topic begins at {self.begin}")
+        return await super().read(offset, limit)
+
+
+async def test_what_is_before_a_snapshot_or_truncated_is_read_from_the_archive(
+    long: Story,
+) -> None:
+    partition, older = MemoryPartition(), OlderOfStory(long)
+    log = TruncatedLog(partition)
+    began = 100
+    history = History(log, long.images[began], 133, SMALL, older)
+    for epoch, image in zip(long.epochs, long.images[1:], strict=True):
+        value = encode_epoch(epoch)
+        offset = partition.append(value).offset
+        if epoch.epoch % 3 == 0:
+            partition.append(value)
+        if epoch.epoch > began:
+            history.add(offset, value, image)
+    for begin in (0, 150, 300):
+        log.begin = begin
+        for at in (0, 1, 39, 40, 41, began - 1, began, began + 1, 150, 200, len(long.epochs)):
+            assert same_state(await history.image_at(at), long.images[at])
+        for first in (1, 60, began - 3, began + 1, 180):
+            found = await history.epochs(first, 25)
+            assert found == long.epochs[first - 1 : first + 24]
+    assert history.oldest == 0
+    assert max(first for first, _ in older.asked) > began, "the topic did not have it any more"
+
+
+async def test_without_an_archive_what_is_before_the_beginning_is_not_there(long: Story) -> None:
+    history = History(MemoryLog(MemoryPartition()), long.images[100], 133, SMALL)
+    with pytest.raises(EpochNotFoundError):
+        await history.epochs(100, 1)
+    with pytest.raises(EpochNotFoundError):
+        await history.image_at(99)

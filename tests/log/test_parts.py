@@ -16,13 +16,14 @@ from stele.domain.commands import (
     FoundCluster,
     Leave,
     Rejection,
+    RestrictCommits,
 )
 from stele.domain.decide import decide
 from stele.domain.evolve import Delta
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.features.facts import SettingChanged
 from stele.domain.image import EMPTY_FOR_FOLLOWERS
-from stele.domain.names import NodeState
+from stele.domain.names import CommitMode, NodeState
 from stele.domain.requests.ids import named
 from stele.domain.ring.facts import PlacementChanged
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
@@ -41,6 +42,7 @@ replace = msgspec.structs.replace
 PART_BYTES = 600
 KEYSPACE = CreateKeyspace("library", {"dc1": 2})
 PLACEMENT = "dc1:2"
+FREEZE = RestrictCommits(mode=CommitMode.FROZEN)
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +133,26 @@ def test_nothing_is_true_before_the_commit_and_all_of_it_after() -> None:
             assert rows == {"added": len(after), "removed": 0}
             assert [k["name"] for k in shown["keyspaces"]["added"]] == ["library"]
     assert state_hash(fold.image) == state_hash(cluster.image)
+
+
+def test_a_freeze_between_parts_leaves_them_without_a_commit() -> None:
+    cluster = two_nodes()
+    other, envelope = Writer("second", cluster.partition), asked(KEYSPACE)
+    other.meet()
+    cluster.writer.submit(envelope)
+    cluster.writer.land()
+    other.meet()
+    freeze = Envelope(request_id=named("f"), command=FREEZE, actor="ada", reason="why")
+    other.submit(freeze)
+    other.land()
+    cluster.writer.settle()
+    (outcome,) = cluster.writer.answers[envelope.request_id]
+    assert (outcome.taken, cluster.image.placement_of("library")) == (False, None)
+    assert cluster.image.staging != StagingImage()
+    cluster.ask(RestrictCommits(mode=CommitMode.OPEN))
+    cluster.submit(envelope)
+    assert cluster.writer.answers[envelope.request_id][1].applied
+    assert cluster.image.placement_of("library") is not None
 
 
 def test_a_snapshot_while_a_part_is_staged_goes_on_as_a_full_replay() -> None:

@@ -472,7 +472,7 @@ def test_a_founding_that_is_retried_elsewhere_is_answered_the_same() -> None:
     one, two = Writer("first", partition), Writer("second", partition)
     for name, writer in (("one", one), ("two", two)):
 
-        def fill(_: FoundCluster, name: str = name) -> FoundCluster:
+        def fill(_: AnyCommand, name: str = name) -> AnyCommand:
             return FoundCluster(f"blue/{name}")
 
         writer.pipeline._fill = fill

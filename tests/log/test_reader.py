@@ -10,7 +10,12 @@ from stele.domain.cluster.facts import ClusterImage
 from stele.domain.image import Image
 from stele.log import reader as rules
 from stele.log.codec import encode_epoch
-from stele.log.errors import AnchorLostError, LostWinnersError, OtherHistoryError
+from stele.log.errors import (
+    AnchorLostError,
+    LostWinnersError,
+    OffsetGoneError,
+    OtherHistoryError,
+)
 from stele.log.follower import Floor, LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Look, Record
@@ -307,3 +312,53 @@ async def test_a_log_in_another_topic_than_it_was_founded_in_is_not_read() -> No
     with pytest.raises(AnchorLostError, match="not the first"):
         follower._reader.topic_id = ""
         await follower.wait_for_end(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("left", [6, 5, 0], ids=["a loser", "a winner", "all"])
+async def test_an_offset_that_is_gone_ends_reading_once_the_anchor_tells_what_is_lost(
+    left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the end of a topic that has the last winner nothing of the log is lost: begin anew, and wait for
+    no recovery, which nobody needs.
+    """
+    monkeypatch.setattr(rules, "SHORT_LOG_S", 0.2)
+    monkeypatch.setattr(rules, "RETRY_S", 0.01)
+    following = Following()
+    loser = following.values[3]
+    following.log.append(loser)
+    follower = await following.begin()
+    following.partition.truncate(left)
+    following.log.error = TimeoutError("no leader")
+    follower._reader._on_error(OffsetGoneError(7, "the topic has 0 to 6"))
+    await asyncio.sleep(0.1)
+    assert follower.failure is None  # nobody has said yet what became of the log
+    following.log.error = None
+    await asyncio.wait_for(follower.failed.wait(), TIMEOUT_S)
+    expected = OffsetGoneError if left == 6 else AnchorLostError
+    assert isinstance(follower.failure, expected)
+
+
+async def test_records_that_were_held_back_are_taken_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that was away during a long replay would else answer nobody, and so seem away again."""
+    monkeypatch.setattr(rules, "DRAINED_AT_ONCE", 2)
+    monkeypatch.setattr(rules, "QUIET_S", 0)
+    being_read = "that were held back in a doubt about the log are being read"
+    here = Following(held=3)
+    follower = await here.begin()
+    seen, here.log.looks = list[int](), 0
+    here.log.may_look.clear()
+    follower._reader.suspect("the test says so")
+    for value in here.values[3:10]:
+        here.log.append(value)
+    await until(lambda: len(follower._reader._held) == 7, "all to be held back")
+    assert follower.image.epoch == 3
+    here.log.may_look.set()
+    while follower.image.epoch < 10:
+        await asyncio.sleep(0)
+        seen.append(follower.image.epoch)
+        assert follower.in_doubt or follower.image.epoch == 10
+        if 3 < follower.image.epoch < 10:
+            assert follower.trouble == f"{10 - follower.image.epoch} records {being_read}"
+    assert sorted({3, *seen}) == [3, 5, 7, 9, 10]

@@ -1,6 +1,7 @@
 """The check of the schema files: old records stay readable, and no released schema is overwritten."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,38 @@ def test_a_logical_type_which_no_fingerprint_shows_is_refused_and_overwrites_not
     assert history(released) == before
 
 
+@pytest.mark.parametrize(
+    "other", ["bytes", "int", ["null", "long"], {"type": "array", "items": "long"}]
+)
+def test_a_field_keeps_its_type(
+    released: Path, capsys: pytest.CaptureFixture[str], other: object
+) -> None:
+    """Else a writer could take the older schema for one that can say what a record says."""
+    write(released, record({"name": "at_ms", "type": other}))
+    assert module._release(released) == 1
+    assert "at_ms has another type than in records of" in capsys.readouterr().out
+
+
 def test_documentation_may_change(released: Path) -> None:
     before = history(released)
     write(released, record({**AT, "doc": "milliseconds"}))
     assert module._release(released) == 0
     assert history(released) == before
+
+
+@pytest.mark.parametrize(
+    "path", sorted(module.schema_folder().glob("*.avsc")), ids=lambda path: path.stem
+)
+def test_every_field_says_what_it_means(path: Path) -> None:
+    """In its ``doc``, with more words than its name has."""
+    silent = [
+        f"{name}.{field['name']}"
+        for name, fields in module.records_of(json.loads(path.read_text()))
+        for field in fields
+        if not words(field.get("doc", "")) - {*field["name"].split("_")}
+    ]
+    assert not silent, f"give these fields of {path.name} a doc: units, what empty or 0 means"
+
+
+def words(doc: str) -> set[str]:
+    return {*re.findall(r"[a-z0-9]+", doc.lower())} - {"a", "an", "its", "of", "the"}

@@ -11,8 +11,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
-from stele.log.chain import FROZEN, Chain, Verdict
+from stele.domain.cluster.facts import LogRecovered
+from stele.domain.facts import Epoch
+from stele.log.chain import FROZEN, STOPS, Chain, Verdict
+from stele.log.codec import encode_epoch
+from stele.log.errors import RecoveredError
+from stele.log.incarnations import check_stray
+from stele.log.schemas import HEADER_BYTES, load_schemas
 
 OLD_LOG, NEW_LOG = b"L" * 16, b"M" * 16
 ZERO = bytes(16)
@@ -20,7 +27,7 @@ ZERO = bytes(16)
 
 @dataclass(frozen=True, slots=True)
 class Rec:
-    """A record's frozen part."""
+    """A record's frozen part; of the first record of a recovered log also which log it goes on from."""
 
     prev: bytes
     own: bytes
@@ -28,12 +35,42 @@ class Rec:
     witness: bytes
     epoch: int
     witness_epoch: int
+    recovers: bytes = b""
 
     def value(self) -> bytes:
+        if self.recovers:
+            return recovery_value(self)
         body = FROZEN.pack(
             self.prev, self.own, self.log, self.witness, self.epoch, self.witness_epoch
         )
-        return b"\xc3\x01" + body[2:]
+        return load_schemas().headers["Epoch"] + body[HEADER_BYTES:]
+
+
+@cache
+def recovery_value(rec: Rec) -> bytes:
+    """It must be decoded, so it is a whole record."""
+    fact = LogRecovered(
+        from_log_id=rec.recovers.hex(),
+        last_epoch=rec.epoch - 1,
+        state_id=rec.prev.hex(),
+        log_id=rec.log.hex(),
+        topic_id="",
+        known_epoch=rec.epoch - 1,
+        version_floor=0,
+    )
+    return encode_epoch(
+        Epoch(
+            prev_state_id=rec.prev,
+            state_id=rec.own,
+            log_id=rec.log,
+            witness_state_id=rec.witness,
+            epoch=rec.epoch,
+            witness_epoch=rec.witness_epoch,
+            request_id="",
+            command="recover",
+            facts=(fact,),
+        )
+    )
 
 
 Topic = tuple[Rec, ...]
@@ -75,12 +112,16 @@ class World:
 
 def judge(proc: Proc, rec: Rec) -> Verdict:
     """What production says of the record."""
+    return chain_of(proc).judge(proc.position, rec.value())
+
+
+def chain_of(proc: Proc) -> Chain:
     chain = Chain(proc.log, 0, ZERO, proc.position)
     for epoch, state in enumerate(proc.states[1:], start=1):
         before = proc.states[epoch - 1]
         won = Rec(before, state, proc.log, ZERO, epoch, 0)
         chain.win(proc.position - 1, won.value())
-    return chain.judge(proc.position, rec.value())
+    return chain
 
 
 Rule = Callable[[Proc, Rec, Topic], Proc]
@@ -89,22 +130,27 @@ Rule = Callable[[Proc, Rec, Topic], Proc]
 def replaced(proc: Proc, rec: Rec, topic: Topic) -> Proc:
     """The rule of before: every foreign log id or unknown witness stops the reader."""
     verdict = judge(proc, rec)
-    if verdict in (Verdict.STRAY, Verdict.LOST_WINNERS):
+    if verdict in (Verdict.STRAY, *STOPS):
         return replace(proc, stopped=verdict)
     return _past(proc, rec, verdict)
 
 
 def anchored(proc: Proc, rec: Rec, topic: Topic) -> Proc:
-    """The rule: a suspicion is answered by the anchor; a stray of another log is then skipped.
+    """The rule: a suspicion is answered by the anchor; a stray is then skipped, unless the log ends by it.
 
     A record of one's own is a suspicion too: whoever acknowledges must have looked since the fault.
     """
     verdict = judge(proc, rec)
     own = bool(proc.chained) and proc.chained[0] == rec.own
-    if (verdict in (Verdict.STRAY, Verdict.LOST_WINNERS) or own) and _anchor_lost(proc, topic):
+    if (verdict in (Verdict.STRAY, *STOPS) or own) and _anchor_lost(proc, topic):
         return replace(proc, stopped="anchor")
-    if verdict is Verdict.LOST_WINNERS:
+    if verdict in STOPS:
         return replace(proc, stopped=verdict)
+    if verdict is Verdict.STRAY:
+        try:
+            check_stray(chain_of(proc), proc.position, rec.value())
+        except RecoveredError:
+            return replace(proc, stopped="recovered")
     return _past(proc, rec, verdict)
 
 
@@ -220,10 +266,10 @@ def acknowledged_and_lost(world: World) -> str:
 
 
 def poisoned(rule: Rule) -> Callable[[World], str]:
-    """A fresh reader of the healthy new log stops for ever at what an old writer left in it."""
+    """A fresh reader of a new log, where something was acknowledged, stops at what an old writer left in it."""
 
     def check(world: World) -> str:
-        if not world.faulted or not any(rec.log == NEW_LOG for rec in world.topic):
+        if not world.faulted or not world.proc("N").acknowledged:
             return ""
         proc = Proc(NEW_LOG)
         for rec in world.topic:

@@ -9,6 +9,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from stele.agent.admission import (
+    Advertised,
+    JoinRejected,
+    admit,
+    check_place,
+    claims_too_much,
+    keep_noted,
+    wait_for_membership,
+)
+from stele.agent.identity import DataDirectory, Identity, boot
+from stele.agent.standing import expelled, join_ended
 from stele.domain.commands import (
     AnnounceNode,
     Cancel,
@@ -25,17 +36,6 @@ from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
 from stele.domain.requests.ids import parse
 from stele.log.commander import NotTakenError
-from stele.node.admission import (
-    Advertised,
-    JoinRejected,
-    admit,
-    check_place,
-    claims_too_much,
-    keep_noted,
-    wait_for_membership,
-)
-from stele.node.identity import DataDirectory, Identity, boot
-from stele.node.standing import expelled, join_ended
 from stele.runtime.service import Stop
 from stele.runtime.settings import ConfigurationError
 from tests.domain.history import join
@@ -84,7 +84,7 @@ def directory(tmp_path: Path) -> Directory:
 async def test_an_unknown_node_asks_under_one_id_until_it_is_answered(
     world: World, directory: Directory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stele.node.admission.RETRY_S", 0.001)
+    monkeypatch.setattr("stele.agent.admission.RETRY_S", 0.001)
     not_founded = NotTakenError("join-1", Rejection("not_founded", "There is no cluster."))
     log = Log(TimeoutError(), not_founded, None)
     await admit(directory("n9"), ADVERTISED, await world.follower(), log, Stop())

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from stele.agent.agent import Agent, Flows
+from stele.agent.identity import Acknowledged, boot
 from stele.domain.acks import AckTable
 from stele.domain.commands import Noop
 from stele.domain.messages import Ack, Order, Report
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
 from stele.log.follower import LogFollower
-from stele.node.agent import Agent, Flows
-from stele.node.identity import Acknowledged, boot
 from tests.node.world import World, until
 
 NEVER_S = 60.0

@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stele.agent.cleanup import Cleaner, CleanupStopped, foreign_ranges
+from stele.agent.orders import OrderProgress
+from stele.agent.spans import Span
 from stele.domain.commands import Leave
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
@@ -12,9 +15,6 @@ from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.node.cells import Row
-from stele.node.cleanup import Cleaner, CleanupStopped, foreign_ranges
-from stele.node.orders import OrderProgress
-from stele.node.spans import Span
 from stele.node.store import Store
 from tests.node.world import KEYSPACE, TERM, World
 
@@ -89,7 +89,7 @@ async def test_what_it_is_about_to_gain_is_spared_and_the_rest_is_deleted(
     world: World, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """n4 leaves while n1 deletes what n4 took over: n1 gets that back, so it must stop deleting it."""
-    monkeypatch.setattr("stele.node.cleanup.BATCH_ROWS", 1)
+    monkeypatch.setattr("stele.agent.cleanup.BATCH_ROWS", 1)
     joined(world)
     follower = await world.follower()
     foreign = world.keys(lambda row: "n1" not in row.writes)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stele.agent.spans import Span
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.node import digests
 from stele.node.cells import Row
@@ -24,7 +25,6 @@ from stele.node.comparing import (
     judged,
 )
 from stele.node.digests import Digest, digest_in, digest_of
-from stele.node.spans import Span
 from stele.node.store import Store, connect
 
 DATA = "d"

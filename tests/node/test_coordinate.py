@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
+from stele.agent.codes import Code
 from stele.domain.commands import CreateKeyspace
 from stele.domain.fencing import VersionTracker
 from stele.domain.image import Image
@@ -18,7 +19,7 @@ from stele.node.clock import HybridClock
 from stele.node.coordinate import Coordination
 from stele.node.refusals import OutcomeUnknown, Refused
 from stele.node.votes import Consistency
-from stele.node.wire import Answer, AnyOp, Code, Read, ReadMode, Write
+from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 from tests.node.world import KEYSPACE, World, until
 
 QUORUM, ONE, ALL = Consistency.QUORUM, Consistency.ONE, Consistency.ALL

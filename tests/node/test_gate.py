@@ -9,29 +9,46 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stele.agent import gate as gate_module
+from stele.agent.gate import Gate, NotThisReplica, floor_of, noted
+from stele.agent.identity import DataDirectory, boot
 from stele.domain.commands import Noop
+from stele.domain.image import Image
 from stele.log.errors import LogError
-from stele.log.follower import LogFollower
+from stele.log.follower import Floor, LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
-from stele.node import gate as gate_module
-from stele.node.gate import Gate, NotThisReplica, floor_of, noted
-from stele.node.identity import DataDirectory, boot
+from stele.log.recovery import start_after
+from stele.log.start import BEGINNING_FOR_FOLLOWERS
 from stele.runtime.service import Stop
 from tests.domain.history import join
 from tests.node.world import World, until
 
 
 class Start:
-    """A node's start: a follower of some of the log's records, and the gate before it."""
+    """A node's start: a follower of some of the log's records, and the gate before it.
 
-    def __init__(self, directory: DataDirectory, records: int, world: World) -> None:
+    ``image`` is what a recovered log goes on from, by the first of these records.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        records: int,
+        world: World,
+        accept: str = "",
+        image: Image | None = None,
+        floor: Floor | None = None,
+    ) -> None:
         self.partition = MemoryPartition()
         for record in world.partition.records[:records]:
             self.partition.append(record.value)
         self.world = world
-        floor = floor_of(directory.identity.acknowledged)
-        self.follower = LogFollower(MemoryLog(self.partition), floor=floor)
-        self.gate = Gate(directory, self.follower)
+        floor = floor or floor_of(directory.identity, accept)
+        start = BEGINNING_FOR_FOLLOWERS
+        if image is not None:
+            start = start_after(image, self.partition.records[0])
+        self.follower = LogFollower(MemoryLog(self.partition), start, floor)
+        self.gate = Gate(directory, self.follower, accept)
         self.follower.start()
         self.caught_up, self.stop = asyncio.Event(), Stop()
 
@@ -118,7 +135,9 @@ async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_o
     """The topic was made anew under the same name, and the nodes still have what the old one was about."""
     directory.save(cluster_id="the one before")
     start = Start(directory, everything(world), world)
-    with pytest.raises(NotThisReplica, match="data of cluster id the one before; this log is of"):
+    with pytest.raises(
+        NotThisReplica, match="data is of cluster id the one before; this log is of"
+    ):
         await start.admit()
     assert start.code() == "not_admitted"
 
@@ -126,12 +145,12 @@ async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_o
 async def test_data_of_another_log_of_the_same_cluster_is_refused(
     world: World, directory: DataDirectory
 ) -> None:
-    """It was recovered, or founded anew under the old id: the node's last epochs may not be in it."""
+    """It was founded anew under the old id: the node's last epochs may not be in it."""
     await Start(directory, everything(world), world).admit()
     assert directory.identity.log_id == world.image.log_id.hex()
-    directory.save(log_id="0f" * 16)
+    directory.save(log_id="ff" * 16)
     start = Start(directory, everything(world), world)
-    with pytest.raises(NotThisReplica, match=f"data of log {'0f' * 16}; this log is of log"):
+    with pytest.raises(NotThisReplica, match=f"data is of log {'ff' * 16}; this log is of log"):
         await start.admit()
     assert start.code() == "not_admitted"
 
@@ -196,3 +215,22 @@ async def test_a_log_that_cannot_be_read_on_closes_the_gate_again(
     await start.admit()
     start.follower.failure = RuntimeError("corrupt")
     assert start.code() == "unavailable" and not start.gate.is_open
+
+
+async def test_another_history_than_the_replicas_hold_is_no_reason_to_be_another_replica(
+    world: World, directory: DataDirectory
+) -> None:
+    """The log lost its end, and the node what it had in memory: after the recovery it is the same node. A
+    process that ends as badly configured is not started any more.
+    """
+    start = Start(directory, everything(world), world)
+    await start.admit()
+    world.apply(Noop())
+    floor = Floor(world.image.epoch, bytes(16), "a catch-up replica holds")
+    again = Start(boot(directory.folder, "n9", "demo"), everything(world), world, floor=floor)
+    admitting = asyncio.create_task(again.admit())
+    await asyncio.wait_for(again.follower.failed.wait(), 10)
+    await asyncio.sleep(0.2)
+    assert not admitting.done()
+    assert again.code() == "unavailable"
+    admitting.cancel()

@@ -9,13 +9,21 @@ import httpx
 import msgspec
 import pytest
 
+from stele.agent.admission import Advertised
+from stele.agent.gate import Closed
 from stele.domain.image import EMPTY, Image
 from stele.domain.membership.image import MembershipImage
 from stele.domain.names import NodeState
-from stele.node.admission import Advertised
-from stele.node.gate import Closed
 from stele.node.http import NodeHttp
-from stele.node.wire import BACKUP_PATH, BATCH_PATH, DIGESTS_PATH, MEASURE_PATH, PAGE_PATH, encode
+from stele.node.wire import (
+    BACKUP_PATH,
+    BATCH_PATH,
+    DIGESTS_PATH,
+    LOG_HEADER,
+    MEASURE_PATH,
+    PAGE_PATH,
+    encode,
+)
 from stele.runtime.http import Health, build_app
 from tests.domain.history import three_nodes
 
@@ -50,7 +58,7 @@ def left_of(node_id: str) -> Image:
 def node_behind(gate: Any, image: Image = EMPTY) -> httpx.AsyncClient:
     """A client of a node of which nothing is there but its handlers, this gate and what it has read."""
     nothing: Any = None
-    replica: Any = SimpleNamespace(scan=nothing, serve=nothing, digests=nothing)
+    replica: Any = SimpleNamespace(scan=nothing, serve=nothing, digests=nothing, judge=nothing)
     agent: Any = SimpleNamespace(image=image, node_id="n1")
     advertised = Advertised(address="http://n1", dc="dc1", rack="r1", num_tokens=4)
     handlers = NodeHttp("demo", advertised, gate, agent, nothing, replica, nothing, nothing)
@@ -90,6 +98,15 @@ async def test_who_has_left_says_so_before_the_whole_log_is_read(shut: str, code
     async with node_behind(gate, left_of("n1")) as client:
         answer = await client.get(DATA)
     assert (answer.status_code, answer.json()["code"]) == (503, code)
+
+
+@pytest.mark.parametrize("path", [BACKUP_PATH, BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])
+async def test_a_node_that_follows_another_log_is_not_answered(path: str) -> None:
+    """It has not heard that the log was recovered: its versions are of epochs that are lost."""
+    async with node_behind(OpenGate()) as client:
+        answer = await client.post(path, content=encode([]), headers={LOG_HEADER: "ab" * 16})
+    assert (answer.status_code, answer.json()["code"]) == (421, "other_log")
+    assert "recovered" in answer.json()["hint"]
 
 
 @pytest.mark.parametrize("path", [BACKUP_PATH, BATCH_PATH, PAGE_PATH, MEASURE_PATH, DIGESTS_PATH])

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from stele.agent.identity import FILE, STORE_FILE, Acknowledged, DataDirectory, boot
 from stele.node.binding import bind_store
-from stele.node.identity import FILE, STORE_FILE, Acknowledged, DataDirectory, boot, locked
 from stele.node.store import connect
+from stele.runtime.locked import locked
 from stele.runtime.settings import ConfigurationError
 
 

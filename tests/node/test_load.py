@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from stele.agent.load import Disk, Held, LoadReporter, disk_of, still_held
+from stele.agent.spans import Span
 from stele.domain.commands import CreateKeyspace, CreateTable
 from stele.domain.messages import UNKNOWN_RATE, Load
 from stele.domain.ring.partitioner import token_of
@@ -21,9 +23,8 @@ from stele.log.codec import decode_load, encode_load
 from stele.log.follower import LogFollower
 from stele.node import metrics
 from stele.node.cells import Row
-from stele.node.load import Disk, Held, LoadReporter, disk_of, still_held
+from stele.node.load import measuring, telling
 from stele.node.rates import Rates
-from stele.node.spans import Span
 from stele.node.store import Size, Store
 from tests.domain.load_of import table_of
 from tests.node.world import World
@@ -90,7 +91,15 @@ async def reporting(
         sent.append(decode_load(encode_load(load)))
 
     rates = rates or Rates(1.0)
-    reporter = LoadReporter(agent, store, rates, send, disk, interval_s)  # type: ignore[arg-type]
+    reporter = LoadReporter(
+        agent,  # type: ignore[arg-type]
+        measuring(store, agent.node_id),
+        telling(rates),
+        send,
+        disk,
+        interval_s,
+        metrics.load_failures.inc,
+    )
     task = asyncio.create_task(reporter.run())
     try:
         yield sent
@@ -133,7 +142,7 @@ async def test_what_changes_while_it_is_measured_is_not_told(
     world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """One tablet that is given away, or all when their numbers mean others: then it is measured anew."""
-    monkeypatch.setattr("stele.node.load.SOON_S", SOON_S)
+    monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
     data_id = create(world, "songs")
     await agent.follower.wait_for_epoch(world.image.epoch)
     ((_, count, (first, *others)),) = read_from(world.image, "n1")
@@ -147,7 +156,7 @@ async def test_what_changes_while_it_is_measured_is_not_told(
         if world.image.schema.named("other") is None:
             world.apply(CreateKeyspace("other", {"dc1": 1}))
             await agent.follower.wait_for_epoch(world.image.epoch)
-            monkeypatch.setattr("stele.node.load.held_of", lambda *_: (later,))
+            monkeypatch.setattr("stele.agent.load.held_of", lambda *_: (later,))
         return await measure_each(spans)
 
     monkeypatch.setattr(store, "measure_each", measure_while_it_changes)
@@ -195,7 +204,7 @@ async def test_it_tells_again_after_the_interval_and_counts_up(
 async def test_it_tells_soon_when_it_has_other_tablets_and_not_for_other_epochs(
     world: World, agent: FakeAgent, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stele.node.load.SOON_S", SOON_S)
+    monkeypatch.setattr("stele.agent.load.SOON_S", SOON_S)
     async with reporting(agent, store) as sent:
         await until(lambda: sent, "the first report")
         assert not sent[0].tables

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from stele.agent.orders import OrderExecutor, OrderProgress
 from stele.domain.commands import Advance, ClaimCoordinator, Move
 from stele.domain.messages import Order, Report
 from stele.domain.names import OrderKind, ReportStatus
 from stele.node.commits import uncancelled
-from stele.node.orders import OrderExecutor, OrderProgress
 from tests.domain.history import join
 from tests.node.world import TERM, World, until
 

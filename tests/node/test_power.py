@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from stele.agent.spans import Span
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.node import store as store_module
 from stele.node.cells import Row
 from stele.node.commits import StoreFailed
-from stele.node.spans import Span
 from stele.node.store import PRAGMAS, Store
 from tests.node.disk import Change, ForgetfulDisk, Unsupported, inserted
 from tests.node.test_streaming import Cluster, fill_by_quorums, gained

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from stele.agent.codes import Code
+from stele.agent.orders import OrderProgress
+from stele.agent.pulling import StreamFailed
+from stele.agent.routing import Routing
+from stele.agent.spans import Span
 from stele.domain.commands import (
     Cancel,
     CreateKeyspace,
@@ -23,14 +28,11 @@ from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
 from stele.node.comparing import LEAF_ROWS
-from stele.node.orders import OrderProgress
 from stele.node.rates import Rates
 from stele.node.replica import Replica
-from stele.node.routing import Routing
-from stele.node.spans import Span
 from stele.node.store import Store
-from stele.node.streaming import Streamer, StreamFailed
-from stele.node.wire import Code, Compare, Compared, Scan, Scanned
+from stele.node.streaming import Streamer
+from stele.node.wire import Compare, Compared, Scan, Scanned
 from tests.node.world import TERM, Sessions, World
 
 TABLE = "music.songs"
@@ -107,7 +109,7 @@ class Cluster:
 async def cluster(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Cluster]:
-    monkeypatch.setattr("stele.node.streaming.RETRY_S", 0.001)
+    monkeypatch.setattr("stele.agent.pulling.RETRY_S", 0.001)
     world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=2))
     world.apply(CreateTable(TABLE))
     world.apply(RepairTablets((TabletRepair(table=TABLE, tablet=0),)), "repair")
@@ -194,7 +196,7 @@ async def test_digests_are_given_under_the_session_alone(cluster: Cluster) -> No
     replica = cluster.replicas["http://n2"]
     assert (await replica.digests(asked)).code is Code.OK
     later = Compare(epoch=epoch + 5, session=session, spans=spans)
-    replica._catch_up_limit_s = 0.01
+    replica.judge.catch_up_limit_s = 0.01
     assert (await replica.digests(later)).code is Code.BEHIND
     world.apply(Cancel("repair"))
     world.advance("repair")

@@ -9,6 +9,9 @@ import threading
 import msgspec
 import pytest
 
+from stele.agent.codes import Code
+from stele.agent.routing import Routing
+from stele.agent.spans import Span, spans_of
 from stele.domain.commands import CreateKeyspace, Envelope, Rejection
 from stele.domain.decide import decide
 from stele.domain.ring.partitioner import token_of
@@ -21,10 +24,8 @@ from stele.node.cells import Cell, Row, stamp_of
 from stele.node.clock import HybridClock
 from stele.node.rates import Rates
 from stele.node.replica import Replica
-from stele.node.routing import Routing
-from stele.node.spans import Span, spans_of
 from stele.node.store import Into, Permit, Store
-from stele.node.wire import AnyOp, Code, Read, ReadMode, Scan, Write
+from stele.node.wire import AnyOp, Read, ReadMode, Scan, Write
 from tests.domain.load_of import table_of
 from tests.node.world import KEYSPACE, Sessions, World, until
 

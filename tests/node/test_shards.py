@@ -7,6 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from stele.agent.cleanup import Cleaner
+from stele.agent.codes import Code
+from stele.agent.load import held_of
+from stele.agent.orders import OrderProgress
+from stele.agent.partitions import parted, partition_of, placed
+from stele.agent.routing import Routing
+from stele.agent.spans import Span
 from stele.domain.commands import CreateKeyspace, CreateTable, MoveTablets, Rollback
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind, TransitionState
@@ -16,18 +23,13 @@ from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.operations.commands import TabletMove
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row
-from stele.node.cleanup import Cleaner
 from stele.node.clock import HybridClock
-from stele.node.load import held_of, measured
-from stele.node.orders import OrderProgress
-from stele.node.partitions import parted, partition_of, placed
+from stele.node.load import measured
 from stele.node.rates import Rates
 from stele.node.replica import Replica
-from stele.node.routing import Routing
-from stele.node.spans import Span
 from stele.node.store import Store
 from stele.node.streaming import Streamer
-from stele.node.wire import Code, Compare, Compared, Read, ReadMode, Scan, Scanned, Write
+from stele.node.wire import Compare, Compared, Read, ReadMode, Scan, Scanned, Write
 from tests.node.world import TERM, Sessions, World
 
 TABLE = "music.songs"
@@ -143,7 +145,7 @@ class OneNode:
 
 @pytest.fixture
 async def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OneNode]:
-    monkeypatch.setattr("stele.node.streaming.RETRY_S", 0.001)
+    monkeypatch.setattr("stele.agent.pulling.RETRY_S", 0.001)
     world = World(shards=2)
     world.apply(CreateKeyspace("music", {"dc1": 3}, tablets=True, initial_tablets=2))
     world.apply(CreateTable(TABLE))
@@ -171,7 +173,7 @@ async def test_each_tablet_is_in_the_partition_of_its_shard(node: OneNode) -> No
     sizes = await node.store.sizes()
     assert sizes[node.data_id].keys == 2, "for people both are one table"
     held = held_of(node.world.image, "n1")
-    (told,) = await measured(node.store, node.world.image, "n1", held)
+    (told,) = await measured(node.store, "n1", node.world.image, held)
     assert all(told.sizes_bytes), "each tablet is measured where it is"
 
 
@@ -261,7 +263,7 @@ async def test_a_cleanup_of_the_whole_node_looks_at_shards(node: OneNode) -> Non
     assert await node.on_shards(stray) == (0, 1)
     order = node.order(OrderKind.CLEANUP)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("stele.node.cleanup.is_wanted", lambda image, order: True)
+        patch.setattr("stele.agent.cleanup.is_wanted", lambda image, order: True)
         await Cleaner("n1", node.follower, node.store).run(order, OrderProgress())
     found = [await node.on_shards(key) for key in (one, two, stray)]
     assert found == [(1, 0), (0, 1), (0, 0)]

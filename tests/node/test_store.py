@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stele.agent.codes import Code
+from stele.agent.spans import Span
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.node import store as store_module
 from stele.node import wire
 from stele.node.cells import Cell, Row, newest
 from stele.node.commits import GROUP_BYTES, StoreFailed, StoreLocked
-from stele.node.spans import Span
 from stele.node.store import INLINE_BYTES, Cursor, Size, Store
 from tests.node.world import until
 
@@ -105,7 +106,7 @@ async def test_pages_give_every_row_of_the_spans_once_in_order(store: Store) -> 
 async def test_a_page_arrives_as_it_was_read_tombstones_too(store: Store) -> None:
     await store.write([row(b"kept", 1, b"value"), row(b"gone", 2, None)])
     page = await store.page([RING], None, 1000)
-    sent = wire.Scanned(code=wire.Code.OK, rows=page.rows)
+    sent = wire.Scanned(code=Code.OK, rows=page.rows)
     received = wire.decode_scanned(wire.encode(sent)).rows
     assert received == page.rows
     assert {r.key: r.tombstone for r in received} == {b"kept": False, b"gone": True}

@@ -10,6 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stele.agent.codes import Code
+from stele.agent.orders import OrderProgress
+from stele.agent.pace import BURST_S
+from stele.agent.pulling import PORTION_RANGES, StreamFailed, portions_of
+from stele.agent.routing import Routing
 from stele.domain.commands import Exclude, ExcludeDead, Rollback, SetSetting
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
@@ -19,14 +24,11 @@ from stele.domain.sessions import SessionClosedError
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
-from stele.node.orders import OrderProgress
-from stele.node.pace import BURST_S
 from stele.node.rates import Rates
 from stele.node.replica import Replica
-from stele.node.routing import Routing
 from stele.node.store import Into, Permit, Store
-from stele.node.streaming import PORTION_RANGES, Streamer, StreamFailed, portions_of
-from stele.node.wire import Code, Compare, Compared, Scan, Scanned
+from stele.node.streaming import Streamer
+from stele.node.wire import Compare, Compared, Scan, Scanned
 from tests.node.world import TERM, Sessions, World
 
 
@@ -90,7 +92,7 @@ class Cluster:
 async def cluster(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Cluster]:
-    monkeypatch.setattr("stele.node.streaming.RETRY_S", 0.001)
+    monkeypatch.setattr("stele.agent.pulling.RETRY_S", 0.001)
     world.start_join()
     world.advance()
     world.fence()
@@ -187,7 +189,7 @@ async def test_large_ranges_come_in_pages(
 async def test_so_many_portions_are_pulled_at_once_as_the_log_says(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr("stele.node.streaming.PORTION_RANGES", 1)
+    monkeypatch.setattr("stele.agent.pulling.PORTION_RANGES", 1)
     cluster.world.apply(SetSetting("stream_concurrency", str(most)))
     at_once, highest, scan = 0, 0, cluster.scan
 

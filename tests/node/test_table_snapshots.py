@@ -7,8 +7,13 @@ from contextlib import AsyncExitStack
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from stele.agent.codes import Code
+from stele.agent.orders import OrderProgress
+from stele.agent.partitions import parted, placed, write_partitions
+from stele.agent.spans import Span
 from stele.domain.commands import (
     Advance,
     Cancel,
@@ -16,6 +21,7 @@ from stele.domain.commands import (
     CreateTable,
     DeleteTableSnapshot,
     Move,
+    Noop,
     RestoreTable,
     RestoreTablets,
     SnapshotTable,
@@ -34,13 +40,10 @@ from stele.node.cells import Cell, Row
 from stele.node.clock import HybridClock
 from stele.node.frozen import frozen
 from stele.node.manifests import MANIFEST, Missing, decode_manifest, encode_manifest, files_of
-from stele.node.orders import OrderProgress
-from stele.node.partitions import parted, placed, write_partitions
 from stele.node.restoring import RestoreFailed, Restorer
 from stele.node.snapshotting import Snapshotter
-from stele.node.spans import Span
 from stele.node.store import Store
-from stele.node.wire import Code, Fetch, Fetched
+from stele.node.wire import Fetch, Fetched
 from tests.node.world import TERM, Sessions, World, until
 
 TABLE, COPY, TAG = "music.songs", "music.copies", "monday"
@@ -364,3 +367,23 @@ async def test_what_the_log_does_not_know_any_more_is_deleted_and_nothing_else(
     backups.follow(cluster.world.image)
     await until(lambda: not folder.exists(), "the files to be deleted")
     assert stranger.exists() and other.exists()
+
+
+async def test_files_from_before_a_recovery_are_deleted_too_but_for_those_of_lost_epochs(
+    cluster: Cluster,
+) -> None:
+    await cluster.put("n1", *cells(20))
+    await cluster.snapshot()
+    before, backups = cluster.world.image, cluster.backups["n1"]
+    folder = cluster.file("n1", MANIFEST).parent
+    lost = folder.parent.parent / "lost" / "n1"
+    lost.mkdir(parents=True)
+    begun = {"log_id": before.log_id.hex(), "epoch": before.epoch + 1}
+    (lost / "begun.json").write_bytes(msgspec.json.encode(begun))
+    cluster.world.recover()
+    for _ in range(3):
+        cluster.world.apply(Noop())
+    cluster.world.apply(DeleteTableSnapshot(TAG))
+    backups.follow(cluster.world.image)
+    await until(lambda: not folder.exists(), "the files to be deleted")
+    assert lost.exists()

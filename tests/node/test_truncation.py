@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from stele.agent.cleanup import foreign_ranges
+from stele.agent.codes import Code
+from stele.agent.orders import OrderProgress
+from stele.agent.routing import Routing
+from stele.agent.truncation import Truncator
 from stele.domain.messages import Order
 from stele.domain.names import OrderKind
 from stele.domain.ring.partitioner import token_of
@@ -11,15 +16,11 @@ from stele.domain.ring.ranges import Range
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.log.follower import LogFollower
 from stele.node.cells import Cell, Row
-from stele.node.cleanup import foreign_ranges
 from stele.node.clock import HybridClock
-from stele.node.orders import OrderProgress
 from stele.node.rates import Rates
 from stele.node.replica import Replica
-from stele.node.routing import Routing
 from stele.node.store import Store
-from stele.node.truncation import Truncator
-from stele.node.wire import Answer, Code, Read, ReadMode, Write
+from stele.node.wire import Answer, Read, ReadMode, Write
 from tests.node.world import TERM, Sessions, World
 
 OLD, NEW = Cell(9, False, b"old"), Cell(3, False, b"new")

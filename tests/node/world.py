@@ -27,6 +27,8 @@ from stele.log.memory import MemoryLog, MemoryPartition
 from tests.domain.history import join, three_nodes
 
 KEYSPACE = "library"
+RECOVERED = bytes([0xC0] * 16)
+"""The log's id once it was recovered."""
 TERM = 1
 
 
@@ -150,6 +152,14 @@ class World:
 
     def keys(self, condition: Callable[[RangeReplicas], object]) -> Iterator[bytes]:
         return (key for key in self._candidates() if condition(self.row(key)))
+
+    def recover(self, last_epoch: int = 0) -> Image:
+        """The log is lost, and goes on after ``last_epoch``, whose image is returned, in a topic made anew."""
+        self.history.recover(RECOVERED, last_epoch)
+        self.partition = MemoryPartition()
+        self._written = len(self.history.epochs) - 1
+        self._publish()
+        return self.history.images[-2]
 
     def _publish(self) -> None:
         for epoch in self.history.epochs[self._written :]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 
 import pytest
 
 from stele.domain.commands import Envelope, Rejection
 from stele.domain.image import Image
+from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.services.facts import Service
 from stele.log.commander import NotTakenError
 from stele.runtime import announce as module
@@ -82,5 +84,7 @@ async def test_who_is_known_says_nothing_more(
     await asyncio.sleep(0.05)
     assert len(answers.ids) == 1
     assert own_service("coordinator", "c-1") == Service(
-        service_id="coordinator/c-1", release_version=own_service("a", "b").release_version
+        service_id="coordinator/c-1",
+        supported_features=tuple(sorted(KNOWN_FEATURES)),
+        release_version=version("stele"),
     )

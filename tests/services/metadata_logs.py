@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +13,10 @@ from typing import Any, Protocol
 import httpx
 
 from stele.domain.requests.ids import named
+from stele.stack.process import Command, Process
+from tests import forked
 from tests.polling import wait_until
+from tests.services.processes import PLAIN_HTTP
 
 DEADLINE_S = 40.0
 
@@ -38,26 +39,24 @@ class Service:
             "STELE_FOUND": "auto",
             **env,
         }
-        self._process: subprocess.Popen[bytes] | None = None
-        self.http = httpx.Client(timeout=20)
+        self._process: Process | None = None
+        self.http = httpx.Client(timeout=20, verify=PLAIN_HTTP)
 
     def start(self) -> Service:
         """Returns once the process announced its address."""
-        self._stdout.write_bytes(b"")
-        with self._stdout.open("wb") as out, self._stderr.open("ab") as err:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "stele.metadata_log"], stdout=out, stderr=err, env=self._env
-            )
+        argv = [sys.executable, "-m", "stele.metadata_log"]
+        command = Command(self.instance, argv, self._stdout, self._stderr, self._env)
+        self._process = forked.start(command)
         wait_until(self._announced, f"{self.instance} to announce itself", DEADLINE_S)
-        url = json.loads(self._stdout.read_text())["http"]
+        url = json.loads(self._process.stdout_of_this_run())["http"]
         self.http.close()
-        self.http = httpx.Client(base_url=url, timeout=20)
+        self.http = httpx.Client(base_url=url, timeout=20, verify=PLAIN_HTTP)
         return self
 
     def _announced(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self._stderr.read_text()[-3000:]
-        return self._stdout.read_text().endswith("\n")
+        return self._process.stdout_of_this_run().endswith("\n")
 
     def wait_healthy(self) -> Service:
         wait_until(
@@ -95,8 +94,7 @@ class Service:
 
     def kill(self) -> None:
         assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait(DEADLINE_S)
+        self._process.kill()
 
     def stop(self) -> int | None:
         """An orderly end; the exit code."""
@@ -104,11 +102,11 @@ class Service:
         if self._process is None:
             return None
         self._process.terminate()
-        try:
-            return self._process.wait(DEADLINE_S)
-        except subprocess.TimeoutExpired:
+        code = self._process.wait(DEADLINE_S)
+        if code is None:
             self._process.kill()
-            raise
+            raise AssertionError(f"{self.instance} did not end: {self._process.tail()}")
+        return code
 
     def events(self, count: int, **headers: str) -> Iterator[dict[str, Any]]:
         """The first events of a stream: data, with the event's id beside."""

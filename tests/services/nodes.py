@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -236,6 +236,17 @@ async def load(cluster: Cluster, pause_s: float = CLIENT_PAUSE_S) -> AsyncIterat
     finally:
         load.stop()
         await asyncio.gather(*clients)
+
+
+async def is_refused(starting: Awaitable[Service], words: str) -> None:
+    """The process ends and says why, at once or a moment after it announced itself."""
+    try:
+        service = await starting
+    except AssertionError as error:
+        assert words in str(error), error
+        return
+    await until(lambda: service.process.poll() is not None, "the process to end", 40)
+    assert words in service.process.tail(), service.process.tail()
 
 
 def state_of(cluster: Cluster, node_id: str) -> str:

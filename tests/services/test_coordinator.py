@@ -203,9 +203,9 @@ async def test_it_works_with_the_metadata_log_through_crashes_of_both(
 
 @pytest.mark.parametrize("module", ["catch_up", "tablet_balancer"])
 async def test_services_whose_work_comes_later_follow_the_log(
-    writer: LogWriter, start: Start, module: str
+    writer: LogWriter, start: Start, module: str, tmp_path: Path
 ) -> None:
-    service = await start(module)
+    service = await start(module, data_dir=tmp_path / module)
     await service.until("/healthz", lambda h: h["ok"], "to be well")
     position = await service.until(
         "/v1/position", lambda p: p["epoch"] == writer.image.epoch, "the log's end"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from stele.agent.identity import STORE_FILE
 from stele.domain.names import RequestStatus
 from stele.domain.ring.partitioner import token_of
 from stele.node.cells import Row
-from stele.node.identity import STORE_FILE
 from stele.node.store import Store
 from tests.services.nodes import HTTP_OK, Cluster, Load, cluster_of, load
 from tests.services.world import settle, until

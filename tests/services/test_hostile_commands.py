@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -15,6 +16,7 @@ from stele.log.flows import flow_topic
 from stele.metadata_log.__main__ import health_of, running
 from stele.metadata_log.commands_topic import MAX_KEY_CHARS
 from stele.metadata_log.settings import MetadataLogSettings
+from stele.runtime.settings import ConfigurationError
 from tests.services.plain_kafka import DEADLINE_S, Kafka
 
 pytestmark = pytest.mark.broker
@@ -26,9 +28,7 @@ NESTED = b'{"command":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 @pytest.fixture
 def settings(kafka: str, topics: str) -> MetadataLogSettings:
-    return MetadataLogSettings.model_validate(
-        {"kafka_bootstrap": kafka, "cluster": topics, "found": "auto"}
-    )
+    return MetadataLogSettings(kafka_bootstrap=kafka, cluster=topics, found="auto")
 
 
 @pytest.fixture
@@ -93,3 +93,26 @@ async def test_nested_json_among_the_commands_is_no_command_and_blocks_nothing(
         assert applied.applied
         assert health_of(writer, commands).ok
     assert committed(settings) == 3
+
+
+async def test_commands_in_a_registrys_framing_are_taken_by_the_ids_that_were_told(
+    settings: MetadataLogSettings, plain: Kafka
+) -> None:
+    plainly = setting(named("framed"))
+    told = f"7={plainly[2:10].hex()}"
+    async with running(msgspec.structs.replace(settings, command_schema_ids=told)) as (_, commands):
+        assert commands.failure == ""
+        plain.send(b"\0\0\0\0\x08" + setting(named("unknown"))[10:], named("unknown"))
+        plain.send(b"\0\0\0\0\x07" + plainly[10:], None)
+        unknown, framed = await asyncio.to_thread(plain.wait_for, named("unknown"), named("framed"))
+        assert framed.applied
+        assert unknown.rejection is not None and not unknown.taken
+        assert unknown.rejection.code == "unknown_schema"
+        assert "STELE_COMMAND_SCHEMA_IDS" in unknown.rejection.message
+
+
+async def test_an_id_of_no_schema_of_commands_ends_the_start(settings: MetadataLogSettings) -> None:
+    wrong = msgspec.structs.replace(settings, command_schema_ids="7=0123456789abcdef")
+    with pytest.raises(ConfigurationError, match="STELE_COMMAND_SCHEMA_IDS"):
+        async with running(wrong):
+            raise AssertionError("it must not start")

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from stele.agent.codes import Code
 from stele.domain.ring.partitioner import token_of
 from stele.node.cells import Cell
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from stele.node.wire import AnyOp, Code, Read, ReadMode, Write
+from stele.node.wire import AnyOp, Read, ReadMode, Write
 from stele.runtime.service import EXIT_BAD_CONFIGURATION
 from tests.services.nodes import (
     HTTP_OK,

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from stele.domain.column import column_of
 from stele.domain.commands import (
     Advance,
     Cancel,
@@ -350,6 +351,30 @@ async def test_changes_are_small_and_in_order(site: Site) -> None:
     assert opened.changes["nodes"] == whole["nodes"]
 
 
+async def test_a_stream_does_not_go_on_in_another_history(site: Site) -> None:
+    """The caller saw an epoch that was lost when the log was recovered."""
+    newest, state_id = site.image.epoch, site.image.state_id.hex()
+    resumed = {"from": str(newest + 1), "state_id": state_id}
+    task = asyncio.create_task(_events(site, 1, resumed))
+    accept = {"accept": "text/event-stream"}
+    later = {"from": str(newest + 2), "state_id": "0a" * 16}
+    ends = asyncio.create_task(site.http.get("/v1/epochs", params=later, headers=accept))
+    await asyncio.sleep(0.1)
+    await change(site, "red")
+    (event,) = await asyncio.wait_for(task, 20)
+    assert event.epoch == newest + 1
+    ended = await asyncio.wait_for(ends, 20)
+    assert ended.status_code == 200, "it is not known before the epoch is here"
+    assert "data:" not in ended.text
+    for path in ("/v1/changes", "/v1/epochs"):
+        for first in (newest + 1, newest + 2):
+            params = {"from": str(first), "state_id": "0a" * 16}
+            refused = await site.http.get(path, params=params, headers=accept)
+            assert (refused.status_code, refused.json()["code"]) == (410, "other_history")
+    bad = await site.http.get("/v1/changes", params={"state_id": "red"})
+    assert (bad.status_code, bad.json()["code"]) == (400, "invalid_request")
+
+
 async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:
     document = openapi()
     types: dict[str, type[msgspec.Struct]] = {
@@ -369,7 +394,7 @@ async def test_every_answer_fits_its_type_in_the_document(site: Site) -> None:
     }
     for path, kind in types.items():
         raw = (await site.http.get(path)).content
-        msgspec.json.decode(raw, type=kind)
+        msgspec.json.decode(raw, type=kind, dec_hook=column_of)
         fields = {field.name for field in msgspec.structs.fields(kind)}
         assert {*json.loads(raw)} == fields, path
         assert kind.__name__ in document["components"]["schemas"]
@@ -385,3 +410,47 @@ async def _events(site: Site, count: int, params: dict[str, str]) -> list[Change
                 if len(found) == count:
                     break
     return found
+
+
+def numbers_of(document: Any) -> list[tuple[str, str, str, int, int]]:
+    """Path, where, name and bounds of each number that can be sent."""
+    found = list[tuple[str, str, str, int, int]]()
+    for path, operations in document["paths"].items():
+        for each in operations.get("get", {}).get("parameters", ()):
+            shape = each["schema"]
+            if shape.get("type") == "integer":
+                bounds = shape["minimum"], shape["maximum"]
+                found.append((path, each["in"], each["name"], *bounds))
+    return found
+
+
+async def test_numbers_are_taken_within_the_bounds_of_the_document_and_not_beyond(
+    site: Site,
+) -> None:
+    """What a fuzzer that goes by the document sends is understood, and what it must not send is not."""
+    needed = {
+        "/v1/placements": {"placement": "dc1:3"},
+        "/v1/repairs": {"table": "library.books"},
+        "/v1/diff": {"from": "1"},
+    }
+    tried = 0
+    for path, where, name, least, most in numbers_of(openapi()):
+        for value, taken in ((least, True), (most, True), (least - 1, False), (most + 1, False)):
+            params, headers = dict(needed.get(path, {})), dict[str, str]()
+            url = path.replace("{request_id}", "x").replace("{transition_id}", "join-n4")
+            if where == "path":
+                url = url.replace(f"{{{name}}}", str(value))
+            elif where == "header":
+                headers[name] = str(value)
+                headers["accept"] = "text/event-stream"
+            else:
+                params[name] = str(value)
+                if name == "from" and path == "/v1/epochs":
+                    headers["accept"] = "application/json"
+            if taken and (where == "header" or path == "/v1/changes"):
+                continue  # a stream of epochs to come has no end
+            answer = await site.http.get(url, params=params, headers=headers)
+            understood = answer.status_code != 400 or answer.json()["code"] != "invalid_request"
+            assert understood is taken, (url, name, value, answer.status_code, answer.text[:200])
+            tried += 1
+    assert tried > 60

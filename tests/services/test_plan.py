@@ -14,12 +14,12 @@ import httpx
 import msgspec
 import pytest
 
-from stele.cli.explain import explain
 from stele.domain.image import Image
 from stele.domain.names import RequestStatus
 from stele.domain.topology.facts import Transition
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.plans import PlanAnswer, Verdict
+from stele.words.explain import explain
 from tests.services.nodes import HTTP_OK, Cluster, cluster_of
 from tests.services.world import settle, until
 
@@ -120,7 +120,7 @@ async def test_what_would_be_refused_is_refused_and_bad_questions_are_told_apart
     assert "Add a node to that dc first" in answer.json()["hint"]
     for content, status, code in (
         (b"{", 400, "malformed_json"),
-        (b'{"command": {"type": "noop"}}', 422, "invalid_request"),
+        (b'{"command": {"type": "noop"}}', 400, "invalid_request"),
         (b'{"command": {"type": "leave", "node_id": "n1"}, "log_id": "ab"}', 412, "other_log"),
         (b" " * 100_000, 413, "body_too_large"),
     ):

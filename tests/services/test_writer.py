@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stele.domain.commands import Envelope, SetSetting
 from stele.domain.requests.ids import named
+from stele.log.follower import Floor
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
@@ -44,4 +47,48 @@ async def test_a_lost_record_is_decided_again_even_while_no_leader_tells_the_end
     assert writer.image.features.settings["colour"] == "red"
     again = await writer.commit(envelope, TIMEOUT_S)
     assert (again.epoch, again.state_id) == (outcome.epoch, outcome.state_id)
+    await writer.close()
+
+
+@pytest.mark.parametrize("seen", ["nothing", "the same", "another history", "more"])
+async def test_replicas_that_come_back_later_stop_who_writes_another_history(
+    seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were down when it started on a topic that had lost its end."""
+    monkeypatch.setattr("stele.metadata_log.writer.SHORT_LOG_S", 0.3)
+    writer = Writer(MemoryLog(MemoryPartition()), MetadataLogSettings(cluster="demo", found="auto"))
+    await writer.start()
+    for n in range(5):
+        await writer.commit(
+            Envelope(request_id=named(f"r{n}"), command=SetSetting("colour", str(n))), TIMEOUT_S
+        )
+    epoch, state_id = writer.image.epoch, writer.image.state_id
+    floor = {
+        "nothing": None,
+        "the same": Floor(epoch, state_id),
+        "another history": Floor(epoch - 1, state_id),
+        "more": Floor(epoch + 1, state_id),
+    }[seen]
+
+    async def ask() -> Floor | None:
+        return floor
+
+    await writer.compare(ask)
+    assert (writer.failure is not None) is (seen in ("another history", "more"))
+    await writer.close()
+
+
+async def test_who_begins_on_a_lost_log_waits_for_the_recovery_of_that_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has read nothing, so only the floor tells which log is to be recovered."""
+    monkeypatch.setattr("stele.metadata_log.writer.SHORT_LOG_S", 0.1)
+    monkeypatch.setattr("stele.metadata_log.writer.RETRY_START_S", 0.05)
+    lost = bytes([7] * 16)
+    floor = Floor(90, bytes([9] * 16), "a catch-up replica holds", lost.hex())
+    settings = MetadataLogSettings(cluster="demo")
+    writer = Writer(MemoryLog(MemoryPartition()), settings, floor=floor)
+    await writer.start()
+    assert writer.failure is not None
+    assert writer.log_id == lost
     await writer.close()

@@ -44,6 +44,10 @@ async def test_what_may_go_on_and_what_may_not() -> None:
         closed = (await client.get("/v1/check?session=not-there")).json()
         assert (closed["ok"], closed["code"]) == (False, "session_not_open")
         assert (await client.get("/v1/check?session=")).json()["ok"] is False
+        same = f"/v1/check?version={topology.version}&log_id={permitted['log_id']}"
+        assert (await client.get(same)).json()["ok"] is True
+        lost = (await client.get(f"/v1/check?version={topology.version}&log_id={'0a' * 16}")).json()
+        assert (lost["ok"], lost["code"]) == (False, "other_log")
 
 
 async def test_an_open_session_may_go_on_and_is_listed() -> None:

@@ -70,6 +70,6 @@ async def test_an_end_that_is_not_reached_proves_nothing() -> None:
 
 async def test_a_reader_that_has_failed_proves_nothing_and_says_why() -> None:
     world = await GuardedWorld.make()
-    world.follower._fail(RuntimeError("the topic is not the one that it was"))
+    world.follower.fail(RuntimeError("the topic is not the one that it was"))
     assert not await world.proofs.within(2.0)
     assert "not the one that it was" in world.proofs.trouble

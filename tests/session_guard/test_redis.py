@@ -40,9 +40,9 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
         yield client
 
 
-def writer_of(world: GuardedWorld, url: str, cluster: str, **more: object) -> RedisWriter:
-    settings = SessionGuardSettings.model_validate(
-        {"redis_url": url, "cluster": cluster, "guard_ttl_s": TTL_S, "refresh_s": 0.1, **more}
+def writer_of(world: GuardedWorld, url: str, cluster: str, **more: Any) -> RedisWriter:
+    settings = SessionGuardSettings(
+        **{"redis_url": url, "cluster": cluster, "guard_ttl_s": TTL_S, "refresh_s": 0.1, **more}
     )
     return RedisWriter(settings, world.follower, world.guard, world.proofs)
 
@@ -108,6 +108,11 @@ async def test_versions_and_sessions_are_checked_with_one_read(redis: Redis, clu
         assert state.log_id == world.world.image.log_id.hex()
         assert 0 <= state.age_s < TTL_S
         await check_version(redis, cluster, world.world.version)
+        await check_version(redis, cluster, world.world.version, state.log_id)
+        with pytest.raises(Refused, match=f"by log {'0a' * 16}, which .* as {state.log_id}"):
+            await check_version(redis, cluster, world.world.version, "0a" * 16)
+        with pytest.raises(Refused, match="by log"):
+            await check_session(redis, cluster, session, "0a" * 16)
         with pytest.raises(Refused, match="not open"):
             await check_session(redis, cluster, "another")
         with pytest.raises(Refused, match="not open"):

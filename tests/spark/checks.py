@@ -1,16 +1,16 @@
 """What a materialized cluster must be: tables and compacted topic equal the image, and nothing twice."""
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stele.domain.image import Image
+from stele.domain.messages import PlacementRow
 from stele.domain.placement_hash import placement_hash
 from stele.domain.ring.ranges import RangeReplicas
 from stele.placements.read import current_placements, placements_at, reached, read_table
-from stele.placements.topic import Marker, Value, read_placements
+from stele.placements.topic import Marker, TopicView, read_placements
 from tests.spark.histories import images
-
-Topic = tuple[Marker, dict[tuple[str, int], Value]]
 
 
 def image_hash(image: Image) -> str:
@@ -28,7 +28,7 @@ def assert_materialized(kafka: str, delta: Path, cluster: str, log: Sequence[byt
     keys = [
         (row["placement"], row["range_start"], row["from_epoch"])
         for table in ("placements", "placements_past")
-        for row in read_table(delta / table, cluster)
+        for row in read_table(delta, table, cluster)
     ]
     assert len(keys) == len(set(keys))
     assert_topic(kafka, cluster, last)
@@ -40,7 +40,7 @@ def assert_events(delta: Path, cluster: str, expected: Sequence[Image]) -> None:
     found = reached(delta, cluster)
     assert found is not None
     assert (found.epoch, found.state_id) == (last.epoch, last.state_id.hex())
-    rows = read_table(delta / "events", cluster)
+    rows = read_table(delta, "events", cluster)
     epochs = sorted(
         (row for row in rows if row["row_kind"] == "epoch"), key=lambda row: int(row["epoch"])
     )
@@ -55,17 +55,27 @@ def assert_events(delta: Path, cluster: str, expected: Sequence[Image]) -> None:
 
 def assert_topic(kafka: str, cluster: str, last: Image) -> None:
     """The newest value of each key is a row of the image; the marker is the image's epoch."""
-    view = read_placements(kafka, cluster)
+    view = settled(kafka, cluster, last.epoch)
     assert view.marker == Marker(last.epoch, last.state_id.hex())
     assert placement_hash(by_placement(view.rows)) == image_hash(last)
     assert all(row.epoch <= last.epoch for row in view.rows.values())
 
 
-def by_placement(rows: Mapping[tuple[str, int], Value]) -> dict[str, list[RangeReplicas]]:
+def settled(kafka: str, cluster: str, epoch: int) -> TopicView:
+    """The topic once its marker is at the epoch, or as it is after a while. The brokers show a transaction to
+    readers a moment after they told its writer that it is committed.
+    """
+    for _ in range(100):
+        view = read_placements(kafka, cluster)
+        if view.marker.epoch == epoch:
+            break
+        time.sleep(0.05)
+    return view
+
+
+def by_placement(rows: Mapping[tuple[str, int], PlacementRow]) -> dict[str, list[RangeReplicas]]:
     found: dict[str, list[RangeReplicas]] = {}
-    for (name, start), row in rows.items():
-        assert row.start == start
-        changes = row.version, row.version_before
-        replicas = row.reads, row.writes, *changes, row.other, row.shards, row.other_shards
-        found.setdefault(name, []).append(RangeReplicas(row.start, row.end, *replicas))
+    for (name, start), told in rows.items():
+        assert (told.placement, told.range_start) == (name, start)
+        found.setdefault(name, []).append(told.row)
     return found

@@ -3,18 +3,21 @@
 import random
 from collections.abc import Iterator
 from functools import cache
-from itertools import count
+from itertools import count, cycle
 
 import msgspec
 
 from stele.domain.commands import (
     AnyCommand,
+    ClaimCoordinator,
     CreateKeyspace,
     DropKeyspace,
     Envelope,
+    FoundCluster,
     KeyspaceRfChange,
     Leave,
     Noop,
+    SetSetting,
 )
 from stele.domain.image import EMPTY, Image
 from stele.domain.requests.ids import named
@@ -22,7 +25,7 @@ from stele.log.codec import encode_epoch
 from stele.log.fold import Fold
 from stele.log.pipeline import CommitPipeline, Ids
 from stele.log.state_ids import next_state_id
-from tests.domain.history import join, three_nodes
+from tests.domain.history import LOG_ID, World, join, three_nodes
 
 NOW_MS = 1_700_000_000_000
 KEYSPACES = {"a": {"dc1": 1}, "b": {"dc1": 2}, "c": {"dc1": 3}}
@@ -145,3 +148,30 @@ def _writer(log: list[bytes], box: list[bytes], chance: random.Random) -> Commit
 
 def _no_recall(epoch: int, _: object) -> None:
     raise AssertionError(f"nobody asks twice here, so epoch {epoch} need not be read")
+
+
+@cache
+def cluster_log(cluster: str, epochs: int, snapshot_epochs: int) -> tuple[bytes, ...]:
+    """The log of a cluster of this name, without losers, whose keyspaces come and go; how often its catch-up
+    replicas take snapshots is set in it.
+    """
+    world = World()
+    history = world.history
+    history.apply(FoundCluster(f"{cluster}/1", LOG_ID.hex()))
+    history.apply(SetSetting("snapshot_epochs", str(snapshot_epochs)))
+    history.apply(ClaimCoordinator("c1", 1))
+    world.brain.term = 1
+    for index in (1, 2, 3):
+        history.apply(msgspec.structs.replace(join(index), cluster=cluster))
+    world.run()
+    commands: list[AnyCommand] = [
+        CreateKeyspace("k", {"dc1": 2}),
+        Noop(),
+        DropKeyspace("k"),
+        Noop(),
+    ]
+    turns = cycle(commands)
+    while len(history.epochs) < epochs:
+        history.apply(next(turns))
+        world.run()
+    return tuple(encode_epoch(epoch) for epoch in history.epochs[:epochs])

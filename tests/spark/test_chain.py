@@ -7,7 +7,9 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from stele.domain.column import column_of
 from stele.domain.facts import AnyFact, Epoch
+from stele.domain.snapshot import state_hash
 from stele.log.chain import FROZEN_BYTES, Anchor, digest_of
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.errors import (
@@ -15,11 +17,13 @@ from stele.log.errors import (
     LogError,
     LostWinnersError,
     MissedRecordsError,
+    NoBeginningError,
     UnknownFeatureError,
     UnknownSchemaError,
 )
+from stele.log.start import Start
 from stele.placements.chain import FRESH, Head, Judge, Stray
-from stele.placements.events import SCHEMA, judge, new_rows
+from stele.placements.events import SCHEMA, image_of, judge, new_rows, snapshot_rows
 from tests.spark.histories import OTHER_LOG, images, losers, random_log, stray
 
 SEEDS = (1, 2, 3)
@@ -88,7 +92,9 @@ def test_every_fact_is_a_row_with_its_epochs_audit() -> None:
     kinds = {row["fact_kind"] for row in facts}
     assert {"NodeNumbered", "PlacementChanged", "PlacementDropped", "KeyspaceChanged"} <= kinds
     assert {"TransitionOpened", "TransitionMoved", "CommandRefused"} <= kinds
-    again = [msgspec.json.decode(row["fact_json"], type=AnyFact) for row in facts]
+    again = [
+        msgspec.json.decode(row["fact_json"], type=AnyFact, dec_hook=column_of) for row in facts
+    ]
     assert again == [fact for winner in winners(log) for fact in winner.facts]
 
 
@@ -106,12 +112,11 @@ def test_a_stray_holds_its_cluster_up_until_the_anchor_was_looked_at_and_then_co
     assert [*first.epochs, *again.epochs] == new_rows(rows_of({}, arrow(log)))["c"].epochs
 
 
-def test_what_comes_before_the_founding_is_skipped() -> None:
-    later = encode_epoch(decode_epoch(random_log(1)[1]))
+def test_a_log_that_does_not_begin_with_its_founding_is_not_read() -> None:
     judging = Judge(FRESH)
-    assert judging.offer(0, later) is None
-    assert judging.offer(1, GOOD) == epoch_one()
-    assert (judging.stray, judging.stopped, judging.head.strays) == (None, None, 1)
+    assert judging.offer(0, random_log(1)[1]) is None
+    assert isinstance(judging.stopped, NoBeginningError)
+    assert (judging.stray, judging.head) == (None, FRESH)
 
 
 def epoch_one(**more: object) -> Epoch:
@@ -180,3 +185,30 @@ def test_a_clusters_trouble_leaves_the_others_of_its_batch_alone() -> None:
     found = new_rows(rows_of({}, bad, arrow(log, 0, "good"), certain={"good": ALL}))
     assert found["bad"].stopped
     assert found["good"].epochs[-1].epoch == images(log)[-1].epoch
+
+
+def test_a_snapshots_rows_give_its_image_and_the_head_behind_it() -> None:
+    log = random_log(1)
+    image = images(log)[40]
+    anchor = Anchor(47, digest_of(log[47]))
+    rows = snapshot_rows("c", Start(image, 48, anchor))
+    found = new_rows(rows)["c"]
+    assert found.head == Head(image.log_id, 40, image.state_id, 48, anchor)
+    assert found.epochs == []
+    assert found.snapshot is not None
+    facts = [row for row in rows.to_pylist() if row["row_kind"] == "snapshot_fact"]
+    assert found.snapshot.facts == len(facts) > 10
+    made = image_of(found.snapshot, reversed(facts))
+    assert made is not None
+    assert state_hash(made) == state_hash(image)
+    assert (made.epoch, made.state_id, made.log_id) == (40, image.state_id, image.log_id)
+
+
+def test_a_snapshot_that_lost_a_row_or_has_one_twice_is_none() -> None:
+    image = images(random_log(1))[40]
+    rows = snapshot_rows("c", Start(image, 48, Anchor(47, bytes(16))))
+    whole = new_rows(rows)["c"].snapshot
+    assert whole is not None
+    facts = [row for row in rows.to_pylist() if row["row_kind"] == "snapshot_fact"]
+    assert image_of(whole, facts[1:]) is None
+    assert image_of(whole, [*facts, facts[3]]) is None

@@ -11,9 +11,10 @@ from stele.domain.placement_hash import placement_hash
 from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.staging.facts import Part, PartsCommitted
-from stele.log.codec import encode_epoch
+from stele.log.codec import decode_epoch, encode_epoch
 from stele.placements.events import new_rows
 from stele.placements.fold import ClusterFold, FoldError, Held, PastRow
+from tests.domain.overrides.overriding import at, is_at_rest, revert, run_of
 from tests.spark.checks import image_hash
 from tests.spark.histories import images, losers, random_log
 from tests.spark.test_chain import arrow, rows_of, winners
@@ -146,3 +147,56 @@ def test_an_epoch_that_does_not_fit_stops_the_cluster() -> None:
     broken: Epoch = msgspec.structs.replace(first, facts=(PlacementDropped("no such"),))
     with pytest.raises(FoldError, match=r"epoch 1 does not fit.*Restore the topic"):
         ClusterFold().apply(broken)
+
+
+@pytest.mark.parametrize(("held_at", "snapshot_at"), [(0, 25), (25, 40), (25, 25), (40, 25)])
+def test_behind_a_snapshot_the_rows_are_the_images_and_what_went_went_there(
+    held_at: int, snapshot_at: int
+) -> None:
+    log, whole = random_log(1), ClusterFold()
+    expected, epochs = images(log), winners(log)
+    for epoch in epochs[:held_at]:
+        whole.apply(epoch)
+    held = {name: dict(rows) for name, rows in whole.placements.items()}
+    before = held_of(whole)
+    fold = ClusterFold(held_at, held)
+    past, touched = fold.begin(expected[snapshot_at])
+    assert {row.to_epoch for row in past} <= {snapshot_at}
+    if snapshot_at > held_at:
+        after = held_of(fold)
+        assert fold_hash(fold) == image_hash(expected[snapshot_at])
+        assert touched == {k for k in {*before, *after} if before.get(k) != after.get(k)}
+        assert all(after[key].from_epoch == snapshot_at for key in touched & set(after))
+        assert hash_at(past, fold, held_at) == image_hash(expected[held_at])
+    for epoch in epochs[snapshot_at:]:
+        past += fold.apply(epoch)[0]
+        if epoch.epoch > held_at:
+            assert fold_hash(fold) == image_hash(expected[epoch.epoch])
+    for epoch_at in range(max(held_at, snapshot_at), len(expected)):
+        assert hash_at(past, fold, epoch_at) == image_hash(expected[epoch_at])
+
+
+def test_a_snapshot_that_differs_from_the_tables_at_their_epoch_stops_the_cluster() -> None:
+    log, fold = random_log(1), ClusterFold(25, {})
+    with pytest.raises(FoldError, match="other rows of epoch 25"):
+        fold.begin(images(log)[25])
+
+
+def test_an_override_changes_rows_as_any_epoch_does() -> None:
+    """Placements that come, go and change by it are in the history with the epoch in which they did."""
+    images_ = run_of(SEEDS[0])
+    target = next(image for image in images_[len(images_) // 3 :] if is_at_rest(image))
+    history = at(images_, len(images_) - 1)
+    assert revert(history, target) is None
+    before, after = history.images[-2], history.image
+    assert {*before.ring.placements} != {*after.ring.placements}
+    held = {
+        name: {row.start: Held(row, before.epoch) for row in placement.rows}
+        for name, placement in before.ring.placements.items()
+    }
+    fold = ClusterFold(before.epoch, held)
+    fold.image = before
+    went, touched = fold.apply(decode_epoch(encode_epoch(history.epochs[-1])))
+    assert went and touched
+    assert fold_hash(fold) == image_hash(after)
+    assert hash_at(went, fold, before.epoch) == image_hash(before)

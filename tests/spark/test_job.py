@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import psutil
+import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from stele.placements.store import Store
 from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
@@ -57,7 +59,7 @@ def make_options(
         bootstrap=kafka,
         cluster=cluster,
         pattern=pattern,
-        delta_dir=folder / "delta",
+        delta_dir=str(folder / "delta"),
         trigger_ms=100,
         max_offsets=max_offsets,
     )
@@ -163,7 +165,7 @@ def test_a_table_that_vanishes_while_the_query_runs_ends_the_query(
         wait_for(job, reached(job, **{topics: log[:20]}), "the first records")
         shutil.rmtree(folder / "delta" / "events")
         append(topics, log[20:])
-        with pytest.raises(Exception, match="cannot be read any more"):
+        with pytest.raises(Exception, match="no Delta table at"):
             wait_for(job, lambda: False, "the query to end")
     finally:
         job.stop()
@@ -192,25 +194,26 @@ def test_two_jobs_at_once_write_everything_once(
 def test_a_commit_between_reading_the_heads_and_writing_makes_a_batch_judge_again(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stele.placements.tables import Events
+    from stele.placements.events_table import Events
 
     log = random_log(1)
-    mine, other = Events(folder), Events(folder)
-    commit = Events._commit
+    store = Store(folder)
+    mine, other = Events(store), Events(store)
+    write = Events._write
     came_between: list[int] = []
 
-    def late(self: Events, judged: DataFrame, number: int, mark: str) -> None:
+    def late(self: Events, rows: pa.Table) -> None:
         if self is mine and not came_between:
-            came_between.append(number)
+            came_between.append(self.number)
             other.append(frame(spark, log[:30]), frozenset(), EVERYWHERE)
-        commit(self, judged, number, mark)
+        write(self, rows)
 
-    monkeypatch.setattr(Events, "_commit", late)
+    monkeypatch.setattr(Events, "_write", late)
     new = mine.append(frame(spark, log), frozenset(), EVERYWHERE)
     epochs = [epoch.epoch for epoch in new["c"].epochs]
-    assert came_between == [1]
+    assert came_between == [0]
     assert epochs == list(range(1, images(log)[-1].epoch + 1))
-    assert Events(folder).heads == mine.heads
+    assert Events(store).heads == mine.heads
 
 
 def frame(spark: SparkSession, log: tuple[bytes, ...]) -> DataFrame:
@@ -226,24 +229,24 @@ def test_a_job_that_is_stopped_finishes_the_batch_that_it_is_writing(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from stele.placements.tables import Events
+    from stele.placements.events_table import Events
 
     log = random_log(1)
     append(topics, log)
     job = make_job(spark, make_options(kafka, topics, folder), folder)
-    commit, within = Events._commit, threading.Event()
+    write, within = Events._write, threading.Event()
 
-    def slow(self: Events, judged: DataFrame, number: int, mark: str) -> None:
+    def slow(self: Events, rows: pa.Table) -> None:
         within.set()
         time.sleep(1.0)  # the stop comes meanwhile
-        commit(self, judged, number, mark)
+        write(self, rows)
 
-    monkeypatch.setattr(Events, "_commit", slow)
+    monkeypatch.setattr(Events, "_write", slow)
     query = job.start()
     assert within.wait(BATCH_S)
     job.stop()
     assert (query.isActive, query.exception()) == (False, None)
-    assert Events(folder / "delta").heads[topics].next_offset == len(log)
+    assert Events(Store(folder / "delta")).heads[topics].next_offset == len(log)
 
 
 def test_one_clusters_poison_stops_it_alone_and_a_losers_is_skipped(
@@ -273,6 +276,11 @@ def test_one_clusters_poison_stops_it_alone_and_a_losers_is_skipped(
     assert "no schema has fingerprint" in job.stopped[f"{cluster}-unknown"]
     assert "Upgrade" in job.stopped[f"{cluster}-unknown"]
     assert_materialized(kafka, folder / "delta", good, healthy)
+    left = len(log) + 1 - 30
+    assert {name: (job.lags[name].records, job.lags[name].epochs) for name in (*bad, good)} == {
+        **dict.fromkeys(bad, (left, 0)),
+        good: (0, 0),
+    }
     for name in bad:
         assert_materialized(kafka, folder / "delta", name, log[:30])
 

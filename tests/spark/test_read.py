@@ -10,6 +10,7 @@ import pytest
 
 from stele.domain.ring.ranges import RangeReplicas
 from stele.placements.fold import Held, HeldRows, PastRow
+from stele.placements.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,16 +32,20 @@ def rows(epoch: int, count: int = 3) -> dict[str, HeldRows]:
 def test_reading_equals_spark_at_every_version_over_upkeep(
     spark: SparkSession, folder: Path
 ) -> None:
+    from stele.placements.derived_tables import Derived
+    from stele.placements.queries import view
     from stele.placements.read import read_table
-    from stele.placements.tables import EVENTS, Derived, open_table, upkeep
+    from stele.placements.tables import EVENTS, open_table
+    from stele.placements.upkeep import upkeep
 
-    tables = Derived(folder)
+    store = Store(folder)
+    tables = Derived(store)
     for epoch in range(1, 5):
         tables.write_current(
             {NAME: rows(epoch, epoch), "c": rows(epoch)}, {NAME: epoch, "c": epoch}
         )
-    open_table(folder, EVENTS)
-    upkeep(folder)
+    open_table(store, EVENTS)
+    upkeep(store)
     table = folder / "placements"
     for version in range(1, 5):
         frame = spark.read.format("delta").option("versionAsOf", version).load(str(table))
@@ -48,27 +53,36 @@ def test_reading_equals_spark_at_every_version_over_upkeep(
             (r.asDict() for r in frame.where(f"cluster = '{NAME}'").collect()), key=str
         )
         assert len(expected) == version
-        assert sorted(read_table(table, NAME, version), key=str) == expected
-    assert read_table(table, "other") == []
+        assert sorted(read_table(folder, "placements", NAME, version), key=str) == expected
+    assert read_table(folder, "placements", "other") == []
+    came = rows(9, 8)["dc1:3"][7]
+    changes = {("dc1:3", 1): None, ("dc1:3", 7): came}
+    tables.write_changes({"c": changes}, {"c": 9})
+    for name in ("placements", "placements_changes"):
+        spark.read.format("delta").load(str(folder / name)).createOrReplaceTempView(name)
+    live = spark.sql(view("placements_live")).collect()
+    assert sorted(r.range_start for r in live if r.cluster == "c") == [0, 2, 7]
+    assert sum(r.cluster == NAME for r in live) == 4
 
 
 def test_a_folder_without_a_table_says_so(folder: Path) -> None:
-    from stele.placements.read import TableMissing, read_table
+    from stele.placements.read import read_table
+    from stele.placements.store import TableMissing
 
     with pytest.raises(TableMissing, match="no Delta table at"):
-        read_table(folder, "a")
+        read_table(folder, "events", "a")
 
 
 def test_rows_of_an_epoch_that_a_table_holds_are_not_written_again(folder: Path) -> None:
+    from stele.placements.derived_tables import Derived
     from stele.placements.read import current_placements, read_table
-    from stele.placements.tables import Derived
 
-    mine, other = Derived(folder), Derived(folder)
+    mine, other = Derived(Store(folder)), Derived(Store(folder))
     went = [PastRow("p", RangeReplicas(0, 1, (), ()), 1, to_epoch) for to_epoch in (2, 3, 4)]
     other.write_past({"a": went[:2]}, {"a": 3})
     mine.write_past({"a": went}, {"a": 4})
     mine.write_past({"a": went}, {"a": 4})
-    found = read_table(folder / "placements_past", "a")
+    found = read_table(folder, "placements_past", "a")
     assert sorted(row["to_epoch"] for row in found) == [2, 3, 4]
     other.write_current({"a": rows(5)}, {"a": 5})
     mine.write_past({"a": [], "b": []}, {"a": 5, "b": 1})
@@ -87,9 +101,9 @@ def test_a_commit_of_another_process_in_between_is_met_with_another_attempt(
 ) -> None:
     from deltalake import DeltaTable, write_deltalake
 
-    from stele.placements import tables as module
+    from stele.placements import derived_tables as module
 
-    mine, other = module.Derived(folder), module.Derived(folder)
+    mine, other = module.Derived(Store(folder)), module.Derived(Store(folder))
     write: Callable[..., None] = write_deltalake
     came = list[int]()
 
@@ -97,9 +111,7 @@ def test_a_commit_of_another_process_in_between_is_met_with_another_attempt(
         if not came:
             came.append(1)
             path = str(folder / "placements")
-            module.Derived._commit(
-                DeltaTable(path), module._current({"a": rows(9)}), {"a": 9}, "overwrite"
-            )
+            module.commit(DeltaTable(path), module._current({"a": rows(9)}), {"a": 9}, "overwrite")
         write(*arguments, **more)
 
     monkeypatch.setattr(module, "write_deltalake", late)
@@ -112,14 +124,15 @@ def test_a_commit_of_another_process_in_between_is_met_with_another_attempt(
 def test_events_that_lost_a_file_or_have_one_twice_are_not_gone_on_with(folder: Path) -> None:
     from deltalake import write_deltalake
 
-    from stele.placements.tables import EVENTS, Events, TableLost, open_table
+    from stele.placements.events_table import Events
+    from stele.placements.tables import EVENTS, TableLost, open_table
     from tests.spark.histories import random_log
     from tests.spark.test_chain import arrow, rows_of
 
     log = random_log(1)
     rows = rows_of({}, arrow(log[:30]))
-    write_deltalake(open_table(folder, EVENTS), rows, mode="append")
-    assert Events(folder).heads["c"].next_offset == 30
-    write_deltalake(open_table(folder, EVENTS), rows.slice(0, 1), mode="append")
+    write_deltalake(open_table(Store(folder), EVENTS), rows, mode="append")
+    assert Events(Store(folder)).heads["c"].next_offset == 30
+    write_deltalake(open_table(Store(folder), EVENTS), rows.slice(0, 1), mode="append")
     with pytest.raises(TableLost, match="each epoch of c once"):
-        Events(folder)
+        Events(Store(folder))

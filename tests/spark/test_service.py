@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from tests.polling import wait_until
+from tests.services.processes import PLAIN_HTTP
 from tests.spark.checks import assert_materialized, image_hash
 from tests.spark.conftest import Append
 from tests.spark.histories import images, random_log, unknown
@@ -55,7 +57,7 @@ def running(kafka: str, cluster: str, folder: Path) -> Iterator[tuple[subprocess
 
 
 def position(url: str) -> dict[str, object]:
-    found: dict[str, object] = httpx.get(f"{url}/v1/position", timeout=30).json()
+    found: dict[str, object] = httpx.get(f"{url}/v1/position", timeout=30, verify=PLAIN_HTTP).json()
     return found
 
 
@@ -91,12 +93,24 @@ def check_answers(url: str, log: tuple[bytes, ...]) -> None:
     assert told["state_id"] == last.state_id.hex()
     assert told["placements_hash"] == image_hash(last)
     assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
-    assert "stele_placements_batch_seconds" in httpx.get(f"{url}/metrics", timeout=30).text
+    check_metrics(httpx.get(f"{url}/metrics", timeout=30).text)
     middle = images(log)[last.epoch // 2]
     at = httpx.get(f"{url}/v1/placements", params={"epoch": middle.epoch}, timeout=30).json()
     assert at["placements_hash"] == image_hash(middle)
     late = httpx.get(f"{url}/v1/placements", params={"epoch": 10**9}, timeout=30)
-    assert (late.status_code, late.json()["code"]) == (422, "invalid_request")
+    assert (late.status_code, late.json()["code"]) == (400, "invalid_request")
+
+
+def check_metrics(text: str) -> None:
+    """The process really exposes whatever of it an alert watches or the dashboard shows."""
+    infra = Path(__file__).resolve().parents[2] / "infra"
+    files = (infra / "prometheus/alerts.yml", infra / "grafana/dashboards/stele.json")
+    named = {
+        name for file in files for name in re.findall(r"\bstele_placements_\w+", file.read_text())
+    }
+    exposed = set(re.findall(r"^(?:# TYPE )?(stele_placements_\w+)", text, re.MULTILINE))
+    assert len(named) >= 6
+    assert named <= exposed, named - exposed
 
 
 def check_stop(url: str, cluster: str) -> None:
@@ -111,10 +125,18 @@ def check_stop(url: str, cluster: str) -> None:
     assert f'stele_placements_strays{{cluster="{cluster}"}} 2.0' in metrics
 
 
+NOTHING_INSTALLED = """
+import runpy
+from stele.runtime import java
+java.INSTALLED = ()
+runpy.run_module("stele.placements", run_name="__main__")
+"""
+
+
 def test_without_java_the_error_says_what_to_install(tmp_path: Path) -> None:
     env = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     result = subprocess.run(
-        [sys.executable, "-m", "stele.placements"],
+        [sys.executable, "-c", NOTHING_INSTALLED],
         env={**env, "PATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import stat
 from pathlib import Path
 
 import pytest
 
-from stele.stack import jars, java
+from stele.stack import jars
 from stele.stack.jars import JarSet, JarsMissing, jar_paths
 
 
@@ -37,32 +36,3 @@ def test_missing_jars_say_make_setup(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("STELE_HOME", str(tmp_path))
     with pytest.raises(JarsMissing, match="make setup"):
         jar_paths(JarSet.KAFKA)
-
-
-@pytest.mark.parametrize(
-    ("words", "version"),
-    [
-        ('openjdk version "17.0.15" 2025-04-15', 17),
-        ('openjdk version "21-ea" 2023-09-19', 21),
-        ('java version "1.8.0_402"', 8),
-        ("no such thing", None),
-    ],
-)
-def test_the_version_of_a_java_is_read(tmp_path: Path, words: str, version: int | None) -> None:
-    program = tmp_path / "java"
-    program.write_text(f"#!/bin/sh\necho '{words}' >&2\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    assert java.java_version(program) == version
-
-
-def test_an_old_java_is_refused_with_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "bin" / "java"
-    program.parent.mkdir()
-    program.write_text("#!/bin/sh\necho 'java version \"1.8.0_402\"' >&2\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(java.JavaMissing, match=r"version 8.*openjdk-17"):
-        java.find_java()

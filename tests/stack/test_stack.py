@@ -128,4 +128,5 @@ def test_every_service_of_the_design_is_in_the_table() -> None:
         "coordinator",
         "tablet-balancer",
         "placements",
+        "console",
     }

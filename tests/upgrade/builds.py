@@ -133,6 +133,19 @@ def environment(build: Path) -> dict[str, str]:
     }
 
 
+def features_of(build: Path) -> tuple[str, ...]:
+    """What this build supports."""
+    asked = "import json, stele.domain.registry as r; print(json.dumps(sorted(r.KNOWN_FEATURES)))"
+    told = subprocess.run(
+        [sys.executable, "-c", asked],
+        check=True,
+        capture_output=True,
+        env={**os.environ, **environment(build)},
+        timeout=60,
+    )
+    return tuple(json.loads(told.stdout))
+
+
 def _put(path: Path, anchor: str, added: str) -> None:
     text = path.read_text()
     assert text.count(anchor) == 1, f"{path} has {anchor!r} {text.count(anchor)} times"

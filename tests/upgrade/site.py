@@ -11,13 +11,17 @@ from typing import Any
 import aiohttp
 
 from stele.runtime.request_ids import new_request_id
+from stele.stack.ports import free_port
 from tests.services.nodes import Cluster, cluster_without_nodes
 from tests.services.processes import Service
 from tests.services.world import settle, until
 from tests.upgrade.builds import environment
 
 LOGS = ("metadata-log-1", "metadata-log-2")
-NODES = ("n1", "n2", "n3")
+REPLICAS = ("cu-1", "cu-2")
+FIRST_NODES = ("n1", "n2", "n3")
+NEWCOMER = "n4"
+NODES = (*FIRST_NODES, NEWCOMER)
 SETTINGS = 16
 """Names of settings that are written in turn."""
 PAUSE_S = 0.05
@@ -27,7 +31,9 @@ AWAY = (0, 503, 504)
 
 
 class Site:
-    """Two metadata-logs, a coordinator, a session guard and three nodes; ``cluster`` has the data's side."""
+    """Two metadata-logs, a coordinator, a session guard, two catch-up replicas, a balancer, and three nodes,
+    to which a fourth one comes; ``cluster`` has the data's side.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -41,6 +47,21 @@ class Site:
         if name in NODES:
             await until(lambda: self._address(name) == service.url, f"the new address of {name}")
         self.cluster.log_url = self.processes[LOGS[0]].url
+
+    async def join(self, name: str) -> None:
+        """A node of the build that the cluster began with comes; returns once it is normal."""
+        self.processes[name] = await self.cluster.start_node(name)
+        await self.cluster.normal(name)
+
+    async def agree_on_a_snapshot(self) -> None:
+        """Both replicas take one of the same epoch, and it is the same."""
+        outcome = await self.cluster.command(type="ask_snapshot")
+
+        def agreed(answer: dict[str, Any]) -> bool:
+            newest = next(iter(answer["agreed"]), {"epoch": 0, "members": []})
+            return newest["epoch"] >= outcome["epoch"] and newest["members"] == [*REPLICAS]
+
+        await self.processes[LOGS[0]].until("/v1/catch_up", agreed, "one snapshot of both", 60)
 
     async def known(self, features: dict[str, tuple[str, ...]]) -> None:
         """Until the log says of each process which features it supports."""
@@ -151,23 +172,36 @@ async def site_of(
     kafka: str, topics: str, redis_url: str, folder: Path, build: Path
 ) -> AsyncIterator[Site]:
     """All processes of one build; three normal nodes and a keyspace at replication factor 3."""
-    async with cluster_without_nodes(
-        kafka, topics, redis_url, folder, **environment(build)
-    ) as cluster:
+    ports = [free_port() for _ in REPLICAS]
+    of_all = {
+        **environment(build),
+        "STELE_CATCH_UP_URLS": ",".join(f"http://127.0.0.1:{port}" for port in ports),
+        "STELE_REPLICAS_PATIENCE_S": "1",
+    }
+    async with cluster_without_nodes(kafka, topics, redis_url, folder, **of_all) as cluster:
         start, site = cluster.start, Site(cluster)
         logs = await asyncio.gather(*(start("metadata_log", name) for name in LOGS))
         cluster.log_url = logs[0].url
-        cluster.coordinator, guard, *nodes = await asyncio.gather(
+        cluster.coordinator, guard, balancer, *others = await asyncio.gather(
             start("coordinator", "coordinator-1", resend_s=0.5),
             start("session_guard", "session-guard-1"),
-            *map(cluster.start_node, NODES),
+            start("tablet_balancer", "tablet-balancer-1"),
+            *(
+                start("catch_up", name, data_dir=folder / name, http_port=port, rack=name)
+                for name, port in zip(REPLICAS, ports, strict=True)
+            ),
+            *map(cluster.start_node, FIRST_NODES),
         )
-        await cluster.serve_keyspace(*NODES)
+        await cluster.serve_keyspace(*FIRST_NODES)
+        replicas, nodes = others[: len(REPLICAS)], others[len(REPLICAS) :]
         site.processes = {
             LOGS[0]: logs[0],
             "coordinator-1": cluster.coordinator,
+            REPLICAS[0]: replicas[0],
             "n1": nodes[0],
             "n2": nodes[1],
+            REPLICAS[1]: replicas[1],
+            "tablet-balancer-1": balancer,
             "session-guard-1": guard,
             "n3": nodes[2],
             LOGS[1]: logs[1],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.log.schemas import HEADER_BYTES, load_schemas
@@ -18,12 +19,15 @@ from tests.upgrade.builds import (
     build_of_commit,
     build_with_one_more_fact,
     environment,
+    features_of,
     form_commit,
 )
 from tests.upgrade.site import (
     LOGS,
+    NEWCOMER,
     NODES,
     PAUSE_S,
+    REPLICAS,
     Commands,
     Site,
     commands,
@@ -36,6 +40,8 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(400)]
 SET = {"type": "set_setting", "name": "late", "value": "1"}
 NOTE = {"type": "write_note", "text": "seen"}
 ENABLE = {"type": "enable_features", "features": [FEATURE]}
+NEW_FEATURES = tuple(sorted({*KNOWN_FEATURES, FEATURE}))
+"""Of the present build with one more fact; that of the past has none."""
 WRITES = 10
 COMMANDS = 5
 
@@ -44,27 +50,30 @@ async def test_a_cluster_rolls_forward_and_back_and_forward_under_load(
     kafka: str, topics: str, redis_url: str, tmp_path: Path
 ) -> None:
     old = build_of_commit(form_commit(), tmp_path / "old")
-    new = build_with_one_more_fact(tmp_path / "new")
+    new, old_features = build_with_one_more_fact(tmp_path / "new"), features_of(old)
     async with site_of(kafka, topics, redis_url, tmp_path, old) as site:
         names = [*site.processes]
         half = len(names) // 2
         async with load(site.cluster, PAUSE_S) as data, commands(site) as client:
-            await site.known(dict.fromkeys(names, ()))
+            await site.known(dict.fromkeys(names, old_features))
             await roll(site, names[:half], new, data, client)
-            await both_builds_work_together(site, upgraded=names[:half])
-            await roll(site, names[half:], new, data, client)
-            await site.known(dict.fromkeys(names, (FEATURE,)))
+            await both_builds_work_together(site, names[:half], old_features)
+            await site.join(NEWCOMER)
+            names.insert(half, NEWCOMER)
+            await roll_in_lanes(site, names[half:], new, data, client)
+            await site.known(dict.fromkeys(names, NEW_FEATURES))
             await is_refused(site, LOGS[0], NOTE, "feature_not_enabled")
 
-            await roll_in_two_lanes(site, names[::-1], old, data, client)
-            await site.known(dict.fromkeys(names, ()))
+            await roll_in_lanes(site, names[::-1], old, data, client)
+            await site.known(dict.fromkeys(names, old_features))
             await make_and_drop(site, "back")
+            await site.agree_on_a_snapshot()
         await everything_is_there(site, data, client)
         assert await headers(kafka, topics) <= {header_of_form(old)}
 
         async with load(site.cluster, PAUSE_S) as data, commands(site) as client:
-            await roll_in_two_lanes(site, names, new, data, client)
-            await site.known(dict.fromkeys(names, (FEATURE,)))
+            await roll_in_lanes(site, names, new, data, client)
+            await site.known(dict.fromkeys(names, NEW_FEATURES))
             assert (await site.ask(LOGS[1], ENABLE))[0] == 200
             await site.processes[LOGS[0]].until(
                 "/v1/state", lambda state: FEATURE in state["features"], "all to acknowledge it"
@@ -87,26 +96,34 @@ async def roll(site: Site, names: list[str], build: Path, data: Load, client: Co
         assert (await site.processes[name].get("/healthz"))["ok"], name
 
 
-async def roll_in_two_lanes(
+async def roll_in_lanes(
     site: Site, names: list[str], build: Path, data: Load, client: Commands
 ) -> None:
-    """The services in their order, and the nodes in theirs."""
-    services = [name for name in names if name not in NODES]
+    """Nodes in their order, catch-up replicas in theirs, and the other services."""
     nodes = [name for name in names if name in NODES]
-    await asyncio.gather(*(roll(site, lane, build, data, client) for lane in (services, nodes)))
+    replicas = [name for name in names if name in REPLICAS]
+    others = [name for name in names if name not in (*NODES, *REPLICAS)]
+    lanes = (nodes, replicas, others)
+    await asyncio.gather(*(roll(site, lane, build, data, client) for lane in lanes))
 
 
-async def both_builds_work_together(site: Site, upgraded: list[str]) -> None:
+async def both_builds_work_together(
+    site: Site, upgraded: list[str], old_features: tuple[str, ...]
+) -> None:
     """New semantics are refused with what to do, and the refusals are records that both builds read."""
     assert LOGS[0] in upgraded and LOGS[1] not in upgraded
     refused = await is_refused(site, LOGS[0], NOTE, "feature_not_enabled")
     assert f"stele features enable {FEATURE}" in refused["hint"]
     lacking = await is_refused(site, LOGS[0], ENABLE, "feature_not_supported")
-    await site.known({name: (FEATURE,) if name in upgraded else () for name in site.processes})
+    await site.known(
+        {name: NEW_FEATURES if name in upgraded else old_features for name in site.processes}
+    )
     for name in {*site.processes} - {*upgraded}:
         assert name in lacking["message"]
     await is_refused(site, LOGS[1], ENABLE, "feature_not_supported")
     await make_and_drop(site, "between")
+    assert len({*REPLICAS} & {*upgraded}) == 1
+    await site.agree_on_a_snapshot()
     await site.one_state()
 
 

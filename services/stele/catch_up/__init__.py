@@ -1,5 +1,1 @@
-"""catch-up: follows the log and shows where it stands.
-
-Snapshots, segments on disk, serving peers that lag, and truncating the topic are its work and come
-later; until then it serves none of them, and nothing else in the cluster depends on it.
-"""
+"""catch-up: keeps every epoch and snapshots of the metadata in files, and gives them to whoever needs them."""

@@ -1,6 +1,118 @@
 """``python -m stele.catch_up``: configured by STELE_* environment variables."""
 
-from stele.runtime.follow import run_follower_service
+import asyncio
+from functools import partial
+from typing import Final
+
+from stele.catch_up.diverging import set_aside
+from stele.catch_up.filling import Givers
+from stele.catch_up.http import Api
+from stele.catch_up.identity import ReplicaIdentity, identity_of
+from stele.catch_up.keeper import Keeper
+from stele.catch_up.mirror import Mirror, store_of
+from stele.catch_up.replica import (
+    Jobs,
+    Ports,
+    archiving,
+    no_mirror,
+    own_of,
+    recover_and_end,
+    working,
+)
+from stele.catch_up.settings import CatchUpSettings
+from stele.catch_up.trimming import Trimmer
+from stele.catch_up.truncating import delete_records
+from stele.log.archive.archive import Archive
+from stele.log.blobs.port import BlobStore
+from stele.log.commander import Commander
+from stele.log.flows import flow_topic
+from stele.log.follower import LogFollower
+from stele.log.kafka import KafkaLog
+from stele.runtime.anew import end_in_order
+from stele.runtime.announce import announced
+from stele.runtime.brokers import wait_for_topics
+from stele.runtime.catch_up import CatchUp
+from stele.runtime.follow import run_beside
+from stele.runtime.http import bind, serve
+from stele.runtime.http_server import url_of
+from stele.runtime.locked import locked
+from stele.runtime.logs import get_logger
+from stele.runtime.position import position_route
+from stele.runtime.service import Stop, run_service
+from stele.runtime.start import started
+
+NAME: Final = "catch-up"
+
+log = get_logger(__name__)
+
+
+async def main(stop: Stop) -> None:
+    settings = started(NAME, CatchUpSettings)
+    with locked(settings.data_dir):
+        set_aside(settings.data_dir)
+        identity = identity_of(settings.data_dir, settings.instance_id, settings.cluster)
+        await _run(settings, identity, stop)
+
+
+async def _run(settings: CatchUpSettings, identity: ReplicaIdentity, stop: Stop) -> None:
+    archive = await asyncio.to_thread(Archive, settings.data_dir)
+    for text in archive.damaged:
+        log.error("a file of the archive is damaged and was set aside", file=text)
+    keeper = Keeper(archive, settings.snapshots_kept, settings.sync_interval_s)
+    sock = bind(settings.http_host, settings.http_port)
+    own_url = settings.address or url_of(sock)
+    others = CatchUp([url for url in settings.catch_up_urls if url.rstrip("/") != own_url])
+    givers = Givers(others, store_of(settings), settings.cluster)
+    ports = _on_kafka(settings)
+    try:
+        await wait_for_topics(settings)
+        async with archiving(keeper, givers, ports) as (followed, ends):
+            recovering = partial(recover_and_end, keeper, followed, ports)
+            api = Api(identity, archive, followed.follower, recovering)
+            follower = followed.follower
+            mirror = mirror_of(givers.store, keeper, follower, settings)
+            stored = None if mirror is None else lambda: mirror.answer
+            api.store = stored or api.store
+            trimmer = Trimmer(keeper, lambda: follower.image, identity, stored)
+            held = partial(own_of, identity, settings, own_url, archive, trimmer)
+            mirroring = no_mirror if mirror is None else mirror.run
+            folder = settings.data_dir
+            jobs = Jobs(folder, identity, keeper, givers, api, trimmer, held, mirroring)
+            work = asyncio.ensure_future(working(jobs, followed, ends, ports))
+            async with (
+                announced(
+                    NAME, settings, lambda: followed.follower.image, followed.caught_up.is_set
+                ),
+                run_beside(work, stop),
+            ):
+                position = position_route(NAME, identity.replica_id, followed.follower)
+                app = api.app(NAME, followed.health, position)
+                try:
+                    await serve(app, settings, NAME, stop, sock=sock)
+                finally:
+                    await api.checks.close()
+    finally:
+        await others.close()
+        await keeper.close()
+
+
+def _on_kafka(settings: CatchUpSettings) -> Ports:
+    servers, topic = settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs")
+    return Ports(
+        open_log=lambda: KafkaLog(servers, topic),
+        delete=lambda offset: delete_records(servers, topic, offset),
+        commander=lambda: Commander(servers, settings.cluster),
+        end=end_in_order,
+    )
+
+
+def mirror_of(
+    store: BlobStore | None, keeper: Keeper, follower: LogFollower, settings: CatchUpSettings
+) -> Mirror | None:
+    if store is None:
+        return None
+    return Mirror(store, keeper.archive, lambda: follower.image, settings)
+
 
 if __name__ == "__main__":
-    raise SystemExit(run_follower_service("catch-up"))
+    raise SystemExit(run_service(main))

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar
 
-import httpx
 import msgspec
 
 from stele.cli.errors import CliError, RefusedError, UnreachableError
+from stele.cli.lean import httpx
 from stele.cli.notice import RetryNotice
 from stele.cli.places import Places
 from stele.domain.commands import Envelope
@@ -100,6 +100,34 @@ class Client:
             raise refusal_of(answer)
         return decode(answer.content, kind)
 
+    def get_bytes(self, url: str) -> bytes:
+        """The body of one address, asked once. Raises CliError."""
+        try:
+            answer = self._http(url).get(url, timeout=_timeout(self.timeout_s))
+        except httpx.TransportError as error:
+            raise UnreachableError(
+                f"{url} does not answer ({_short(error)}).", "Is the process running?"
+            ) from error
+        if not answer.is_success:
+            raise refusal_of(answer)
+        return answer.content
+
+    def post_bytes(self, url: str, content: bytes, **params: object) -> bytes:
+        """The answer of one address to bytes, asked once. Raises CliError."""
+        given = {key: str(value) for key, value in params.items()}
+        try:
+            answer = self._http(url).post(
+                url, params=given, content=content, timeout=_timeout(self._retry_for_s)
+            )
+        except httpx.TransportError as error:
+            raise UnreachableError(
+                f"{url} did not answer ({_short(error)}).",
+                "Whether it was done is unknown: ask it again, it is done once.",
+            ) from error
+        if not answer.is_success:
+            raise refusal_of(answer)
+        return answer.content
+
     def submit(self, envelope: Envelope) -> OutcomeAnswer:
         """Send a command until an instance answers, always under the same request id.
 
@@ -125,8 +153,11 @@ class Client:
     def stream(
         self, service: str, path: str, headers: Mapping[str, str], **params: object
     ) -> Iterator[Iterator[str]]:
-        """The lines of an event stream, from the first instance that answers. Raises CliError."""
-        last: Exception | None = None
+        """The lines of an event stream, from the first instance that answers. Raises CliError.
+
+        A stream that is cut is not taken up at another one: UnreachableError then, too.
+        """
+        last, begun = "", False
         given = {key: str(value) for key, value in params.items() if value is not None}
         limits = httpx.Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S, read=SILENCE_S)
         for url in self.places.of(service):
@@ -136,12 +167,18 @@ class Client:
                 ) as answer:
                     if not answer.is_success:
                         answer.read()
-                        raise refusal_of(answer)
+                        if answer.status_code not in _TRY_AGAIN:
+                            raise refusal_of(answer)
+                        last = refusal_of(answer).message
+                        continue
+                    begun = True
                     yield answer.iter_lines()
                     return
             except httpx.TransportError as error:
-                last = error
-        raise UnreachableError(f"{service} does not stream ({_short(last)}).", "Try again.")
+                last = _short(error)
+                if begun:
+                    break
+        raise UnreachableError(f"{service} does not stream ({last}).", "Try again.")
 
     def close(self) -> None:
         for http in self._by_security.values():

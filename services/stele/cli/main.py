@@ -22,7 +22,12 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("epoch", "epochs:app", "One epoch: show."),
     ("diff", "epochs:diff", "What differs between two epochs."),
     ("watch", "watch:watch", "Epochs as they happen."),
+    ("console", "console:console", "The page that shows it all: its address."),
+    ("state", "state:app", "The whole state as a file: export, check."),
     ("found", "founding:found", "Make the cluster: the first epoch of an empty log."),
+    ("unsafe", "unsafe:app", "Override the state of a frozen log: revert, load."),
+    ("import", "legacy:app", "Take over a legacy cluster of Cassandra or Scylla: read."),
+    ("recover", "recover:recover", "Go on from what is left of a log that was lost."),
     ("join", "topology:join", "Ask for a node to become a member."),
     ("replace", "topology:replace", "Have a new node take the place of a dead one."),
     ("decommission", "topology:decommission", "Have a node hand over its data and leave."),
@@ -50,18 +55,43 @@ _LAZY: tuple[tuple[str, str, str], ...] = (
     ("id", "ids:make_id", "A new request id, to send a command again under after a time-out."),
     ("put", "data:put", "Write a value."),
     ("get", "data:get", "Read a value."),
-    ("log", "log:app", "The log itself: replay."),
+    (
+        "log",
+        "log:app",
+        "The log itself: tail, search, stats, replay; snapshot, truncate, readers, verify; freeze,"
+        " single-user, thaw.",
+    ),
+    (
+        "catch-up",
+        "catch_up:app",
+        "Replicas that keep the archive of the log: show, reconfigure, forget.",
+    ),
+    ("sql", "sql:sql", "Ask the tables of the service placements in SQL."),
+    ("backup", "backup:app", "Back up the metadata: all epochs and the newest snapshot; verify."),
+    ("restore", "backup:restore", "Make a catch-up replica's folder from a backup."),
     (
         "stack",
         "stack:app",
-        "A whole cluster on this machine: up, status, logs, add-node, kill-node, down.",
+        "A whole cluster on this machine: up, status, logs, env, down; stop, start, restart, kill one process;"
+        " add-node, remove.",
     ),
     (
         "sim",
         "sim:app",
         "The deterministic simulator: run, sweep, mutants; live, on real processes.",
     ),
+    ("completion", "completion:completion", "Have Tab complete commands and options."),
+    (
+        "conformance",
+        "conformance:conformance",
+        "Hold an agent, in any language, against the contract of nodes.",
+    ),
     ("demo", "demo:demo", "A real cluster under load, with what happened."),
+    (
+        "drill",
+        "demo:drill",
+        "A log that is lost under load, and recovered: what was lost, how long.",
+    ),
 )
 
 

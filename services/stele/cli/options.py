@@ -63,6 +63,15 @@ class Where:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """Which local stack, for what is done to its processes."""
+
+    directory: Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")] = DEFAULT_DIRECTORY
+    """Directory of a local stack."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
     """At which point of the log to read, and how to show it."""
 

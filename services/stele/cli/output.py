@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
+
+from stele.words.tables import table
+from stele.words.units import clock, counted, duration, joined, percent, size
+
+__all__ = [
+    "NEVER_BROKEN",
+    "PIPE_WIDTH",
+    "STATE_STYLE",
+    "clock",
+    "console",
+    "counted",
+    "duration",
+    "error_console",
+    "id_table",
+    "joined",
+    "percent",
+    "print_fields",
+    "print_id_table",
+    "print_json",
+    "print_value_as_json",
+    "size",
+    "styled",
+    "table",
+]
 
 PIPE_WIDTH = 160
 """Columns when the output is no terminal: a table in a file should not break its lines."""
@@ -52,14 +74,6 @@ def _console(is_terminal: bool, *, stderr: bool) -> Console:
     return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 
-def table(title: str, *columns: str, right: Sequence[str] = ()) -> Table:
-    """An empty table; columns in ``right`` are aligned to the right."""
-    found = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        found.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return found
-
-
 NEVER_BROKEN = ("status", "epoch", "took")
 
 
@@ -72,6 +86,37 @@ def id_table(title: str, first: str, *columns: str, right: Sequence[str] = ()) -
         column.no_wrap = column.header in NEVER_BROKEN
         column.min_width = 6 if column.header == columns[-1] else None
     return found
+
+
+def print_id_table(found: Table) -> None:
+    """As columns where there is room for every word of them; else two lines a row. No id is ever broken."""
+    out = console()
+    least = [_longest_word(column) for column in found.columns]
+    if sum(least) + 2 * len(least) <= out.width:
+        for column, width in zip(found.columns, least, strict=True):
+            column.min_width = width
+        out.print(found, crop=False)
+        return
+    out.print(Text(str(found.title or ""), style="italic"), soft_wrap=True)
+    headers = [str(column.header) for column in found.columns]
+    for first, *cells in zip(*(column.cells for column in found.columns), strict=True):
+        out.print(Text(str(first), style="bold"), soft_wrap=True)
+        named = zip(headers[1:], cells, strict=True)
+        said = [
+            Text.assemble((f"{name} ", "dim"), _text(cell)) for name, cell in named if str(cell)
+        ]
+        out.print(Text("  ").append_text(Text(", ").join(said)), soft_wrap=True)
+
+
+def _longest_word(column: Column) -> int:
+    """Columns that it takes at least: where it may be broken, between words."""
+    cells = [str(cell) for cell in (column.header, *column.cells)]
+    whole = column.no_wrap
+    return max(len(part) for cell in cells for part in ([cell] if whole else cell.split() or [""]))
+
+
+def _text(cell: object) -> Text:
+    return cell if isinstance(cell, Text) else Text(str(cell))
 
 
 def styled(state: str) -> Text:
@@ -93,43 +138,3 @@ def print_fields(fields: Iterable[tuple[str, str | Text]]) -> None:
     for name, value in fields:
         if value:
             console().print(Text.assemble(f"  {name:<10} ", value), soft_wrap=True)
-
-
-def size(size_bytes: float) -> str:
-    """Bytes for people: ``57.3 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.0f} B" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:.1f} TB"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds for people: ``0.3 s``, ``2 min 5 s``; ``never`` when there is no number."""
-    if seconds is None or not math.isfinite(seconds):
-        return "never"
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def clock(at_ms: int) -> str:
-    """Milliseconds since 1970 as local time; empty for 0."""
-    if not at_ms:
-        return ""
-    return datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def counted(number: int, one: str, more: str) -> str:
-    """``1 range changes``, ``2 ranges change``."""
-    return f"{number} {one if number == 1 else more}"
-
-
-def percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else ""
-
-
-def joined(names: Iterable[str]) -> str:
-    return " ".join(names)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stele.cli.errors import UnreachableError, UsageError
+from stele.cli.local.lock import is_held
 
 STACK_FILE = "stack.json"
 DEFAULT_DIRECTORY = Path(".stele")
@@ -28,11 +30,13 @@ class BrokerProcess(msgspec.Struct, frozen=True):
     name: str
     address: str
     pid: int | None = None
+    state: str = ""
 
 
 class RedisProcess(msgspec.Struct, frozen=True):
     url: str
     pid: int | None = None
+    state: str = ""
 
 
 class StackFile(msgspec.Struct, frozen=True):
@@ -87,6 +91,8 @@ def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[st
     Raises UnreachableError when nothing tells where the metadata-log is.
     """
     stack = read_stack_file(directory)
+    ended = stack if stack is not None and has_ended(directory, stack.pid) else None
+    stack = None if ended else stack
     urls = dict(_urls_in(stack.environment)) if stack is not None else {}
     urls.update(_urls_in(environment))
     source = f"from {directory / STACK_FILE}" if stack is not None else "from STELE_*_URLS"
@@ -94,12 +100,30 @@ def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[st
     if chosen:
         urls["metadata-log"] = tuple(_normal(url) for url in chosen)
         source = "from --url or STELE_URL"
+    if "metadata-log" not in urls and ended:
+        raise UnreachableError(
+            f"The stack over {directory} is down: its process {ended.pid} has ended.",
+            f"`stele stack up --dir {directory}` starts it again with its data.",
+        )
     if "metadata-log" not in urls:
         raise UnreachableError(
             f"No cluster: {directory / STACK_FILE} does not exist and no address was given.",
             "Start one with `stele stack up`, or give --url http://HOST:PORT (or STELE_URL).",
         )
     return Places(urls, source)
+
+
+def has_ended(directory: Path, pid: int) -> bool:
+    """Whether the process that wrote stack.json is no more; one of another container is known by its lock."""
+    if is_held(directory):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 def _urls_in(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

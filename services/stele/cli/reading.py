@@ -14,6 +14,7 @@ from stele.domain.schema.facts import Balancing, Keyspace, Table
 from stele.domain.services.facts import Service
 from stele.domain.table_snapshots.facts import TableSnapshot
 from stele.runtime.answers.metadata_log import (
+    CatchUpAnswer,
     KeyspacesPage,
     NodesPage,
     Page,
@@ -62,6 +63,10 @@ def read_epochs(
             break
         found.extend(part)
     return found
+
+
+class NoRequestError(CliError):
+    """No request of the state has an id that begins so."""
 
 
 class Reading:
@@ -123,6 +128,12 @@ class Reading:
         pages = self.pages("/v1/table_snapshots", TableSnapshotsPage)
         return [snapshot for page in pages for snapshot in page.table_snapshots]
 
+    def catch_up(self) -> CatchUpAnswer:
+        """The archive of the log."""
+        answer = self._client.get(SERVICE, "/v1/catch_up", CatchUpAnswer, **self._at())
+        self._fix(answer.epoch, answer.state_id)
+        return answer
+
     def request(self, request_id: str) -> RequestAnswer:
         """Raises CliError when there is none."""
         answer = self._client.get(
@@ -144,7 +155,7 @@ class Reading:
                 f"{len(alike)} requests begin with '{begins}' at epoch {self.epoch}: {shown}{more}.",
                 "Give more of the id.",
             )
-        raise CliError(
+        raise NoRequestError(
             f"There is no request '{begins}' at epoch {self.epoch}.", self._where_requests_are()
         )
 

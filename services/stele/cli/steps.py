@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stele.cli.facts import EpochRow
+from stele.words.facts import EpochRow
 
 
 class History:

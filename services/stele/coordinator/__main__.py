@@ -9,6 +9,7 @@ from stele.runtime.announce import announced
 from stele.runtime.follow import following, run_beside
 from stele.runtime.http import build_app, serve
 from stele.runtime.position import position_route
+from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.start import started
 
@@ -24,7 +25,7 @@ async def main(stop: Stop) -> None:
         position = position_route(NAME, settings.instance_id, follower)
         app = build_app(
             NAME,
-            [position, *routes(driver)],
+            [position, recent_route(followed.recent.records), *routes(driver)],
             lambda: health(driver, followed),
             max_body_bytes=MAX_BODY_BYTES,
         )

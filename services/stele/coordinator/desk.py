@@ -17,8 +17,10 @@ from stele.coordinator.knowledge import (
 )
 from stele.domain.acks import Barrier, Blocker, barrier
 from stele.domain.commands import AnyCommand, Envelope, Rejection, command_name
+from stele.domain.commits.restricted import restricted_text, takes_from
 from stele.domain.image import Image
 from stele.domain.messages import Order
+from stele.domain.names import COORDINATOR
 from stele.domain.requests.facts import Request
 from stele.domain.requests.ids import state_time_ms, uuid8
 from stele.domain.topology.planning import Planned, plan_group
@@ -81,14 +83,19 @@ class Desk:
         """The same to end a sentence; empty when there is none."""
         return _why(self.memory.commands.get(repr(command)), self.seen)
 
-    def submit(self, command: AnyCommand, requests: tuple[str, ...] = ()) -> None:
-        """Send a command, again with the same id until the log shows its effect or its refusal.
+    def submit(self, command: AnyCommand, requests: tuple[str, ...] = (), why: str = "") -> None:
+        """Send a command, again with the same id until the log shows its effect or its refusal. While the log
+        does not take it nothing is sent, and all else goes on.
 
         What was refused stays refused under its id, so the next attempt has another one.
         """
         seen, memory, key = self.seen, self.memory, repr(command)
         sent = memory.commands.get(key)
         name = command_name(command)
+        if not takes_from(seen.image.commits, COORDINATOR):
+            restricted = restricted_text(seen.image.commits)
+            self.wait(WaitKind.RESTRICTED, f"{name} to be taken", (), requests, detail=restricted)
+            return
         sent_s = seen.now_s if sent is None else sent.at_s
         patience = Patience(sent_s, self.limits.resend_s, "STELE_RESEND_S", "it is sent again")
         what = f"{name} to be applied{_why(sent, seen)}"
@@ -102,8 +109,8 @@ class Desk:
             if sent is not None and again
             else self._new_id(refused, key),
             command=command,
-            actor="coordinator",
-            reason=f"term {seen.term}",
+            actor=COORDINATOR,
+            reason=why or f"term {seen.term}",
         )
         newest = SentCommand(envelope.request_id, seen.now_s, refused)
         self.remember(commands=memory.commands.set(key, newest))

@@ -17,14 +17,18 @@ from stele.coordinator.desk import Desk
 from stele.coordinator.election import Election
 from stele.coordinator.knowledge import Memory, Observed, Steps
 from stele.coordinator.progress import Rates, progress_of
+from stele.coordinator.replicas import AskedReplicas
 from stele.coordinator.settings import CoordinatorSettings
 from stele.coordinator.steps import next_steps
 from stele.domain.acks import AckTable
+from stele.domain.archive.facts import Replica
 from stele.domain.commands import ClaimCoordinator, Envelope, Outcome, Rejection, command_name
+from stele.domain.commits.restricted import restricted_text, takes_from
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
+from stele.domain.names import COORDINATOR
 from stele.domain.reports import ReportTable
-from stele.domain.requests.not_taken import BUSY
+from stele.domain.requests.not_taken import LATER
 from stele.domain.topology.facts import CoordinatorChanged
 from stele.log.codec import (
     DecodeError,
@@ -85,6 +89,7 @@ class Driver:
         self._orders = orders
         self._acks = AckTable()
         self._reports = ReportTable()
+        self._replicas = AskedReplicas(self._replicas_to_ask)
         self.memory = Memory()
         self._claim: Claim | None = None
         self._claimed_at_s = float("-inf")
@@ -138,10 +143,10 @@ class Driver:
     def on_outcome(self, value: bytes) -> None:
         """Note that a command of this process was refused, or never will be decided. Raises DecodeError.
 
-        What is only busy is sent again under the same id.
+        What may be taken later is sent again under the same id.
         """
         outcome: Outcome = decode_outcome(value)
-        if outcome.rejection is None or outcome.rejection.code == BUSY:
+        if outcome.rejection is None or outcome.rejection.code in LATER:
             return
         if self._claim is not None and self._claim.envelope.request_id == outcome.request_id:
             self._claim = None  # the next one has another id
@@ -163,6 +168,11 @@ class Driver:
         """Act until cancelled. Who does not know the log yet could do nothing with an election."""
         await self._followed.caught_up.wait()
         self.election.start()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._replicas.run())
+            tasks.create_task(self._look_on())
+
+    async def _look_on(self) -> None:
         while True:
             self._look(time.monotonic())
             await wait_at_most(self._wake, TICK_S)
@@ -202,7 +212,12 @@ class Driver:
             self._refusals,
             self._followed.follower.state_id_of,
             time.time_ns() // 1_000_000,
+            self._replicas.heard,
         )
+
+    def _replicas_to_ask(self) -> list[Replica]:
+        """None on standby: only who acts must know."""
+        return [*self.image.archive.replicas.values()] if self.active else []
 
     def _act(self) -> None:
         self._steps = next_steps(self.memory, self.seen(), self.limits)
@@ -218,7 +233,10 @@ class Driver:
     def _claim_term(self, now_s: float) -> None:
         """Claim the term after the newest, again with the same id until the log shows an answer."""
         term = self.image.topology.coordinator.term + 1
-        claim = self._claim
+        claim, commits = self._claim, self.image.commits
+        if not takes_from(commits, COORDINATOR):
+            self._claim, self._steps = None, self._idle(f"the log: {restricted_text(commits)}")
+            return
         if claim is not None and now_s - claim.sent_at_s < self.limits.resend_s:
             return
         if claim is None or claim.term != term:
@@ -228,7 +246,7 @@ class Driver:
             envelope = Envelope(
                 request_id=new_request_id(),
                 command=ClaimCoordinator(self._instance_id, term),
-                actor="coordinator",
+                actor=COORDINATOR,
                 reason=f"elected: {self._instance_id}",
             )
         else:

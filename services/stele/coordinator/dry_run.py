@@ -16,14 +16,14 @@ from stele.coordinator.progress import wait_progress
 from stele.coordinator.steps import next_steps
 from stele.domain.acks import AckTable
 from stele.domain.base import Rejection
-from stele.domain.commands import Envelope, command_name
+from stele.domain.commands import ChooseMembers, Envelope, command_name
 from stele.domain.image import Image
 from stele.domain.messages import Ack
 from stele.domain.requests.commands import RejectRequest
 from stele.domain.ring.tokens import RING_SIZE
 from stele.domain.topology.commands import Advance, ExcludeDead, ServeRequest
 from stele.domain.topology.preflight import Asked, Gain, Preflight, asked, preflight, tokens_held
-from stele.runtime.answers.coordinator import WaitKind
+from stele.runtime.answers.coordinator import ASIDE, WaitKind
 from stele.runtime.answers.plans import PlanAnswer, PlannedStream, Verdict
 
 ASKED_NODES: Final = 16
@@ -99,13 +99,13 @@ def _judged(found: PlanAnswer, steps: Steps, seen: Observed, limits: Limits) -> 
         if isinstance(command, RejectRequest) and command.target in ids:
             failure = Rejection(command_name(command), command.why)
             return msgspec.structs.replace(found, verdict=Verdict.FAILS, failure=failure)
-        if isinstance(command, ExcludeDead | ServeRequest):
+        if isinstance(command, ExcludeDead | ServeRequest | ChooseMembers):
             begins.add(command.target)
         if isinstance(command, Advance):
             begins.update(request_id for group in command.open for request_id in group)
     if ids <= begins:
         return found
-    waits = [w for w in steps.waits if w.kind not in (WaitKind.LOG, WaitKind.CLEANUP)]
+    waits = [w for w in steps.waits if w.kind not in (WaitKind.LOG, *ASIDE)]
     own = (wait for wait in waits if ids & {*wait.request_ids})
     common = (wait for wait in waits if not wait.request_ids)
     wait = next(own, None) or next(common, None)

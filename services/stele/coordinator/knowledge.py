@@ -39,6 +39,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Work that failed is ordered again until it was tried so often."""
     group: int = 8
     """So many nodes join as one transition at most."""
+    replica_down_after_s: float = 10.0
+    """A catch-up replica that was silent for longer counts as down: several questions."""
     company_s: float = 1.0
     """They wait this long for a node that has just asked for the same and was not heard yet."""
 
@@ -50,6 +52,16 @@ class Limits(msgspec.Struct, frozen=True):
         if not operation.grouped:
             return 1
         return self.group if operation.subjects_work else sys.maxsize
+
+
+class ReplicaHeard(msgspec.Struct, frozen=True):
+    """Since when a coordinator asks a catch-up replica for a sign of life, and when it heard one last; None:
+    never. Seconds of its own clock. ``epoch`` is how far the replica had read the log then.
+    """
+
+    since_s: float
+    heard_s: float | None = None
+    epoch: int = 0
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -67,6 +79,8 @@ class Observed(msgspec.Struct, frozen=True):
     state_id_of: StateIdOf = unknown
     wall_ms: int = (1 << 48) - 1
     """The time of day, in milliseconds since 1970; no id is made of a later one."""
+    replicas: Mapping[str, ReplicaHeard] = {}
+    """Those that are asked, by id."""
 
 
 class SentOrder(msgspec.Struct, frozen=True):

@@ -14,11 +14,10 @@ Json = dict[str, Any]
 
 _TYPES: Final[tuple[type, ...]] = (Progress, PlanRequest, PlanAnswer, ErrorBody, Health, Position)
 _PLAN_ERRORS: Final = {
-    "400": "No JSON",
+    "400": "No JSON, or no command for an operation",
     "409": "The command would be refused: why, and what to do",
     "412": "The command is meant for another log",
     "413": "The body is too long",
-    "422": "No command for an operation",
     "503": "Not known yet who is up, or too many plans are being made: ask again",
 }
 

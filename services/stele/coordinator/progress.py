@@ -6,16 +6,18 @@ import msgspec
 from immutables import Map
 
 from stele.coordinator.causes import explained
-from stele.coordinator.knowledge import Limits, Observed, Patience, Wait
+from stele.coordinator.knowledge import Limits, Observed, Patience, ReplicaHeard, Wait
 from stele.domain.acks import Blocker
 from stele.domain.image import Image
 from stele.domain.reports import ReceivedReport, ReportTable
 from stele.domain.topology.barriers import level_in_force, lowered_level
 from stele.domain.topology.facts import Transition
 from stele.runtime.answers.coordinator import (
+    ASIDE,
     BlockerAnswer,
     NodeProgress,
     Progress,
+    ReplicaProgress,
     TransitionProgress,
     WaitLimit,
     WaitProgress,
@@ -105,7 +107,16 @@ def progress_of(
             for node in cleaning
             for received in reports_of(seen.reports, node.cleanup_session()).values()
         },
+        replicas={
+            name: _replica(seen, heard, limits) for name, heard in sorted(seen.replicas.items())
+        },
     )
+
+
+def _replica(seen: Observed, heard: ReplicaHeard, limits: Limits) -> ReplicaProgress:
+    silent_s = None if heard.heard_s is None else max(0.0, seen.now_s - heard.heard_s)
+    is_down = silent_s is None or silent_s > limits.replica_down_after_s
+    return ReplicaProgress(silent_s, is_down, heard.epoch)
 
 
 def wait_progress(wait: Wait, seen: Observed, limits: Limits) -> WaitProgress:
@@ -140,7 +151,8 @@ def _transition(
     bytes_per_s = rates.of(transition.session).bytes_per_s()
     ids = transition.request_ids()
     wait = next((w for w in waits if {*ids} & {*w.request_ids}), None)
-    wait = wait or next((w for w in waits if not w.request_ids), WaitProgress((), "", ()))
+    common = (w for w in waits if not w.request_ids and w.kind not in ASIDE)
+    wait = wait or next(common, WaitProgress((), "", ()))
     return TransitionProgress(
         transition_id=transition.transition_id,
         request_ids=ids,

@@ -21,7 +21,9 @@ def serve(desk: Desk) -> None:
             continue
         missing = served.missing(image, request)
         if missing is None:
-            desk.submit(ServeRequest(desk.seen.term, request.request_id, request.status), ids)
+            step_epoch = served.since(image, request)
+            step = ServeRequest(desk.seen.term, request.request_id, request.status, step_epoch)
+            desk.submit(step, ids)
         else:
             kind = WaitKind.WORK if missing.nodes else WaitKind.REST
             blockers, eta_s = _blockers(desk, missing), _eta_s(desk, request, missing)

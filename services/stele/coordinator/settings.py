@@ -1,6 +1,8 @@
 """Settings of the coordinator: how patient it is."""
 
-from pydantic import Field
+from typing import Annotated
+
+from msgspec import Meta
 
 from stele.coordinator.knowledge import Limits
 from stele.runtime.settings import ServiceSettings
@@ -8,46 +10,58 @@ from stele.runtime.settings import ServiceSettings
 _DEFAULT = Limits()
 
 
-class CoordinatorSettings(ServiceSettings):
+class CoordinatorSettings(ServiceSettings, frozen=True, kw_only=True):
     """The common settings, and the limits of ``next_steps``; all times in seconds."""
 
-    resend_s: float = Field(
-        default=_DEFAULT.resend_s,
-        gt=0,
-        le=60,
-        description="A command or order without visible effect is sent again after this time.",
-    )
-    barrier_patience_s: float = Field(
-        default=_DEFAULT.barrier_patience_s,
-        gt=0,
-        le=3600,
-        description="A barrier waits this long for every node before its level will do; seconds.",
-    )
-    dead_node_patience_s: float = Field(
-        default=_DEFAULT.dead_node_patience_s,
-        gt=0,
-        le=86_400,
-        description="A request waits this long for dead nodes before it is turned down; seconds.",
-    )
-    silence_s: float = Field(
-        default=_DEFAULT.silence_s,
-        gt=0,
-        le=86_400,
-        description="Streaming or cleanup without progress for this long has failed; seconds.",
-    )
-    work_attempts: int = Field(
-        default=_DEFAULT.attempts,
-        ge=1,
-        le=100,
-        description="Streaming that failed is ordered again until it was tried so often.",
-    )
+    resend_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=60,
+            description="A command or order without visible effect is sent again after this time.",
+        ),
+    ] = _DEFAULT.resend_s
+    barrier_patience_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=3600,
+            description="A barrier waits this long for every node before its level will do; seconds.",
+        ),
+    ] = _DEFAULT.barrier_patience_s
+    dead_node_patience_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="A request waits this long for dead nodes before it is turned down; seconds.",
+        ),
+    ] = _DEFAULT.dead_node_patience_s
+    silence_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=86_400,
+            description="Streaming or cleanup without progress for this long has failed; seconds.",
+        ),
+    ] = _DEFAULT.silence_s
+    work_attempts: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="Streaming that failed is ordered again until it was tried so often.",
+        ),
+    ] = _DEFAULT.attempts
 
-    group: int = Field(
-        default=_DEFAULT.group,
-        ge=1,
-        le=64,
-        description="So many joins or removals go together as one transition at most.",
-    )
+    group: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="So many joins or removals go together as one transition at most.",
+        ),
+    ] = _DEFAULT.group
 
     def limits(self) -> Limits:
         return Limits(

@@ -6,6 +6,7 @@ stopped: it claims the next term and asks this function. ``Memory`` only spaces 
 
 from immutables import Map
 
+from stele.coordinator.archive import look_after_archive
 from stele.coordinator.desk import Desk, replace
 from stele.coordinator.enabling import enable
 from stele.coordinator.exclusions import exclude
@@ -56,6 +57,7 @@ def next_steps(memory: Memory, seen: Observed, limits: Limits) -> Steps:
     if settled is not Settled.NO:
         _advance(desk, tuple(moves), settled)
     _clean_up(desk)
+    look_after_archive(desk)
     serve(desk)
     look_after_generations(desk)
     look_after_snapshots(desk)

@@ -9,12 +9,30 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.archive.commands import (
+    AdmitDivergence,
+    AgreeToTrim,
+    AnnounceReader,
+    AnnounceReplica,
+    AnnounceSnapshot,
+    ArchiveCommand,
+    AskSnapshot,
+    ChooseMembers,
+    ForgetReader,
+    ForgetReplica,
+    ProposeTrim,
+    TrimArchive,
+    TruncateLog,
+    WithdrawSnapshot,
+)
 from stele.domain.base import Command, Rejection
 from stele.domain.cdc.commands import CdcCommand, ForgetCdcGeneration, PublishCdcGeneration
 from stele.domain.cluster.facts import FoundCluster, Noop
+from stele.domain.commits.facts import CommitsCommand, RestrictCommits
 from stele.domain.features.facts import FeaturesCommand, SetSetting
 from stele.domain.hashing import as_before
 from stele.domain.membership.commands import AnnounceNode, MembershipCommand
+from stele.domain.overrides.commands import LoadState, OverridesCommand, RevertState
 from stele.domain.requests.commands import Cancel, RejectRequest, RequestsCommand
 from stele.domain.schema.facts import (
     AlterTable,
@@ -58,6 +76,7 @@ from stele.domain.topology.operations.commands import (
     OperationCommand,
     Quiesce,
     Rebuild,
+    ReconfigureCatchUp,
     Remove,
     RepairTable,
     RepairTablets,
@@ -70,13 +89,20 @@ from stele.domain.topology.operations.commands import (
 )
 
 __all__ = [
+    "AdmitDivergence",
     "Advance",
     "AdvanceFence",
+    "AgreeToTrim",
     "AlterTable",
     "AnnounceNode",
+    "AnnounceReader",
+    "AnnounceReplica",
     "AnnounceService",
+    "AnnounceSnapshot",
     "AnyCommand",
+    "AskSnapshot",
     "Cancel",
+    "ChooseMembers",
     "ClaimCoordinator",
     "Cleanup",
     "Command",
@@ -93,11 +119,14 @@ __all__ = [
     "FinishCleanup",
     "FinishEnabling",
     "ForgetCdcGeneration",
+    "ForgetReader",
+    "ForgetReplica",
     "ForgetService",
     "FoundCluster",
     "Join",
     "KeyspaceRfChange",
     "Leave",
+    "LoadState",
     "Move",
     "MoveNode",
     "MoveTablets",
@@ -105,9 +134,11 @@ __all__ = [
     "Noop",
     "NoopRequest",
     "Outcome",
+    "ProposeTrim",
     "PublishCdcGeneration",
     "Quiesce",
     "Rebuild",
+    "ReconfigureCatchUp",
     "RejectRequest",
     "Rejection",
     "Remove",
@@ -117,13 +148,18 @@ __all__ = [
     "ResizeTable",
     "RestoreTable",
     "RestoreTablets",
+    "RestrictCommits",
+    "RevertState",
     "Rollback",
     "ServeRequest",
     "SetSetting",
     "SnapshotTable",
     "SwitchBalancingOff",
     "SwitchBalancingOn",
+    "TrimArchive",
     "Truncate",
+    "TruncateLog",
+    "WithdrawSnapshot",
     "command_digest",
     "command_name",
 ]
@@ -131,6 +167,8 @@ __all__ = [
 AnyCommand = (
     FoundCluster
     | Noop
+    | CommitsCommand
+    | OverridesCommand
     | MembershipCommand
     | OperationCommand
     | RequestsCommand
@@ -140,6 +178,7 @@ AnyCommand = (
     | ServicesCommand
     | CdcCommand
     | TableSnapshotsCommand
+    | ArchiveCommand
 )
 
 MAX_TEXT_CHARS: Final = 4096

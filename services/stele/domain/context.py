@@ -18,7 +18,8 @@ _NAMES: Final = uuid.UUID("7d1f4f0e-5b1c-4c63-9a3e-6f0a7c2b9e11")
 
 
 class Context(NamedTuple):
-    """The image before, the command's envelope, the writer's clock (ms), and how facts fold.
+    """The image before, the command's envelope, the writer's clock (ms), how facts fold, and the hash of what
+    is true in an image (``snapshot.content_hash``).
 
     The clock is for people, and for the times from which CDC generations hold.
     """
@@ -27,6 +28,7 @@ class Context(NamedTuple):
     envelope: Envelope
     at_ms: int
     fold: Callable[[Image, Iterable[AnyFact]], Image]
+    hash_of: Callable[[Image], str]
 
     @property
     def epoch(self) -> int:
@@ -39,8 +41,13 @@ class Context(NamedTuple):
         return max(self.at_ms, state_time_ms(self.image.state_id))
 
     def unique(self, what: str) -> str:
-        """An id that no other epoch gives, nor another ``what`` of this epoch."""
-        return str(uuid.uuid5(_NAMES, f"{self.image.cluster_id}/{self.epoch}/{what}"))
+        """An id that no other epoch gives, nor another ``what`` of this epoch.
+
+        A recovered log counts again over the epochs that were lost, of which nodes may have data left.
+        """
+        image = self.image
+        recovered = f"{image.log_id.hex()}/" if image.founding.incarnations else ""
+        return str(uuid.uuid5(_NAMES, f"{image.cluster_id}/{recovered}{self.epoch}/{what}"))
 
 
 def bad_name(what: str, name: str, *, dots: bool = True) -> Rejection | None:

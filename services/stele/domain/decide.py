@@ -13,6 +13,7 @@ from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.registry import DECISIONS, KNOWN_FEATURES, required_features, used_features
+from stele.domain.snapshot import content_hash
 
 
 def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
@@ -21,7 +22,7 @@ def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
     if refused is not None:
         return refused
     decision: Decision = DECISIONS[type(envelope.command)](
-        Context(image, envelope, at_ms, apply_facts), envelope.command
+        Context(image, envelope, at_ms, apply_facts, content_hash), envelope.command
     )
     if isinstance(decision, Rejection):
         return decision

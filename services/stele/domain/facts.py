@@ -6,12 +6,12 @@ that folding needs no decision: a snapshot of an image is the same facts, writte
 
 import msgspec
 
-from stele.domain.cluster.facts import ClusterCreated
+from stele.domain.cluster.facts import ClusterFact
 from stele.domain.requests.facts import DecidedFact
 from stele.domain.services.facts import ServicesFact
 from stele.domain.staging.facts import StagedFact, StagingFact
 
-AnyFact = ClusterCreated | StagedFact | ServicesFact | DecidedFact | StagingFact
+AnyFact = ClusterFact | StagedFact | ServicesFact | DecidedFact | StagingFact
 
 
 class Epoch(msgspec.Struct, frozen=True, kw_only=True):

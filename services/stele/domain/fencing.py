@@ -63,6 +63,22 @@ def check_token(image: Image, data_id: str, token: int, version: int) -> StaleVe
     return None if version >= oldest else StaleVersion(version, oldest, fence_version)
 
 
+def check_client(image: Image, data_id: str, token: int, version: int) -> StaleVersion | None:
+    """The same for a request of a client, which is no member and acknowledges nothing.
+
+    A barrier that every member has answered needs no fence before the work begins, since nobody is left who
+    routes by an older version. A client may be: so it is held to the newest change of the range that this
+    image says, fenced or not. Whoever answered the barrier has applied that, and refuses from then on.
+    """
+    keyspace = image.schema.of_data(data_id)
+    if keyspace is not None:
+        row = image.ring.placements[keyspace.placement].row_for(token)
+        newest = max(row.version, keyspace.placed_version, keyspace.dropped_version)
+        if version < newest:
+            return StaleVersion(version, newest, image.topology.fence_version)
+    return check_token(image, data_id, token, version)
+
+
 def takes_part(image: Image, coordinating: str) -> bool:
     """Whether a replica may serve the node that coordinates a request.
 

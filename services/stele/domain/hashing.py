@@ -2,19 +2,34 @@
 
 import hashlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 HASH_BYTES: Final = 16
 MODULUS: Final = 1 << (8 * HASH_BYTES)
 
-LATER_FIELDS: Final[tuple[bytes, ...]] = ()
+LATER_FIELDS: Final[tuple[bytes, ...]] = (
+    b',"step_epoch":0',
+    b',"begin_frozen":false',
+    b',"claims_host_id":""',
+)
 """Fields that came after the form of records was fixed (``schemas/FORM``), as they are in JSON when they say
 nothing (``,"name":0``): builds from before do not have them, and must come to the same hashes.
 """
 
-_SORTED_JSON: Final = msgspec.json.Encoder(order="deterministic")
+
+class _Column(Protocol):
+    """``column.Column``, of which this must not know: the command line hashes too, without numpy."""
+
+    def tolist(self) -> list[int]: ...
+
+
+def _as_list(column: _Column) -> list[int]:
+    return column.tolist()
+
+
+_SORTED_JSON: Final = msgspec.json.Encoder(enc_hook=_as_list, order="deterministic")
 
 
 def row_hash(row: bytes) -> int:

@@ -7,11 +7,14 @@ from typing import Final
 
 import msgspec
 
+from stele.domain.archive.image import ArchiveImage
 from stele.domain.cdc.image import CdcImage
 from stele.domain.cluster.facts import NO_LOG, ClusterImage
+from stele.domain.commits.facts import Commits
 from stele.domain.features.facts import FeaturesImage
 from stele.domain.membership.facts import Node
 from stele.domain.membership.image import MembershipImage
+from stele.domain.overrides.facts import OverridesImage
 from stele.domain.repairs.image import RepairsImage
 from stele.domain.requests.facts import Request
 from stele.domain.requests.image import RequestsImage
@@ -36,6 +39,8 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     state_id: bytes = ZERO_STATE
     founding: ClusterImage = ClusterImage()
+    commits: Commits = Commits()
+    overrides: OverridesImage = OverridesImage()
     membership: MembershipImage = MembershipImage()
     ring: RingImage = RingImage()
     schema: SchemaImage = SchemaImage()
@@ -46,6 +51,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     requests: RequestsImage = RequestsImage()
     features: FeaturesImage = FeaturesImage()
     services: ServicesImage = ServicesImage()
+    archive: ArchiveImage = ArchiveImage()
     staging: StagingImage = StagingImage()
     decided: RequestMemory | None = RequestMemory()
     """Which requests were decided. None in a process that never decides and does not keep it."""
@@ -66,7 +72,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def topic_id(self) -> str:
-        """What the brokers called the topic when the log was founded; empty: not known."""
+        """What the brokers called the topic when the log was founded or recovered; empty: not known."""
         return self.founding.topic_id
 
     def node(self, node_id: str) -> Node | None:

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.names import OrderKind, ReportStatus
+from stele.domain.ring.ranges import RangeReplicas
 
 WorkKey = tuple[str, OrderKind, str]
 """Node, kind and session: what makes two orders the same work. Never the version: rounds elsewhere go on
@@ -165,3 +166,44 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.disk_free_bytes <= self.disk_total_bytes:
             return f"{self.disk_free_bytes} of {self.disk_total_bytes} bytes are free"
         return next(filter(None, (table.flaw() for table in self.tables)), "")
+
+
+class PlacementRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A range in the topic ``placements``; ``epoch`` and ``state_id`` (hex) are the marker's behind it."""
+
+    cluster: str
+    placement: str
+    range_start: int
+    range_end: int
+    read_replicas: tuple[str, ...]
+    write_replicas: tuple[str, ...]
+    other_replicas: tuple[str, ...]
+    version: int
+    version_before: int
+    from_epoch: int
+    shards: tuple[int, ...]
+    other_shards: tuple[int, ...]
+    epoch: int
+    state_id: str
+
+    @property
+    def row(self) -> RangeReplicas:
+        return RangeReplicas(
+            self.range_start,
+            self.range_end,
+            self.read_replicas,
+            self.write_replicas,
+            self.version,
+            self.version_before,
+            self.other_replicas,
+            self.shards,
+            self.other_shards,
+        )
+
+
+class PlacementsMarker(msgspec.Struct, frozen=True, kw_only=True):
+    """Whoever has met it in the topic ``placements`` holds exactly this epoch's; ``state_id`` is hex."""
+
+    cluster: str
+    epoch: int
+    state_id: str

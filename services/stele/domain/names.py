@@ -5,6 +5,8 @@ from typing import Final
 
 BALANCER: Final = "tablet-balancer"
 """As an actor: the balancer's own requests."""
+COORDINATOR: Final = "coordinator"
+"""As an actor: all that the coordinator of a term asks the log for."""
 
 
 class NodeState(StrEnum):
@@ -96,6 +98,7 @@ class RequestKind(StrEnum):
     TABLET_RF_CHANGE = "tablet_rf_change"
     ENABLE_FEATURES = "enable_features"
     NEW_CDC_GENERATION = "new_cdc_generation"
+    RECONFIGURE_CATCH_UP = "reconfigure_catch_up"
 
 
 class RequestStatus(StrEnum):
@@ -106,6 +109,17 @@ class RequestStatus(StrEnum):
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class ReplicaState(StrEnum):
+    """What a catch-up replica is to the archive of the log."""
+
+    CANDIDATE = "candidate"
+    """It could become a member."""
+    JOINING = "joining"
+    """It is to become one, and gets what the members have."""
+    MEMBER = "member"
+    """It counts for the majority that must have what is deleted from the log (CEP-21, a member of the CMS)."""
 
 
 class OrderKind(StrEnum):
@@ -124,6 +138,27 @@ class ReportStatus(StrEnum):
     RUNNING = "running"
     SUCCESS = "success"
     FAILED = "failed"
+
+
+class CommitMode(StrEnum):
+    """Whose commands the log takes."""
+
+    OPEN = "open"
+    FROZEN = "frozen"
+    """Nobody's."""
+    SINGLE_USER = "single_user"
+    """Those of one actor."""
+
+
+class OverrideKind(StrEnum):
+    """How a state took the place of another."""
+
+    FOUND = "found"
+    """A cluster began with it."""
+    REVERT = "revert"
+    """It was the log's own, at an older epoch."""
+    LOAD = "load"
+    """It came from a file."""
 
 
 class BarrierLevel(StrEnum):

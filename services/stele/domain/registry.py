@@ -4,11 +4,14 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from stele.domain import commands
+from stele.domain.archive.domain import DOMAIN as ARCHIVE
 from stele.domain.base import Fact
 from stele.domain.cdc.domain import DOMAIN as CDC
 from stele.domain.cluster.domain import DOMAIN as FOUNDING
+from stele.domain.commits.domain import DOMAIN as COMMITS
 from stele.domain.features.domain import DOMAIN as FEATURES
 from stele.domain.membership.domain import DOMAIN as MEMBERSHIP
+from stele.domain.overrides.domain import DOMAIN as OVERRIDES
 from stele.domain.registry_entry import Domain
 from stele.domain.repairs.domain import DOMAIN as REPAIRS
 from stele.domain.requests.decided import DOMAIN as DECIDED
@@ -23,6 +26,8 @@ from stele.domain.topology.domain import DOMAIN as TOPOLOGY
 
 DOMAINS: Final[tuple[Domain, ...]] = (
     FOUNDING,
+    COMMITS,
+    OVERRIDES,
     MEMBERSHIP,
     REQUESTS,
     SCHEMA,
@@ -33,6 +38,7 @@ DOMAINS: Final[tuple[Domain, ...]] = (
     CDC,
     FEATURES,
     SERVICES,
+    ARCHIVE,
     STAGING,
     DECIDED,
 )

@@ -13,6 +13,7 @@ from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.hashing import HASH_BYTES
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.overrides.domain import DOMAIN as OVERRIDES
 from stele.domain.registry import DOMAINS
 
 
@@ -46,6 +47,12 @@ def state_hash(image: Image) -> str:
     A domain that holds nothing counts for nothing, so that a build that does not know it has the same hash.
     """
     return _hash(image, domain_hashes(image))
+
+
+def content_hash(image: Image) -> str:
+    """The same of what is true, wherever in the log: without epoch, state id and what is known of overrides."""
+    hashes = {name: n for name, n in domain_hashes(image).items() if name != OVERRIDES.name}
+    return _hash(msgspec.structs.replace(image, epoch=0, state_id=b""), hashes)
 
 
 def requests_hash(image: Image) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from stele.domain.column import as_list
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
@@ -66,7 +67,7 @@ def delta_view(before: Image, after: Image, epoch: Epoch) -> Json:
 
 def epoch_view(epoch: Epoch) -> Json:
     """One epoch of the log: what became true, who asked for it and why."""
-    shown: Json = msgspec.to_builtins(epoch, builtin_types=(bytes,))
+    shown: Json = msgspec.to_builtins(epoch, builtin_types=(bytes,), enc_hook=as_list)
     for name in ("prev_state_id", "state_id", "log_id", "witness_state_id", "command_digest"):
         shown[name] = shown[name].hex()
     for fact in shown["facts"]:

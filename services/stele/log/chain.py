@@ -40,22 +40,28 @@ _unpack: Final = FROZEN.unpack_from
 
 
 class Verdict(StrEnum):
-    """What a record is to a reader. The last three are suspicions (design, section 1, rule 11)."""
+    """What a record is to a reader. All but the first two are suspicions (design, section 1, rule 11)."""
 
     WINNER = "winner"
     LOSER = "loser"
     STRAY = "stray"
-    """Of another log: skipped once the anchor is known to be intact."""
+    """Of another log: skipped once the anchor is known to be intact, unless it is of one that this log was
+    recovered as (``incarnations``).
+    """
     HOLE = "hole"
     """Offsets before it were not read."""
     LOST_WINNERS = "lost_winners"
     """Its writer had read a winner of this log that is not in this history."""
+    NO_BEGINNING = "no_beginning"
+    """A later epoch stands where a log should begin: what was before it is not here."""
 
 
 _WINNER: Final = Verdict.WINNER
 _LOSER: Final = Verdict.LOSER
 PLAIN: Final = (_WINNER, _LOSER)
 """Verdicts without suspicion."""
+STOPS: Final = (Verdict.HOLE, Verdict.LOST_WINNERS, Verdict.NO_BEGINNING)
+"""Verdicts that a reader cannot go past."""
 
 
 class Anchor(NamedTuple):
@@ -165,9 +171,9 @@ class Chain:
         return witness <= self.epoch and self._kept[place : place + STATE_BYTES] == state_id
 
     def _judge_founding(self, offset: int, value: bytes) -> Verdict:
-        if value[PREV_STATE_ID] != ZERO_STATE or value[LOG_ID] == NO_LOG:
-            return Verdict.STRAY
-        epoch = FROZEN.unpack_from(value)[4]
+        previous, _, log_id, _, epoch, _ = _unpack(value)
+        if previous != ZERO_STATE or log_id == NO_LOG:
+            return Verdict.NO_BEGINNING if epoch > 1 else Verdict.STRAY
         if epoch != 1:
             raise _out_of_order(offset, epoch, 1)
         return Verdict.WINNER

@@ -7,9 +7,17 @@ from typing import Any, Final, TypeVar
 import msgspec
 from fastavro import parse_schema, schemaless_writer
 
+from stele.domain.column import as_bytes, column_of
 from stele.domain.commands import Envelope, Outcome, command_name
 from stele.domain.facts import AnyFact, Epoch
-from stele.domain.messages import Ack, Load, Order, Report
+from stele.domain.messages import (
+    Ack,
+    Load,
+    Order,
+    PlacementRow,
+    PlacementsMarker,
+    Report,
+)
 from stele.domain.staging.facts import Part
 from stele.log.avro import Reader, read_null, reader_of
 from stele.log.chain import FROZEN, FROZEN_BYTES, FROZEN_FIELDS, STATE_BYTES
@@ -39,7 +47,7 @@ def encode_epoch(epoch: Epoch) -> bytes:
     schema, and that is faster.
     """
     record = {name: getattr(epoch, name) for name in _TAIL_FIELDS}
-    facts = msgspec.to_builtins(epoch.facts, builtin_types=_BYTES)
+    facts = _builtins(epoch.facts)
     record["facts"] = [_named(fact) for fact in facts]
     header = oldest_sufficient("Epoch", record)
     out = BytesIO()
@@ -65,7 +73,7 @@ def decode_epoch(value: bytes) -> Epoch:
 def fact_size(fact: AnyFact) -> int:
     """Bytes of a fact in a record, or a few more."""
     out = BytesIO()
-    named = _named(msgspec.to_builtins(fact, builtin_types=_BYTES))
+    named = _named(_builtins(fact))
     schemaless_writer(out, _facts_schema(), [named])
     return out.tell()
 
@@ -131,9 +139,27 @@ def decode_load(value: bytes) -> Load:
     return load
 
 
-def _builtins(struct: msgspec.Struct) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(struct, builtin_types=_BYTES)
-    return found
+def encode_placement_row(row: PlacementRow) -> bytes:
+    return _write("PlacementRow", _builtins(row))
+
+
+def decode_placement_row(value: bytes) -> PlacementRow:
+    """Raises DecodeError."""
+    return _convert(_read("PlacementRow", value), PlacementRow)
+
+
+def encode_placements_marker(marker: PlacementsMarker) -> bytes:
+    return _write("PlacementsMarker", _builtins(marker))
+
+
+def decode_placements_marker(value: bytes) -> PlacementsMarker:
+    """Raises DecodeError."""
+    return _convert(_read("PlacementsMarker", value), PlacementsMarker)
+
+
+def _builtins(value: object) -> Any:
+    """Structs as fastavro takes them."""
+    return msgspec.to_builtins(value, builtin_types=_BYTES, enc_hook=as_bytes)
 
 
 def _named(fact: dict[str, Any]) -> Named:
@@ -172,7 +198,7 @@ def _read(name: str, value: bytes, begin: int = HEADER_BYTES) -> dict[str, Any]:
 
 def _convert(record: dict[str, Any], kind: type[T]) -> T:
     try:
-        return msgspec.convert(record, kind, builtin_types=_BYTES)
+        return msgspec.convert(record, kind, builtin_types=_BYTES, dec_hook=column_of)
     except msgspec.ValidationError as error:
         raise DecodeError(f"not {kind.__name__}: {error}") from error
 

@@ -25,7 +25,9 @@ BUSY_WAIT_MAX_S: Final = 2.0
 
 
 class NotTakenError(Exception):
-    """The command was not decided, and will not be under this id; the text says why and what to do."""
+    """The command was not decided; the text says why and what to do. Where the log is frozen it may be taken
+    later, under the same id; else it never will be under this one.
+    """
 
     def __init__(self, request_id: str, rejection: Rejection) -> None:
         self.request_id = request_id

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final, NamedTuple
+from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaException, TopicPartition
+
+from stele.log.port import Ends
 
 TIMEOUT_S: Final = 10.0
 FIRST_ATTEMPT_S: Final = 1.0
@@ -21,13 +23,6 @@ LONGEST_ATTEMPT_S: Final = 4.0
 WHO_LEADS_S: Final = 2.0
 """How long an answer to who leads now is waited for, before all connections are made anew."""
 PAUSE_S: Final = 0.05
-
-
-class Ends(NamedTuple):
-    begin: int
-    """Offset of the oldest record that is still there."""
-    end: int
-    """Offset after the newest record that no change of leader can take back."""
 
 
 def resolve(

@@ -8,10 +8,13 @@ import msgspec
 from stele.domain.base import Rejection
 from stele.domain.cluster.facts import ClusterCreated
 from stele.domain.commands import Envelope, Outcome
+from stele.domain.commits.restricted import restricted
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import Image
 from stele.domain.requests.facts import CommandRefused
+from stele.domain.requests.ids import time_ms
+from stele.domain.requests.not_taken import expired
 
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024 - 4096
 """The topic takes 8 MiB with the batch's own header."""
@@ -42,15 +45,15 @@ class InFlight(msgspec.Struct):
     """A record on its way: the image if it wins, and who waits for it.
 
     A barrier carries refusals, which rest on the state before it: they are answered when it wins, and decided
-    again when it loses. ``readers`` wait for it too, and ``expired`` for it to be certain that they are. Nobody
-    waits for a part: its command waits for the record that commits it.
+    again when it loses. ``readers`` wait for it too, and ``not_taken`` for it to be certain that they are not.
+    Nobody waits for a part: its command waits for the record that commits it.
     """
 
     value: bytes
     image: Image
     commands: list[Command] = []
     readers: list[Reply] = []
-    expired: list[Waiting] = []
+    not_taken: list[Waiting] = []
 
 
 class Barrier(msgspec.Struct):
@@ -61,7 +64,7 @@ class Barrier(msgspec.Struct):
     size_bytes: int = 0
     commands: list[Command] = []
     readers: list[Reply] = []
-    expired: list[Waiting] = []
+    not_taken: list[Waiting] = []
 
 
 def images_after(image: Image, records: Records) -> Iterator[Image]:
@@ -82,8 +85,16 @@ def outcome_of(request_id: str, image: Image, rejection: Rejection | None) -> Ou
     )
 
 
+def why_not_taken(image: Image, envelope: Envelope) -> Rejection | None:
+    """Why a command that was not decided yet is not taken in this state; None when it can be decided."""
+    decided = image.decided
+    if decided is not None and time_ms(envelope.request_id) <= decided.horizon_ms:
+        return expired(decided.horizon_ms)
+    return restricted(image.commits, envelope)
+
+
 def log_id_of_founding(facts: tuple[AnyFact, ...]) -> bytes:
-    (fact,) = facts
+    fact, *_ = facts
     assert isinstance(fact, ClusterCreated)
     return bytes.fromhex(fact.log_id)
 

@@ -4,16 +4,18 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.registry import KNOWN_FEATURES
-from stele.log.chain import FROZEN, Anchor, Chain, Verdict
+from stele.log.chain import FROZEN, STOPS, Anchor, Chain, Verdict
 from stele.log.codec import DecodeError, decode_epoch
 from stele.log.errors import (
     CorruptRecordError,
     LogError,
     LostWinnersError,
     MissedRecordsError,
+    NoBeginningError,
     UnknownFeatureError,
     UnknownSchemaError,
 )
+from stele.log.incarnations import check_stray, crossing
 from stele.log.schemas import HEADER_BYTES, load_schemas
 
 
@@ -22,12 +24,21 @@ class Fold:
 
     Losers are skipped by every reader alike, whatever schema they were written with; records of another
     log are skipped and counted. Offsets have holes only where the log was asked again: ``chain.jump``.
+
+    A log that was recovered ends there. With ``across_recoveries`` the fold goes on as the log that it became,
+    if that goes on from the very state that the fold is at: for those who replay the past.
     """
 
     def __init__(
-        self, image: Image = EMPTY, next_offset: int = 0, anchor: Anchor | None = None
+        self,
+        image: Image = EMPTY,
+        next_offset: int = 0,
+        anchor: Anchor | None = None,
+        *,
+        across_recoveries: bool = False,
     ) -> None:
         self.image = image
+        self._across_recoveries = across_recoveries
         self.chain = Chain(image.log_id, image.epoch, image.state_id, next_offset, anchor)
 
     @property
@@ -42,12 +53,15 @@ class Fold:
         """The winner's epoch, or None for a loser or a stray. Raises LogError where a reader must stop."""
         verdict = self.chain.judge(offset, value)
         if verdict is Verdict.WINNER:
-            epoch = decode_winner(offset, value)
-            self.image = evolve(self.image, epoch)
-            self.chain.win(offset, value)
-            return epoch
-        if verdict in (Verdict.HOLE, Verdict.LOST_WINNERS):
+            return self._win(offset, value, decode_winner(offset, value))
+        if verdict in STOPS:
             raise stopped_by(self.chain, verdict, offset, value)
+        if verdict is Verdict.STRAY and self._across_recoveries:
+            epoch = crossing(self.chain, offset, value)
+            if epoch is not None:
+                return self._win(offset, value, epoch)
+        elif verdict is Verdict.STRAY:
+            check_stray(self.chain, offset, value)
         self.chain.skip(offset, verdict)
         return None
 
@@ -56,6 +70,11 @@ class Fold:
         assert image.epoch == self.image.epoch + 1
         self.chain.win(offset, value)
         self.image = image
+
+    def _win(self, offset: int, value: bytes, epoch: Epoch) -> Epoch:
+        self.image = evolve(self.image, epoch)
+        self.chain.win(offset, value)
+        return epoch
 
 
 def decode_winner(offset: int, value: bytes) -> Epoch:
@@ -79,7 +98,13 @@ def stopped_by(chain: Chain, verdict: Verdict, offset: int, value: bytes) -> Log
     if verdict is Verdict.HOLE:
         text = f"offset {chain.next_offset} should follow. Read the records in between again."
         return MissedRecordsError(offset, text)
-    witness = FROZEN.unpack_from(value)[5]
+    _, _, log_id, _, epoch, witness = FROZEN.unpack_from(value)
+    if verdict is Verdict.NO_BEGINNING:
+        return NoBeginningError(
+            offset,
+            f"epoch {epoch} of log {log_id.hex()} stands where a log should begin. Begin with a snapshot, or"
+            " restore the topic from a copy that has all of it.",
+        )
     return LostWinnersError(
         offset,
         f"its writer had read an epoch {witness} of log {chain.log_id.hex()} that is not in this history,"

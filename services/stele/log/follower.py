@@ -6,22 +6,49 @@ from typing import Final, NamedTuple
 
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
-from stele.log.chain import Anchor
+from stele.domain.image import Image
 from stele.log.errors import OtherHistoryError
 from stele.log.fold import Fold
-from stele.log.port import Log
+from stele.log.port import HasRoom, Log, always
 from stele.log.reader import LogReader, OnStray
+from stele.log.start import BEGINNING_FOR_FOLLOWERS, Start
 
 
 class Floor(NamedTuple):
-    """What a process acknowledged before it was restarted: it is not up to date below it."""
+    """An epoch that was in the log for certain: a process is not up to date below it.
+
+    ``who`` says of whom that is known: what a process acknowledged before it was restarted, if not otherwise.
+    ``log_id`` is that of its log as 32 hex digits, where it is known.
+    """
 
     epoch: int
     state_id: bytes
+    who: str = "this process acknowledged"
+    log_id: str = ""
+
+    def below(self, epoch: int) -> str:
+        """Why ``epoch`` is not the log's end; empty when it may be."""
+        if epoch >= self.epoch:
+            return ""
+        return (
+            f"The log was read to epoch {epoch}; {self.who} epoch {self.epoch} before, so its end is not"
+            " known yet."
+        )
+
+    def check(self, offset: int, epoch: int, state_id: bytes) -> None:
+        """Raises OtherHistoryError when the epoch of this number is another one."""
+        if self.epoch == epoch and self.state_id != state_id:
+            raise OtherHistoryError(
+                offset,
+                f"epoch {epoch} has state id {state_id.hex()}; {self.who} {self.state_id.hex()}."
+                " The log has lost winners: restore the topic from a copy that has them, or `stele recover`.",
+                self.epoch,
+            )
 
 
 Listener = Callable[[Image, Delta], None]
+OnWinner = Callable[[int, bytes, Epoch], None]
+"""Called with the offset, the bytes and the epoch of each winner, before the listeners."""
 
 WAIT_S: Final = 30.0
 
@@ -35,16 +62,21 @@ class LogFollower:
     def __init__(
         self,
         log: Log,
-        image: Image = EMPTY_FOR_FOLLOWERS,
-        next_offset: int = 0,
-        anchor: Anchor | None = None,
+        start: Start = BEGINNING_FOR_FOLLOWERS,
         floor: Floor | None = None,
         on_stray: OnStray = lambda offset, name: None,
+        on_winner: OnWinner = lambda offset, value, epoch: None,
+        has_room: HasRoom = always,
     ) -> None:
-        self.fold = Fold(image, next_offset, anchor)
+        self.fold = Fold(*start)
         self.failure: Exception | None = None
+        self.failed = asyncio.Event()
+        """Set once there is a failure."""
         self._floor = floor
-        self._reader = LogReader(log, self.fold, self._take, self._wake, self._fail, on_stray)
+        self._on_winner = on_winner
+        self._reader = LogReader(
+            log, self.fold, self._take, self._wake, self.fail, on_stray, has_room
+        )
         self._listeners: list[Listener] = []
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[Image]]] = []
 
@@ -113,12 +145,7 @@ class LogFollower:
         )
 
     def _below_floor(self) -> str:
-        if self._floor is None or self.image.epoch >= self._floor.epoch:
-            return ""
-        return (
-            f"The log was read to epoch {self.image.epoch}; this process acknowledged epoch"
-            f" {self._floor.epoch} before, so its end is not known yet."
-        )
+        return "" if self._floor is None else self._floor.below(self.image.epoch)
 
     async def _wait(self, passed: Callable[[], bool], timeout_s: float) -> Image:
         if self.failure is not None:
@@ -134,20 +161,12 @@ class LogFollower:
         before = self.fold.image
         epoch = self.fold.offer(offset, value)
         if epoch is not None:
-            self._check_floor(offset, epoch)
+            if self._floor is not None:
+                self._floor.check(offset, epoch.epoch, epoch.state_id)
+            self._on_winner(offset, value, epoch)
             delta = Delta(before, epoch)
             for listener in self._listeners:
                 listener(self.image, delta)
-
-    def _check_floor(self, offset: int, epoch: Epoch) -> None:
-        floor = self._floor
-        if floor is not None and floor.epoch == epoch.epoch and floor.state_id != epoch.state_id:
-            raise OtherHistoryError(
-                offset,
-                f"epoch {epoch.epoch} has state id {epoch.state_id.hex()}; this process acknowledged"
-                f" {floor.state_id.hex()}. The log has lost winners: restore the topic from a copy that"
-                " has them.",
-            )
 
     def _wake(self) -> None:
         for passed, future in self._waiters:
@@ -155,9 +174,11 @@ class LogFollower:
                 future.set_result(self.image)
         self._waiters = [(p, f) for p, f in self._waiters if not f.done()]
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """Nothing is read from now on, and this is why."""
         self._reader.stop()
         self.failure = error
+        self.failed.set()
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(error)

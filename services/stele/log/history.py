@@ -12,17 +12,22 @@ from collections import deque
 from collections.abc import AsyncIterator
 from itertools import islice
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from stele.domain.facts import Epoch
-from stele.domain.image import EMPTY, NO_LOG, Image, without_memory
-from stele.log.chain import STATE_ID, Chain, Verdict
+from stele.domain.image import EMPTY, NO_LOG, ZERO_STATE, Image, without_memory
+from stele.log.chain import LOG_ID, STATE_ID, STOPS, Chain, Verdict
 from stele.log.codec import decode_epoch
+from stele.log.errors import OffsetGoneError
 from stele.log.fold import Fold, stopped_by
-from stele.log.port import LogPast
+from stele.log.incarnations import crossing
+from stele.log.port import LogPast, Record
+from stele.log.start import Start
 
 FOLDED_AT_ONCE: Final = 100
 """Epochs folded before other work gets its turn, 2 ms."""
+JUDGED_AT_ONCE: Final = 1000
+"""Records of which winners are told from others, so too."""
 REMEMBERED_IMAGES: Final = 4
 """Images of the past that were asked for lately: the next question is often nearby."""
 
@@ -38,14 +43,31 @@ class Bounds(NamedTuple):
     recent_records: int = 10_000
     recent_bytes: int = 64 * 1024 * 1024
     read_records: int = 2000
+    """Read at first. Whoever goes on gets twice as many each time while they are small, since each reading
+    takes tens of milliseconds besides."""
+    read_most: int = 8000
+    small_bytes: int = 2 * 1024 * 1024
 
 
 class EpochNotFoundError(LookupError):
-    """The log does not hold this epoch: not yet, or not any more."""
+    """The log does not hold this epoch: not yet, or not any more. ``stores`` may have those that were deleted
+    from the archive, if any were.
+    """
 
-    def __init__(self, epoch: int, oldest: int, newest: int) -> None:
+    def __init__(
+        self, epoch: int, oldest: int, newest: int, stores: tuple[str, ...] | None = None
+    ) -> None:
         self.epoch, self.oldest, self.newest = epoch, oldest, newest
-        super().__init__(f"There is no epoch {epoch}: the log holds {oldest} to {newest}.")
+        self.is_deleted = stores is not None and epoch < oldest
+        self.stores = stores or ()
+        told = f"There is no epoch {epoch}: the log holds {oldest} to {newest}."
+        if self.is_deleted:
+            where = f"; {', '.join(self.stores)} has them" if stores else ""
+            told = (
+                f"Epoch {epoch} was deleted: the archive begins at epoch {oldest}, and older ones are not kept"
+                f" (archive_keep_days, archive_keep_epochs){where}."
+            )
+        super().__init__(told)
 
 
 class Winner(NamedTuple):
@@ -60,11 +82,12 @@ class Winner(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """The log just after ``epoch``: the offset to read on from, and the state id to go by."""
+    """The log just after ``epoch``: the offset to read on from, and the ids to go by."""
 
     epoch: int
     next_offset: int
     state_id: bytes
+    log_id: bytes
 
 
 class Checkpoint(NamedTuple):
@@ -72,6 +95,19 @@ class Checkpoint(NamedTuple):
 
     image: Image
     next_offset: int
+
+
+class Older(Protocol):
+    """An archive, for what the topic does not hold any more and what is before this reader's beginning."""
+
+    async def winners(self, first: int, last: int) -> list[Winner]:
+        """Epochs from ``first`` on, at least one and at most up to ``last``.
+
+        Raises EpochNotFoundError, TimeoutError.
+        """
+
+    async def start(self, epoch: int) -> Start:
+        """The newest image not after ``epoch`` that is at hand. Raises TimeoutError."""
 
 
 class History:
@@ -83,14 +119,16 @@ class History:
         image: Image = EMPTY,
         next_offset: int = 0,
         bounds: Bounds = Bounds(),  # noqa: B008 - it cannot be changed
+        older: Older | None = None,
     ) -> None:
         self._log = log
+        self._older = older
         self._bounds = bounds
         self._oldest = image.epoch
         self._newest = image
         self._recent: deque[Winner] = deque()
         self._recent_bytes = 0
-        self._marks = [Mark(image.epoch, next_offset, image.state_id)]
+        self._marks = [_mark(image, next_offset)]
         self._mark_every = bounds.mark_every
         self._images = [_checkpoint(image, next_offset)]
         self._image_every = bounds.mark_every
@@ -100,7 +138,20 @@ class History:
     @property
     def oldest(self) -> int:
         """The first epoch whose image can be had."""
-        return self._oldest
+        if self._older is None:
+            return self._oldest
+        return self._newest.archive.trimmed_epoch
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """Where epochs are that were deleted from the archive, if there are such."""
+        trimmed = self._newest.archive.trimmed
+        return () if trimmed is None else trimmed.stores
+
+    def missing(self, epoch: int, oldest: int) -> EpochNotFoundError:
+        """There is no such epoch: they begin with ``oldest``."""
+        deleted = self._older is not None and self._newest.archive.trimmed is not None
+        return EpochNotFoundError(epoch, oldest, self.newest, self.stores if deleted else None)
 
     @property
     def newest(self) -> int:
@@ -114,7 +165,7 @@ class History:
         self._recent_bytes += len(value)
         self._forget_the_oldest()
         if image.epoch - self._marks[-1].epoch >= self._mark_every:
-            self._marks.append(Mark(image.epoch, offset + 1, image.state_id))
+            self._marks.append(_mark(image, offset + 1))
             if len(self._marks) > self._bounds.marks:
                 del self._marks[1::2]
                 self._mark_every *= 2
@@ -130,18 +181,27 @@ class History:
         Raises EpochNotFoundError when they are older than what this process knows, OffsetGoneError
         when the topic was truncated, TimeoutError when the broker is too slow.
         """
+        return [winner.decode() async for winner in self.winners(first, limit)]
+
+    async def winners(self, first: int, limit: int) -> AsyncIterator[Winner]:
+        """At most ``limit`` winners from ``first`` on, none of them decoded; raises as ``epochs`` does.
+
+        No more of them are in memory than are read at once.
+        """
         if limit <= 0 or first > self.newest:
-            return []
-        found = self._from_recent(first, limit)
-        if found is None:
-            found = await self._from_log(first, limit)
-        return [winner.decode() for winner in found]
+            return
+        if first <= self.oldest:
+            raise self.missing(first, self.oldest + 1)
+        last = min(first + limit - 1, self.newest)
+        async for winner in self._winners(self._mark_before(first), last):
+            if winner.epoch >= first:
+                yield winner
 
     async def epoch(self, epoch: int) -> Epoch:
         """Raises as ``epochs`` does, and EpochNotFoundError when it has not happened yet."""
         found = await self.epochs(epoch, 1)
         if not found:
-            raise EpochNotFoundError(epoch, self._oldest + 1, self.newest)
+            raise self.missing(epoch, self.oldest + 1)
         return found[0]
 
     async def image_at(self, epoch: int) -> Image:
@@ -151,14 +211,12 @@ class History:
         """
         if epoch == self._newest.epoch:
             return self._newest
-        if not self._oldest <= epoch <= self.newest:
-            raise EpochNotFoundError(epoch, self._oldest, self.newest)
+        if not self.oldest <= epoch <= self.newest:
+            raise self.missing(epoch, self.oldest)
         async with self._folding:
-            start = self._checkpoint_before(epoch)
-            fold = Fold(start.image, start.next_offset)
-            async for winner in self._winners(
-                Mark(start.image.epoch, start.next_offset, start.image.state_id), epoch
-            ):
+            start = await self._checkpoint_before(epoch)
+            fold = Fold(start.image, start.next_offset, across_recoveries=True)
+            async for winner in self._winners(_mark(*start), epoch):
                 fold.chain.jump(winner.offset)
                 fold.offer(winner.offset, winner.value)
                 if winner.epoch % FOLDED_AT_ONCE == 0:
@@ -166,6 +224,11 @@ class History:
             self._asked.append(Checkpoint(fold.image, fold.next_offset))
         assert fold.image.epoch == epoch
         return fold.image
+
+    def newest_winners(self, count: int) -> list[Winner]:
+        """The last ones that are in memory, at most so many."""
+        skipped = max(0, len(self._recent) - count)
+        return [*islice(self._recent, skipped, None)]
 
     def recent(self, epoch: int) -> Epoch | None:
         """The epoch if its record is in memory."""
@@ -184,42 +247,88 @@ class History:
         begin = first - self._recent[0].epoch
         return list(islice(self._recent, begin, begin + limit))
 
-    async def _from_log(self, first: int, limit: int) -> list[Winner]:
-        if first <= self._oldest:
-            raise EpochNotFoundError(first, self._oldest + 1, self.newest)
-        mark = self._marks[bisect_right(self._marks, first - 1, key=attrgetter("epoch")) - 1]
-        last = min(first + limit - 1, self.newest)
-        return [w async for w in self._winners(mark, last) if w.epoch >= first]
+    def _mark_before(self, epoch: int) -> Mark:
+        """What is in memory, or before all marks and so in the archive, needs no more than the epoch."""
+        if self._from_recent(epoch, 1) is not None:
+            return Mark(epoch - 1, 0, ZERO_STATE, NO_LOG)
+        at = bisect_right(self._marks, epoch - 1, key=attrgetter("epoch")) - 1
+        return self._marks[at] if at >= 0 else Mark(epoch - 1, 0, ZERO_STATE, NO_LOG)
 
     async def _winners(self, mark: Mark, last: int) -> AsyncIterator[Winner]:
         """Winners after the mark up to epoch ``last``, from memory where they are still there."""
-        epoch, next_offset, state_id = mark
-        while epoch < last:
-            found = self._from_recent(epoch + 1, self._bounds.read_records)
-            if found is not None:
-                for winner in found[: last - epoch]:
-                    yield winner
-                epoch += len(found)
-                if found:
-                    next_offset, state_id = found[-1].offset + 1, found[-1].value[STATE_ID]
-                continue
-            records = await self._log.read(next_offset, self._bounds.read_records)
-            if not records:
-                raise TimeoutError(f"The log did not give epoch {epoch + 1}, which it held before.")
-            chain = Chain(self._newest.log_id if epoch else NO_LOG, epoch, state_id, next_offset)
-            for offset, value in records:
-                chain.jump(offset)  # the reader of the log has looked into the holes
-                verdict = chain.offer(offset, value)
-                if verdict is Verdict.LOST_WINNERS:
-                    raise stopped_by(chain, verdict, offset, value)
-                if verdict is Verdict.WINNER and epoch < last:
-                    epoch, state_id = epoch + 1, value[STATE_ID]
-                    yield Winner(epoch, offset, value)
-            next_offset = records[-1].offset + 1
+        bounds, read = self._bounds, self._bounds.read_records
+        while mark.epoch < last:
+            before = mark
+            page = self._from_recent(mark.epoch + 1, min(bounds.read_records, last - mark.epoch))
+            if page is None:
+                page, mark = await self._page(mark, last, read)
+                if sum(len(winner.value) for winner in page) <= bounds.small_bytes:
+                    read = min(2 * read, bounds.read_most)
+            elif page:
+                mark = _behind(page[-1])
+            for winner in page[: last - before.epoch]:
+                yield winner
 
-    def _checkpoint_before(self, epoch: int) -> Checkpoint:
-        known = (c for c in (*self._images, *self._asked) if c.image.epoch <= epoch)
-        return max(known, key=_epoch_of)
+    async def _page(self, mark: Mark, last: int, read: int) -> tuple[list[Winner], Mark]:
+        """Some winners after the mark, from the topic or the archive, and where to go on; maybe none."""
+        if self._older is not None and mark.epoch < self._oldest:
+            return await self._archived(self._older, mark, min(last, self._oldest))
+        try:
+            records = await self._log.read(mark.next_offset, read)
+        except OffsetGoneError:
+            if self._older is None:
+                raise
+            return await self._archived(self._older, mark, last)
+        if not records:
+            raise TimeoutError(
+                f"The log did not give epoch {mark.epoch + 1}, which it held before."
+            )
+        found = list[Winner]()
+        for begin in range(0, len(records), JUDGED_AT_ONCE):
+            won, mark = self._won(mark, records[begin : begin + JUDGED_AT_ONCE])
+            found += won
+            await asyncio.sleep(0)
+        return found, mark
+
+    async def _archived(self, older: Older, mark: Mark, last: int) -> tuple[list[Winner], Mark]:
+        found = await older.winners(mark.epoch + 1, last)
+        return found, _behind(found[-1])
+
+    def _won(self, mark: Mark, records: list[Record]) -> tuple[list[Winner], Mark]:
+        """Raises LogError where a writer had read what is not there."""
+        chain = Chain(mark.log_id, mark.epoch, mark.state_id, mark.next_offset)
+        found = list[Winner]()
+        for offset, value in records:
+            chain.jump(offset)  # the reader of the log has looked into the holes
+            verdict = chain.judge(offset, value)
+            if verdict in STOPS:
+                raise stopped_by(chain, verdict, offset, value)
+            goes_on = verdict is Verdict.STRAY and crossing(chain, offset, value) is not None
+            if verdict is Verdict.WINNER or goes_on:
+                chain.win(offset, value)
+                found.append(Winner(chain.epoch, offset, value))
+            else:
+                chain.skip(offset, verdict)
+        return found, Mark(chain.epoch, chain.next_offset, chain.state_id, chain.log_id)
+
+    async def _checkpoint_before(self, epoch: int) -> Checkpoint:
+        known = [c for c in (*self._images, *self._asked) if c.image.epoch <= epoch]
+        nearest = max(known, key=_epoch_of, default=None)
+        if self._older is not None and (nearest is None or epoch < self._oldest):
+            start = await self._older.start(epoch)
+            if nearest is None or start.image.epoch > nearest.image.epoch:
+                return _checkpoint(start.image, start.next_offset)
+        assert nearest is not None, "without an archive the beginning is known"
+        return nearest
+
+
+def _behind(winner: Winner) -> Mark:
+    state_id, log_id = winner.value[STATE_ID], winner.value[LOG_ID]
+    return Mark(winner.epoch, winner.offset + 1, state_id, log_id)
+
+
+def _mark(image: Image, next_offset: int) -> Mark:
+    return Mark(image.epoch, next_offset, image.state_id, image.log_id)
 
 
 def _checkpoint(image: Image, next_offset: int) -> Checkpoint:

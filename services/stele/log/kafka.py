@@ -22,12 +22,24 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from stele.log.ends import Ends, Prober
+from stele.log.ends import Prober
 from stele.log.errors import OffsetGoneError
-from stele.log.port import Look, OnDoubt, OnRecords, Record, ignore
+from stele.log.port import (
+    ROOM_POLL_S,
+    Ends,
+    HasRoom,
+    Look,
+    OnDoubt,
+    OnRecords,
+    Record,
+    always,
+    ignore,
+)
 from stele.log.pulse import LONGEST_PAUSE_S, Pulse
 
 READ_BATCH: Final = 2000
+FOLLOW_BATCH: Final = 500
+"""Handed over at once to a follower, whose process answers nobody while it takes them."""
 """Most records handed to the event loop at once, so that other work gets its turn."""
 MAX_IN_HAND: Final = 4
 """Batches that may wait for the event loop before the reading thread pauses."""
@@ -115,6 +127,10 @@ class KafkaLog:
     async def end_offset(self) -> int:
         return await self._loop.run_in_executor(self._asking, self._prober.end, self._topic)
 
+    async def ends(self) -> Ends:
+        """Where the topic begins and ends. Raises TimeoutError."""
+        return await self._loop.run_in_executor(self._asking, self._prober.ends, self._topic)
+
     async def look(self, offset: int | None) -> Look:
         if self._stop.is_set():
             raise TimeoutError(f"reading {self._topic} was ended")
@@ -126,11 +142,12 @@ class KafkaLog:
         on_records: OnRecords,
         on_error: Callable[[Exception], None],
         on_doubt: OnDoubt = ignore,
+        has_room: HasRoom = always,
     ) -> None:
-        self._start_thread(self._follow, offset, on_records, on_error, on_doubt)
+        self._start_thread(self._follow, offset, on_records, on_error, on_doubt, has_room)
 
     async def read(self, offset: int, limit: int) -> list[Record]:
-        ends = await self._loop.run_in_executor(self._asking, self._prober.ends, self._topic)
+        ends = await self.ends()
         return await self._loop.run_in_executor(self._reading, self._read, offset, limit, ends)
 
     async def close(self) -> None:
@@ -196,7 +213,9 @@ class KafkaLog:
         end = self._prober.end(self._topic)
         if offset is None or offset >= end:
             return Look(topic_id, end, None)
-        return Look(topic_id, end, self._read_one(offset))
+        value = self._read_one(offset)
+        begin = 0 if value is not None else self._prober.ends(self._topic).begin
+        return Look(topic_id, end, value, begin)
 
     def _ask_topic_id(self) -> str:
         """Of the controller's metadata, never of what a client remembers."""
@@ -257,6 +276,7 @@ class KafkaLog:
         on_records: OnRecords,
         on_error: Callable[[Exception], None],
         on_doubt: OnDoubt,
+        has_room: HasRoom,
     ) -> None:
         unreachable_s = -UNREACHABLE_EVERY_S
 
@@ -273,13 +293,15 @@ class KafkaLog:
         try:
             while not self._stop.is_set():
                 first = consumer.poll(0.2)
-                messages = [] if first is None else [first, *consumer.consume(READ_BATCH, 0)]
+                messages = [] if first is None else [first, *consumer.consume(FOLLOW_BATCH, 0)]
                 pause_s = pulse.beat()
                 if pause_s > LONGEST_PAUSE_S:
                     self._call(on_doubt, f"the reading thread was away for {pause_s:.1f} s")
                 if messages:
                     self._hand_over(on_records, _records(messages, on_trouble))
-                    pulse.beat()  # waiting for the event loop is no pause
+                    while not has_room() and not self._stop.wait(ROOM_POLL_S):
+                        pass
+                    pulse.beat()  # waiting for whoever takes them is no pause
         except (KafkaException, OffsetGoneError) as error:
             self._call(on_error, error)
         finally:

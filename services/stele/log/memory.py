@@ -4,7 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Callable
 
-from stele.log.port import Look, OnDoubt, OnRecords, Record, ignore
+from stele.log.port import ROOM_POLL_S, HasRoom, Look, OnDoubt, OnRecords, Record, always, ignore
 
 
 class MemoryPartition:
@@ -58,16 +58,30 @@ class MemoryLog:
         on_records: OnRecords,
         on_error: Callable[[Exception], None],
         on_doubt: OnDoubt = ignore,
+        has_room: HasRoom = always,
     ) -> None:
-        position = offset
+        position, waiting = offset, list[Record]()
 
         def give(records: list[Record]) -> None:
             """A consumer sees nothing before the offset where it stands."""
             nonlocal position
             fresh = [record for record in records if record.offset >= position]
-            if fresh:
-                position = fresh[-1].offset + 1
-                on_records(fresh)
+            if not fresh:
+                return
+            position = fresh[-1].offset + 1
+            waiting.extend(fresh)
+            if len(waiting) == len(fresh):
+                hand_over()
+
+        def hand_over() -> None:
+            if self._follower is None:
+                return
+            if not has_room():
+                self._loop.call_later(ROOM_POLL_S, hand_over)
+                return
+            records = [*waiting]
+            waiting.clear()
+            on_records(records)
 
         self._follower = give
         past = self._partition.records[offset:]

@@ -7,8 +7,10 @@ are losers wherever they land, and their commands are decided again under the sa
 
 A request id is looked up first: on its way here, then among all that was decided. What was decided is
 answered from its epoch's own record, so whoever asks again is told exactly what the first was told. Refusals
-are records too: the barrier that they wait for carries them. What is too large for a record goes in parts,
-which nobody waits for, chained in flight with the record that commits them.
+are records too: the barrier that they wait for carries them. What is not taken, since the log is frozen or the
+id too old, waits for a barrier only while that is not certain yet, and leaves no trace: a frozen log does not
+grow by what it does not take. What is too large for a record goes in parts, which nobody waits for, chained in
+flight with the record that commits them.
 """
 
 from collections import deque
@@ -18,6 +20,7 @@ from typing import Final
 import msgspec
 
 from stele.domain.commands import (
+    AnyCommand,
     Envelope,
     FoundCluster,
     Noop,
@@ -33,8 +36,7 @@ from stele.domain.facts import AnyFact, Epoch
 from stele.domain.image import NO_LOG, Image, without_memory
 from stele.domain.registry import required_features
 from stele.domain.requests.decisions import Decision, decisions_of, refusal, rejection_of
-from stele.domain.requests.ids import time_ms
-from stele.domain.requests.not_taken import check_id, expired, reused, unreadable
+from stele.domain.requests.not_taken import check_id, deleted, reused, unreadable
 from stele.log.codec import decode_epoch, encode_epoch
 from stele.log.flight import (
     MAX_RECORD_BYTES,
@@ -50,6 +52,7 @@ from stele.log.flight import (
     outcome_of,
     size_of_refusal,
     too_large,
+    why_not_taken,
 )
 from stele.log.fold import Fold
 from stele.log.parts import PART_BYTES, in_parts
@@ -62,8 +65,8 @@ MAX_REFUSALS_BYTES: Final = 1024 * 1024
 replace = msgspec.structs.replace
 
 OnBug = Callable[[Envelope, Exception], None]
-Fill = Callable[[FoundCluster], FoundCluster]
-"""Completes a founding with what its caller cannot know; the caller's own words stay what is digested."""
+Fill = Callable[[AnyCommand], AnyCommand]
+"""Completes a command with what its caller cannot know; the caller's own words stay what is digested."""
 Decisions = Mapping[str, Decision]
 Recall = Callable[[int, Callable[[Decisions | None], None]], None]
 """Called with an epoch of the past; calls back, at once or later, with what it decided, or None when that
@@ -151,7 +154,7 @@ class CommitPipeline:
             tip, noop, NO_DIGEST, facts, opened.at_ms, opened.image.state_id
         )
         image = evolve(tip, epoch)
-        self._launch(InFlight(value, image, opened.commands, opened.readers, opened.expired))
+        self._launch(InFlight(value, image, opened.commands, opened.readers, opened.not_taken))
 
     def on_record(self, offset: int, value: bytes) -> Epoch | None:
         """Meet the next record of the log and answer whom it concerns.
@@ -196,15 +199,20 @@ class CommitPipeline:
             if epoch not in unrelated:
                 self._ask_the_past(waiting, unrelated, epoch)
                 return
-        id_ms, tip = time_ms(request_id), self.tip
-        if id_ms <= decided.horizon_ms:
-            waiting.reply(self._not_taken(waiting.envelope, expired(decided.horizon_ms)))
-        elif tip.decided is not None and id_ms <= tip.decided.horizon_ms:
-            self._barrier().expired.append(waiting)
-        else:
+        tip = self.tip
+        if why_not_taken(tip, waiting.envelope) is None:
             self._decide(waiting, tip)
+            return
+        certain = why_not_taken(self.fold.image, waiting.envelope)
+        if certain is None:
+            self._barrier().not_taken.append(waiting)
+        else:
+            waiting.reply(self._not_taken(waiting.envelope, certain))
 
     def _ask_the_past(self, waiting: Waiting, unrelated: frozenset[int], epoch: int) -> None:
+        if epoch <= self.fold.image.archive.trimmed_epoch:
+            waiting.reply(self._not_taken(waiting.envelope, deleted(epoch)))
+            return
         self.recalling += 1
 
         def answered(decisions: Decisions | None) -> None:
@@ -250,7 +258,7 @@ class CommitPipeline:
 
     def _records(self, waiting: Waiting, tip: Image) -> Records | Rejection:
         """What a command becomes: one record, or parts and the record that commits them."""
-        at_ms, envelope = self._ids.now_ms(), self._with_log_id(waiting.envelope)
+        at_ms, envelope = self._ids.now_ms(), self._filled(waiting.envelope)
 
         def decide_after(epochs: int) -> Decided:
             return decide(replace(tip, epoch=tip.epoch + epochs), envelope, at_ms)
@@ -339,13 +347,10 @@ class CommitPipeline:
         )
         return encode_epoch(epoch), epoch
 
-    def _with_log_id(self, envelope: Envelope) -> Envelope:
-        """A founding gets the log's id, time-ordered as state ids are, and what ``fill`` knows."""
-        command = envelope.command
-        if not isinstance(command, FoundCluster):
-            return envelope
-        command = self._fill(command)
-        if not command.log_id:
+    def _filled(self, envelope: Envelope) -> Envelope:
+        """A command gets what ``fill`` knows, a founding the log's id too, time-ordered as state ids are."""
+        command = self._fill(envelope.command)
+        if isinstance(command, FoundCluster) and not command.log_id:
             command = replace(command, log_id=self._ids.next_state_id(NO_LOG).hex())
         return replace(envelope, command=command)
 
@@ -365,7 +370,7 @@ class CommitPipeline:
             outcome = outcome_of(command.request_id, image, rejection)
             for waiting in command.callers:
                 self._answer(waiting, command.digest, outcome)
-        for waiting in flight.expired:
+        for waiting in flight.not_taken:
             self._submit(waiting)
 
     def _answer(self, waiting: Waiting, digest: bytes, outcome: Outcome) -> None:
@@ -392,7 +397,7 @@ class CommitPipeline:
             for command in flight.commands:
                 for waiting in command.callers:
                     self._submit(waiting)
-            for waiting in flight.expired:
+            for waiting in flight.not_taken:
                 self._submit(waiting)
         readers = [reply for flight in flights for reply in flight.readers]
         if readers:

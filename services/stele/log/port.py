@@ -7,7 +7,10 @@ all readers see. ``end_offset`` is at least the offset after every record that w
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+ROOM_POLL_S: Final = 0.01
+"""How often adapters ask whether there is room again."""
 
 
 class Record(NamedTuple):
@@ -26,14 +29,31 @@ class Look(NamedTuple):
     """The offset after the last durable record."""
     value: bytes | None
     """The record at the offset that was asked for; None when there is none."""
+    begin: int = 0
+    """The first offset that the topic still holds; told when there is no such record."""
 
 
 OnRecords = Callable[[list[Record]], None]
 OnDoubt = Callable[[str], None]
+HasRoom = Callable[[], bool]
 
 
 def ignore(reason: str) -> None:
     """For readers that have no anchor to look at."""
+
+
+def always() -> bool:
+    """For readers that are done with records when they have been given them."""
+    return True
+
+
+class Ends(NamedTuple):
+    """Where a topic begins and ends."""
+
+    begin: int
+    """Offset of the oldest record that is still there."""
+    end: int
+    """Offset after the newest record that no change of leader can take back."""
 
 
 class LogPast(Protocol):
@@ -61,13 +81,23 @@ class Log(LogPast, Protocol):
         on_records: OnRecords,
         on_error: Callable[[Exception], None],
         on_doubt: OnDoubt = ignore,
+        has_room: HasRoom = always,
     ) -> None:
         """Call ``on_records`` in the event loop with all records from ``offset`` on, as they come.
 
         ``on_doubt`` is called, before any later records, when records may have been missed: an error of
         the consumer, a connection that was made anew, a pause of the reading thread.
+        While ``has_room``, which any thread may ask, is false, nothing more is read ahead, and a few batches
+        at most are still handed over.
         ``on_error`` is called once when following is over for good, such as an offset that is gone.
         """
 
     async def close(self) -> None:
         """Stop following and send what is buffered, within a time limit."""
+
+
+class EpochsLog(Log, Protocol):
+    """A log that tells where it begins, since it may be truncated."""
+
+    async def ends(self) -> Ends:
+        """Raises TimeoutError."""

@@ -14,11 +14,12 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from stele.log.chain import PLAIN, Anchor, Verdict, digest_of
+from stele.log.chain import PLAIN, STOPS, Anchor, Verdict, digest_of
 from stele.log.codec import DecodeError, decode_epoch
-from stele.log.errors import AnchorLostError
+from stele.log.errors import AnchorLostError, OffsetGoneError, TruncatedError
 from stele.log.fold import Fold, stopped_by
-from stele.log.port import Log, Look, Record
+from stele.log.incarnations import check_stray
+from stele.log.port import HasRoom, Log, Look, Record, always
 from stele.log.pulse import LONGEST_PAUSE_S, Pulse
 
 LOOK_EVERY_S: Final = 2.0
@@ -30,6 +31,10 @@ SHORT_LOG_S: Final = 8.0
 QUIET_S: Final = 1.0
 """A doubt that ends within this is no trouble to speak of."""
 MAX_STRAY_NAME_CHARS: Final = 200
+MOST_HELD: Final = 5000
+"""Records that are held back: then nothing more is read until the doubt is settled."""
+DRAINED_AT_ONCE: Final = 500
+"""Records that were held back, and are taken before anything else in the process gets its turn."""
 
 Take = Callable[[int, bytes], None]
 OnStray = Callable[[int, str], None]
@@ -39,7 +44,8 @@ class LogReader:
     """Reads ``log`` into ``fold``, whose chain ``take`` must move. Make it inside the event loop.
 
     ``after`` is called when records were taken or a doubt has ended, ``fail`` once, when reading is over
-    for good; ``on_stray`` for each record of another log, with the name of its writer.
+    for good; ``on_stray`` for each record of another log, with the name of its writer. Nothing more is read
+    while ``has_room`` says so.
     """
 
     def __init__(
@@ -50,6 +56,7 @@ class LogReader:
         after: Callable[[], None],
         fail: Callable[[Exception], None],
         on_stray: OnStray = lambda offset, name: None,
+        has_room: HasRoom = always,
     ) -> None:
         self.doubt = ""
         """Why it is not certain that this is the log that was read before; empty when it is."""
@@ -63,6 +70,7 @@ class LogReader:
         self._after = after
         self._on_fail = fail
         self._on_stray = on_stray
+        self._taker_has_room = has_room
         self._loop = asyncio.get_running_loop()
         self._over = False
         self._held: deque[Record] = deque()
@@ -81,7 +89,9 @@ class LogReader:
         self._certain.set()
 
     def start(self) -> None:
-        self._log.follow(self._fold.next_offset, self._on_records, self._fail, self.suspect)
+        self._log.follow(
+            self._fold.next_offset, self._on_records, self._on_error, self.suspect, self._has_room
+        )
         self._pulse.beat()
         self._tick()
 
@@ -100,6 +110,8 @@ class LogReader:
         """A doubt that has lasted, in words for people; else empty."""
         if not self.in_doubt or time.monotonic() - self._since_s < QUIET_S:
             return ""
+        if not self.doubt:
+            return f"{len(self._held)} records that were held back in a doubt about the log are being read"
         why = f": {self._unanswered}" if self._unanswered else ""
         return f"It is not certain that the log is still the one that was read ({self.doubt}){why}"
 
@@ -130,7 +142,8 @@ class LogReader:
     async def look(self) -> Look:
         """What the broker holds at some moment after the call, with the anchor found intact.
 
-        Callers share a look that has not begun. Raises TimeoutError, KafkaException, AnchorLostError.
+        Callers share a look that has not begun. Raises TimeoutError, KafkaException, AnchorLostError, and
+        TruncatedError when the topic was truncated behind the anchor.
         """
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look_next(), name="look")
@@ -138,6 +151,9 @@ class LogReader:
         return await asyncio.shield(self._next_look)
 
     # -- records --
+
+    def _has_room(self) -> bool:
+        return len(self._held) < MOST_HELD and self._taker_has_room()
 
     def _on_records(self, records: list[Record]) -> None:
         if self._over:
@@ -160,17 +176,27 @@ class LogReader:
             return
         self._after()
 
-    def _drain(self) -> None:
+    async def _drain(self) -> None:
         """Take what was held back, up to a suspicion that came after the last look."""
+        while self._held and not self._over and not self.doubt:
+            self._drain_some()
+            self._after()
+            await asyncio.sleep(0)
+
+    def _drain_some(self) -> None:
         chain = self._fold.chain
-        while self._held and not self._over:
+        for _ in range(DRAINED_AT_ONCE):
+            if not self._held or self._over:
+                return
             offset, value = self._held[0]
             verdict = chain.judge(offset, value)
             if verdict not in PLAIN and (verdict is Verdict.HOLE or self._verified <= 0):
                 self.suspect(_text(verdict, offset))
                 return
-            if verdict is Verdict.LOST_WINNERS:
+            if verdict in STOPS:
                 raise stopped_by(chain, verdict, offset, value)
+            if verdict is Verdict.STRAY:
+                check_stray(chain, offset, value)
             self._held.popleft()
             self._verified -= 1
             if verdict is Verdict.STRAY:
@@ -204,6 +230,28 @@ class LogReader:
         self._held.extendleft(reversed(found))
         self._verified += len(found)
 
+    def _on_error(self, error: Exception) -> None:
+        """Reading is over. An offset that is not there may be before the topic's beginning or behind its end: a
+        look at the anchor tells what became of the log. Where that is intact no winner was lost, and the error
+        says no more than that this reader must begin anew.
+        """
+        if not isinstance(error, OffsetGoneError):
+            self._fail(error)
+            return
+        self.suspect(str(error))
+        self._spawn(self._explain(error))
+
+    async def _explain(self, error: OffsetGoneError) -> None:
+        while not self._over:
+            try:
+                await self.look()
+            except (AnchorLostError, TruncatedError):
+                return  # it was said
+            except (KafkaException, TimeoutError):
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._fail(error)
+
     # -- doubts --
 
     async def _settle(self) -> None:
@@ -222,7 +270,7 @@ class LogReader:
                     continue
                 if self._doubted_s <= began_s:
                     self.doubt = ""
-                    self._drain()
+                    await self._drain()
                     self._after()
         except Exception as error:  # whatever stops a reader must be seen, not swallowed
             self._fail(error)
@@ -239,7 +287,7 @@ class LogReader:
             look = await self._log.look(None if anchor is None else anchor.offset)
             try:
                 self._compare(anchor, look)
-            except AnchorLostError as error:
+            except (AnchorLostError, TruncatedError) as error:
                 self._fail(error)
                 raise
             self._looked_s, self.end = began_s, look.end
@@ -258,6 +306,10 @@ class LogReader:
             return
         if look.value is None and look.end <= anchor.offset:
             self._wait_for_leader(anchor, look)
+        if look.value is None and look.begin > anchor.offset:
+            raise TruncatedError(
+                anchor.offset, f"the topic begins at {look.begin} by now. Begin with a snapshot."
+            )
         raise self._lost(anchor, "another record stands there" if look.value else "it is gone")
 
     def _wait_for_leader(self, anchor: Anchor, look: Look) -> None:
@@ -276,7 +328,8 @@ class LogReader:
         return AnchorLostError(
             offset,
             f"the last winner that was read, epoch {chain.epoch} of log {chain.log_id.hex()}, is not there any"
-            f" more: {why}. Nothing is acknowledged any more. Restore the topic from a copy that has it.",
+            f" more: {why}. Nothing is acknowledged any more. Restore the topic from a copy that has it, or run"
+            " `stele recover`.",
         )
 
     def _tick(self) -> None:
@@ -292,7 +345,7 @@ class LogReader:
 
     async def _look_in_passing(self) -> None:
         """Steady state: records go on meanwhile. What it finds wrong is said by ``look`` itself."""
-        with contextlib.suppress(KafkaException, TimeoutError, AnchorLostError):
+        with contextlib.suppress(KafkaException, TimeoutError, AnchorLostError, TruncatedError):
             await self.look()
 
     def _fail(self, error: Exception) -> None:
@@ -318,6 +371,7 @@ def _text(verdict: Verdict, offset: int) -> str:
     return {
         Verdict.HOLE: f"records before offset {offset} were not read",
         Verdict.STRAY: f"the record at offset {offset} is of another log",
+        Verdict.NO_BEGINNING: f"the log does not begin with the record at offset {offset}",
     }.get(
         verdict, f"the writer of the record at offset {offset} had read what is not in this history"
     )

@@ -6,6 +6,7 @@ that were written with them stay in the log.
 
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,9 +18,16 @@ from fastavro.schema import fingerprint, load_schema, to_parsing_canonical_form
 from stele.log.chain import MAGIC
 
 HEADER_BYTES: Final = 10
+"""``chain.MAGIC`` and eight bytes of fingerprint: Avro's single-object encoding."""
 ORDER_FILE: Final = "order.txt"
 """In the history: its files, the oldest release first."""
-"""``chain.MAGIC`` and eight bytes of fingerprint: Avro's single-object encoding."""
+INSTALLED: Final = Path("share", "stele", "schemas")
+"""Where a wheel puts them, in the folder of the environment."""
+
+_UNNAMED: Final = {
+    *("null", "boolean", "int", "long", "float", "double", "bytes", "string"),
+    *("array", "map"),
+}
 
 Schema = Any
 """fastavro's parsed form: nested dicts and lists."""
@@ -36,9 +44,12 @@ class SchemaSet(msgspec.Struct, frozen=True):
 
 
 def schema_folder() -> Path:
-    """``STELE_SCHEMAS``, else the folder ``schemas`` of the source tree."""
+    """``STELE_SCHEMAS``, else ``schemas`` of the source tree, else the folder that came with the package."""
     given = os.environ.get("STELE_SCHEMAS")
-    return Path(given) if given else Path(__file__).resolve().parents[3] / "schemas"
+    if given:
+        return Path(given)
+    of_sources = Path(__file__).resolve().parents[3] / "schemas"
+    return of_sources if of_sources.is_dir() else Path(sysconfig.get_path("data")) / INSTALLED
 
 
 def header_of(schema: Schema) -> bytes:
@@ -105,7 +116,13 @@ def _release(folder: Path) -> int:
 def _check(folder: Path) -> int:
     """Every newest schema must stand in the history as it is, and read all that stand there."""
     schemas = load_schemas(folder)
+    order = folder / "history" / ORDER_FILE
     flaws = [
+        f"{order} names {file}, which is not there: take the line out, or bring the file back"
+        for file in (order.read_text().split() if order.exists() else [])
+        if not (folder / "history" / file).exists()
+    ]
+    flaws += [
         flaw
         for name, schema in schemas.newest.items()
         for flaw in (
@@ -131,19 +148,31 @@ def _flaws_of_history(kept: Path, schema: Schema) -> list[str]:
 
 
 def _flaws_of_reading(folder: Path, name: str, schema: Schema) -> list[str]:
-    """Fields that a record of an older schema has no value for."""
+    """Fields that a record of an older schema has no value for, or one of another type."""
     new = dict(records_of(schema))
     flaws = []
     for path in sorted((folder / "history").glob(f"{name.lower()}-*.avsc")):
         for record, old in records_of(load_schema(path)):
-            before = {field["name"] for field in old}
-            flaws += [
-                f"{record}.{field['name']} has no default, and records of {path.name} do not have it: "
-                "give it one"
-                for field in new.get(record, ())
-                if field["name"] not in before and "default" not in field
-            ]
+            before = {field["name"]: _kind(field["type"]) for field in old}
+            for field in new.get(record, ()):
+                place, kind = f"{record}.{field['name']}", _kind(field["type"])
+                if field["name"] not in before and "default" not in field:
+                    flaws.append(
+                        f"{place} has no default, and records of {path.name} do not have it: give it one"
+                    )
+                elif before.get(field["name"], kind) != kind:
+                    flaws.append(
+                        f"{place} has another type than in records of {path.name}: give it another name"
+                    )
     return flaws
+
+
+def _kind(schema: Schema) -> str:
+    """Outermost: a primitive, ``array``, ``map``, ``union``, or ``named`` for all that has a name."""
+    if isinstance(schema, list):
+        return "union"
+    kind = str(schema["type"] if isinstance(schema, dict) else schema)
+    return kind if kind in _UNNAMED else "named"
 
 
 def records_of(schema: Schema) -> Iterator[tuple[str, list[Schema]]]:

@@ -3,6 +3,8 @@
 from typing import Final
 
 STATE_ID_BYTES: Final = 16
+ENTROPY_BITS: Final = 74
+"""What is left of 128 behind the time, the version and the variant."""
 _VERSION_7: Final = 0x7 << 76
 _VARIANT: Final = 0b10 << 62
 
@@ -10,7 +12,7 @@ _VARIANT: Final = 0b10 << 62
 def next_state_id(previous: bytes, now_ms: int, entropy: int) -> bytes:
     """A state id of ``now_ms`` (milliseconds since 1970) that is greater than ``previous``.
 
-    ``entropy`` is 74 random bits. A clock that stands behind the log does not matter: the id is then
+    ``entropy`` is ENTROPY_BITS random bits. A clock that stands behind the log does not matter: the id is then
     the previous one plus a small random step, which two writers will not both choose.
     """
     low = entropy & ((1 << 62) - 1)

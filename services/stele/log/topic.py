@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from stele.log.ends import Ends, Prober
+from stele.log.ends import Prober
+from stele.log.port import Ends
 
 TIMEOUT_S = 15.0
 

@@ -1,10 +1,10 @@
 """``python -m stele.metadata_log``"""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
+from stele.domain.commits.restricted import restricted_text
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.metadata_log.commands_topic import CommandsTopic
@@ -12,11 +12,13 @@ from stele.metadata_log.evidence import older_cluster
 from stele.metadata_log.http import Api
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import Writer
+from stele.metadata_log.writing import recent_records, writing
 from stele.runtime.announce import announced
 from stele.runtime.brokers import wait_for_topics
+from stele.runtime.catch_up import CatchUp
 from stele.runtime.http import Health, build_app, serve
-from stele.runtime.memory import settle
 from stele.runtime.position import position_route
+from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.start import started
 
@@ -28,24 +30,20 @@ async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, 
     """The writer on its way to the end of the log; then the commands topic is read too."""
     await wait_for_topics(settings)
     epochs = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
-    writer = Writer(epochs, settings, older_cluster)
-    commands = CommandsTopic(settings, writer)
+    catch_up = CatchUp(settings.catch_up_urls)
+    commands: CommandsTopic | None = None
 
-    async def start() -> None:
-        await writer.start()
-        settle()
-        if writer.failure is None:
+    def on_read(writer: Writer) -> None:
+        if commands is not None and writer.failure is None:
             commands.start()
 
-    starting = asyncio.create_task(start(), name="start")
-    try:
-        yield writer, commands
-    finally:
-        starting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await starting
-        await commands.close()
-        await writer.close()
+    async with writing(settings, epochs, catch_up, older_cluster, on_read) as writer:
+        commands = topic = CommandsTopic(settings, writer)
+        try:
+            yield writer, topic
+        finally:
+            commands = None
+            await topic.close()
 
 
 def health_of(writer: Writer, commands: CommandsTopic) -> Health:
@@ -59,7 +57,7 @@ def health_of(writer: Writer, commands: CommandsTopic) -> Health:
         epoch=writer.image.epoch,
         state_id=writer.image.state_id.hex(),
         lag_epochs=writer.lag_records,
-        reason=reason,
+        reason=reason or restricted_text(writer.image.commits),
     )
 
 
@@ -73,7 +71,7 @@ async def main(stop: Stop) -> None:
         api = Api(writer, settings)
         app = build_app(
             NAME,
-            [position, *api.routes()],
+            [position, recent_route(partial(recent_records, writer)), *api.routes()],
             lambda: health_of(writer, commands),
             direct=api.direct(),
         )

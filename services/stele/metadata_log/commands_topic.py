@@ -18,14 +18,16 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from structlog.stdlib import BoundLogger
 
-from stele.domain.commands import Outcome, Rejection
+from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.log.codec import DecodeError, decode_envelope, encode_outcome
 from stele.log.flows import flow_topic
+from stele.log.framing import SchemaIds, schema_ids, unframed
 from stele.metadata_log import metrics
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
 from stele.runtime.group import Membership
 from stele.runtime.logs import get_logger
+from stele.runtime.settings import ConfigurationError
 
 log: BoundLogger = get_logger(__name__)
 
@@ -91,6 +93,7 @@ class CommandsTopic:
         self._to_submit: deque[Received] = deque()
         """What was read and not given to the writer yet, in its order; the event loop's own."""
         self._settings = settings
+        self._schema_ids = _schema_ids(settings)
         self._membership = Membership(self._stop)
         self._producer = Producer(_producer_settings(settings))
         self._thread = threading.Thread(target=self._run, name="commands", daemon=True)
@@ -226,7 +229,7 @@ class CommandsTopic:
 
     def _submit_one(self, received: Received) -> None:
         try:
-            envelope = decode_envelope(received.value)
+            envelope = decode_envelope(unframed(received.value, self._schema_ids))
         except DecodeError as error:
             self._refuse(received, error)
             return
@@ -293,6 +296,14 @@ class CommandsTopic:
     def _call(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has closed: the process is ending
             self._loop.call_soon_threadsafe(callback, *args)
+
+
+def _schema_ids(settings: MetadataLogSettings) -> SchemaIds:
+    """Raises ConfigurationError."""
+    try:
+        return schema_ids(settings.command_schema_ids, Envelope.__name__)
+    except ValueError as error:
+        raise ConfigurationError(f"STELE_COMMAND_SCHEMA_IDS: {error}") from error
 
 
 def _text(key: bytes | None) -> str:

@@ -12,7 +12,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from stele.domain.commands import Envelope, Outcome
-from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.requests import not_taken
 from stele.domain.snapshot import state_hash
@@ -25,8 +24,9 @@ from stele.metadata_log.openapi import openapi
 from stele.metadata_log.pages import Pages
 from stele.metadata_log.questions import fact_names, filters_of, invalid, limit_of, number, parse
 from stele.metadata_log.reads import Reads
+from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.state import state_parts
+from stele.metadata_log.state import dump_of, state_parts
 from stele.metadata_log.streams import Streams
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
 from stele.runtime.answers.errors import ErrorBody
@@ -44,8 +44,6 @@ from stele.runtime.http_encoding import etag_of, not_modified, respond, respond_
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1000
-MAX_ANSWER_BYTES: Final = 16 * 1024 * 1024
-"""An answer with several epochs ends after so much; the client asks on from there."""
 RETRY_LATER: Final = (("retry-after", "1"),)
 
 NOT_TAKEN: Final = {
@@ -57,6 +55,8 @@ NOT_TAKEN: Final = {
     not_taken.NOT_FOUNDED: 412,
     not_taken.OLDER_CLUSTER: 412,
     not_taken.OTHER_LOG: 412,
+    not_taken.FROZEN: 423,
+    not_taken.SINGLE_USER: 423,
 }
 """HTTP status of a command that was not taken."""
 
@@ -72,6 +72,7 @@ class Api:
         self._reads = Reads(writer, self._timeout_s)
         self._pages = Pages(self._reads)
         self._streams = Streams(writer, self._timeout_s)
+        self._searching = Searching(writer)
         self._encoding = asyncio.Lock()
         self._comparing = asyncio.Lock()
         self._hash: tuple[bytes, str] = (b"", "")
@@ -81,7 +82,9 @@ class Api:
         handlers: dict[str, Handler] = {
             **self._pages.handlers(),
             "/v1/state": self.get_state,
+            "/v1/dump": self.get_dump,
             "/v1/epochs": self.get_epochs,
+            **self._searching.handlers(),
             "/v1/epochs/{epoch}": self.get_epoch,
             "/v1/changes": self._streams.changes,
             "/v1/diff": self.get_diff,
@@ -149,9 +152,17 @@ class Api:
         parts = state_parts(image, await self._hash_of(image))
         return respond_in_pieces(request, parts, self._encoding, etag)
 
+    async def get_dump(self, request: Request) -> Response:
+        """All of the state as the archive has it in a snapshot, for another log to begin with."""
+        filters_of(request, ())
+        image = await self._reads.image(request)
+        async with self._comparing:
+            body = await asyncio.to_thread(dump_of, image)
+        return Response(body, media_type="application/octet-stream")
+
     async def get_epochs(self, request: Request) -> Response:
         if "text/event-stream" in request.headers.get("accept", ""):
-            return self._streams.epochs(request)
+            return await self._streams.epochs(request)
         first = number(request, "from", 1)
         limit = limit_of(request, DEFAULT_LIMIT, MAX_LIMIT)
         names = fact_names(request)
@@ -160,7 +171,7 @@ class Api:
             found = [
                 msgspec.structs.replace(e, facts=tuple(of_names(e.facts, names))) for e in found
             ]
-        return await respond(request, _json_list(found))
+        return await respond(request, b"[" + b",".join(as_json(found)) + b"]")
 
     async def get_epoch(self, request: Request) -> Response:
         asked = parse("epoch", request.path_params["epoch"])
@@ -188,13 +199,7 @@ class Api:
                     await self._writer.wait_ready(self._timeout_s)
                 return await handler(request)
             except EpochNotFoundError as error:
-                raise HttpError(
-                    404,
-                    "epoch_not_found",
-                    str(error),
-                    hint="Ask for an epoch in that span, or wait until it has come.",
-                    details={"epoch": error.epoch, "oldest": error.oldest, "newest": error.newest},
-                ) from error
+                raise _not_found(error) from error
             except OffsetGoneError as error:
                 raise HttpError(
                     404,
@@ -232,16 +237,16 @@ class Api:
             return self._hash[1]
 
 
-def _json_list(epochs: list[Epoch]) -> bytes:
-    """A JSON array, cut off at ``MAX_ANSWER_BYTES`` but never empty when there is something."""
-    parts, size_bytes = list[bytes](), 0
-    for epoch in epochs:
-        part = msgspec.json.encode(epoch_view(epoch))
-        if parts and size_bytes + len(part) > MAX_ANSWER_BYTES:
-            break
-        parts.append(part)
-        size_bytes += len(part)
-    return b"[" + b",".join(parts) + b"]"
+def _not_found(error: EpochNotFoundError) -> HttpError:
+    details = {"epoch": error.epoch, "oldest": error.oldest, "newest": error.newest}
+    if not error.is_deleted:
+        hint = "Ask for an epoch in that span, or wait until it has come."
+        return HttpError(404, "epoch_not_found", str(error), hint=hint, details=details)
+    hint = "Ask for a later one. `stele restore STORE` makes an archive of what a store has."
+    stores = ",".join(error.stores)
+    return HttpError(
+        404, "epoch_deleted", str(error), hint=hint, details={**details, "stores": stores}
+    )
 
 
 def _time_out(outcome: asyncio.Future[Outcome]) -> None:

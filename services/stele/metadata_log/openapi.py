@@ -4,22 +4,41 @@ from typing import Any, Final
 
 import msgspec
 
+from stele.domain.column import schema_of_column
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.view import filters
 from stele.metadata_log.api import CommandRequest, OutcomeAnswer
-from stele.metadata_log.questions import LEVELS, MAX_PAGE_ROWS, PAGE_ROWS
+from stele.metadata_log.questions import LEVELS, MAX_NUMBER, MAX_PAGE_ROWS, PAGE_ROWS
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.errors import ErrorBody
-from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer, StateAnswer
+from stele.runtime.answers.history import (
+    ChangesAnswer,
+    DiffAnswer,
+    EpochAnswer,
+    SearchAnswer,
+    StateAnswer,
+)
 from stele.runtime.answers.position import Position
+from stele.runtime.answers.stats import StatsAnswer
 from stele.runtime.http import Health
 
 Json = dict[str, Any]
 Schemas = dict[type, Json]
 
 
-def _parameter(name: str, kind: str, description: str, **more: Any) -> Json:
-    shape = {"name": name, "in": "query", "description": description, "schema": {"type": kind}}
-    return {**shape, **more}
+def _parameter(name: str, kind: str, description: str, most: int = MAX_NUMBER, **more: Any) -> Json:
+    """``most`` is the largest number that is taken."""
+    shape = {"name": name, "in": "query", "description": description}
+    return {**shape, "schema": _shape(name, kind, most), **more}
+
+
+def _shape(name: str, kind: str, most: int) -> Json:
+    """With the bounds that ``questions`` checks."""
+    if kind != "integer":
+        return {"type": kind}
+    if name == "token":
+        return {"type": kind, "minimum": MIN_TOKEN, "maximum": MAX_TOKEN}
+    return {"type": kind, "minimum": int(name == "limit"), "maximum": most}
 
 
 _EPOCH: Final = _parameter("epoch", "integer", "The state at this epoch; the newest by default.")
@@ -33,7 +52,10 @@ _AT: Final = (_EPOCH, _LEVEL)
 _PAGED: Final = (
     *_AT,
     _parameter(
-        "limit", "integer", f"Rows at most; {PAGE_ROWS} by default, {MAX_PAGE_ROWS} at most."
+        "limit",
+        "integer",
+        f"Rows at most; {PAGE_ROWS} by default, {MAX_PAGE_ROWS} at most.",
+        MAX_PAGE_ROWS,
     ),
     _parameter("cursor", "string", "next_cursor of the page before; it fixes the epoch."),
 )
@@ -42,12 +64,15 @@ _RESUME: Final = {
     "name": "Last-Event-ID",
     "in": "header",
     "description": "Resume a stream after this epoch.",
-    "schema": {"type": "integer"},
+    "schema": _shape("Last-Event-ID", "integer", MAX_NUMBER),
 }
+_AFTER: Final = _parameter(
+    "state_id", "string", "Of the epoch before a stream: refused where the log has another one."
+)
 
 
 def _path(name: str, kind: str = "string") -> Json:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": kind}}
+    return {"name": name, "in": "path", "required": True, "schema": _shape(name, kind, MAX_NUMBER)}
 
 
 def _filters(section: str) -> tuple[Json, ...]:
@@ -67,6 +92,11 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
     ),
     "/v1/keyspaces": ("Keyspaces in pages", answers.KeyspacesPage, _PAGED),
     "/v1/tables": ("Tables in pages", answers.TablesPage, _PAGED),
+    "/v1/catch_up": (
+        "Catch-up replicas, readers of the log, and how far it is truncated",
+        answers.CatchUpAnswer,
+        _AT,
+    ),
     "/v1/table_snapshots": ("Snapshots of tables in pages", answers.TableSnapshotsPage, _PAGED),
     "/v1/placements": (
         "Rows of a placement in pages",
@@ -109,6 +139,31 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
         ),
     ),
     "/v1/state": ("All that is true at an epoch", StateAnswer, _AT),
+    "/v1/epochs/search": (
+        "Epochs that were searched for, the newest first: a slice of the history at each call",
+        SearchAnswer,
+        (
+            _parameter("actor", "string", "Who asked, of what was decided or refused."),
+            _parameter("command", "string", "What was asked for, such as create_keyspace."),
+            _parameter("request", "string", "The request's id, or one that a fact names."),
+            _parameter("facts", "string", "Names of facts with commas: one of them is there."),
+            _parameter("about", "string", "A node, keyspace, keyspace.table or id in a fact."),
+            _parameter("text", "string", "Words that are all somewhere in the texts."),
+            _parameter("refused", "boolean", "true: only commands that were refused."),
+            _parameter("since_ms", "integer", "By the writer's clock, ms since 1970."),
+            _parameter("until_ms", "integer", "The same; the last that is meant."),
+            _parameter("before", "integer", "Look at what is before this epoch: next_before."),
+            _parameter("limit", "integer", "At most so many; 20 by default, 1000 at most.", 1000),
+        ),
+    ),
+    "/v1/epochs/stats": (
+        "What epochs are made of, the oldest first: a slice of the history at each call",
+        StatsAnswer,
+        (
+            _parameter("from", "integer", "First epoch; the oldest by default: next_from."),
+            _parameter("to", "integer", "Last epoch; the newest by default."),
+        ),
+    ),
     "/v1/epochs/{epoch}": ("One epoch", EpochAnswer, (_path("epoch", "integer"),)),
     "/v1/diff": (
         "What differs between two epochs",
@@ -122,6 +177,10 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
 }
 """GET paths that answer one type."""
 
+_FILE: Final[Json] = {
+    "description": "An Avro container file as the archive's snapshots are, without what was decided.",
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+}
 _TYPES: Final[tuple[type, ...]] = (
     CommandRequest,
     OutcomeAnswer,
@@ -135,7 +194,7 @@ _TYPES: Final[tuple[type, ...]] = (
 def openapi() -> Json:
     """OpenAPI 3.1."""
     shapes, components = msgspec.json.schema_components(
-        _TYPES, ref_template="#/components/schemas/{name}"
+        _TYPES, ref_template="#/components/schemas/{name}", schema_hook=schema_of_column
     )
     schema: Schemas = dict(zip(_TYPES, shapes, strict=True))
     error = _answer("Why not, and what to do.", schema[ErrorBody])
@@ -155,6 +214,7 @@ def openapi() -> Json:
             **reads,
             "/v1/epochs": {"get": _get_epochs(schema, error)},
             "/v1/changes": {"get": _get_changes(schema, error)},
+            "/v1/dump": {"get": _get("All of the state as a file", _FILE, error, _AT)},
             "/healthz": {
                 "get": {
                     "summary": "Whether this process is well",
@@ -185,7 +245,8 @@ def _post_command(schema: Schemas, error: Json) -> Json:
                 "Nothing was decided: the log is another one, or none", schema[ErrorBody]
             ),
             "413": error,
-            "422": _answer("No command, or an id that stands for another one", schema[ErrorBody]),
+            "422": _answer("An id that stands for another command", schema[ErrorBody]),
+            "423": _answer("Nothing was decided: the log is frozen", schema[ErrorBody]),
             "503": error,
             "504": _answer("Unknown: ask again with the same request id", schema[ErrorBody]),
         },
@@ -193,7 +254,7 @@ def _post_command(schema: Schemas, error: Json) -> Json:
 
 
 def _get_epochs(schema: Schemas, error: Json) -> Json:
-    limit = _parameter("limit", "integer", "At most so many; 100 by default, 1000 at most.")
+    limit = _parameter("limit", "integer", "At most so many; 100 by default, 1000 at most.", 1000)
     facts = _parameter(
         "facts",
         "string",
@@ -203,7 +264,7 @@ def _get_epochs(schema: Schemas, error: Json) -> Json:
         "Epochs in order; as text/event-stream: also those to come, each with its number as id",
         _answer("Epochs", {"type": "array", "items": schema[EpochAnswer]}),
         error,
-        (_FROM, limit, facts, _RESUME),
+        (_FROM, limit, facts, _RESUME, _AFTER),
     )
     found["responses"]["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
     return found
@@ -212,7 +273,7 @@ def _get_epochs(schema: Schemas, error: Json) -> Json:
 def _get_changes(schema: Schemas, error: Json) -> Json:
     events = {"text/event-stream": {"schema": schema[ChangesAnswer]}}
     answer = {"description": "One event an epoch, its number as id", "content": events}
-    return _get("What each epoch changed, as a stream", answer, error, (_FROM, _RESUME))
+    return _get("What each epoch changed, as a stream", answer, error, (_FROM, _RESUME, _AFTER))
 
 
 def _get(summary: str, answer: Json, error: Json, parameters: tuple[Json, ...]) -> Json:

@@ -11,11 +11,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stele.domain.archive.limits import ARCHIVE_REPLICATION
+from stele.domain.archive.members import wanted_members
+from stele.domain.archive.retention import trimming
+from stele.domain.archive.truncation import agreed_snapshots, truncatable
+from stele.domain.archive.view import archive_summary
 from stele.domain.cdc.image import Generation
 from stele.domain.cdc.image import summary_of as generation_summary
 from stele.domain.cdc.streams import count_of, end_at, place_of, stream_at
 from stele.domain.image import Image
 from stele.domain.repairs.times import Ms
+from stele.domain.requests.ids import state_time_ms
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import Range, RangeReplicas
 from stele.domain.topology.domain import summary_of, versions_of
@@ -27,11 +33,13 @@ from stele.metadata_log.questions import (
     filters_of,
     invalid,
     limit_of,
+    parse,
     token,
 )
 from stele.metadata_log.reads import Reads
 from stele.runtime.answers.metadata_log import (
     AtEpoch,
+    CatchUpAnswer,
     CdcStream,
     PlannedRow,
     RequestAnswer,
@@ -64,6 +72,7 @@ class Pages:
             "/v1/topology": self.get_topology,
             "/v1/transitions/{transition_id}": self.get_transition,
             "/v1/settings": self.get_settings,
+            "/v1/catch_up": self.get_catch_up,
             "/v1/cdc/generations": self._section("cdc_generations"),
             "/v1/cdc/streams": self.get_cdc_streams,
         }
@@ -109,6 +118,22 @@ class Pages:
             topology=versions_of(image.topology),
             coordinator=image.topology.coordinator,
             transitions=tuple(summary_of(t) for t in image.topology.open()),
+            commits=image.commits,
+        )
+        return await self._whole(request, image, answer)
+
+    async def get_catch_up(self, request: Request) -> Response:
+        image = await self._reads.image(request)
+        archive = image.archive
+        answer = CatchUpAnswer(
+            **_place(image),
+            archive_replication=ARCHIVE_REPLICATION.text(wanted_members(image)),
+            replicas=section(image, "catch_up_replicas"),
+            readers=section(image, "log_readers"),
+            agreed=tuple(agreed_snapshots(image)),
+            archive=archive_summary(archive),
+            truncation=truncatable(image, state_time_ms(image.state_id)),
+            trimming=trimming(image, state_time_ms(image.state_id)),
         )
         return await self._whole(request, image, answer)
 
@@ -129,8 +154,7 @@ class Pages:
     async def get_repairs(self, request: Request) -> Response:
         asked = filters_of(request, ("table", "tablet"))
         tablet = asked.get("tablet", "")
-        if not tablet.isdecimal() and tablet:
-            raise invalid(f"tablet={tablet}", "It is the number of a tablet, from 0 on.")
+        place = parse("tablet", tablet) if tablet else 0
 
         def rows(image: Image) -> tuple[str, dict[str, object], Sequence[TabletRepairTime]]:
             name = asked.get("table", "")
@@ -141,7 +165,7 @@ class Pages:
             owner = image.schema.map_owner(table)
             found: Sequence[TabletRepairTime] = RepairTimes(image.repairs.of(owner.table_id, count))
             if tablet:
-                found = found[int(tablet) : int(tablet) + 1]
+                found = found[place : place + 1]
             return "repairs", {"table": name, "tablets": count}, found
 
         return await self._page(request, rows)

@@ -1,6 +1,7 @@
 """What a caller asks of the state: which epoch, how new, which page. Parsing only, and its errors."""
 
 import base64
+import re
 import zlib
 from collections.abc import Iterable
 from typing import Final
@@ -14,7 +15,10 @@ from stele.runtime.http import ErrorCode, HttpError
 LEVELS: Final = ("local", "barrier", "linearizable")
 PAGE_ROWS: Final = 1000
 MAX_PAGE_ROWS: Final = 10_000
+MAX_NUMBER: Final = 10**18 - 1
+"""18 digits."""
 
+_STATE_ID: Final = re.compile(r"[0-9a-f]{32}")
 _FACT_NAMES: Final = frozenset(fact.__name__ for fact in FACTS)
 _PAGING: Final = ("cursor", "limit", "epoch", "level")
 
@@ -99,10 +103,18 @@ def number(request: Request, name: str, default: int) -> int:
 
 
 def parse(name: str, text: str) -> int:
-    """A number of at most 18 digits: epochs are 64-bit."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise invalid(f"{name} is '{text[:40]}'", "Send a whole number, 0 or more.")
+    """A number from 0 to ``MAX_NUMBER``: epochs are 64-bit."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_NUMBER))):
+        raise invalid(f"{name} is '{text[:40]}'", f"Send a whole number, 0 to {MAX_NUMBER}.")
     return int(text)
+
+
+def state_id_of(request: Request) -> bytes:
+    """The state id that was sent along; empty when there is none."""
+    text = request.query_params.get("state_id", "")
+    if text and not _STATE_ID.fullmatch(text):
+        raise invalid(f"state_id is '{text[:40]}'", "Send 32 hex digits, as answers have it.")
+    return bytes.fromhex(text)
 
 
 def token(name: str, text: str) -> int:

@@ -1,14 +1,19 @@
-"""The whole state as JSON in small parts, so that even the largest is never encoded at once."""
+"""The whole state: as JSON in small parts, so that even the largest is never encoded at once; or as a file."""
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from stele.domain.image import Image
+from stele.domain.image import Image, without_memory
+from stele.domain.requests.ids import state_time_ms
 from stele.domain.ring.transition import TransitionPlan
+from stele.domain.snapshot import image_to_facts
 from stele.domain.topology.facts import Transition
 from stele.domain.view import sections
+from stele.log.archive.snapshots import head_of, write
+from stele.log.chain import Anchor
 
 _JSON: Final = msgspec.json.Encoder(order="deterministic")
 _LARGE: Final = (Transition, TransitionPlan)
@@ -19,6 +24,20 @@ def state_parts(image: Image, hash_: str) -> Iterator[bytes]:
     """The parts joined are the JSON of ``domain.view.view``."""
     head = {"epoch": image.epoch, "state_id": image.state_id.hex(), "hash": hash_}
     yield from _parts({**head, **sections(image)})
+
+
+def dump_of(image: Image) -> bytes:
+    """A file as the archive's snapshots are, without the memory of decided requests. It has no place in the
+    topic: nobody reads on from it.
+    """
+    known = without_memory(image)
+    file = io.BytesIO()
+    write(
+        file,
+        head_of(known, 0, Anchor(0, b""), state_time_ms(known.state_id)),
+        image_to_facts(known),
+    )
+    return file.getvalue()
 
 
 def _parts(value: Any) -> Iterator[bytes]:

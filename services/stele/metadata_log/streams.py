@@ -1,6 +1,7 @@
 """Epochs as server-sent events: whole (/v1/epochs) or as what each changed (/v1/changes)."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -14,37 +15,64 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image, without_memory
 from stele.domain.view import delta_view, epoch_view
 from stele.log.history import EpochNotFoundError
-from stele.metadata_log.questions import number, parse
+from stele.metadata_log.questions import number, parse, state_id_of
 from stele.metadata_log.writer import Writer
 from stele.runtime.answers.history import ChangesAnswer
+from stele.runtime.http import HttpError
 
 STREAM_EPOCHS: Final = 100
 """Epochs fetched at once for a stream."""
+SHARED_EVENTS: Final = 256
+LARGEST_SHARED_BYTES: Final = 64 * 1024
 PING_S: Final = 10
 
 _JSON: Final = msgspec.json.Encoder(order="deterministic")
 
 
 class Streams:
-    """Streams begin at ``from``, or after ``Last-Event-ID``, or with the next epoch."""
+    """Streams begin at ``from``, or after ``Last-Event-ID``, or with the next epoch. Who gives the ``state_id``
+    of the epoch before is refused in another history: the log was recovered without what he was told.
+    """
 
     def __init__(self, writer: Writer, timeout_s: float) -> None:
         self._writer = writer
         self._timeout_s = timeout_s
+        self._encoded: OrderedDict[int, bytes] = OrderedDict()
 
-    def epochs(self, request: Request) -> Response:
+    async def epochs(self, request: Request) -> Response:
         """Each epoch with all of its facts."""
-        first = self._first(request)
-        return self._answer(self._events(first, request, epoch_event))
+        first, after = await self._begin(request)
+        return self._answer(self._events(first, after, request, epoch_event, self._encoded))
 
     async def changes(self, request: Request) -> Response:
         """Each epoch with the sections of the diff that it touches."""
-        first = self._first(request)
+        first, after = await self._begin(request)
         before = await self._writer.history.image_at(min(first - 1, self._writer.image.epoch))
         changes = _Changes(before, self._writer)
         if first > before.epoch + 1:
             raise EpochNotFoundError(first, 1, before.epoch + 1)
-        return self._answer(self._events(first, request, changes.event))
+        return self._answer(self._events(first, after, request, changes.event))
+
+    async def _begin(self, request: Request) -> tuple[int, bytes]:
+        """The first epoch, and the state id to compare once the epoch before it is here; empty: none."""
+        first, after = self._first(request), state_id_of(request)
+        if not after or first - 1 > self._writer.image.epoch:
+            return first, after
+        if await self._state_id_of(first - 1) != after:
+            raise HttpError(
+                410,
+                "other_history",
+                f"Epoch {first - 1} is not the state {after.hex()}: the log was recovered without that.",
+                hint="Read the state again, and follow from its epoch.",
+                details={"epoch": first - 1},
+            )
+        return first, b""
+
+    async def _state_id_of(self, epoch: int) -> bytes:
+        image = self._writer.image
+        if epoch == image.epoch:
+            return image.state_id
+        return (await self._writer.history.epoch(epoch + 1)).prev_state_id
 
     def _first(self, request: Request) -> int:
         history = self._writer.history
@@ -53,24 +81,43 @@ class Streams:
         first = number(request, "from", history.newest + 1) if after is None else after
         first = max(1, first)
         if first <= history.oldest:
-            raise EpochNotFoundError(first, history.oldest + 1, history.newest)
+            raise history.missing(first, history.oldest + 1)
         return first
 
-    def _answer(self, events: AsyncIterator[ServerSentEvent]) -> Response:
+    def _answer(self, events: AsyncIterator[bytes]) -> Response:
         return EventSourceResponse(events, ping=PING_S, send_timeout=self._timeout_s)
 
     async def _events(
-        self, epoch: int, request: Request, event: Callable[[Epoch], ServerSentEvent]
-    ) -> AsyncIterator[ServerSentEvent]:
-        """Epochs from ``epoch`` on for ever, each once and in order; a slow reader holds no memory."""
+        self,
+        epoch: int,
+        after: bytes,
+        request: Request,
+        event: Callable[[Epoch], ServerSentEvent],
+        encoded: OrderedDict[int, bytes] | None = None,
+    ) -> AsyncIterator[bytes]:
+        """Epochs from ``epoch`` on for ever, each once and in order; a slow reader holds no memory.
+
+        It ends where ``after`` turns out not to be the state before; asked again, it is refused. Streams of one
+        kind share what is ``encoded``: a thousand followers want the newest epoch at once.
+        """
         stopping: asyncio.Event = request.app.state.stopping
         stopped = asyncio.create_task(stopping.wait())
         try:
             while not stopping.is_set():
                 moved = self._writer.moved
+                if after and self._writer.image.epoch >= epoch - 1:
+                    if await self._state_id_of(epoch - 1) != after:
+                        return
+                    after = b""
+                while encoded is not None and epoch in encoded:
+                    yield encoded[epoch]
+                    epoch += 1
                 for found in await self._writer.history.epochs(epoch, STREAM_EPOCHS):
                     epoch = found.epoch + 1
-                    yield event(found)
+                    content = event(found).encode()
+                    if encoded is not None:
+                        _remember(encoded, found.epoch, content)
+                    yield content
                 if epoch > self._writer.image.epoch:
                     if self._writer.failure is not None:
                         return
@@ -79,6 +126,13 @@ class Streams:
                     waiting.cancel()
         finally:
             stopped.cancel()
+
+
+def _remember(encoded: OrderedDict[int, bytes], epoch: int, content: bytes) -> None:
+    if len(content) <= LARGEST_SHARED_BYTES:
+        encoded[epoch] = content
+        if len(encoded) > SHARED_EVENTS:
+            encoded.popitem(last=False)
 
 
 class _Changes:

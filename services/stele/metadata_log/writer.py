@@ -6,25 +6,26 @@ is forced to an outcome. When the reader must stop, nobody is left waiting and n
 
 import asyncio
 import contextlib
-import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
+import msgspec
 from confluent_kafka import KafkaException
 from structlog.stdlib import BoundLogger
 
-from stele.domain.commands import Envelope, FoundCluster, Outcome
-from stele.domain.image import Image
-from stele.log.errors import LogError
-from stele.log.flight import Reply
+from stele.domain.commands import AnyCommand, Envelope, FoundCluster, Outcome, RevertState
+from stele.domain.image import NO_LOG, Image
+from stele.log.errors import LogError, LostWinnersError
+from stele.log.flight import Reply, outcome_of
 from stele.log.fold import Fold
-from stele.log.history import History
-from stele.log.pipeline import CommitPipeline, Decisions, Ids
+from stele.log.follower import Floor
+from stele.log.history import History, Older
+from stele.log.pipeline import CommitPipeline, Decisions
 from stele.log.port import Log
-from stele.log.reader import LogReader
-from stele.log.state_ids import next_state_id
+from stele.log.reader import SHORT_LOG_S, LogReader
+from stele.log.start import BEGINNING, Start
 from stele.metadata_log import metrics
 from stele.metadata_log.founding import (
     OlderCluster,
@@ -33,7 +34,9 @@ from stele.metadata_log.founding import (
     nothing_older,
     refused_for,
 )
+from stele.metadata_log.ids import make_ids
 from stele.metadata_log.past import Past
+from stele.metadata_log.reverts import Reverts
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
@@ -44,7 +47,7 @@ TICK_S: Final = 0.25
 FOUND_TIMEOUT_S: Final = 60.0
 RETRY_START_S: Final = 1.0
 READ_ON_S: Final = 10.0
-_ENTROPY_BITS: Final = 74
+RECOVER: Final = "`stele recover` brings back what is left."
 
 
 class BusyError(Exception):
@@ -55,19 +58,6 @@ class ReaderStoppedError(Exception):
     """The log cannot be read any further, so nothing can be decided. The text says why."""
 
 
-def make_ids() -> Ids:
-    """Ids from chance and the clock. State ids are no secrets, so one seed of real chance will do."""
-    chance = random.Random(random.SystemRandom().getrandbits(256))
-
-    def now_ms() -> int:
-        return time.time_ns() // 1_000_000
-
-    def state_id(previous: bytes) -> bytes:
-        return next_state_id(previous, now_ms(), chance.getrandbits(_ENTROPY_BITS))
-
-    return Ids(next_state_id=state_id, now_ms=now_ms)
-
-
 class Writer:
     """Decides commands and appends them; keeps the image and its history. Lives in one event loop."""
 
@@ -76,24 +66,32 @@ class Writer:
         kafka_log: Log,
         settings: MetadataLogSettings,
         older_cluster: OlderCluster = nothing_older,
+        start: Start = BEGINNING,
+        archive: Older | None = None,
+        floor: Floor | None = None,
     ) -> None:
         self.failure: Exception | None = None
-        self.history = History(kafka_log)
+        self.failed = asyncio.Event()
+        """Set once there is a failure."""
+        self._floor = floor
+        self._short_since_s: float | None = None
+        self.history = History(kafka_log, start.image, start.next_offset, older=archive)
         self.moved = asyncio.Event()
         """Set, and replaced by a fresh one, whenever epochs were applied."""
         self._log = kafka_log
         self._settings = settings
-        self._fold = Fold()
+        self._fold = Fold(*start)
         self._reader = LogReader(
             kafka_log, self._fold, self._take, self._after_records, self._fail, _on_stray
         )
         self._older_cluster = older_cluster
         self._past = Past(self.history)
+        self._reverts = Reverts(self.history)
         self._pipeline = CommitPipeline(
             self._fold, self._append, make_ids(), self._recall, self._on_bug, self._fill
         )
         self._loop = asyncio.get_running_loop()
-        self._waiting: set[asyncio.Future[Outcome]] = set()
+        self._waiting: dict[asyncio.Future[Outcome], None] = {}
         self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
         self._flush_is_due = False
         self._progress_s = time.monotonic()
@@ -107,9 +105,26 @@ class Writer:
         return self._fold.image
 
     @property
+    def log_id(self) -> bytes:
+        """The log that is written; of one who has read nothing yet, the one that it should have found."""
+        if self.image.log_id == NO_LOG and self._floor is not None:
+            return bytes.fromhex(self._floor.log_id)
+        return self.image.log_id
+
+    @property
     def ready(self) -> bool:
         """The log was read to the end that it had at the start; there need not be a cluster in it."""
         return self._ready.is_set()
+
+    @property
+    def losers(self) -> int:
+        """Records that lost their epoch, of all that this process has read from the topic."""
+        return self._fold.losers
+
+    @property
+    def strays(self) -> int:
+        """Records of other logs, so too."""
+        return self._fold.chain.strays
 
     @property
     def lag_records(self) -> int | None:
@@ -147,6 +162,7 @@ class Writer:
             while not self._ready.is_set():
                 try:
                     await self._wait_for_offset((await self._reader.look()).end)
+                    self._check_end()
                     if not self.image.cluster and self._settings.found == "auto":
                         await self.commit(founding(self._settings), FOUND_TIMEOUT_S)
                     self._ready.set()
@@ -154,6 +170,42 @@ class Writer:
                     log.warning("still reading the log", epoch=self.image.epoch, why=str(error))
                     await asyncio.sleep(RETRY_START_S)
             log.info("the log is read", epoch=self.image.epoch, cluster_id=self.image.cluster_id)
+
+    def _check_end(self) -> None:
+        """A log that ends before what others have of it may be shown by a leader that was replaced; when it
+        stays so, winners are lost. Raises TimeoutError in between.
+        """
+        short = "" if self._floor is None else self._floor.below(self.image.epoch)
+        if not short:
+            return
+        now_s = time.monotonic()
+        self._short_since_s = self._short_since_s or now_s
+        if now_s - self._short_since_s > SHORT_LOG_S:
+            offset = self._fold.next_offset
+            self._fail(LostWinnersError(offset, f"{short} {RECOVER}"))
+            self._raise_failure()
+        raise TimeoutError(short)
+
+    async def compare(self, ask: Callable[[], Awaitable[Floor | None]]) -> None:
+        """Stop when the log that is written here is not the one of which others have a floor, or is shorter."""
+        await self._ready.wait()
+        floor = await ask()
+        self._floor = floor or self._floor
+        since_s = time.monotonic()
+        while floor is not None and self.failure is None:
+            offset, short = self._fold.next_offset, floor.below(self.image.epoch)
+            known = self._fold.chain.state_id_of(floor.epoch)
+            try:
+                if not short and known is not None:
+                    floor.check(offset, floor.epoch, known)
+                if not short:
+                    return
+                if time.monotonic() - since_s > SHORT_LOG_S:
+                    raise LostWinnersError(offset, f"{short} {RECOVER}")
+            except LogError as error:
+                self._fail(error)
+                return
+            await asyncio.sleep(TICK_S)
 
     async def close(self) -> None:
         self._reader.stop()
@@ -184,6 +236,11 @@ class Writer:
 
         if isinstance(envelope.command, FoundCluster) and not self.image.cluster:
             task = self._loop.create_task(self._found(envelope, answer), name="found")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        if isinstance(envelope.command, RevertState):
+            task = self._loop.create_task(self._revert(envelope, answer), name="revert")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
@@ -256,14 +313,29 @@ class Writer:
         elif self.failure is None:
             self._submit(envelope, reply)
 
+    async def _revert(self, envelope: Envelope, reply: Reply) -> None:
+        """The state to go back to is read from the past first; one that is not there is refused."""
+        assert isinstance(envelope.command, RevertState)
+        unreadable = await self._reverts.read(envelope.command.to_epoch)
+        if unreadable is not None:
+            outcome = outcome_of(envelope.request_id, self.image, unreadable)
+            reply(msgspec.structs.replace(outcome, taken=False))
+        elif self.failure is None:
+            self._submit(envelope, reply)
+
     async def _read_on(self) -> None:
         """What tells of an older cluster may be of one that another instance founded just now."""
         with contextlib.suppress(TimeoutError, KafkaException, ReaderStoppedError):
             await self.barrier(READ_ON_S)
 
-    def _fill(self, command: FoundCluster) -> FoundCluster:
+    def _fill(self, command: AnyCommand) -> AnyCommand:
+        if isinstance(command, RevertState):
+            return self._reverts.fill(command)
+        if not isinstance(command, FoundCluster):
+            return command
         cluster_id = command.cluster_id or f"{self._settings.cluster}/{uuid.uuid4()}"
-        return FoundCluster(cluster_id, topic_id=self._reader.topic_id)
+        topic_id = self._reader.topic_id
+        return FoundCluster(cluster_id, topic_id=topic_id, begin_frozen=command.begin_frozen)
 
     async def _certain(self, timeout_s: float) -> None:
         """Raises BusyError while it is not certain that this is still the log that was read."""
@@ -285,8 +357,8 @@ class Writer:
                 future.set_result(outcome)
 
         ask(reply)
-        self._waiting.add(future)
-        future.add_done_callback(self._waiting.discard)
+        self._waiting[future] = None
+        future.add_done_callback(lambda done: self._waiting.pop(done, None))
         return future
 
     async def _wait_for_offset(self, offset: int) -> None:
@@ -340,18 +412,25 @@ class Writer:
         foreign = self._pipeline.on_record(offset, value)
         if self._fold.image is before:
             return
+        self._check_floor(offset)
         self.history.add(offset, value, self._fold.image)
         if foreign is None:
             metrics.commits.inc()
         else:
             metrics.foreign_epochs.inc()
 
+    def _check_floor(self, offset: int) -> None:
+        """Raises OtherHistoryError."""
+        image, floor = self.image, self._floor
+        if floor is not None and image.epoch == floor.epoch:
+            floor.check(offset, image.epoch, image.state_id)
+
     def _after_records(self) -> None:
         self._progress_s = time.monotonic()
         self._flush_soon()
         metrics.epoch.set(self.image.epoch)
-        metrics.losers.set(self._fold.losers)
-        metrics.strays.set(self._fold.chain.strays)
+        metrics.losers.set(self.losers)
+        metrics.strays.set(self.strays)
         if self._pipeline.redecided != self._redecided:
             log.info("decided again", records=self._pipeline.redecided - self._redecided)
             self._redecided = self._pipeline.redecided
@@ -370,6 +449,7 @@ class Writer:
 
     def _fail(self, error: Exception) -> None:
         self.failure = error
+        self.failed.set()
         self._reader.stop()
         log.error("the reader stopped", epoch=self.image.epoch, why=str(error))
         stopped = ReaderStoppedError(str(error))

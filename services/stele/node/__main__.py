@@ -6,50 +6,45 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-import msgspec
 from starlette.applications import Starlette
 
+from stele.agent.admission import (
+    Advertised,
+)
+from stele.agent.agent import Agent, kafka_agent
+from stele.agent.cleanup import Cleaner
+from stele.agent.gate import Gate
+from stele.agent.identity import DataDirectory, boot
+from stele.agent.load import disk_of, reporting_load
+from stele.agent.member import health_of, membership
+from stele.agent.orders import OrderHandler
+from stele.agent.routing import Routing
+from stele.agent.truncation import Truncator
 from stele.domain.image import Image
 from stele.domain.names import OrderKind
-from stele.log.commander import Commander
 from stele.node import metrics
-from stele.node.admission import (
-    Advertised,
-    JoinRejected,
-    admit,
-    check_place,
-    claims_too_much,
-    keep_noted,
-    wait_for_membership,
-)
-from stele.node.agent import Agent, kafka_agent
 from stele.node.backups import Backups
 from stele.node.binding import bind_store
-from stele.node.cleanup import Cleaner
 from stele.node.clock import HybridClock
 from stele.node.coordinate import Coordination
-from stele.node.gate import CATCHING_UP, Gate, floor_of
 from stele.node.http import NodeHttp
-from stele.node.identity import DataDirectory, boot, locked
-from stele.node.load import disk_of, reporting_load
-from stele.node.orders import OrderHandler
+from stele.node.load import measuring, telling
 from stele.node.peers import Peers
 from stele.node.rates import Rates
 from stele.node.replica import Replica
 from stele.node.restoring import Restorer
-from stele.node.routing import Routing
 from stele.node.settings import MAX_BODY_BYTES, NodeSettings
 from stele.node.snapshotting import Snapshotter
-from stele.node.standing import expelled, join_ended
 from stele.node.store import Store
 from stele.node.streaming import Streamer
-from stele.node.truncation import Truncator
 from stele.node.wire import Answer, AnyOp
-from stele.runtime.follow import Followed, following
+from stele.runtime.follow import Followed
 from stele.runtime.http import Health, bind, build_app, serve
 from stele.runtime.http_server import url_of
+from stele.runtime.locked import locked
 from stele.runtime.logs import configure_logs, get_logger
 from stele.runtime.position import position_route
+from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import load_settings
 
@@ -74,30 +69,15 @@ async def main(stop: Stop) -> None:
 
 async def _run(settings: NodeSettings, directory: DataDirectory, stop: Stop) -> None:
     sock = bind(settings.http_host, settings.http_port)
-    advertised = Advertised(
-        dc=settings.dc,
-        rack=settings.rack,
-        num_tokens=settings.num_tokens,
-        shards=settings.shards,
-        replaced_id=settings.replace_node,
-        address=settings.address or url_of(sock),
-    )
     async with AsyncExitStack() as stack:
-        floor = floor_of(directory.identity.acknowledged)
-        followed = await stack.enter_async_context(following(settings, floor))
-        gate = Gate(directory, followed.follower)
+        member = await stack.enter_async_context(
+            membership(settings, directory, settings.address or url_of(sock))
+        )
         app = await stack.enter_async_context(
-            node_app(settings, directory, gate, advertised, followed)
+            node_app(settings, directory, member.gate, member.advertised, member.followed)
         )
-        admitting = asyncio.create_task(
-            _admit(settings, directory, gate, advertised, followed, stop)
-        )
-        await serve(app, settings, NAME, stop, sock=sock)
-        if not admitting.done():
-            admitting.cancel()
-            await asyncio.wait([admitting])
-        if not admitting.cancelled():
-            admitting.result()
+        async with member.admitting(stop):
+            await serve(app, settings, NAME, stop, sock=sock)
 
 
 @asynccontextmanager
@@ -114,7 +94,7 @@ async def node_app(
         store = Store(directory.store_path)
         stack.push_async_callback(store.close)
         clock = HybridClock(lambda: time.time_ns() // 1000, await store.newest_timestamp())
-        peers = Peers()
+        peers = Peers(lambda: follower.image.log_id)
         stack.push_async_callback(peers.close)
 
         backups = Backups(settings.backup_folder(), directory.identity.node_id)
@@ -151,10 +131,11 @@ async def node_app(
                 settings.kafka_bootstrap,
                 settings.cluster,
                 agent,
-                store,
-                rates,
+                measuring(store, agent.node_id),
+                telling(rates),
                 partial(disk_of, directory.folder, capacity_bytes=settings.data_file_capacity),
                 settings.load_interval_s,
+                metrics.load_failures.inc,
             )
         )
         replica = Replica(agent.node_id, follower, Routing(follower), agent, store, clock, rates)
@@ -175,7 +156,7 @@ async def node_app(
         position = position_route(NAME, settings.instance_id, follower)
         yield build_app(
             NAME,
-            [*http.routes(), position],
+            [*http.routes(), position, recent_route(followed.recent.records)],
             lambda: _health(directory.identity.node_id, followed, gate, store),
             max_body_bytes=MAX_BODY_BYTES,
         )
@@ -183,18 +164,8 @@ async def node_app(
 
 def _health(node_id: str, followed: Followed, gate: Gate, store: Store) -> Health:
     """Well while the log is followed, nothing forbids to serve, and the disk takes writes."""
-    closed, reason = gate.closed(), ""
-    out = expelled(followed.follower.image, node_id)
-    if out is not None and not out.wanted:
-        reason = f"{out.message} {out.hint}"
-    elif store.failure is not None:
-        reason = str(store.failure)
-    elif gate.failure is not None or (closed is not None and closed.code == CATCHING_UP):
-        reason = closed.message if closed is not None else ""
-    health = followed.health()
-    if not health.ok or not reason:
-        return health
-    return msgspec.structs.replace(health, ok=False, reason=reason)
+    failure = "" if store.failure is None else str(store.failure)
+    return health_of(node_id, followed, gate, failure)
 
 
 class _Sender:
@@ -217,44 +188,6 @@ class _Sender:
 
     async def _local(self, op: AnyOp) -> Answer:
         return (await self._replica.serve([op]))[0]
-
-
-async def _admit(
-    settings: NodeSettings,
-    directory: DataDirectory,
-    gate: Gate,
-    advertised: Advertised,
-    followed: Followed,
-    stop: Stop,
-) -> None:
-    """Become a member, and note what the cluster decides; when it never will be one, the process ends.
-
-    A member opens its gate before it announces what changed: the metadata-log need not be there for that. Only
-    who supports less than the log says takes that back first. Who was a member once goes on
-    answering why it serves nothing: a supervisor would start it again for ever.
-    """
-    follower, node_id = followed.follower, directory.identity.node_id
-    try:
-        await gate.reach(followed.caught_up, stop)
-        gate.check_host(follower.image)
-        known = follower.image.node(node_id)
-        why = join_ended(follower.image, directory.identity)
-        if why:
-            raise JoinRejected(why)
-        check_place(known, advertised)
-        waits = settings.join == "no" if known is None else not claims_too_much(known, advertised)
-        if waits:
-            await gate.recognise(stop)
-        async with Commander(settings.kafka_bootstrap, settings.cluster) as commander:
-            await admit(directory, advertised, follower, commander, stop)
-        await gate.recognise(stop)
-        await wait_for_membership(directory, follower, stop)
-        await keep_noted(directory, follower, stop)
-    except BaseException as error:
-        if isinstance(error, Exception):
-            log.error("not admitted", why=str(error))
-        stop.request(f"not admitted: {error!r}")
-        raise
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ tablet, and at last ``manifest.json``. Every file is synced before the manifest 
 shared by nodes: each writes and deletes in its own alone, and reads those of others.
 
 What the log does not know is deleted: of the same log, begun at an epoch that this node has applied, of a
-snapshot that is neither under way nor there. Folders of other logs are left alone.
+snapshot that is neither under way nor there. Folders of other logs are left alone, and so are those that were
+begun in epochs that a recovery has lost.
 """
 
 import asyncio
@@ -22,11 +23,12 @@ from typing import Final, TypeVar
 import msgspec
 from fastavro import parse_schema, reader, writer
 
+from stele.domain.cluster.lineage import Standing, standing
 from stele.domain.image import Image
 from stele.domain.names import TransitionState
+from stele.log.archive.files import sync_folder
 from stele.node.cells import Row
 from stele.node.commits import uncancelled
-from stele.node.identity import sync_folder
 from stele.node.manifests import MANIFEST, SnapshotFile
 from stele.runtime.logs import get_logger
 
@@ -218,7 +220,8 @@ def _is_of(image: Image, folder: Path) -> bool:
         begun = msgspec.json.decode((folder / BEGUN).read_bytes(), type=Begun)
     except (FileNotFoundError, msgspec.DecodeError):
         return False
-    return begun.log_id == image.log_id.hex() and begun.epoch <= image.epoch
+    stands = standing(image.founding, begun.log_id, begun.epoch)
+    return stands in (Standing.HERE, Standing.KEPT) and begun.epoch <= image.epoch
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -4,45 +4,21 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
+from stele.agent.binding import WHAT_TO_DO, bind
+from stele.agent.identity import DataDirectory
+from stele.log.archive.files import sync_folder
 from stele.node.commits import transaction
-from stele.node.identity import DataDirectory, sync_folder
 from stele.node.store import connect
 from stele.runtime.settings import ConfigurationError
 
 _META: Final = "create table if not exists meta (name text primary key, value text not null)"
 _HOST_ID: Final = "select value from meta where name = 'host_id'"
 _HAS_META: Final = "select count(*) from sqlite_master where name = 'meta'"
-_WHAT_TO_DO: Final = (
-    "this is not the replica that the cluster knows: restore its data directory from a backup, or give the"
-    " node an empty folder and a new name, and remove or replace the old one"
-)
 
 
 def bind_store(directory: DataDirectory) -> Path:
-    """The directory's store, made at the first start. Raises ConfigurationError.
-
-    A crash at any moment of the first start is mended by the next one: the store gets its host id in the
-    transaction that makes it, and node.json says that there is a store only after that.
-    """
-    path, identity = directory.store_path, directory.identity
-    if identity.has_store:
-        if not path.exists():
-            raise ConfigurationError(f"{path} is missing; {_WHAT_TO_DO}")
-        _check(path, _host_id_in(path), identity.host_id)
-        return path
-    found = _host_id_in(path) if path.exists() else ""
-    if found:
-        _check(path, found, identity.host_id)
-    else:
-        _make(path, identity.host_id)
-    directory.save(has_store=True)
-    return path
-
-
-def _check(path: Path, found: str, host_id: str) -> None:
-    if found != host_id:
-        belongs = f"belongs to host {found}" if found else "is empty or belongs to no host"
-        raise ConfigurationError(f"{path} {belongs}, node.json to host {host_id}; {_WHAT_TO_DO}")
+    """The directory's store, made at the first start. Raises ConfigurationError."""
+    return bind(directory, _host_id_in, _make)
 
 
 def _host_id_in(path: Path) -> str:
@@ -78,4 +54,4 @@ def _make(path: Path, host_id: str) -> None:
 def _unusable(path: Path, error: sqlite3.Error) -> ConfigurationError:
     if getattr(error, "sqlite_errorcode", 0) in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return ConfigurationError(f"{path} is locked by another process: end that one first")
-    return ConfigurationError(f"{path} cannot be read ({error}); {_WHAT_TO_DO}")
+    return ConfigurationError(f"{path} cannot be read ({error}); {WHAT_TO_DO}")

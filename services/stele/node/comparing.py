@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Final
 
+from stele.agent.spans import Span
 from stele.node.digests import Digest
-from stele.node.spans import Span
 
 FANOUT: Final = 16
 LEAF_ROWS: Final = 16

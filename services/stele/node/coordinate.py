@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from stele.agent.codes import Code
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_keyspace, unknown_table
 from stele.domain.fencing import Hold
@@ -26,7 +27,7 @@ from stele.node.cells import Cell, newest, stamp_of
 from stele.node.clock import HybridClock
 from stele.node.refusals import OutcomeUnknown, Refused
 from stele.node.votes import Consistency, Enough, Verdict, Vote, enough_reads, enough_writes
-from stele.node.wire import Answer, AnyOp, Code, Read, ReadMode, Write
+from stele.node.wire import Answer, AnyOp, Read, ReadMode, Write
 
 STALE_PAUSE_S: Final = 0.02
 """Between two attempts when the log brought nothing newer."""

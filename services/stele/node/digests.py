@@ -10,7 +10,7 @@ from hashlib import blake2b
 from struct import Struct
 from typing import Final, NamedTuple
 
-from stele.node.spans import Span
+from stele.agent.spans import Span
 
 HASH_BYTES: Final = 16
 MODULUS: Final = 1 << (8 * HASH_BYTES)

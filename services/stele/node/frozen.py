@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from stele.agent.spans import Span
 from stele.node.commits import uncancelled
-from stele.node.spans import Span
 from stele.node.store import LOCK_TIMEOUT_S, Cursor, Page, Store, page_in
 
 

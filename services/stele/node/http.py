@@ -10,22 +10,25 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from stele.agent.admission import Advertised
+from stele.agent.agent import Agent
+from stele.agent.gate import Gate
+from stele.agent.member import shut_out
+from stele.agent.probing import check_log, judge_route
+from stele.agent.standing import Expelled
 from stele.node import metrics
-from stele.node.admission import Advertised
-from stele.node.agent import Agent
 from stele.node.coordinate import Coordination
-from stele.node.gate import CATCHING_UP, Gate
 from stele.node.refusals import Refused
 from stele.node.replica import Replica
 from stele.node.restoring import Restorer
 from stele.node.settings import MAX_KEY_BYTES, MAX_VALUE_BYTES
-from stele.node.standing import Expelled, expelled
 from stele.node.store import Size, Store
 from stele.node.votes import Consistency
 from stele.node.wire import (
     BACKUP_PATH,
     BATCH_PATH,
     DIGESTS_PATH,
+    LOG_HEADER,
     MEASURE_PATH,
     PAGE_PATH,
     REPLICA_HEADER,
@@ -82,6 +85,7 @@ class NodeHttp:
             Route(MEASURE_PATH, self.scan, methods=["POST"]),
             Route(DIGESTS_PATH, self.digests, methods=["POST"]),
             Route(BACKUP_PATH, self.backup, methods=["POST"]),
+            judge_route(self._replica.judge, self._check_for),
         ]
 
     async def put(self, request: Request) -> Response:
@@ -209,7 +213,9 @@ class NodeHttp:
             ) from None
 
     def _check_is_meant(self, request: Request) -> None:
-        """A caller that knows an old address may mean a node whose address this one has now."""
+        """A caller that knows an old address may mean a node whose address this one has now; one that has not
+        heard that the log was recovered may go by epochs that are lost.
+        """
         own, meant = self._agent.node_id, request.headers.get(REPLICA_HEADER, "")
         if meant and meant != own:
             raise HttpError(
@@ -219,6 +225,20 @@ class NodeHttp:
                 hint="Read the log: it says where the node is now.",
                 details={"node": own},
             )
+        here = self._agent.image.log_id.hex()
+        log_id = request.headers.get(LOG_HEADER, here)
+        if log_id != here:
+            raise HttpError(
+                421,
+                "other_log",
+                f"This node follows log {here}, not {log_id[:64]}.",
+                hint="Start the node again whose log is the older one: it was recovered since.",
+                details={"log_id": here},
+            )
+
+    def _check_for(self, log_id: str) -> None:
+        self._check_ready()
+        check_log(self._agent.image.log_id.hex(), log_id)
 
     def _check_ready(self) -> None:
         out = self._shut_out()
@@ -231,11 +251,7 @@ class NodeHttp:
         return "" if out is None else f"{out.message} {out.hint}".rstrip()
 
     def _shut_out(self) -> Expelled | None:
-        """What is true for good comes before what passes: who has left need not read on to know it."""
-        closed, out = self._gate.closed(), expelled(self._agent.image, self._agent.node_id)
-        if closed is None or (out is not None and closed.code == CATCHING_UP):
-            return out
-        return Expelled(closed.code, closed.message, hint="")
+        return shut_out(self._agent.node_id, self._agent.image, self._gate)
 
     async def _current_sizes(self) -> dict[str, Size]:
         async with self._counting:

@@ -2,21 +2,23 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import aiohttp
 import msgspec
 
+from stele.agent.codes import Code
 from stele.node.wire import (
     BACKUP_PATH,
     BATCH_PATH,
     DIGESTS_PATH,
+    LOG_HEADER,
     MEASURE_PATH,
     PAGE_PATH,
     REPLICA_HEADER,
     Answer,
     AnyOp,
-    Code,
     Compare,
     Compared,
     Fetch,
@@ -63,9 +65,10 @@ class _Lane:
 
 
 class Peers:
-    """Make it inside the event loop."""
+    """Make it inside the event loop. ``log_id`` tells the log that this node follows."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_id: Callable[[], bytes]) -> None:
+        self._log_id = log_id
         self._loop = asyncio.get_running_loop()
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S),
@@ -155,7 +158,7 @@ class Peers:
     async def _post(self, node_id: str, url: str, body: bytes, until: float) -> bytes:
         left_s = max(0.001, until - self._loop.time())
         timeout = aiohttp.ClientTimeout(total=left_s, sock_connect=CONNECT_TIMEOUT_S)
-        headers = {REPLICA_HEADER: node_id}
+        headers = {REPLICA_HEADER: node_id, LOG_HEADER: self._log_id().hex()}
         async with self._http.post(url, data=body, headers=headers, timeout=timeout) as response:
             content = await response.read()
             if response.status != HTTP_OK:

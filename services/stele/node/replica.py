@@ -16,23 +16,23 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
-from stele.domain.fencing import Hold, check_token, takes_part
-from stele.domain.names import NodeState
-from stele.domain.sessions import SessionClosedError, SessionGuard
-from stele.log.errors import LogError
+from stele.agent.codes import Code
+from stele.agent.judging import CATCH_UP_LIMIT_S, Judge, Refusal
+from stele.agent.partitions import parted, placed, write_partitions
+from stele.agent.routing import Routing
+from stele.agent.sourcing import NotGiven, Sourcing
+from stele.agent.spans import Span
+from stele.domain.fencing import Hold
+from stele.domain.sessions import SessionGuard
 from stele.log.follower import LogFollower
 from stele.node.cells import Row, stamp_of
 from stele.node.clock import HybridClock
 from stele.node.commits import DiskFull, StoreError
-from stele.node.partitions import parted, placed, write_partitions
 from stele.node.rates import Rates
-from stele.node.routing import Routing
-from stele.node.spans import Span
 from stele.node.store import Store
 from stele.node.wire import (
     Answer,
     AnyOp,
-    Code,
     Compare,
     Compared,
     Op,
@@ -45,8 +45,6 @@ from stele.node.wire import (
 
 A = TypeVar("A", Scanned, Compared)
 
-CATCH_UP_LIMIT_S: Final = 2.0
-"""A replica that meets a newer version reads the log for so long before it gives up."""
 MAX_PAGE_BYTES: Final = 4 * 1024 * 1024
 _DONE: Final = Answer(Code.OK)
 
@@ -77,18 +75,16 @@ class Replica:
     ) -> None:
         self._node_id = node_id
         self._follower = follower
-        self._routing = routing
         self._in_use = in_use
         self._store = store
         self._clock = clock
         self._rates = rates
-        self._catch_up_limit_s = catch_up_limit_s
+        self.judge = Judge(node_id, follower, routing, in_use.session_is_open, catch_up_limit_s)
+        self._sourcing = Sourcing(follower, in_use, self.judge)
 
     async def serve(self, ops: Sequence[AnyOp]) -> list[Answer]:
         """Answer each operation; the writes among them share one transaction."""
-        newer = [op.epoch for op in ops if self._is_newer(op)]
-        if newer:
-            await self._read_up_to(max(newer))
+        await self.judge.catch_up(ops)
         answers = [self._refusal(op) for op in ops]
         allowed = [index for index, refused in enumerate(answers) if refused is None]
         writes = [(index, op) for index in allowed if isinstance(op := ops[index], Write)]
@@ -119,29 +115,11 @@ class Replica:
     async def _in_session(
         self, asked: Scan | Compare, work: Callable[[], Awaitable[A]], refused: type[A]
     ) -> A:
-        """It is served only once this node has applied the epoch that settled the session's version, and its
-        own older writes on the ranges that changed are done: what is streamed then holds all that was
-        acknowledged before, and whatever comes later reaches the receiver too.
-        """
-        if self._follower.image.epoch < asked.epoch:
-            await self._read_up_to(asked.epoch)
-        image = self._follower.image
-        if image.epoch < asked.epoch:
-            return refused(code=Code.BEHIND, text=_behind(image.epoch, asked.epoch))
-        transition = image.topology.of_session(asked.session)
-        if transition is None:
-            return refused(code=Code.SESSION_CLOSED, text=f"session {asked.session} is not open")
         try:
-            await self._in_use.wait_drained(transition.entered_version, self._catch_up_limit_s)
-        except TimeoutError as error:
-            return refused(code=Code.BEHIND, text=str(error))
-        try:
-            with self._in_use.enter(asked.session) as guard:
-                found = await work()
-                guard.check()
-                return found
-        except SessionClosedError as error:
-            return refused(code=Code.SESSION_CLOSED, text=str(error))
+            async with self._sourcing.giving(asked.epoch, asked.session):
+                return await work()
+        except NotGiven as error:
+            return refused(code=error.code, text=str(error))
 
     async def _compare(self, compare: Compare) -> Compared:
         return Compared(
@@ -207,51 +185,12 @@ class Replica:
     def _placed(self, spans: Sequence[Span]) -> list[Span]:
         return placed(self._follower.image, self._node_id, spans)
 
-    def _is_newer(self, op: Op) -> bool:
-        """The sender knows something that this node must know too before it can judge."""
-        image = self._follower.image
-        if op.version > image.topology.version:
-            return True
-        return op.epoch > image.epoch and image.schema.of_data(op.data_id) is None
-
-    async def _read_up_to(self, epoch: int) -> None:
-        try:
-            await self._follower.wait_for_epoch(epoch, self._catch_up_limit_s)
-        except (TimeoutError, LogError):
-            return  # the operation is refused as BEHIND
-
     def _refusal(self, op: Op) -> Answer | None:
-        image = self._follower.image
-        if self._is_newer(op):
-            return Answer(Code.BEHIND, text=_behind(image.epoch, op.epoch))
-        fenced = self._fenced(op)
-        if fenced is not None:
-            return fenced
-        placement = self._routing.placement(op.data_id, op.version)
-        if placement is None or self._node_id not in placement.row_for(op.token).writes:
-            text = f"{self._node_id} is no replica of token {op.token} in version {op.version}"
-            return Answer(Code.NOT_A_REPLICA, text=text, epoch=image.epoch)
-        return None
+        return _refused(self.judge.refusal(op))
 
     def _fenced(self, op: Op) -> Answer | None:
-        image = self._follower.image
-        topology = image.topology
-        stale = check_token(image, op.data_id, op.token, op.version)
-        if stale is not None:
-            epoch = max(topology.since_epoch, topology.fence_epoch)
-            return Answer(Code.STALE_VERSION, epoch=epoch, text=str(stale))
-        if op.session and not self._in_use.session_is_open(op.session):
-            return Answer(Code.SESSION_CLOSED, text=f"session {op.session} is not open")
-        if not takes_part(image, op.coordinating):
-            text = f"{op.coordinating} is no member, or not any more, so it coordinates no requests"
-            return Answer(Code.STALE_VERSION, epoch=image.epoch, text=text)
-        node = image.node(self._node_id)
-        if node is not None and node.state is NodeState.LEFT:
-            return Answer(Code.NODE_LEFT, text=f"{self._node_id} has left the cluster")
-        if node is not None and node.excluded:
-            return Answer(Code.NODE_LEFT, text=f"{self._node_id} was declared dead")
-        return None
+        return _refused(self.judge.fenced(op))
 
 
-def _behind(own: int, wanted: int) -> str:
-    return f"this node has read the log to epoch {own}, not to {wanted}"
+def _refused(refusal: Refusal | None) -> Answer | None:
+    return None if refusal is None else Answer(refusal.code, epoch=refusal.epoch, text=refusal.text)

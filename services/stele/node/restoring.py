@@ -12,6 +12,12 @@ from typing import Final, Protocol
 
 import msgspec
 
+from stele.agent.codes import Code
+from stele.agent.judging import CATCH_UP_LIMIT_S
+from stele.agent.orders import OrderProgress
+from stele.agent.pace import Pace
+from stele.agent.partitions import write_partitions
+from stele.agent.pulling import RETRY_S, TRIES, Sessions
 from stele.domain.image import Image
 from stele.domain.messages import Order
 from stele.domain.names import NodeState
@@ -26,13 +32,9 @@ from stele.node.backups import Backups, decode_rows
 from stele.node.cells import Row
 from stele.node.clock import HybridClock
 from stele.node.manifests import MANIFEST, Manifest, SnapshotFile, decode_manifest, files_of
-from stele.node.orders import OrderProgress
-from stele.node.pace import Pace
-from stele.node.partitions import write_partitions
-from stele.node.replica import CATCH_UP_LIMIT_S
 from stele.node.store import Store
-from stele.node.streaming import MIB, PAGE_BYTES, RETRY_S, TRIES, Sessions
-from stele.node.wire import Code, Fetch, Fetched
+from stele.node.streaming import MIB, PAGE_BYTES
+from stele.node.wire import Fetch, Fetched
 
 PIECE_BYTES: Final = 4 * MIB
 """Of a file, in one answer."""

@@ -9,6 +9,11 @@ from typing import Final
 
 import msgspec
 
+from stele.agent.orders import OrderProgress
+from stele.agent.pace import Pace
+from stele.agent.partitions import placed
+from stele.agent.pulling import Sessions
+from stele.agent.spans import Span
 from stele.domain.messages import Order
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.sessions import SessionGuard
@@ -25,12 +30,8 @@ from stele.node.manifests import (
     decode_manifest,
     encode_manifest,
 )
-from stele.node.orders import OrderProgress
-from stele.node.pace import Pace
-from stele.node.partitions import placed
-from stele.node.spans import Span
 from stele.node.store import Cursor, Store
-from stele.node.streaming import MIB, PAGE_BYTES, Sessions
+from stele.node.streaming import MIB, PAGE_BYTES
 
 FILE_BYTES: Final = 16 * MIB
 """A file is held in memory once, to be hashed; a row may be larger."""

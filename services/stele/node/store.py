@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from stele.agent.partitions import parted
+from stele.agent.spans import Span
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.node.cells import Cell, Row
 from stele.node.commits import GroupCommit, StoreError, StoreFailed, Work, uncancelled
 from stele.node.digests import CALL_BYTES, CALL_ROWS, Digest, digest_in
-from stele.node.partitions import parted
-from stele.node.spans import Span
 from stele.runtime.logs import get_logger
 
 T = TypeVar("T")

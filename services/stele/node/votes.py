@@ -6,9 +6,10 @@ from enum import StrEnum
 from functools import partial
 from typing import Final
 
+from stele.agent.codes import Code
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import RangeReplicas
-from stele.node.wire import Answer, Code
+from stele.node.wire import Answer
 
 Enough = Callable[[set[str]], bool]
 

@@ -9,9 +9,10 @@ from typing import Final
 
 import msgspec
 
+from stele.agent.codes import Code
+from stele.agent.spans import Span
 from stele.node.cells import Cell, Row, Stamp
 from stele.node.digests import Digest
-from stele.node.spans import Span
 from stele.node.store import Cursor
 
 BATCH_PATH: Final = "/v1/replica/batch"
@@ -21,21 +22,8 @@ DIGESTS_PATH: Final = "/v1/replica/digests"
 BACKUP_PATH: Final = "/v1/replica/backup"
 REPLICA_HEADER: Final = "x-stele-replica"
 """Names the node that a call is meant for: another one may have come to its address."""
-
-
-class Code(StrEnum):
-    """How an operation ended at a replica. Only ``OK`` and ``SUPERSEDED`` mean that it was done."""
-
-    OK = "ok"
-    SUPERSEDED = "superseded"  # a newer cell stands; ``timestamp`` is the newer one's
-    STALE_VERSION = "stale_version"
-    BEHIND = "behind"  # this replica could not read up to the sender's version in time
-    NOT_A_REPLICA = "not_a_replica"
-    SESSION_CLOSED = "session_closed"
-    NODE_LEFT = "node_left"
-    DISK_FULL = "disk_full"
-    FAILED = "failed"
-    UNREACHABLE = "unreachable"  # no answer: the caller's own finding; it may have been done
+LOG_HEADER: Final = "x-stele-log"
+"""The log that the caller follows, 32 hex digits: it may not have heard that it was recovered."""
 
 
 class Op(msgspec.Struct, frozen=True, array_like=True, tag=True, kw_only=True):

@@ -4,13 +4,22 @@ import msgspec
 
 from stele.domain.facts import Epoch
 from stele.domain.image import NO_LOG, ZERO_STATE
-from stele.log.chain import LOG_ID, Anchor, Chain, Verdict
-from stele.log.errors import CorruptRecordError, LogError, MissedRecordsError
+from stele.log.chain import LOG_ID, STOPS, Anchor, Chain, Verdict
+from stele.log.errors import (
+    CorruptRecordError,
+    LogError,
+    MissedRecordsError,
+    NoBeginningError,
+    RecoveredError,
+)
 from stele.log.fold import decode_winner, stopped_by
+from stele.log.incarnations import crossing
 
 _REMEDIES = {
     CorruptRecordError: " Restore the topic, then start again.",
     MissedRecordsError: " If they are gone, restore the topic or the table events, then start again.",
+    NoBeginningError: " The job goes on with a snapshot, once a catch-up replica gives one.",
+    RecoveredError: " The job goes on with a snapshot, once a catch-up replica gives one.",
 }
 """What to do, where the error itself does not say it."""
 
@@ -40,7 +49,8 @@ class Stray(msgspec.Struct, frozen=True):
 
 
 class Judge:
-    """Follows one cluster's log from a head. It goes on until ``stopped`` or ``stray`` says why not.
+    """Follows one cluster's log from a head, and that as which it was recovered, if that goes on from the very
+    state which the tables hold. It goes on until ``stopped`` or ``stray`` says why not.
 
     ``certain``: the anchor was found intact when the log ended at this offset, so that strays before it may
     be skipped.
@@ -79,10 +89,15 @@ class Judge:
             epoch = decode_winner(offset, value)
             chain.win(offset, value)
             return epoch
-        if verdict in (Verdict.HOLE, Verdict.LOST_WINNERS):
+        if verdict in STOPS:
             raise stopped_by(chain, verdict, offset, value)
         if verdict is Verdict.STRAY and chain.epoch and offset >= self._certain:
             self.stray = Stray(offset, value[LOG_ID])
             return None
+        if verdict is Verdict.STRAY:
+            goes_on = crossing(chain, offset, value)
+            if goes_on is not None:
+                chain.win(offset, value)
+                return goes_on
         chain.skip(offset, verdict)
         return None

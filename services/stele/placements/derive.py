@@ -6,43 +6,31 @@ its heads; so it does not matter where this process stopped before, or who else 
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-import msgspec
-
 from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.placements.derived_tables import Derived
 from stele.placements.events import NewRows
-from stele.placements.fold import ClusterFold, FoldError, HeldRows, Key, PastRow
-from stele.placements.tables import Derived, Events
-from stele.placements.topic import Marker, TopicWriter, WriterFenced
+from stele.placements.events_table import Events
+from stele.placements.fold import ClusterFold, FoldError, Key, PastRow
+from stele.placements.placing import ForTables, Placing, Reached
+from stele.placements.store import Store
+from stele.placements.topic import Marker
+from stele.placements.writers import Writers
 
 MOST_WAITING: Final = 32
 """Batches that may wait for the topic before the query waits too: bounds memory."""
-MOST_WRITERS: Final = 64
-"""Open producers; each has threads and connections. The one that was idle longest is closed."""
+PUBLISHERS: Final = 32
+"""Clusters whose topics are written at the same time: to open a writer is half a second of waiting."""
 LOOK_S: Final = 0.2
+SUMMARY_S: Final = 10.0
+"""How old the tables of summaries may be: each write replaces all rows of a cluster."""
 
 Stop = Callable[[str, str], None]
 Took = Callable[[str, float], None]
-
-
-class Reached(msgspec.Struct, frozen=True):
-    """What is in the tables of a cluster; ``state_id`` is hex."""
-
-    epoch: int
-    state_id: str
-
-
-class _ForTables(msgspec.Struct):
-    """What the tables do not hold yet of a cluster."""
-
-    reached: Reached
-    rows: dict[str, HeldRows] | None = None
-    """The current rows; None when they are as before."""
-    past: list[PastRow] = msgspec.field(default_factory=list)
 
 
 class Deriver:
@@ -52,25 +40,30 @@ class Deriver:
     """
 
     def __init__(
-        self, bootstrap: str, folder: Path, events: Events, on_stop: Stop, on_took: Took
+        self, bootstrap: str, store: Store, events: Events, on_stop: Stop, on_took: Took
     ) -> None:
         self.reached: dict[str, Reached] = {}
         self.error: Exception | None = None
-        self._bootstrap = bootstrap
         self._events = events
-        self._derived = Derived(folder)
+        self._derived = Derived(store)
+        self._placing = Placing(self._derived)
         self._on_stop = on_stop
         self._on_took = on_took
         self._folds: dict[str, ClusterFold] = {}
-        self._writers: OrderedDict[str, TopicWriter] = OrderedDict()
+        self._writers = Writers(bootstrap)
         self._dead: set[str] = set()
         self._lock = threading.Condition()
         self._new: list[Mapping[str, NewRows]] = []
-        self._for_tables: dict[str, _ForTables] = {}
+        self._for_tables: dict[str, ForTables] = {}
+        self._for_summaries: dict[str, Image] = {}
         self._stopping = False
         self._threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
-            for name, run in (("topic", self._run_topic), ("tables", self._run_tables))
+            for name, run in (
+                ("topic", self._run_topic),
+                ("tables", self._run_tables),
+                ("summaries", self._run_summaries),
+            )
         ]
 
     def start(self) -> None:
@@ -112,32 +105,48 @@ class Deriver:
                 self._lock.notify_all()
 
     def _run_topic(self) -> None:
-        while True:
-            with self._lock:
-                while not self._new and not self._over():
-                    self._lock.wait(LOOK_S)
-                if self._over():
-                    return
-                batches, self._new = self._new, []
-                self._lock.notify_all()
-            began = time.perf_counter()
-            for cluster in sorted({name for batch in batches for name in batch} - self._dead):
-                epochs = [e for b in batches if cluster in b for e in b[cluster].epochs]
-                try:
-                    self._advance(cluster, epochs)
-                except FoldError as error:
-                    self._dead.add(cluster)
-                    self._folds.pop(cluster, None)
-                    self._on_stop(cluster, str(error))
-            self._on_took("topic", time.perf_counter() - began)
+        with ThreadPoolExecutor(PUBLISHERS, "publish") as pool:
+            while batches := self._next_batches():
+                began = time.perf_counter()
+                clusters = sorted({name for batch in batches for name in batch} - self._dead)
+                for done in [pool.submit(self._advance, name, batches) for name in clusters]:
+                    done.result()
+                self._on_took("topic", time.perf_counter() - began)
 
-    def _advance(self, cluster: str, epochs: Iterable[Epoch]) -> None:
+    def _next_batches(self) -> list[Mapping[str, NewRows]]:
+        """What has come; nothing once this is over."""
+        with self._lock:
+            while not self._new and not self._over():
+                self._lock.wait(LOOK_S)
+            if self._over():
+                return []
+            batches, self._new = self._new, []
+            self._lock.notify_all()
+            return batches
+
+    def _advance(self, cluster: str, batches: Iterable[Mapping[str, NewRows]]) -> None:
+        """A cluster whose epochs do not fit stops alone."""
+        if self._over():
+            return
+        try:
+            self._fold_and_publish(
+                cluster, [e for b in batches if cluster in b for e in b[cluster].epochs]
+            )
+        except FoldError as error:
+            self._dead.add(cluster)
+            self._folds.pop(cluster, None)
+            self._on_stop(cluster, str(error))
+
+    def _fold_and_publish(self, cluster: str, epochs: Iterable[Epoch]) -> None:
         """Fold a cluster's new epochs, publish them, and leave them for the tables."""
         touched: set[Key] = set()
         past: list[PastRow] = []
         fold = self._folds.get(cluster)
         if fold is None:
             fold = self._folds[cluster] = ClusterFold(*self._derived.load(cluster))
+            snapshot = self._events.image_of(cluster)
+            if snapshot is not None:
+                past, touched = fold.begin(snapshot)
             epochs = self._events.epochs_of(cluster)
         for epoch in epochs:
             if epoch.epoch > fold.image.epoch:
@@ -146,55 +155,49 @@ class Deriver:
                 touched |= keys
         if fold.behind:  # the events are being read again
             return
-        self._publish(cluster, fold, touched)
-        self._leave(cluster, fold, past, changed=bool(touched))
-
-    def _publish(self, cluster: str, fold: ClusterFold, touched: set[Key]) -> None:
-        """A writer that was fenced is opened again, and then sees what the other one wrote."""
         marker = Marker(fold.image.epoch, fold.image.state_id.hex())
-        for _ in range(2):
-            try:
-                self._writer(cluster).publish(marker, fold.placements, touched)
-                return
-            except WriterFenced:
-                del self._writers[cluster]
-        raise WriterFenced(
-            f"Several processes write the placements of {cluster}: stop all but one."
-        )
-
-    def _writer(self, cluster: str) -> TopicWriter:
-        if cluster not in self._writers:
-            if len(self._writers) >= MOST_WRITERS:
-                self._writers.popitem(last=False)
-            self._writers[cluster] = TopicWriter(self._bootstrap, cluster)
-        self._writers.move_to_end(cluster)
-        return self._writers[cluster]
+        self._writers.publish(cluster, marker, fold.placements, touched)
+        self._leave(cluster, fold, past, touched)
 
     def _leave(
-        self, cluster: str, fold: ClusterFold, past: list[PastRow], *, changed: bool
+        self, cluster: str, fold: ClusterFold, past: list[PastRow], touched: Iterable[Key]
     ) -> None:
         reached = Reached(fold.image.epoch, fold.image.state_id.hex())
+        changes = {
+            (name, start): fold.placements.get(name, {}).get(start) for name, start in touched
+        }
+        rows = {name: dict(rows) for name, rows in fold.placements.items()} if changes else None
         with self._lock:
-            waiting = self._for_tables.setdefault(cluster, _ForTables(reached))
-            waiting.reached = reached
-            waiting.past += past
-            if changed:
-                waiting.rows = {name: dict(rows) for name, rows in fold.placements.items()}
+            waiting = self._for_tables.setdefault(cluster, ForTables(reached))
+            waiting.add(ForTables(reached, rows, past, changes))
+            self._for_summaries[cluster] = fold.image
             self._lock.notify_all()
 
     def _run_tables(self) -> None:
         while True:
             with self._lock:
-                while not self._for_tables and not self._over():
+                while not (self._for_tables or self._placing.is_due() or self._over()):
                     self._lock.wait(LOOK_S)
                 if self._over():
                     return
                 work, self._for_tables = self._for_tables, {}
             began = time.perf_counter()
-            epochs = {cluster: todo.reached.epoch for cluster, todo in work.items()}
-            rows = {c: todo.rows for c, todo in work.items() if todo.rows is not None}
-            if rows:
-                self._derived.write_past({cluster: work[cluster].past for cluster in rows}, epochs)
-                self._derived.write_current(rows, epochs)
-            self.reached = self.reached | {c: todo.reached for c, todo in work.items()}
+            self.reached = self.reached | self._placing.write(work)
             self._on_took("tables", time.perf_counter() - began)
+
+    def _run_summaries(self) -> None:
+        """At once when there is something after a pause, so that a start shows what there is."""
+        written_s = time.monotonic() - SUMMARY_S
+        while True:
+            with self._lock:
+                while not self._over() and not (
+                    self._for_summaries and time.monotonic() - written_s >= SUMMARY_S
+                ):
+                    self._lock.wait(LOOK_S)
+                if self._over():
+                    return
+                images, self._for_summaries = self._for_summaries, {}
+            began = time.perf_counter()
+            self._derived.write_summaries(images)
+            written_s = time.monotonic()
+            self._on_took("summaries", time.perf_counter() - began)

@@ -56,6 +56,35 @@ class ClusterFold:
         """The events that were folded do not reach what the tables hold."""
         return self.image.epoch < self.begun
 
+    def begin(self, image: Image) -> tuple[list[PastRow], set[Key]]:
+        """Go on from a snapshot: as ``apply``, but for rows that came and went in epochs nobody has. A row that
+        is another one at the snapshot went there, and its like came there, at the latest.
+        """
+        self.image = image
+        if image.epoch < self.begun:
+            return [], set()
+        if image.epoch == self.begun:
+            self._check_held()
+            return [], set()
+        are = {
+            (name, row.start): row
+            for name, placement in image.ring.placements.items()
+            for row in placement.rows
+        }
+        went = [
+            PastRow(name, held.row, held.from_epoch, image.epoch)
+            for name, rows in self.placements.items()
+            for start, held in rows.items()
+            if are.get((name, start)) != held.row
+        ]
+        for past in went:
+            del self.placements[past.placement][past.row.start]
+        came = {key for key in are if key[1] not in self.placements.get(key[0], {})}
+        for name, start in came:
+            self.placements.setdefault(name, {})[start] = Held(are[name, start], image.epoch)
+        self.placements = {name: rows for name, rows in self.placements.items() if rows}
+        return went, came | {(past.placement, past.row.start) for past in went}
+
     def apply(self, epoch: Epoch) -> tuple[list[PastRow], set[Key]]:
         """The rows that went, and the keys that differ. Raises FoldError; the fold is lost then."""
         before, self.image = self.image, _evolved(self.image, epoch)

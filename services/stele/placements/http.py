@@ -11,10 +11,11 @@ from starlette.routing import Route
 from stele.domain.image import ZERO_STATE
 from stele.domain.placement_hash import placement_hash
 from stele.domain.ring.ranges import RangeReplicas
-from stele.placements.derive import Reached
 from stele.placements.job import JobOptions
-from stele.placements.read import TableMissing, placements_at
+from stele.placements.placing import Reached
+from stele.placements.read import holds_epoch, placements_at
 from stele.placements.runner import Phase, Runner
+from stele.placements.store import TableMissing
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 
 NAME: Final = "placements"
@@ -121,6 +122,15 @@ class Api:
                 hint="GET /v1/position shows the clusters; a new one takes a few seconds.",
             )
         epoch = _epoch(request, found.epoch)
+        if epoch != found.epoch and not await asyncio.to_thread(
+            holds_epoch, self._delta_dir, cluster, epoch
+        ):
+            raise HttpError(
+                404,
+                ErrorCode.NOT_FOUND,
+                f"Epoch {epoch} of cluster '{cluster}' is not in the tables: a snapshot passed it over.",
+                hint="The table events has the epochs that are there, and the rows 'snapshot'.",
+            )
         rows = await asyncio.to_thread(placements_at, self._delta_dir, cluster, epoch)
         wanted = request.query_params.get("placement")
         if wanted is not None:
@@ -159,7 +169,7 @@ def _epoch(request: Request, newest: int) -> int:
     if text.isascii() and text.isdigit() and int(text) <= newest:
         return int(text)
     raise HttpError(
-        422,
+        400,
         ErrorCode.INVALID_REQUEST,
         f"epoch={text} is not a number from 0 to {newest}, the newest that is materialized.",
         hint="Wait until GET /v1/position shows it, or ask for an older one.",

@@ -3,11 +3,11 @@
 It starts where the table ``events`` stands, so its own checkpoint is scratch and thrown away each time.
 """
 
-import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -18,11 +18,14 @@ from pyspark.sql.streaming import StreamingQuery
 
 from stele.log.flows import flow_topic
 from stele.placements.chain import FRESH
-from stele.placements.derive import Deriver, Reached
+from stele.placements.derive import Deriver
 from stele.placements.events import NewRows
-from stele.placements.tables import Events, merge, upkeep
-from stele.placements.watch import ANOTHER, TopicState, TopicWatch, epochs_pattern, flaw
-from stele.runtime.logs import get_logger
+from stele.placements.events_table import Events, merge
+from stele.placements.placing import Reached
+from stele.placements.standing import ReadAgain, Standing
+from stele.placements.store import Store
+from stele.placements.upkeep import Upkeep
+from stele.placements.watch import TopicWatch, epochs_pattern
 
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 """The log's own limit of a record."""
@@ -32,13 +35,15 @@ FETCH_WAIT_MS: Final = 20
 """A fetch that finds nothing waits so long, and whoever asks for offsets waits behind it."""
 LOOK_S: Final = 5.0
 """How often the brokers are asked whether the topics still continue what was read."""
+MAKERS: Final = 8
+"""Clusters whose topics are made at the same time."""
 UPKEEP_S: Final = 600.0
 """Each batch adds a small file; a moment of work joins them."""
+SNAPSHOT_S: Final = 30.0
+"""How often a snapshot is asked for again, for clusters that wait for one."""
 STOP_S: Final = 5.0
 BATCH_S: Final = 15.0
 """The end waits so long for the batch that is being written; then it is interrupted."""
-
-log = get_logger(__name__)
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,13 +52,19 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap: str
     cluster: str
     pattern: str = ""
-    delta_dir: Path
-    trigger_ms: int = 500
+    delta_dir: str
+    """A path, or the address of an object store."""
+    catch_up_urls: tuple[str, ...] = ()
+    """``{cluster}`` in them stands for the cluster's name."""
+    trigger_ms: int = 200
     max_offsets: int = 5000
 
 
-class ReadAgain(Exception):
-    """Records were not delivered that may still be there: a new query reads them from the head."""
+class Lag(msgspec.Struct, frozen=True):
+    """Records of the topic that were not judged yet, and epochs of ``events`` that the tables do not have."""
+
+    records: int
+    epochs: int
 
 
 class Job:
@@ -74,29 +85,46 @@ class Job:
         on_stop: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.options = options
-        self.stopped: dict[str, str] = {}
         self.query: StreamingQuery | None = None
         self._spark = spark
         self._checkpoint = scratch / "checkpoint"
         self._on_cluster = on_cluster
         self._on_took = on_took
-        self._on_stop = on_stop
-        self._events = Events(options.delta_dir)
-        self._deriver = Deriver(
-            options.bootstrap, options.delta_dir, self._events, self._stop_cluster, on_took
-        )
+        self._store = Store(options.delta_dir)
+        self._events = Events(self._store)
         self._watch = TopicWatch(options.bootstrap, options.cluster, options.pattern)
-        self._topics: dict[str, TopicState] = {}
+        pattern = epochs_pattern(options.cluster, options.pattern)
+        self._standing = Standing(self._watch, self._events, pattern, on_stop)
+        self._deriver = Deriver(
+            options.bootstrap, self._store, self._events, self._standing.stop, on_took
+        )
+        self._upkeep = Upkeep(options.delta_dir)
         self._known: set[str] = set()
         self._delivered: set[str] = set()
-        self._certain: dict[str, int] = {}
-        self._looked_s = self._kept_s = time.monotonic()
+        self._looked_s = self._kept_s = self._asked_s = time.monotonic()
         self._writing = threading.Lock()
         self._ending = False
 
     @property
+    def stopped(self) -> dict[str, str]:
+        return self._standing.stopped
+
+    @property
     def reached(self) -> dict[str, Reached]:
         return self._deriver.reached
+
+    @property
+    def lags(self) -> dict[str, Lag]:
+        """How far clusters are behind their topics, and their tables behind the table events."""
+        heads, reached = self._events.heads, self.reached
+        return {
+            cluster: Lag(
+                max(0, now.end - heads.get(cluster, FRESH).next_offset),
+                heads.get(cluster, FRESH).epoch
+                - (reached[cluster].epoch if cluster in reached else 0),
+            )
+            for cluster, now in self._standing.topics.items()
+        }
 
     @property
     def strays(self) -> dict[str, int]:
@@ -105,10 +133,8 @@ class Job:
 
     def start(self) -> StreamingQuery:
         """Start from the heads of table ``events``."""
-        self._topics = self._watch.look()
-        self._meet(self._topics)
-        for cluster in sorted({*self._topics, *self._mine()}):
-            self._check(cluster, self._topics.get(cluster), None)
+        self._standing.begin(self.options.catch_up_urls)
+        self._meet(self._standing.topics)
         self._deriver.start()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self.query = (
@@ -129,6 +155,7 @@ class Job:
             if self.query is not None:
                 self.query.stop()
         finally:
+            self._upkeep.stop()
             self._deriver.stop(STOP_S)
             self._watch.close()
 
@@ -138,52 +165,21 @@ class Job:
         return bool(self._delivered)
 
     def tend(self) -> None:
-        """To be called often: looks at the topics, keeps the tables small. Raises what ended the query."""
+        """To be called often: looks at the topics, has the tables kept small. Raises what ended the query."""
         self._deriver.check()
         if self.query is not None and not self.query.isActive:
             raise self.query.exception() or RuntimeError("the query ended by itself")
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
-            self._look()
+            self._standing.look()
+            self._on_took("look", time.monotonic() - now_s)
+        if self._standing.waiting and now_s - self._asked_s >= SNAPSHOT_S:
+            self._standing.look_for_snapshots(self.options.catch_up_urls)
+            self._asked_s = time.monotonic()
         if now_s - self._kept_s >= UPKEEP_S:
             self._kept_s = now_s
-            began = time.perf_counter()
-            upkeep(self.options.delta_dir)
-            self._on_took("upkeep", time.perf_counter() - began)
-
-    def _look(self) -> None:
-        """The query reads on meanwhile: only what is wrong by the heads of before and after is wrong."""
-        earlier, before = self._events.heads, self._topics
-        self._topics = self._watch.look()
-        heads = self._events.heads
-        for cluster in sorted({*before, *self._mine()} - set(self.stopped)):
-            topics = self._topics.get(cluster), before.get(cluster)
-            why = flaw(heads.get(cluster, FRESH), *topics)
-            if why and flaw(earlier.get(cluster, FRESH), *topics):
-                self._stop_cluster(cluster, why)
-
-    def _mine(self) -> list[str]:
-        """The clusters in the tables that this job reads."""
-        pattern = re.compile(epochs_pattern(self.options.cluster, self.options.pattern))
-        return [c for c in self._events.heads if pattern.fullmatch(flow_topic(c, "epochs"))]
-
-    def _check(self, cluster: str, now: TopicState | None, before: TopicState | None) -> None:
-        """Does the topic go on from the head, and is the last winner still where it was read?"""
-        head = self._events.heads.get(cluster, FRESH)
-        why = flaw(head, now, before)
-        if not why and now is not None and not self._watch.continues(cluster, head, now):
-            why = ANOTHER
-        if why:
-            self._stop_cluster(cluster, why)
-        elif now is not None:
-            self._certain[cluster] = now.end
-
-    def _stop_cluster(self, cluster: str, why: str) -> None:
-        if cluster not in self.stopped:
-            log.error("a cluster is not materialized any further", cluster=cluster, why=why)
-            self.stopped = {**self.stopped, cluster: f"Cluster {cluster}: {why}"}
-            self._on_stop(cluster)
+            self._upkeep.start()
 
     def _source(self) -> DataFrame:
         options = self.options
@@ -204,14 +200,15 @@ class Job:
 
     def _starting_offsets(self) -> str:
         """The heads; the end for a cluster that does not go on."""
-        if not self._topics:
+        topics, stopped = self._standing.topics, self.stopped
+        if not topics:
             return "earliest"
         heads = self._events.heads
         offsets = {
             flow_topic(cluster, "epochs"): {
-                "0": -1 if cluster in self.stopped else heads.get(cluster, FRESH).next_offset
+                "0": -1 if cluster in stopped else heads.get(cluster, FRESH).next_offset
             }
-            for cluster in self._topics
+            for cluster in topics
         }
         return msgspec.json.encode(offsets).decode()
 
@@ -230,9 +227,13 @@ class Job:
         self._on_took("events", time.perf_counter() - began)
         for cluster, rows in new.items():
             if rows.stopped:
-                if rows.hole and cluster in self._delivered:
+                if rows.hole and (cluster in self._delivered or self._standing.is_behind(cluster)):
                     raise ReadAgain(f"Cluster {cluster}: {rows.stopped}")
-                self._stop_cluster(cluster, rows.stopped)
+                if rows.elsewhere:
+                    self._asked_s = -SNAPSHOT_S
+                self._standing.stop(cluster, rows.stopped, waits=rows.elsewhere)
+            if rows.snapshot is not None:
+                raise ReadAgain(f"Cluster {cluster}: another process went on with a snapshot.")
         self._delivered |= set(new)
         self._meet(new)
         self._deriver.offer(new)
@@ -240,21 +241,23 @@ class Job:
 
     def _judged(self, records: DataFrame) -> dict[str, NewRows]:
         """Strays hold a cluster up until its anchor was looked at; then the batch is judged once more."""
-        new = self._events.append(records, frozenset(self.stopped), self._certain)
+        new = self._events.append(records, frozenset(self.stopped), self._standing.certain)
         heads = self._events.heads
         held_up = [
             c for c, rows in new.items() if rows.stray and heads[c].next_offset <= rows.stray.offset
         ]
         if held_up:
-            topics = self._watch.look()
-            for cluster in held_up:
-                self._check(cluster, topics.get(cluster), self._topics.get(cluster))
-            merge(new, self._events.append(records, frozenset(self.stopped), self._certain))
+            self._standing.look_at(held_up)
+            merge(
+                new, self._events.append(records, frozenset(self.stopped), self._standing.certain)
+            )
         return new
 
     def _meet(self, clusters: Iterable[str]) -> None:
         """Topics are made for clusters that do not have the one that is written."""
-        for cluster in sorted(set(clusters) - self._known):
-            if flow_topic(cluster, "placements") not in self._watch.names:
-                self._on_cluster(cluster)
-            self._known.add(cluster)
+        unknown = sorted(set(clusters) - self._known)
+        lacking = [c for c in unknown if flow_topic(c, "placements") not in self._watch.names]
+        if lacking:
+            with ThreadPoolExecutor(MAKERS, "topics") as pool:
+                list(pool.map(self._on_cluster, lacking))
+        self._known.update(unknown)

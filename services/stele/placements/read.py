@@ -1,4 +1,4 @@
-"""Reading the Delta tables without Spark."""
+"""Reading the Delta tables without Spark. Each function takes the address of them all: a path or a URL."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,16 +7,13 @@ from typing import Any
 import msgspec
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from stele.domain.ring.ranges import RangeReplicas
+from stele.placements.store import Store
 
+Address = Path | str
 Row = dict[str, Any]
 """Column -> value, as the table's schema has them."""
-
-
-class TableMissing(Exception):
-    """There is no Delta table in the folder, or not at that version."""
 
 
 class Materialized(msgspec.Struct, frozen=True):
@@ -26,15 +23,16 @@ class Materialized(msgspec.Struct, frozen=True):
     state_id: str
 
 
-def read_table(folder: Path, cluster: str, version: int | None = None) -> list[Row]:
+def read_table(address: Address, name: str, cluster: str, version: int | None = None) -> list[Row]:
     """The rows of one cluster, in no order, at ``version`` or the newest. Raises TableMissing."""
-    return _read(_open(folder, version), cluster)
+    return _read(Store(address).table(name, version), cluster)
 
 
-def reached(delta_dir: Path, cluster: str) -> Materialized | None:
+def reached(address: Address, cluster: str) -> Materialized | None:
     """The newest epoch in table ``events``; the others follow within moments. None: no epoch."""
-    events = _open(delta_dir / "events", None).to_pyarrow_dataset()
-    wanted = (pc.field("cluster") == cluster) & (pc.field("row_kind") == "epoch")
+    events = Store(address).table("events").to_pyarrow_dataset()
+    kinds = pc.field("row_kind").isin(["epoch", "snapshot"])
+    wanted = (pc.field("cluster") == cluster) & kinds
     rows = events.to_table(["epoch", "state_id"], wanted).to_pylist()
     if not rows:
         return None
@@ -43,24 +41,38 @@ def reached(delta_dir: Path, cluster: str) -> Materialized | None:
 
 
 def current_placements(
-    delta_dir: Path, cluster: str, version: int | None = None
+    address: Address, cluster: str, version: int | None = None
 ) -> dict[str, list[RangeReplicas]]:
     """Table ``placements``: rows by the placement's name, ascending."""
-    return _by_placement(read_table(delta_dir / "placements", cluster, version))
+    return _by_placement(read_table(address, "placements", cluster, version))
 
 
-def placements_at(delta_dir: Path, cluster: str, epoch: int) -> dict[str, list[RangeReplicas]]:
+def placements_at(address: Address, cluster: str, epoch: int) -> dict[str, list[RangeReplicas]]:
     """The placements as they were at ``epoch``, one that table ``placements`` has reached.
 
     Rows that went are in ``placements_past``, which is written first: what went after the epoch of
     ``placements`` itself is still there too, so it does not count.
     """
-    table = _open(delta_dir / "placements", None)
+    store = Store(address)
+    table = store.table("placements")
     head = table.transaction_version(head_of_cluster(cluster)) or 0
     came = pc.field("from_epoch") <= epoch
     went = (pc.field("to_epoch") > epoch) & (pc.field("to_epoch") <= head)
-    past = _read(_open(delta_dir / "placements_past", None), cluster, came & went)
+    past = _read(store.table("placements_past"), cluster, came & went)
     return _by_placement([*past, *_read(table, cluster, came)])
+
+
+def holds_epoch(address: Address, cluster: str, epoch: int) -> bool:
+    """Whether the tables were at this epoch: those that a snapshot passed over are not known."""
+    if epoch == 0:
+        return True
+    wanted = (
+        (pc.field("cluster") == cluster)
+        & pc.field("row_kind").isin(["epoch", "snapshot"])
+        & (pc.field("epoch") == epoch)
+    )
+    events = Store(address).table("events").to_pyarrow_dataset()
+    return bool(events.count_rows(filter=wanted))
 
 
 def head_of_cluster(cluster: str) -> str:
@@ -83,15 +95,6 @@ def _by_placement(rows: Iterable[Row]) -> dict[str, list[RangeReplicas]]:
     for row in sorted(rows, key=lambda row: (row["placement"], row["range_start"])):
         found.setdefault(row["placement"], []).append(range_of_row(row))
     return found
-
-
-def _open(folder: Path, version: int | None) -> DeltaTable:
-    try:
-        return DeltaTable(str(folder), version=version)
-    except (DeltaError, OSError) as error:
-        raise TableMissing(
-            f"There is no Delta table at {folder}, version {version or 'newest'}: {error}"
-        ) from error
 
 
 def _read(table: DeltaTable, cluster: str, wanted: pc.Expression | None = None) -> list[Row]:

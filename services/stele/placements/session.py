@@ -1,30 +1,39 @@
-"""The Spark session: which Java, which jars, how much memory; loopback only, no network to start."""
+"""The Spark session: which Java, which jars, how much memory; no network to start."""
 
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
+from stele.runtime.java import SPARK, JavaMissing, find_java
 from stele.runtime.settings import ConfigurationError
 
 LOOPBACK: Final = "127.0.0.1"
 JVM_FLAGS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true"
 """For a driver beside other processes on few cores: the session starts in half the time."""
 
+MOST_CONSUMERS: Final = 1024
+"""One stays open for each cluster: with Spark's 64 a larger fleet opens each of them anew for every batch."""
 ARROW_RECORDS: Final = 500
 """Records that a worker holds at once: they may be large."""
 
 
-def spark_session(jars: Path, master: str, memory: str, scratch: Path) -> SparkSession:
-    """A session with the connectors in ``jars``. Raises ConfigurationError without Java or jars."""
-    check_java()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+def spark_session(
+    jars: Path, master: str, memory: str, scratch: Path, driver_host: str = LOOPBACK
+) -> SparkSession:
+    """A session with the connectors in ``jars``. Raises ConfigurationError without Java or jars.
+
+    ``driver_host`` is where executors on other machines reach this process.
+    """
+    choose_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", driver_host)
     builder = SparkSession.builder.appName("stele-placements").master(master)
-    for name, value in _options(jar_files(jars), memory, scratch).items():
+    options = _options(jar_files(jars), memory, scratch)
+    for name, value in (options | _addresses(driver_host)).items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -47,15 +56,21 @@ def default_jars() -> Path:
     return root / ".cache" / "jars" / "spark"
 
 
-def check_java() -> None:
-    """Raises ConfigurationError when there is no Java to start."""
-    home = os.environ.get("JAVA_HOME")
-    if (home and (Path(home) / "bin" / "java").exists()) or shutil.which("java"):
-        return
-    raise ConfigurationError(
-        "placements runs Spark, which needs Java 17 or newer, and there is none: install one "
-        "(Debian and Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME to it."
-    )
+def choose_java() -> str:
+    """Have Spark start a Java that it can use; a sentence about it if others stood before it.
+
+    Raises ConfigurationError when there is none.
+    """
+    try:
+        java = find_java(SPARK)
+    except JavaMissing as missing:
+        raise ConfigurationError(str(missing)) from missing
+    os.environ["JAVA_HOME"] = str(java.home)  # what Spark's launcher goes by
+    return java.note(SPARK)
+
+
+def _addresses(driver_host: str) -> dict[str, str]:
+    return {"spark.driver.host": driver_host, "spark.driver.bindAddress": driver_host}
 
 
 def _options(jars: list[Path], memory: str, scratch: Path) -> dict[str, str]:
@@ -63,8 +78,6 @@ def _options(jars: list[Path], memory: str, scratch: Path) -> dict[str, str]:
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"{JVM_FLAGS} -Dderby.system.home={scratch}",
-        "spark.driver.host": LOOPBACK,
-        "spark.driver.bindAddress": LOOPBACK,
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
@@ -73,6 +86,7 @@ def _options(jars: list[Path], memory: str, scratch: Path) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.shuffle.partitions": "1",
+        "spark.kafka.consumer.cache.capacity": str(MOST_CONSUMERS),
         "spark.sql.session.timeZone": "UTC",
         # Batches are small: planning again and compiling code cost more than they save.
         "spark.sql.adaptive.enabled": "false",

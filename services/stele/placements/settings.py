@@ -1,53 +1,67 @@
 """What can be set, with the reason for each default."""
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from msgspec import Meta, field
 
 from stele.placements.job import JobOptions
-from stele.placements.session import default_jars
+from stele.placements.session import LOOPBACK, default_jars
+from stele.placements.store import Store
 from stele.runtime.settings import ServiceSettings
 
 
-class PlacementsSettings(ServiceSettings):
+class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
     """The common settings, and those of the Spark job."""
 
-    data_dir: Path = Field(
-        default=Path(".stele/placements"), description="Folder of all that this service keeps."
+    data_dir: Annotated[Path, Meta(description="Folder of all that this service keeps.")] = Path(
+        ".stele/placements"
     )
-    delta_dir: Path | None = Field(
-        default=None, description="Folder of the Delta tables; default: delta in the data folder."
+    delta_dir: Annotated[
+        Store | None,
+        Meta(
+            description="Path or s3://BUCKET/PREFIX of the Delta tables; default: delta in the data folder."
+        ),
+    ] = None
+    clusters_pattern: Annotated[
+        str,
+        Meta(
+            description="Regular expression of the clusters of a fleet; empty: STELE_CLUSTER alone."
+        ),
+    ] = ""
+    spark_jars: Annotated[Path, Meta(description="Folder that holds the connectors' jars.")] = (
+        field(default_factory=default_jars)
     )
-    clusters_pattern: str = Field(
-        default="",
-        description="Regular expression of the clusters of a fleet; empty: STELE_CLUSTER alone.",
-    )
-    spark_jars: Path = Field(
-        default_factory=default_jars, description="Folder that holds the connectors' jars."
-    )
-    spark_master: str = Field(
-        default="local[2]", description="Spark's master; clusters are judged in parallel."
-    )
-    spark_driver_memory: str = Field(
-        default="768m",
-        pattern=r"^[0-9]+[mg]$",
-        description="Heap of the driver; in local mode it holds a batch of records too.",
-    )
-    trigger_interval_ms: int = Field(
-        default=500,
-        ge=50,
-        description="Least time between the starts of two batches; milliseconds.",
-    )
-    max_offsets_per_trigger: int = Field(
-        default=5000, ge=1, description="Most records in a batch: bounds memory when catching up."
-    )
+    spark_master: Annotated[
+        str, Meta(description="Spark's master; clusters are judged in parallel.")
+    ] = "local[2]"
+    spark_driver_host: Annotated[
+        str,
+        Meta(
+            description="Where executors on other machines reach this process; an address of this machine."
+        ),
+    ] = LOOPBACK
+    spark_driver_memory: Annotated[
+        str,
+        Meta(
+            pattern=r"^[0-9]+[mg]$",
+            description="Heap of the driver; in local mode it holds a batch of records too.",
+        ),
+    ] = "768m"
+    trigger_interval_ms: Annotated[
+        int, Meta(ge=50, description="Least time between the starts of two batches; milliseconds.")
+    ] = 200
+    max_offsets_per_trigger: Annotated[
+        int, Meta(ge=1, description="Most records in a batch: bounds memory when catching up.")
+    ] = 5000
 
     def job_options(self) -> JobOptions:
         return JobOptions(
             bootstrap=self.kafka_bootstrap,
             cluster=self.cluster,
             pattern=self.clusters_pattern,
-            delta_dir=(self.delta_dir or self.data_dir / "delta").resolve(),
+            delta_dir=str(self.delta_dir or Store(self.data_dir / "delta")),
+            catch_up_urls=self.catch_up_urls,
             trigger_ms=self.trigger_interval_ms,
             max_offsets=self.max_offsets_per_trigger,
         )

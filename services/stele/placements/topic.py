@@ -1,8 +1,9 @@
 """The compacted topic ``placements``: each key's newest row, then a marker of the epoch reached.
 
-Keys are ``<cluster>/<placement>/<start token>``; the marker's is ``<cluster>/epoch``. A row that is gone
-leaves a tombstone. Rows and their marker are one transaction, so a reader with ``isolation.level``
-``read_committed`` that has met a marker holds the placements of exactly that epoch.
+Keys are ``<cluster>/<placement>/<start token>``; the marker's is ``<cluster>/epoch``. Values are Avro,
+``PlacementRow`` and ``PlacementsMarker``; a row that is gone leaves a tombstone. Rows and their marker are one
+transaction, so a reader with ``isolation.level`` ``read_committed`` that has met a marker holds the placements
+of exactly that epoch.
 
 The transactional id is the topic's: who opens a writer fences the one before it, ends what that one left
 open, and only then reads where the topic stands. So an older row can never follow a newer marker, whoever
@@ -15,10 +16,17 @@ from typing import Final
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.messages import PlacementRow, PlacementsMarker
+from stele.log.codec import (
+    DecodeError,
+    decode_placement_row,
+    decode_placements_marker,
+    encode_placement_row,
+    encode_placements_marker,
+)
 from stele.log.flows import flow_topic
 from stele.log.topic import read_topic
-from stele.placements.fold import HeldRows, Key
+from stele.placements.fold import Held, HeldRows, Key
 
 FENCE_TIMEOUT_S: Final = 30.0
 SEND_TIMEOUT_S: Final = 30.0
@@ -34,23 +42,6 @@ _FENCED: Final = frozenset(
 )
 
 
-class Value(msgspec.Struct, frozen=True):
-    """A row's value; ``epoch`` and ``state_id`` (hex) are those of the batch that sent it."""
-
-    epoch: int
-    state_id: str
-    from_epoch: int
-    start: int
-    end: int
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    version: int
-    version_before: int
-    other: tuple[str, ...]
-    shards: tuple[int, ...] = ()
-    other_shards: tuple[int, ...] = ()
-
-
 class Marker(msgspec.Struct, frozen=True):
     epoch: int = 0
     state_id: str = ""
@@ -60,31 +51,44 @@ class TopicView(msgspec.Struct, frozen=True):
     """What the topic says: rows by placement and start, of the marker's epoch."""
 
     marker: Marker
-    rows: dict[Key, Value]
+    rows: dict[Key, PlacementRow]
+    unread: frozenset[Key] = frozenset()
+    """Keys whose newest value is of a form that this build does not read."""
 
 
 class WriterFenced(Exception):
     """Another process writes this topic now."""
 
 
-_value: Final = msgspec.json.Decoder(Value)
-_marker: Final = msgspec.json.Decoder(Marker)
-
-
 def read_placements(bootstrap: str, cluster: str) -> TopicView:
-    """The topic from its beginning to its end. Raises TimeoutError, KafkaException."""
-    marker, rows = Marker(), dict[Key, Value]()
+    """The topic from its beginning to its end. What cannot be read is as if it were not there, such as the JSON
+    of earlier builds: the next publication replaces it. Raises TimeoutError, KafkaException.
+    """
+    marker, rows = Marker(), dict[Key, PlacementRow]()
+    unread = set[Key]()
     for key, value in read_topic(bootstrap, flow_topic(cluster, "placements")):
         name = key.removeprefix(f"{cluster}/")
         if name == "epoch":
-            marker = _marker.decode(value or b"{}")
+            marker = _marker_of(value)
             continue
         placement, _, start = name.rpartition("/")
-        if value is None:
-            rows.pop((placement, int(start)), None)
-        else:
-            rows[placement, int(start)] = _value.decode(value)
-    return TopicView(marker, rows)
+        at = placement, int(start)
+        rows.pop(at, None)
+        unread.discard(at)
+        try:
+            if value is not None:
+                rows[at] = decode_placement_row(value)
+        except DecodeError:
+            unread.add(at)
+    return TopicView(marker, rows, frozenset(unread))
+
+
+def _marker_of(value: bytes | None) -> Marker:
+    try:
+        found = decode_placements_marker(value or b"")
+    except DecodeError:
+        return Marker()
+    return Marker(found.epoch, found.state_id)
 
 
 class TopicWriter:
@@ -116,7 +120,7 @@ class TopicWriter:
         """
         if marker.epoch < self.epoch or (marker.epoch == self.epoch and self.view is None):
             return False
-        rows = _values(marker, placements, touched if self.view is None else None)
+        rows = _rows_at(self._cluster, marker, placements, touched if self.view is None else None)
         if self.view is not None:
             rows = _differences(self.view, rows)
             if not rows and marker == self.view.marker:
@@ -126,15 +130,16 @@ class TopicWriter:
         self.view, self.epoch = None, marker.epoch
         return True
 
-    def _send(self, marker: Marker, rows: Mapping[Key, Value | None]) -> None:
+    def _send(self, marker: Marker, rows: Mapping[Key, PlacementRow | None]) -> None:
         self._producer.begin_transaction()
         for number, (placement, start) in enumerate(sorted(rows)):
-            value = rows[placement, start]
+            row = rows[placement, start]
             key = f"{self._cluster}/{placement}/{start}"
-            self._produce(key, None if value is None else msgspec.json.encode(value))
+            self._produce(key, None if row is None else encode_placement_row(row))
             if number % POLL_EVERY == POLL_EVERY - 1:
                 self._producer.flush(SEND_TIMEOUT_S)
-        self._produce(f"{self._cluster}/epoch", msgspec.json.encode(marker))
+        told = PlacementsMarker(cluster=self._cluster, epoch=marker.epoch, state_id=marker.state_id)
+        self._produce(f"{self._cluster}/epoch", encode_placements_marker(told))
 
     def _commit(self) -> None:
         try:
@@ -148,43 +153,52 @@ class TopicWriter:
         self._producer.produce(self._topic, value, key.encode(), partition=0)
 
 
-def _values(
-    marker: Marker, placements: Mapping[str, HeldRows], keys: set[Key] | None
-) -> dict[Key, Value | None]:
+def _rows_at(
+    cluster: str,
+    marker: Marker,
+    placements: Mapping[str, HeldRows],
+    keys: set[Key] | None,
+) -> dict[Key, PlacementRow | None]:
     """The rows at the keys, None for one that is gone; all rows when no keys are given."""
     if keys is None:
         keys = {(name, start) for name, rows in placements.items() for start in rows}
-    found: dict[Key, Value | None] = {}
+    found: dict[Key, PlacementRow | None] = {}
     for name, start in keys:
         held = placements.get(name, {}).get(start)
-        found[name, start] = None if held is None else _value_of(marker, held.row, held.from_epoch)
+        found[name, start] = None if held is None else _row_of(cluster, marker, name, held)
     return found
 
 
-def _value_of(marker: Marker, row: RangeReplicas, from_epoch: int) -> Value:
-    return Value(
-        epoch=marker.epoch,
-        state_id=marker.state_id,
-        from_epoch=from_epoch,
-        start=row.start,
-        end=row.end,
-        reads=row.reads,
-        writes=row.writes,
+def _row_of(cluster: str, marker: Marker, placement: str, held: Held) -> PlacementRow:
+    row = held.row
+    return PlacementRow(
+        cluster=cluster,
+        placement=placement,
+        range_start=row.start,
+        range_end=row.end,
+        read_replicas=row.reads,
+        write_replicas=row.writes,
+        other_replicas=row.other,
         version=row.version,
         version_before=row.version_before,
-        other=row.other,
+        from_epoch=held.from_epoch,
         shards=row.shards,
         other_shards=row.other_shards,
+        epoch=marker.epoch,
+        state_id=marker.state_id,
     )
 
 
-def _differences(view: TopicView, rows: dict[Key, Value | None]) -> dict[Key, Value | None]:
+def _differences(
+    view: TopicView, rows: dict[Key, PlacementRow | None]
+) -> dict[Key, PlacementRow | None]:
     """What must be sent so that the topic, being as in the view, holds these rows."""
-    gone: dict[Key, Value | None] = dict.fromkeys(set(view.rows) - set(rows))
+    known = set(view.rows) | view.unread
+    gone: dict[Key, PlacementRow | None] = dict.fromkeys(known - set(rows))
     return gone | {key: row for key, row in rows.items() if not _same(view.rows.get(key), row)}
 
 
-def _same(one: Value | None, other: Value | None) -> bool:
+def _same(one: PlacementRow | None, other: PlacementRow | None) -> bool:
     if one is None or other is None:
         return one is other
     change = {"epoch": other.epoch, "state_id": other.state_id}

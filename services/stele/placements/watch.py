@@ -124,12 +124,12 @@ def flaw(head: Head, now: TopicState | None, before: TopicState | None) -> str:
             f"its topic ends at {now.end}, and {head.next_offset} records were read: it was made anew, or "
             f"lost its end. {_RECREATED}"
         )
-    if now.begin > head.next_offset:
-        return (
-            f"records {head.next_offset} to {now.begin - 1} left its topic unread. Restore the topic, or the "
-            "table events, then start again."
-        )
     return ""
+
+
+def is_behind(head: Head, now: TopicState) -> bool:
+    """Records left the topic that the tables do not hold: their cluster goes on with a snapshot."""
+    return now.begin > head.next_offset
 
 
 _RECREATED: Final = (

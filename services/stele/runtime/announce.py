@@ -13,6 +13,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from stele.domain.commands import AnnounceService, Envelope
+from stele.domain.commits.restricted import takes_from
 from stele.domain.image import Image
 from stele.domain.registry import KNOWN_FEATURES
 from stele.domain.services.facts import Service
@@ -68,6 +69,11 @@ class Announcer:
             log.warning("the metadata log has not answered yet", why=str(error))
         return None
 
+    @property
+    def actor(self) -> str:
+        """In whose name it is said."""
+        return actor_of(self.own)
+
     def is_known(self) -> None:
         """The log tells of this process: what is said next is a new announcement."""
         self._asked = None
@@ -82,7 +88,7 @@ def announcement(own: Service) -> Envelope:
             supported_features=own.supported_features,
             release_version=own.release_version,
         ),
-        actor=f"service {own.service_id}",
+        actor=actor_of(own),
         reason="started",
     )
 
@@ -109,6 +115,10 @@ async def announce(envelope: Envelope, bootstrap: str, cluster: str) -> int | No
     return None
 
 
+def actor_of(own: Service) -> str:
+    return f"service {own.service_id}"
+
+
 def own_service(name: str, instance_id: str) -> Service:
     """What this process is, by its code."""
     return Service(
@@ -131,6 +141,8 @@ async def _keep_announced(
         if known == announcer.own:
             announcer.is_known()
             said, pause_s = now.epoch, LOOK_S
+        elif not takes_from(now.commits, announcer.actor):
+            pause_s = LOOK_S  # it says so once the log is thawed
         elif is_read() and now.cluster and (said is None or (known is None and now.epoch >= said)):
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
             said = await announcer.say() or said

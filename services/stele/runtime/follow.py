@@ -1,31 +1,32 @@
-"""Following the log from a service: topics, reader, health, and the shell of one that only follows.
+"""Following the log from a service: topics, where to begin, reader, health.
 
-async with following(settings) as followed: ...     # a service with work of its own
-run_follower_service("catch-up", Settings)          # a service that has none yet
+async with following(settings) as followed: ...
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
 from confluent_kafka import KafkaException
-from starlette.routing import BaseRoute
 
+from stele.domain.commits.restricted import restricted_text
 from stele.log.flows import flow_topic
 from stele.log.follower import Floor, LogFollower
 from stele.log.kafka import KafkaLog
-from stele.runtime.announce import announced
+from stele.log.port import EpochsLog, Log
+from stele.runtime.anew import begin_anew, end_in_order
 from stele.runtime.brokers import wait_for_topics
-from stele.runtime.http import Health, build_app, serve
+from stele.runtime.catch_up import CatchUp
+from stele.runtime.http import Health
 from stele.runtime.logs import get_logger
 from stele.runtime.memory import settle
-from stele.runtime.position import position_route
+from stele.runtime.recent import Recent
 from stele.runtime.retries import until_it_works
-from stele.runtime.service import Stop, run_service
+from stele.runtime.service import Stop
 from stele.runtime.settings import ServiceSettings
-from stele.runtime.start import started
+from stele.runtime.starting import begin
 
 CATCH_UP_ATTEMPT_S: Final = 30.0
 """One look whether the end of the log has been reached; a long log takes several."""
@@ -39,6 +40,8 @@ class Followed:
     def __init__(self, follower: LogFollower) -> None:
         self.follower = follower
         self.caught_up = asyncio.Event()
+        self.recent = Recent()
+        """The newest winners, for whoever recovers the log."""
 
     def health(self) -> Health:
         """Well once the log was read to the end that it had at the start, and while it is read on."""
@@ -50,7 +53,10 @@ class Followed:
                 reason = self.follower.trouble or reason
         reason = reason or self.follower.trouble
         return Health(
-            ok=not reason, epoch=image.epoch, state_id=image.state_id.hex(), reason=reason
+            ok=not reason,
+            epoch=image.epoch,
+            state_id=image.state_id.hex(),
+            reason=reason or restricted_text(image.commits),
         )
 
     async def catch_up(self) -> None:
@@ -70,7 +76,7 @@ def _is_passing(error: Exception) -> bool:
     return True
 
 
-def _on_stray(offset: int, name: str) -> None:
+def on_stray(offset: int, name: str) -> None:
     log.warning("a record of another log was skipped", offset=offset, writer=name)
 
 
@@ -78,23 +84,67 @@ def _on_stray(offset: int, name: str) -> None:
 async def following(
     settings: ServiceSettings, floor: Floor | None = None
 ) -> AsyncIterator[Followed]:
-    """Follow the cluster's log inside the block. Raises TopicsUnavailable when Kafka is not there.
-
-    ``floor`` is what the process acknowledged in an earlier life: it is not caught up below it.
+    """Follow the cluster's log inside the block, from a snapshot on where that is shorter; see
+    ``following_log``. Raises TopicsUnavailable when Kafka is not there, OtherHistoryError.
     """
     await wait_for_topics(settings)
     kafka_log = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
-    followed = Followed(LogFollower(kafka_log, floor=floor, on_stray=_on_stray))
-    followed.follower.start()
+    catch_up = CatchUp(settings.catch_up_urls)
+    async with following_log(kafka_log, catch_up, settings.cluster, floor) as followed:
+        yield followed
+
+
+@asynccontextmanager
+async def following_log(
+    epochs: EpochsLog,
+    catch_up: CatchUp,
+    cluster: str,
+    floor: Floor | None = None,
+    end: Callable[[], None] = end_in_order,
+) -> AsyncIterator[Followed]:
+    """Follow a log inside the block, and close it and ``catch_up`` after it.
+
+    ``floor`` is what the process acknowledged in an earlier life: it is not caught up below it, or below what
+    the catch-up replicas hold if it did not. ``end`` is called when the process must begin anew. Raises
+    OtherHistoryError when the floor is of another history.
+    """
+    recent = Recent()
+    start, least = await begin(catch_up, cluster, epochs.ends, floor, decided=False)
+    follower = LogFollower(epochs, start, least, on_stray, recent.add)
+    try:
+        async with reading(follower, epochs, catch_up, end) as followed:
+            followed.recent = recent
+            yield followed
+    finally:
+        await catch_up.close()
+
+
+@asynccontextmanager
+async def reading(
+    follower: LogFollower,
+    epochs: Log,
+    catch_up: CatchUp,
+    end: Callable[[], None] = end_in_order,
+) -> AsyncIterator[Followed]:
+    """Have the follower read inside the block, and close its log after it."""
+    followed = Followed(follower)
+    follower.start()
     catching_up = asyncio.create_task(followed.catch_up(), name="catch-up")
+    beginning_anew = asyncio.create_task(
+        begin_anew(
+            follower.failed, lambda: follower.failure, lambda: follower.log_id, catch_up, end
+        ),
+        name="begin-anew",
+    )
     try:
         yield followed
     finally:
-        catching_up.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await catching_up
-        followed.follower.stop()
-        await kafka_log.close()
+        for task in (beginning_anew, catching_up):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+        follower.stop()
+        await epochs.close()
 
 
 @asynccontextmanager
@@ -112,26 +162,3 @@ async def run_beside(task: asyncio.Future[None], stop: Stop) -> AsyncIterator[No
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-
-
-async def serve_follower(
-    name: str, settings: ServiceSettings, stop: Stop, routes: Sequence[BaseRoute] = ()
-) -> None:
-    """Follow the log and answer /healthz, /metrics, /v1/position and ``routes`` until ``stop``."""
-    async with (
-        following(settings) as followed,
-        announced(name, settings, lambda: followed.follower.image, followed.caught_up.is_set),
-    ):
-        position = position_route(name, settings.instance_id, followed.follower)
-        app = build_app(name, [position, *routes], followed.health)
-        await serve(app, settings, name, stop)
-
-
-def run_follower_service(name: str, kind: type[ServiceSettings] = ServiceSettings) -> int:
-    """The whole process of a service that follows the log and has no other work; its exit code."""
-
-    async def main(stop: Stop) -> None:
-        settings = started(name, kind)
-        await serve_follower(name, settings, stop)
-
-    return run_service(main)

@@ -58,13 +58,15 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 
 
 class Health(msgspec.Struct, frozen=True):
-    """What /healthz shows: where this process stands in the log, and why it is not well."""
+    """What /healthz shows: where this process stands in the log, why it is not well, or, when it is well, what
+    people should know.
+    """
 
     ok: bool
     epoch: int = 0  # the last one applied
     state_id: str = ""
     lag_epochs: int | None = None  # to the end of the log as last seen; None: not known
-    reason: str = ""  # empty when ok
+    reason: str = ""
 
 
 def build_app(

@@ -67,7 +67,7 @@ class JsonResponse(Response):
 
 
 async def read_json(request: Request, kind: type[T]) -> T:
-    """The body as a typed value. Raises HttpError: 400 when it is no JSON, 422 when it misfits."""
+    """The body as a typed value. Raises HttpError 400 when it is no JSON, or misfits."""
     return parse_json(await request.body(), kind)
 
 
@@ -77,7 +77,7 @@ def parse_json(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise HttpError(
-            422,
+            400,
             ErrorCode.INVALID_REQUEST,
             f"The body does not fit: {error}.",
             hint="Correct the field that the message names.",

@@ -8,6 +8,7 @@ from stele.runtime.follow import following, run_beside
 from stele.runtime.http import build_app, serve
 from stele.runtime.live_flow import LiveFlow, reading_live
 from stele.runtime.position import position_route
+from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.start import started
 from stele.session_guard.guard import Guard
@@ -38,6 +39,7 @@ async def main(stop: Stop) -> None:
             NAME,
             [
                 position_route(NAME, settings.instance_id, follower),
+                recent_route(followed.recent.records),
                 *routes(guard, proofs, settings.proof_max_age_s),
             ],
             lambda: health(guard, followed, proofs, acks, writer),

@@ -1,7 +1,11 @@
 """Check a fencing token or a session with one read of Redis, from any process that works for the cluster.
 
-    await check_version(redis, "prod", version)      # raises Refused, or GuardUnavailable
-    await check_session(redis, "prod", session)
+    await check_version(redis, "prod", version, log_id)     # raises Refused, or GuardUnavailable
+    await check_session(redis, "prod", session, log_id)
+
+The log's id is that of the answer which told the version or the session. A log that was recovered does not
+know what fences of lost epochs had refused: by the id such work is refused, without it only numbers are
+compared.
 
 Both fail closed: whoever cannot be told that the work may go on must not go on. What is read counts only for
 ``ttl`` after the moment for which a guard has proven it, by the clock of the Redis that answers and less the
@@ -19,7 +23,7 @@ import msgspec
 from redis.asyncio import Redis, RedisCluster
 from redis.exceptions import RedisError
 
-from stele.session_guard.permissions import session_not_open, stale_version
+from stele.session_guard.permissions import other_log, session_not_open, stale_version
 
 TIMEOUT_S: Final = 2.0
 
@@ -36,7 +40,7 @@ class GuardUnavailable(Exception):
 
 
 class Refused(Exception):
-    """The version is fenced out, or the session is not open. Stop the work that carries it."""
+    """The version is fenced out, the session is not open, or both are of another log. Stop the work."""
 
 
 class GuardState(msgspec.Struct, frozen=True):
@@ -72,22 +76,32 @@ async def read_guard(
 
 
 async def check_version(
-    redis: Redis | RedisCluster, cluster: str, version: int, timeout_s: float = TIMEOUT_S
+    redis: Redis | RedisCluster,
+    cluster: str,
+    version: int,
+    log_id: str = "",
+    timeout_s: float = TIMEOUT_S,
 ) -> GuardState:
     """Return when requests of topology ``version`` may go on. Raises Refused, GuardUnavailable."""
     state, _ = await _read(redis, cluster, "", timeout_s)
-    why = stale_version(version, state.fence_version, state.epoch)
+    why = other_log(log_id, state.log_id, state.epoch)
+    why = why or stale_version(version, state.fence_version, state.epoch)
     if why:
         raise Refused(why)
     return state
 
 
 async def check_session(
-    redis: Redis | RedisCluster, cluster: str, session: str, timeout_s: float = TIMEOUT_S
+    redis: Redis | RedisCluster,
+    cluster: str,
+    session: str,
+    log_id: str = "",
+    timeout_s: float = TIMEOUT_S,
 ) -> GuardState:
     """Return when ``session`` is open. Raises Refused, GuardUnavailable."""
     state, is_open = await _read(redis, cluster, session, timeout_s)
-    why = session_not_open(session, [session] if is_open else [], state.epoch)
+    why = other_log(log_id, state.log_id, state.epoch)
+    why = why or session_not_open(session, [session] if is_open else [], state.epoch)
     if why:
         raise Refused(why)
     return state

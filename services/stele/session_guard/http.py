@@ -13,7 +13,7 @@ from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 from stele.runtime.live_flow import LiveReader
 from stele.session_guard.barriers import current_target
 from stele.session_guard.guard import Guard
-from stele.session_guard.permissions import session_not_open, stale_version
+from stele.session_guard.permissions import other_log, session_not_open, stale_version
 from stele.session_guard.proof import Proofs
 from stele.session_guard.redis_writer import RedisWriter
 
@@ -76,8 +76,11 @@ def health(
 def checked(guard: Guard, request: Request, age_s: float) -> CheckView:
     """The answer by an image that is proven to be current."""
     now, asked = guard.permissions(), request.query_params
-    code, message, hint = CheckCode.PERMITTED, "", ""
-    if "version" in asked:
+    code, hint = CheckCode.PERMITTED, ""
+    message = other_log(asked.get("log_id", ""), now.log_id, now.epoch)
+    if message:
+        code, hint = CheckCode.OTHER_LOG, "Read the newest topology and start again."
+    if not message and "version" in asked:
         message = stale_version(_number(request, "version", 0), now.fence_version, now.epoch)
         if message:
             code, hint = CheckCode.STALE_VERSION, "Read the newest topology and start again."
@@ -118,7 +121,7 @@ def _refuse_nothing_to_check(request: Request) -> None:
             400,
             ErrorCode.INVALID_REQUEST,
             "There is nothing to check.",
-            hint="Ask with ?version=, ?session= or both.",
+            hint="Ask with ?version=, ?session= or both, and the &log_id= that they are of.",
         )
     _number(request, "version", 0)
 

@@ -24,6 +24,19 @@ class Permissions(msgspec.Struct, frozen=True):
         return self.log_id, self.epoch
 
 
+def other_log(log_id: str, now_log_id: str, epoch: int) -> str:
+    """Why work that began by log ``log_id`` is refused; empty when it may go on, or does not say.
+
+    It may be of an epoch that was lost when that log was recovered: what fenced it out is not known any more.
+    """
+    if log_id in ("", now_log_id):
+        return ""
+    return (
+        f"This work began by log {log_id[:64]}, which was recovered since as {now_log_id} (epoch {epoch}): "
+        "read the newest topology and start again."
+    )
+
+
 def stale_version(version: int, fence_version: int, epoch: int) -> str:
     """Why work of ``version`` is refused; empty when it may go on."""
     if version >= fence_version:

@@ -1,39 +1,45 @@
 """Settings of the session guard."""
 
-from pydantic import Field
+from typing import Annotated
+
+from msgspec import Meta
 
 from stele.runtime.settings import ServiceSettings
 
 
-class SessionGuardSettings(ServiceSettings):
+class SessionGuardSettings(ServiceSettings, frozen=True, kw_only=True):
     """The common settings, and how fresh Redis is kept."""
 
-    redis_timeout_s: float = Field(
-        default=2.0,
-        gt=0,
-        le=60,
-        description="A call to Redis is given up after this time; seconds.",
-    )
-    refresh_s: float = Field(
-        default=1.0,
-        gt=0,
-        le=60,
-        description="Redis is written at each epoch, and at least this often; seconds.",
-    )
-    guard_ttl_s: float = Field(
-        default=5.0,
-        gt=0,
-        le=600,
-        description="What is in Redis counts for this time after the moment for which it was proven "
-        "current, so it bounds how long a stale permission is shown; seconds, several times the refresh.",
-    )
-    proof_max_age_s: float = Field(
-        default=2.0,
-        gt=0,
-        le=60,
-        description="A check over HTTP permits only when the log's end was asked at most this long ago "
-        "and reached; seconds.",
-    )
-    redis_cluster: bool = Field(
-        default=False, description="Whether STELE_REDIS_URL names a member of a Redis Cluster."
-    )
+    redis_timeout_s: Annotated[
+        float,
+        Meta(gt=0, le=60, description="A call to Redis is given up after this time; seconds."),
+    ] = 2.0
+    refresh_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=60,
+            description="Redis is written at each epoch, and at least this often; seconds.",
+        ),
+    ] = 1.0
+    guard_ttl_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=600,
+            description="What is in Redis counts for this time after the moment for which it was proven "
+            "current, so it bounds how long a stale permission is shown; seconds, several times the refresh.",
+        ),
+    ] = 5.0
+    proof_max_age_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=60,
+            description="A check over HTTP permits only when the log's end was asked at most this long ago "
+            "and reached; seconds.",
+        ),
+    ] = 2.0
+    redis_cluster: Annotated[
+        bool, Meta(description="Whether STELE_REDIS_URL names a member of a Redis Cluster.")
+    ] = False

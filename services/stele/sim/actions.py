@@ -10,6 +10,7 @@ from stele.domain.topology.operations.commands import TabletMove, TabletRepair
 from stele.sim.crowd import Crowd
 from stele.sim.declared import dead_to_be, declare, gone, note
 from stele.sim.kernel import us
+from stele.sim.log_actions import LOG_ACTIONS
 from stele.sim.process import Process
 from stele.sim.scenario import Action
 from stele.sim.table_actions import TABLE_ACTIONS
@@ -423,4 +424,5 @@ ACTIONS: Final[dict[str, Callable[[World, Action, int], None]]] = {
     "barrier": _barrier,
     "crowd": _crowd,
     **TABLE_ACTIONS,
+    **LOG_ACTIONS,
 }

@@ -11,9 +11,10 @@ from stele.domain.acks import AckTable
 from stele.domain.commands import ClaimCoordinator, Envelope, Outcome, Rejection
 from stele.domain.facts import Epoch
 from stele.domain.messages import Ack, Report
-from stele.domain.names import OrderKind
+from stele.domain.names import COORDINATOR, OrderKind
 from stele.domain.reports import ReportTable
 from stele.domain.requests.ids import named
+from stele.domain.requests.not_taken import LATER
 from stele.sim.kernel import SECOND, us
 from stele.sim.process import Follower
 from stele.sim.writer import Caller
@@ -83,7 +84,7 @@ class Driver(Caller, Follower):
         envelope = Envelope(
             request_id=named(f"claim {name}"),
             command=ClaimCoordinator(holder=self.name, term=term),
-            actor=self.name,
+            actor=COORDINATOR,
         )
         outcome: Outcome | None = await self.submit(envelope, attempts=5)
         if outcome is not None and outcome.applied:
@@ -110,8 +111,9 @@ class Driver(Caller, Follower):
 
     def _note_refusal(self, outcome: Outcome | None) -> None:
         """A refusal of its own command is what the coordinator plans anew from."""
-        if outcome is not None and outcome.rejection is not None:
-            self.refusals[outcome.request_id] = outcome.rejection
+        rejection = None if outcome is None else outcome.rejection
+        if outcome is not None and rejection is not None and rejection.code not in LATER:
+            self.refusals[outcome.request_id] = rejection
 
     def observed(self) -> Observed:
         cleanups = (n.cleanup_session() for n in self.image.membership.nodes.values())

@@ -20,14 +20,14 @@ TERM = 1
 class Founding:
     """Commands in, records out; each must be accepted."""
 
-    def __init__(self, seed: str) -> None:
+    def __init__(self, seed: str, topic_id: str = "") -> None:
         self.image: Image = EMPTY
         self.records: list[bytes] = []
         self.envelopes: dict[str, Envelope] = {}
         self._random = Random(f"{seed}/founding")
         cluster = f"sim/{self._uuid()}"
         log_id = next_state_id(bytes(16), 0, self._random.getrandbits(74)).hex()
-        self.apply(commands.FoundCluster(cluster, log_id))
+        self.apply(commands.FoundCluster(cluster, log_id, topic_id))
         self.apply(commands.ClaimCoordinator(FOUNDER, TERM))
 
     def join_all(self, joins: Iterable[commands.Join]) -> None:

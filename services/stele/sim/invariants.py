@@ -24,16 +24,20 @@ Segments = set[tuple[int, int]]
 
 
 def check_versions(before: Image, after: Image) -> None:
-    """I3: the fence follows the version, one behind at most; neither ever goes back."""
+    """I3: the fence follows the version, one behind at most; neither ever goes back. The versions of a
+    recovered log go on above those that may be lost.
+    """
     old, new = before.topology, after.topology
+    floor = after.founding.version_floor
     require(
-        new.fence_version <= new.version <= new.fence_version + 1,
+        new.fence_version <= new.version <= max(new.fence_version, floor) + 1,
         "I3",
         "fence_version <= version, and no three versions in use",
         f"epoch {after.epoch} has version {new.version} and fence {new.fence_version}",
     )
     require(
-        old.version <= new.version <= old.version + 1 and old.fence_version <= new.fence_version,
+        new.version in (old.version, max(old.version, floor) + 1)
+        and old.fence_version <= new.fence_version,
         "I3",
         "versions go up one at a time",
         f"epoch {after.epoch} goes from {old.version}/{old.fence_version}"

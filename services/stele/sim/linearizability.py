@@ -14,6 +14,7 @@ from stele.domain.decide import decide
 from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE, Image
 from stele.domain.requests.facts import CommandRefused
+from stele.sim.restriction_checks import check_not_taken
 from stele.sim.violation import require
 
 
@@ -118,6 +119,8 @@ class CommandHistory:
         asked = self.asked[number]
         self.told += 1
         if not outcome.taken:
+            code = "" if outcome.rejection is None else outcome.rejection.code
+            check_not_taken(self._log.images, code, outcome.epoch)
             return
         first = self._told.setdefault(outcome.request_id, outcome)
         require(

@@ -17,6 +17,7 @@ from stele.sim.scenario import (
     times,
 )
 from stele.sim.scenes_dead import dead_together, fewer_copies, with_dead_nodes
+from stele.sim.scenes_log import freezes
 from stele.sim.scenes_tables import (
     colocated,
     loads,
@@ -90,6 +91,7 @@ def make_scenario(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_
     actions += loads(Random(f"loads/{profile}/{seed}"), base)
     actions += colocated(Random(f"colocated/{profile}/{seed}"), base)
     actions += snapshots(Random(f"snapshots/{profile}/{seed}"), base)
+    actions += freezes(Random(f"freezes/{profile}/{seed}"), base)
     actions += _crowd(Random(f"crowd/{profile}/{seed}"), base)
     actions.sort(key=lambda action: (action.at_s, action.kind, action.target))
     clocks = _clocks(Random(f"clocks/{profile}/{seed}"), rules.clocks, base)

@@ -5,20 +5,26 @@ from typing import Final
 
 import msgspec
 
+from stele.sim.mutants_archive import ARCHIVE_TEST_MUTANTS
 from stele.sim.mutants_balancing import BALANCING_MUTANTS, BALANCING_TEST_MUTANTS
 from stele.sim.mutants_barriers import BARRIER_MUTANTS
+from stele.sim.mutants_clients import CLIENT_MUTANTS
 from stele.sim.mutants_colocated import COLOCATED_MUTANTS, COLOCATED_TEST_MUTANTS
 from stele.sim.mutants_columns import COLUMN_TEST_MUTANTS
 from stele.sim.mutants_dead import DEAD_NODE_MUTANTS, DEAD_RACK_MUTANTS
 from stele.sim.mutants_failures import FAILURE_MUTANTS
+from stele.sim.mutants_freezing import FREEZING_MUTANTS
 from stele.sim.mutants_generations import GENERATION_MUTANTS, GENERATION_TEST_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
 from stele.sim.mutants_hot import HOT_TEST_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
 from stele.sim.mutants_log import LOG_MUTANTS
+from stele.sim.mutants_lost_log import LOST_LOG_MUTANTS, LOST_LOG_TEST_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
+from stele.sim.mutants_overrides import OVERRIDE_TEST_MUTANTS
 from stele.sim.mutants_racks import RACK_TEST_MUTANTS
+from stele.sim.mutants_recovery import RECOVERY_TEST_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
@@ -28,8 +34,12 @@ from stele.sim.mutants_shells import SHELL_MUTANTS
 from stele.sim.mutants_snapshots import SNAPSHOT_MUTANTS, SNAPSHOT_TEST_MUTANTS
 from stele.sim.mutants_tablets import TABLET_MUTANTS
 from stele.sim.mutants_topology import TOPOLOGY_MUTANTS
+from stele.sim.mutants_upkeep import UPKEEP_TEST_MUTANTS
 from stele.sim.patching import Patch
+from stele.sim.processes.making import PROFILE as DISASTER
+from stele.sim.processes.run import run_disaster
 from stele.sim.run import Result, run_seed
+from stele.sim.scenario import DEFAULT_DURATION_S
 
 Mutant = Callable[[Patch], None]
 
@@ -37,6 +47,7 @@ SIMULATED: Final[dict[str, Mutant]] = {
     mutant.__name__: mutant
     for mutant in (
         *LOG_MUTANTS,
+        *FREEZING_MUTANTS,
         *ROUND_MUTANTS,
         *TOPOLOGY_MUTANTS,
         *DEAD_NODE_MUTANTS,
@@ -53,9 +64,12 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *SHARD_MUTANTS,
         *COLOCATED_MUTANTS,
         *SNAPSHOT_MUTANTS,
+        *LOST_LOG_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
+LOST_LOG: Final[dict[str, Mutant]] = {mutant.__name__: mutant for mutant in LOST_LOG_MUTANTS}
+"""Those of them that only production processes can have, which lose their log."""
 MUTANTS: Final[dict[str, Mutant]] = {
     **SIMULATED,
     **{
@@ -63,6 +77,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         for mutant in (
             *SHELL_MUTANTS,
             *JOINING_MUTANTS,
+            *CLIENT_MUTANTS,
             *BARRIER_MUTANTS,
             *DEAD_RACK_MUTANTS,
             *GENERATION_TEST_MUTANTS,
@@ -76,6 +91,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *COLOCATED_TEST_MUTANTS,
             *RACK_TEST_MUTANTS,
             *SNAPSHOT_TEST_MUTANTS,
+            *RECOVERY_TEST_MUTANTS,
+            *ARCHIVE_TEST_MUTANTS,
+            *UPKEEP_TEST_MUTANTS,
+            *OVERRIDE_TEST_MUTANTS,
+            *LOST_LOG_TEST_MUTANTS,
         )
     },
 }
@@ -99,11 +119,18 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = 0.0
 
 
+def run_any(seed: int, profile: str, duration_s: float = DEFAULT_DURATION_S) -> Result:
+    """One run of any profile. A disaster has a length of its own."""
+    if profile == DISASTER:
+        return run_disaster(seed)
+    return run_seed(seed, profile, duration_s)
+
+
 def run_mutant(name: str, seed: int, profile: str) -> Result:
     """One run with the bug planted. Raises KeyError for an unknown mutant."""
     with Patch() as patch:
         MUTANTS[name](patch)
-        return run_seed(seed, profile)
+        return run_any(seed, profile)
 
 
 def rule_of(name: str) -> str:
@@ -112,7 +139,8 @@ def rule_of(name: str) -> str:
 
 def hunt(name: str, most_seeds: int = MOST_SEEDS) -> Found:
     """Run seed after seed until an invariant fails; ``seed`` is -1 when none did."""
-    for runs, (seed, profile) in enumerate(_runs(most_seeds), 1):
+    profiles = (DISASTER,) if name in LOST_LOG else PROFILES_IN_TURN
+    for runs, (seed, profile) in enumerate(_runs(most_seeds, profiles), 1):
         failure = run_mutant(name, seed, profile).failure
         if failure is not None:
             return Found(
@@ -129,7 +157,7 @@ def hunt(name: str, most_seeds: int = MOST_SEEDS) -> Found:
     return Found(mutant=name, rule=rule_of(name), runs=most_seeds)
 
 
-def _runs(most: int) -> Iterator[tuple[int, str]]:
+def _runs(most: int, profiles: tuple[str, ...]) -> Iterator[tuple[int, str]]:
     for run in range(most):
-        turn = len(PROFILES_IN_TURN)
-        yield run // turn, PROFILES_IN_TURN[run % turn]
+        turn = len(profiles)
+        yield run // turn, profiles[run % turn]

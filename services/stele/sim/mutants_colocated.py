@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from stele.agent import pulling as streaming
 from stele.domain.context import Decision, unknown_table
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -25,7 +26,6 @@ from stele.domain.tablets import groups
 from stele.domain.tablets.tablet_stats import TabletStats
 from stele.domain.topology import wanted
 from stele.domain.topology.operations import drop_table, keyspaces
-from stele.node import streaming
 from stele.sim.patching import Patch
 
 

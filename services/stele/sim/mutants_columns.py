@@ -5,8 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from stele.domain.ring import changes, columns
-from stele.domain.ring.columns import Ints, Keys, Rows
+from stele.domain.column import Ints
+from stele.domain.ring import changes, columns, packed
+from stele.domain.ring.columns import Keys, Rows
 from stele.domain.ring.image import RingImage
 from stele.domain.ring.numbers import NodeNumbers, Numbers, lengths
 from stele.domain.ring.placement import Placement, check_removed
@@ -43,7 +44,7 @@ def reads_are_listed_as_the_fact_has_them(patch: Patch) -> None:
         counts = np.where(lengths(reads) > 0, LISTED, counts)
         return replica_columns(*versions, writes, reads, counts, others, *places)
 
-    patch.attribute(changes, "_as_kept", listed)
+    patch.attribute(packed, "_as_kept", listed)
 
 
 def rest_of_a_row_has_the_first_rows_replicas(patch: Patch) -> None:

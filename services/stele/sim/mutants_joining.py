@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from stele.agent.standing import join_ended
 from stele.coordinator.desk import Desk
 from stele.domain.acks import Barrier
 from stele.domain.base import Rejection
@@ -11,7 +12,6 @@ from stele.domain.topology.operations import join
 from stele.domain.topology.operations import replace as replacing
 from stele.domain.topology.operations.base import check_dead
 from stele.domain.topology.operations.commands import Replace
-from stele.node.standing import join_ended
 from stele.sim.patching import Patch
 
 

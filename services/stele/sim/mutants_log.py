@@ -265,7 +265,7 @@ def watch_is_told_losers(patch: Patch) -> None:
     """Where the past is read again, every record counts as an epoch."""
 
     async def all_records(self: History, mark: Mark, last: int) -> AsyncIterator[Winner]:
-        epoch, next_offset, _ = mark
+        epoch, next_offset, *_ = mark
         while epoch < last:
             for offset, value in await self._log.read(next_offset, last - epoch):
                 epoch, next_offset = epoch + 1, offset + 1

@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from stele.agent.spans import Span
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.repairs.times import Times
 from stele.domain.ring.transition import TransitionPlan
@@ -19,7 +20,6 @@ from stele.domain.topology.operations.table import OPERATIONS
 from stele.node import comparing, digests
 from stele.node.comparing import Verdict
 from stele.node.digests import Digest
-from stele.node.spans import Span
 from stele.sim.patching import Patch
 from stele.sim.planting import change_operation
 from stele.tablet_balancer.failures import Failures

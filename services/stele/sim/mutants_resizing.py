@@ -8,11 +8,12 @@ import msgspec
 import numpy as np
 
 from stele.domain.base import Rejection
+from stele.domain.column import Ints
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.names import RequestKind
 from stele.domain.requests.facts import Request
-from stele.domain.ring.columns import Ints, Rows
+from stele.domain.ring.columns import Rows
 from stele.domain.ring.placement import Placement
 from stele.domain.tablets import colocation, look, maps, resizing, sizing
 from stele.domain.tablets.racks import InRack, after_move

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from stele.agent import partitions
 from stele.domain.balance import allocation
 from stele.domain.balance.places import ShardPlaces
 from stele.domain.balance.state import State
@@ -25,7 +26,6 @@ from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations import base
 from stele.domain.topology.operations.base import Sources
 from stele.domain.topology.operations.table import OPERATIONS
-from stele.node import partitions
 from stele.sim.patching import Patch
 from stele.sim.planting import change_operation
 

@@ -86,7 +86,7 @@ def nested_json_is_our_fault(patch: Patch) -> None:
             return msgspec.json.decode(body, type=kind)
         except msgspec.ValidationError as error:
             raise HttpError(
-                422, ErrorCode.INVALID_REQUEST, str(error), hint="Correct it."
+                400, ErrorCode.INVALID_REQUEST, str(error), hint="Correct it."
             ) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise HttpError(400, ErrorCode.MALFORMED_JSON, str(error), hint="Send JSON.") from error

@@ -175,7 +175,7 @@ def restart_ends_a_restore(patch: Patch) -> None:
 
 def hopeless_restore_goes_on(patch: Patch) -> None:
     """A restore whose files are damaged never ends."""
-    patch.attribute(table_restore, "_hopeless", lambda image, request: "")
+    patch.attribute(table_restore, "_hopeless", lambda failures: "")
 
 
 def split_forgets_the_restore(patch: Patch) -> None:

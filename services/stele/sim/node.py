@@ -8,6 +8,7 @@ its short flush is over.
 from collections.abc import Callable
 from typing import Final
 
+from stele.agent.partitions import parted, write_partitions
 from stele.domain.commands import Envelope, Join, Replace
 from stele.domain.facts import Epoch
 from stele.domain.fencing import VersionTracker, check_token, takes_part
@@ -16,7 +17,6 @@ from stele.domain.requests.ids import named
 from stele.domain.ring.quorum import read_satisfied, write_satisfied
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.sessions import SessionManager
-from stele.node.partitions import parted, write_partitions
 from stele.sim.kernel import Future
 from stele.sim.messages import Cell, Key, ReadCell, ReadResult, WriteCell, token_of_key
 from stele.sim.node_work import OrderWorker

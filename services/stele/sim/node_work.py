@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from stele.agent.partitions import parted
 from stele.domain.messages import Order, Report, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.ring.locks import overlaps
@@ -12,7 +13,6 @@ from stele.domain.sessions import SessionClosedError, SessionGuard
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
 from stele.domain.topology.wanted import is_foreign, is_wanted, left_behind
-from stele.node.partitions import parted
 from stele.sim.kernel import Future
 from stele.sim.messages import ONE_PAGE, Cell, Key, PullRange, range_of_key, token_of_key
 from stele.sim.node_backups import BackupWorker

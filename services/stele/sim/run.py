@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from stele.domain.commands import SwitchBalancingOn
+from stele.domain.commands import RestrictCommits, SwitchBalancingOn
+from stele.domain.names import CommitMode
 from stele.domain.schema.switches import all_off
 from stele.sim.actions import schedule
 from stele.sim.clients import KvClient
@@ -101,6 +102,8 @@ def come_to_rest(world: World) -> None:
     kernel.run_until(kernel.now_us + us(LAST_WRITES_S))
     world.clients_work = False
     while world.unfinished() and kernel.now_us < deadline_us:
+        if world.witness.image.commits.since_epoch:  # what froze it may have come after its thaw
+            world.request(RestrictCommits(mode=CommitMode.OPEN))
         for off in all_off(world.witness.image.schema):  # a merge would wait for as long as it is
             world.request(SwitchBalancingOn(off.name))
         kernel.run_until(kernel.now_us + us(1.0))

@@ -14,6 +14,7 @@ One sentence a line; ``#`` begins a comment. Tables are the indented lines after
     restore m.t from tag | delete snapshot tag    the same; the restore goes by m.t/restore
     a balancer works                       from now on: it moves tablets, so that they are even and leaves end
     balancing off m.t | balancing off m.t for 20 | balancing on m.t    the same; ``everything`` is the cluster
+    freeze | thaw | single user coordinator    run until the log takes nobody's commands, all, or one actor's
     quiesce | noop_request | cleanup | cleanup X    the same; the request goes by that word, or by X
     new_cdc_generation                     the same, by force
     leave X | cancel X | keyspace k rf 1 | drop k   asked for at once
@@ -57,15 +58,16 @@ from typing import Final
 
 import msgspec
 
+from stele.agent.partitions import parted
 from stele.domain import commands
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.domain.names import CommitMode
 from stele.domain.requests.ids import named
 from stele.domain.ring.ranges import Range, RangeReplicas, contains
 from stele.domain.ring.shards import ANY
 from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.topology.operations.commands import TabletMove, TabletRepair
-from stele.node.partitions import parted
 from stele.sim.actions import ACTIONS, NOTHING_FROM_LOG
 from stele.sim.clients import KEYSPACE, AttachedClient
 from stele.sim.declared import declare
@@ -318,6 +320,11 @@ class Story:
         kept = self.world.nodes[name].backups
         self._run_until(lambda: bool(kept) == (what == "a snapshot"), lambda: f"it has {len(kept)}")
 
+    def freeze(self, line: Line, actor: str = "") -> None:
+        mode = CommitMode.SINGLE_USER if actor else _MODES[line.text]
+        self.world.request(commands.RestrictCommits(mode=mode, actor=actor))
+        self._run_until(lambda: self.image.commits.mode is mode, lambda: self.image.commits.mode)
+
     def balance(self, line: Line) -> None:
         self.world.start_balancer()
 
@@ -488,6 +495,7 @@ _ASKED: Final[dict[str, Callable[[str], commands.AnyCommand]]] = {
     "noop_request": lambda _: commands.NoopRequest(),
     "new_cdc_generation": lambda _: commands.NewCdcGeneration(force=True),
 }
+_MODES: Final = {"freeze": CommitMode.FROZEN, "thaw": CommitMode.OPEN}
 _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"cluster (.+) rf (\d+)", Story.cluster),
     (r"join (.+)", Story.join),
@@ -513,6 +521,8 @@ _SENTENCES: Final[tuple[tuple[str, Callable[..., None]], ...]] = (
     (r"delete snapshot (\S+)", Story.delete_snapshot),
     (r"expect (\S+) has what (\S+) had at (\S+)", Story.expect_restored),
     (r"expect (\S+) keeps (a snapshot|none)", Story.expect_backup),
+    (r"freeze|thaw", Story.freeze),
+    (r"single user (\S+)", Story.freeze),
     (r"a balancer works", Story.balance),
     (r"balancing off (\S+)(?: for ([\d.]+))?", Story.switch_off),
     (r"balancing on (\S+)", Story.switch_on),

@@ -5,8 +5,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import msgspec
 
-from stele.sim.mutants import Found, hunt
-from stele.sim.run import Result, run_seed
+from stele.sim.mutants import Found, hunt, run_any
+from stele.sim.run import Result
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,10 +29,10 @@ def sweep(first: int, last: int, profile: str, duration_s: float, jobs: int) -> 
     """Results of the seeds ``first`` to ``last``, both included, in the order of their coming."""
     if jobs <= 1:
         for seed in range(first, last + 1):
-            yield run_seed(seed, profile, duration_s)
+            yield run_any(seed, profile, duration_s)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        runs = [pool.submit(run_seed, seed, profile, duration_s) for seed in range(first, last + 1)]
+        runs = [pool.submit(run_any, seed, profile, duration_s) for seed in range(first, last + 1)]
         for run in as_completed(runs):
             yield run.result()
 

@@ -6,12 +6,12 @@ the node is marked to clean up. INV-TABL-2: what was ordered for one transition 
 
 from collections.abc import Callable, Mapping
 
+from stele.agent.partitions import parted
 from stele.domain.image import Image
 from stele.domain.membership.facts import Node
 from stele.domain.messages import Order
 from stele.domain.names import NodeState
 from stele.domain.ring.ranges import RangeReplicas
-from stele.node.partitions import parted
 from stele.sim.messages import Cell, Key, token_of_key
 from stele.sim.tablet_checks import Span, places, span, spans_meet
 from stele.sim.violation import require

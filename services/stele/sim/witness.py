@@ -18,6 +18,7 @@ from stele.sim.linearizability import CommandHistory
 from stele.sim.log_checks import LogChecks
 from stele.sim.node_witness import NodeWitness
 from stele.sim.repair_witness import RepairWitness
+from stele.sim.restriction_checks import check_restricted
 from stele.sim.snapshot_witness import SnapshotWitness
 from stele.sim.switch_checks import check_switches
 from stele.sim.tablet_witness import TabletWitness
@@ -86,6 +87,7 @@ class Witness:
         self.epochs.append(epoch)
         self._trace(_line(epoch, after))
         self.commands.won(before, epoch)
+        check_restricted(before, epoch)
         self._check_epoch(before, after)
         self.on_epoch(before, after)
 

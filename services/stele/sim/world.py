@@ -4,13 +4,13 @@ import hashlib
 from collections.abc import Callable
 from typing import Final
 
+from stele.agent.partitions import parted
 from stele.coordinator.knowledge import Limits, Wait
 from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.image import Image
 from stele.domain.requests.ids import named
 from stele.domain.ring.ranges import Range, contains
-from stele.node.partitions import parted
 from stele.sim.balancer import Balancer
 from stele.sim.clients import KEYSPACE, Admin, AttachedClient, KvClient, TableClient
 from stele.sim.declared import LOOK_AGAIN_S, exclude_the_gone, is_unplugged
@@ -255,6 +255,8 @@ class World:
             f" is {r.status}"
             for r in image.requests.unfinished()
         ]
+        if image.commits.since_epoch:
+            found.append("the log is not open to all")
         if not image.topology.settled():
             found.append(f"version {image.topology.version} is not fenced")
         found += [

@@ -7,7 +7,7 @@ from stele.domain.commands import Envelope, Outcome
 from stele.domain.facts import Epoch
 from stele.domain.image import ZERO_STATE
 from stele.domain.requests.decisions import decisions_of
-from stele.domain.requests.not_taken import BUSY
+from stele.domain.requests.not_taken import LATER, RESTRICTED
 from stele.log.codec import decode_epoch
 from stele.log.history import Bounds, History
 from stele.log.pipeline import CommitPipeline, Decisions, Ids
@@ -21,6 +21,8 @@ RESOLVE_AFTER_S: Final = 0.6
 """A record that was not met for so long is forced to an end by a NOOP."""
 SAME_TURN_S: Final = 0.0
 """The pipeline is flushed before time goes on: only readers of one instant share a barrier."""
+FROZEN_S: Final = 0.5
+"""Between two tries while the log is frozen."""
 SNAPSHOT_EVERY: Final = 25
 """Epochs."""
 SMALL_HISTORY: Final = Bounds(mark_every=4, marks=6, images=4, recent_records=12, read_records=5)
@@ -150,13 +152,14 @@ class Caller(Process):
         """Try until the outcome is known."""
         for _ in range(attempts):
             outcome = await self.submit_once(envelope).wait()
-            if outcome is not None and not _is_busy(outcome):
+            code = "" if outcome is None or outcome.taken else _code(outcome)
+            if outcome is not None and code not in LATER:
                 return outcome
+            if code in RESTRICTED:
+                await self.sleep(FROZEN_S)
             self.world.failpoint(self, "before_retry")
         return None
 
 
-def _is_busy(outcome: Outcome) -> bool:
-    """Nothing was decided, and another try may find the writer able to."""
-    rejection = outcome.rejection
-    return not outcome.taken and rejection is not None and rejection.code == BUSY
+def _code(outcome: Outcome) -> str:
+    return "" if outcome.rejection is None else outcome.rejection.code

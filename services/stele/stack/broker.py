@@ -15,8 +15,8 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from stele.runtime.java import find_java
 from stele.stack.jars import JarSet, classpath
-from stele.stack.java import find_java
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command, Process, spawn, tail
 
@@ -218,7 +218,7 @@ class Broker:
 
     def _java(self, *arguments: str) -> Process:
         argv = [
-            str(find_java()),
+            str(find_java().program),
             f"-Xmx{self._heap_mb}m",
             *JVM_FLAGS,
             f"-Dlog4j2.configurationFile={self._directory / 'log4j2.properties'}",

@@ -1,4 +1,4 @@
-"""The jars of the Kafka broker and of Spark's connectors: resolved by jgo, checked by locks.
+"""The jars of the Kafka broker, of Spark's connectors and of the examples: resolved by jgo, checked by locks.
 
 `jars/<set>/jgo.toml` names what is wanted, `jars/<set>/jgo.lock.toml` every jar with its SHA-256.
 `sync` fills `.cache/jars/<set>`; afterwards nothing here needs a network.
@@ -26,6 +26,7 @@ DOWNLOAD_TIMEOUT_S = 60  # for one file
 class JarSet(StrEnum):
     KAFKA = "kafka"
     SPARK = "spark"
+    EXAMPLES = "examples"
 
 
 class JarsMissing(Exception):

@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Protocol
 
 PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 STOP_DEADLINE_S = 10.0  # between SIGTERM and SIGKILL; a service's own deadline is shorter
@@ -43,33 +44,44 @@ class Command:
     cwd: Path | None = None
 
 
+class Child(Protocol):
+    """What is asked of a ``subprocess.Popen``."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        ...
+
+
 class Process:
     """A started Command. The group is killed too, so nothing that it forked outlives it."""
 
-    def __init__(self, command: Command, popen: subprocess.Popen[bytes], stdout_start: int) -> None:
+    def __init__(self, command: Command, child: Child, stdout_start: int) -> None:
         self.command = command
         self.stdout_start = stdout_start  # where in the stdout file this run begins, bytes
         self.started_at = time.monotonic()
-        self._popen = popen
+        self._child = child
         _alive.add(self)
 
     @property
     def pid(self) -> int:
-        return self._popen.pid
+        return self._child.pid
 
     def poll(self) -> int | None:
         """The exit code (negative: the signal that ended it), None while it runs."""
-        return self._popen.poll()
+        return self._child.poll()
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the whole group; nothing happens when it is gone."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, number)
+            os.killpg(self._child.pid, number)
 
     def wait(self, deadline_s: float) -> int | None:
         """The exit code, or None when the deadline passes first."""
         try:
-            return self._popen.wait(timeout=deadline_s)
+            return self._child.wait(timeout=deadline_s)
         except subprocess.TimeoutExpired:
             return None
 

@@ -19,18 +19,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stele.runtime.kafka import ensure_topics
+from stele.stack import folders
 from stele.stack.broker import BrokerCluster
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command
 from stele.stack.redis import RedisServer
-from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, Supervisor
+from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, State, Supervisor
 
 STACK_FILE = "stack.json"
 SERVICE_STOP_DEADLINE_S = 15.0  # longer than runtime.service.STOP_DEADLINE_S
 SERVICES_READY_DEADLINE_S = 120.0  # nine Python processes on two cores; Spark needs the most
 # While the stack starts: a service may be there before the one that it asks, three times.
 START_RESTARTS = 3
-NODE_FILE = "node.json"  # by which a node knows its folder
 CHOSEN_FILE = "chosen.json"  # variables that a node was added with
 RACKS = ("r1", "r2", "r3")
 DATACENTER = "dc1"
@@ -59,10 +59,13 @@ class ServiceSpec:
 SERVICES: tuple[ServiceSpec, ...] = (
     ServiceSpec("metadata-log", "stele.metadata_log", {"STELE_FOUND": "auto"}),
     ServiceSpec("session-guard", "stele.session_guard"),
-    ServiceSpec("catch-up", "stele.catch_up", {"STELE_DATA_DIR": "{directory}"}),
+    ServiceSpec(
+        "catch-up", "stele.catch_up", {"STELE_DATA_DIR": "{directory}", "STELE_ADDRESS": "{url}"}
+    ),
     ServiceSpec("coordinator", "stele.coordinator"),
     ServiceSpec("tablet-balancer", "stele.tablet_balancer"),
     ServiceSpec("placements", "stele.placements", {"STELE_DATA_DIR": "{directory}"}),
+    ServiceSpec("console", "stele.console", {"STELE_CONSOLE_COMMANDS": "true"}),
 )
 
 
@@ -117,10 +120,18 @@ class Stack:
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             self.start_servers()
-            self.start_services(self._specs)
+            self.start_services(self._wanted())
         except BaseException:
             self.stop()
             raise
+
+    def _wanted(self) -> list[ServiceSpec]:
+        """All but the nodes that are to stay down: killed on purpose, or no more members."""
+        return [spec for spec in self._specs if not self.why_down(spec.name)]
+
+    def why_down(self, name: str) -> str:
+        """Why a node is not started with the others; empty if it is."""
+        return folders.stays_down(self._folder() / name)
 
     def start_servers(self) -> None:
         """Brokers and Redis at once, then the project's topics."""
@@ -136,7 +147,7 @@ class Stack:
         A node of an earlier stack that does not start any more keeps the others from nothing: its log says why.
         """
         started: list[str] = []
-        earlier = {path.parent.name for path in self._folder().glob(f"*/{NODE_FILE}")}
+        earlier = folders.earlier(self._folder())
         for spec in specs:
             self._give_ports(spec)
             for number, name in enumerate(spec.instances(), start=1):
@@ -185,9 +196,41 @@ class Stack:
         self.supervisor.kill(name, number)
 
     def kill_for_good(self, name: str) -> None:
-        """As when a machine is gone: the instance is killed and not started again."""
+        """As when a machine is gone: the instance is killed and not started again, a node by no later stack."""
         self.supervisor.kill_for_good(name)
+        if name in self.node_names():
+            folders.keep_down(self._folder() / name, "it was killed on purpose")
         self._write_stack_file()
+
+    def stop_one(self, name: str) -> None:
+        """An orderly end; it stays down until `start_one`, or until the next stack. Raises KeyError."""
+        self.supervisor.stop(name, SERVICE_STOP_DEADLINE_S)
+        self._write_stack_file()
+
+    def start_one(self, name: str) -> str:
+        """Start what was stopped, killed for good or given up; its address. Raises KeyError, ChildFailed."""
+        known = {status.name: status.state for status in self.supervisor.status()}
+        if name not in known and name not in folders.earlier(self._folder()):
+            raise KeyError(name)
+        folders.let_up(self._folder() / name)
+        if name not in known:
+            self.start_services([self.node_spec(int(name[1:]))])
+        elif known[name] in (State.STOPPED, State.GIVEN_UP):
+            self.supervisor.restart(name)
+            self.supervisor.wait_url(name, SERVICES_READY_DEADLINE_S, START_RESTARTS)
+        return self.url(name)
+
+    def remove(self, name: str, why: str) -> None:
+        """Stop a node for ever and delete what it has; its name stays taken."""
+        if name in self.node_names():
+            self.supervisor.kill_for_good(name)
+            self.supervisor.forget(name)
+        folders.clear(self._folder() / name, why)
+        self._write_stack_file()
+
+    def keep_down(self, name: str, why: str) -> None:
+        """Have no later stack start a node."""
+        folders.keep_down(self._folder() / name, why)
 
     def node_names(self) -> list[str]:
         """The data nodes that were started."""

@@ -155,6 +155,13 @@ class Supervisor:
         child.process.signal(signal.SIGKILL)
         self.stop(name)
 
+    def forget(self, name: str) -> None:
+        """A stopped child is no more."""
+        with self._changed:
+            assert self._child(name).state is State.STOPPED, name
+            del self._children[name]
+        self._on_change()
+
     def stop_all(self, deadline_s: float = STOP_DEADLINE_S) -> dict[str, int | None]:
         """Stop every child, the last one first; each has the deadline. Exit codes by name."""
         with self._changed:

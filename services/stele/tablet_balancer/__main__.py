@@ -9,6 +9,7 @@ from stele.runtime.follow import Followed, following, run_beside
 from stele.runtime.http import Health, build_app, serve
 from stele.runtime.live_flow import LiveReader, reading_live
 from stele.runtime.position import position_route
+from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.start import started
 from stele.tablet_balancer.balancing import balancing
@@ -29,7 +30,11 @@ async def main(stop: Stop) -> None:
     ):
         follower = followed.follower
         position = position_route(NAME, settings.instance_id, follower)
-        app = build_app(NAME, [position, *routes(balancer)], lambda: _health(followed, reader))
+        app = build_app(
+            NAME,
+            [position, recent_route(followed.recent.records), *routes(balancer)],
+            lambda: _health(followed, reader),
+        )
         async with (
             announced(NAME, settings, lambda: follower.image, followed.caught_up.is_set),
             run_beside(asyncio.ensure_future(reader.watch()), stop),

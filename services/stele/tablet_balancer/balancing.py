@@ -12,6 +12,7 @@ from confluent_kafka import KafkaException
 from stele.domain.acks import AckTable
 from stele.domain.base import Rejection
 from stele.domain.commands import AnyCommand, Envelope, MoveTablets, RepairTablets
+from stele.domain.commits.restricted import restricted_text, takes_from
 from stele.domain.evolve import Delta
 from stele.domain.image import Image
 from stele.domain.names import BALANCER
@@ -134,6 +135,7 @@ class Balancer:
                 SwitchedOff(off.name, off.balancing, off.expired(conditions.now_ms))
                 for off in all_off(image.schema)
             ),
+            restricted=restricted_text(image.commits),
             repairing=tuple(r.request_id for r in image.requests.unfinished() if r.stays_in_place),
         )
 
@@ -197,8 +199,8 @@ class Balancer:
 
     async def _look(self) -> None:
         image = self.image
-        can = self._followed.follower.failure is None and image.cluster
-        if not can or not image.schema.with_tablets():
+        can = self._followed.follower.failure is None and takes_from(image.commits, BALANCER)
+        if not can or not image.cluster or not image.schema.with_tablets():
             return
         if self._asked is not None:
             await self._submit(self._asked)

@@ -13,6 +13,7 @@ from stele.domain.context import Context
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
+from stele.domain.snapshot import content_hash
 from stele.log.codec import fact_size
 from tests.coordinator.world import World, three_nodes
 from tests.domain.epochs import AT_MS, LOG_ID, History
@@ -22,7 +23,9 @@ RETENTION_MS = 1000 * CDC_RETENTION_S.default
 
 
 def context(image: Image, at_ms: int = AT_MS) -> Context:
-    return Context(image, Envelope(request_id="r", command=FoundCluster()), at_ms, apply_facts)
+    return Context(
+        image, Envelope(request_id="r", command=FoundCluster()), at_ms, apply_facts, content_hash
+    )
 
 
 def founded() -> Image:

@@ -1,14 +1,15 @@
 """What facts carry, put plainly: row by row. Columns must come to the same."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 
 import msgspec
 
-from stele.domain.ring.changes import PackedRows
+from stele.domain.column import Column
 from stele.domain.ring.numbers import NodeNumbers
+from stele.domain.ring.packed import PackedRanges, PackedRows
 from stele.domain.ring.ranges import Range, RangeReplicas, range_of, upper_bound
 from stele.domain.ring.transition import PlacementDelta
 
@@ -22,17 +23,32 @@ def packed(rows: Sequence[RangeReplicas], nodes: NodeNumbers) -> PackedRows:
     """Raises KeyError for a node without a number."""
     names = chain.from_iterable(_listed(row) for row in rows)
     return PackedRows(
-        starts=tuple(row.start for row in rows),
-        ends=tuple(row.end for row in rows),
-        versions=tuple(row.version for row in rows),
-        versions_before=tuple(row.version_before for row in rows),
-        writes=tuple(len(row.writes) for row in rows),
-        reads=tuple(len(row.reads) * (1 if _leads(row) else -1) for row in rows),
-        others=tuple(len(row.other) for row in rows),
-        nodes=tuple(nodes.numbers[name] for name in names),
-        shards=_all_shards(rows, "shards"),
-        other_shards=_all_shards(rows, "other_shards"),
+        starts=column(row.start for row in rows),
+        ends=column(row.end for row in rows),
+        versions=column(row.version for row in rows),
+        versions_before=column(row.version_before for row in rows),
+        writes=column(len(row.writes) for row in rows),
+        reads=column(len(row.reads) * (1 if _leads(row) else -1) for row in rows),
+        others=column(len(row.other) for row in rows),
+        nodes=column(nodes.numbers[name] for name in names),
+        shards=column(_all_shards(rows, "shards")),
+        other_shards=column(_all_shards(rows, "other_shards")),
     )
+
+
+def packed_ranges(ranges: Iterable[Range]) -> PackedRanges:
+    found = [*ranges]
+    return PackedRanges(column(r.start for r in found), column(r.end for r in found))
+
+
+def column(numbers: Iterable[int]) -> Column:
+    """Byte by byte."""
+    few = [*numbers]
+    for width in (1, 2, 4, 8):
+        if all(-(1 << 8 * width - 1) <= number < 1 << 8 * width - 1 for number in few):
+            raw = b"".join(number.to_bytes(width, "little", signed=True) for number in few)
+            return Column(bytes((width,)) + raw if few else b"")
+    raise AssertionError("more than 64 bits")
 
 
 def _all_shards(rows: Sequence[RangeReplicas], which: str) -> tuple[int, ...]:
@@ -89,23 +105,25 @@ def _parted(rows: list[RangeReplicas], cut: int) -> tuple[list[RangeReplicas], l
 
 
 def _rows(rows: PackedRows, names: Sequence[str]) -> Iterator[RangeReplicas]:
+    starts, ends, versions, before, all_writes, all_reads, all_others, _, all_shards, all_onto = (
+        column.tolist() for column in msgspec.structs.astuple(rows)
+    )
     place = shard = 0
-    for at, writes in enumerate(rows.writes):
-        shards = rows.shards[shard : shard + writes]
-        onto = rows.other_shards[shard : shard + writes]
+    for at, writes in enumerate(all_writes):
+        shards = tuple(all_shards[shard : shard + writes])
+        onto = tuple(all_onto[shard : shard + writes])
         shard += writes
         written = tuple(names[place : place + writes])
         place += writes
-        read = written[: max(rows.reads[at], 0)]
-        if rows.reads[at] < 0:
-            read = tuple(names[place : place - rows.reads[at]])
-            place -= rows.reads[at]
-        other = tuple(names[place : place + rows.others[at]])
-        place += rows.others[at]
-        bounds, versions = (
-            (rows.starts[at], rows.ends[at]),
-            (rows.versions[at], rows.versions_before[at]),
-        )
+        reads = all_reads[at]
+        read = written[: max(reads, 0)]
+        if reads < 0:
+            read = tuple(names[place : place - reads])
+            place -= reads
+        other = tuple(names[place : place + all_others[at]])
+        place += all_others[at]
         still = not onto or onto == (shards or (0,) * writes)
         places = shards if any(shards) else (), () if still else onto
-        yield RangeReplicas(*bounds, read, written, *versions, other, *places)
+        yield RangeReplicas(
+            starts[at], ends[at], read, written, versions[at], before[at], other, *places
+        )

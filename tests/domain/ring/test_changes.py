@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
+from stele.domain.column import as_list, column_of
 from stele.domain.ring import image as image_module
-from stele.domain.ring.changes import PackedRows, packed, pieces_of, unpacked
+from stele.domain.ring.changes import pieces_of
 from stele.domain.ring.domain import placement_changed, to_facts
 from stele.domain.ring.facts import NodeNumbered, PlacementChanged, RingFact
 from stele.domain.ring.image import RingImage
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers
+from stele.domain.ring.packed import PackedRanges, PackedRows, packed, unpacked
 from stele.domain.ring.placement import (
     EMPTY_RING,
     Change,
@@ -28,6 +30,8 @@ from tests.domain.ring import plain
 from tests.domain.ring.test_placement import NODES, difference, placements, row_changes
 
 Rows = tuple[RangeReplicas, ...]
+
+WHOLE = plain.packed_ranges([Range(MIN_TOKEN, MIN_TOKEN)])
 
 
 @st.composite
@@ -74,8 +78,10 @@ def test_rows_survive_being_packed(rows: Rows, known: list[str], count: int) -> 
     assert change.nodes.names[:count] == tuple(known[:count])
     written_down = packed(change.rows, change.ends)
     assert written_down == plain.packed(rows, change.nodes)
-    read = msgspec.json.decode(msgspec.json.encode(written_down), type=PackedRows)
-    again = unpacked((Range(MIN_TOKEN, MIN_TOKEN),), read, change.nodes)
+    shown = msgspec.json.encode(written_down, enc_hook=as_list)
+    read = msgspec.json.decode(shown, type=PackedRows, dec_hook=column_of)
+    assert read == written_down
+    again = unpacked(WHOLE, read, change.nodes)
     assert delta_of(again).added == plain.unpacked(read, change.nodes) == rows
     assert changed(EMPTY_RING, again) == Placement.of(rows)
     assert (
@@ -96,9 +102,9 @@ def test_reads_that_are_listed_though_they_come_first_are_the_same_rows(
         names = (*row.writes, *(row.reads if alone else ()), *row.other)
         listed += [nodes.numbers[name] for name in names]
     written_down = msgspec.structs.replace(
-        plain.packed(rows, nodes), reads=tuple(reads), nodes=tuple(listed)
+        plain.packed(rows, nodes), reads=plain.column(reads), nodes=plain.column(listed)
     )
-    change = unpacked((Range(MIN_TOKEN, MIN_TOKEN),), written_down, nodes)
+    change = unpacked(WHOLE, written_down, nodes)
     assert delta_of(change).added == rows
     assert (
         changed(EMPTY_RING, change).table.hash_sum() == Placement.of(rows, nodes).table.hash_sum()
@@ -113,9 +119,8 @@ def test_a_fact_makes_what_it_says_in_any_order_of_its_rows(
     removed, added = difference(before, after)
     nodes = NodeNumbers(NODES)
     rows = data.draw(st.permutations(added))
-    fact = PlacementChanged(
-        "p", tuple(data.draw(st.permutations(removed))), plain.packed(rows, nodes)
-    )
+    gone = plain.packed_ranges(data.draw(st.permutations(removed)))
+    fact = PlacementChanged("p", gone, plain.packed(rows, nodes))
     image = RingImage(Map(p=Placement.of(before, nodes)), nodes)
     now = placement_changed(image, fact).placements["p"]
     assert now.rows == plain.applied(before, removed, added) == after
@@ -129,20 +134,42 @@ def test_a_node_needs_a_number_before_rows_name_it() -> None:
     assert [type(fact) for fact in facts[1:]] == [PlacementChanged]
     rows = plain.packed([row], both)
     with pytest.raises(PlacementError, match="number that nobody has"):
-        unpacked((), rows, NodeNumbers(("a",)))
+        unpacked(WHOLE, rows, NodeNumbers(("a",)))
+    nobody = msgspec.structs.replace(rows, nodes=plain.column((0, -1)))
     with pytest.raises(PlacementError, match="number that nobody has"):
-        unpacked((), msgspec.structs.replace(rows, nodes=(0, -1)), both)
+        unpacked(WHOLE, nobody, both)
 
 
 @pytest.mark.parametrize(
     "flaw",
-    [{"ends": ()}, {"versions": (1, 2)}, {"nodes": (0,)}, {"others": (-1,)}, {"writes": (-2,)}],
+    [
+        {"ends": ()},
+        {"versions": (1, 2)},
+        {"nodes": (0,)},
+        {"others": (-1,)},
+        {"writes": (-2,)},
+        {"writes": (1 << 62,)},
+        {"reads": (-(1 << 63),)},
+        {"reads": (-128,)},
+        {"shards": (1,)},
+    ],
 )
 def test_columns_must_fit_together(flaw: dict[str, tuple[int, ...]]) -> None:
     row, nodes = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a", "b")), NodeNumbers(("a", "b"))
-    rows = msgspec.structs.replace(plain.packed([row], nodes), **flaw)
+    columns = {name: plain.column(numbers) for name, numbers in flaw.items()}
+    rows = msgspec.structs.replace(plain.packed([row], nodes), **columns)
     with pytest.raises(PlacementError, match="different lengths"):
-        unpacked((), rows, nodes)
+        unpacked(WHOLE, rows, nodes)
+
+
+def test_ranges_that_go_have_a_start_and_an_end_each() -> None:
+    row, nodes = RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a",)), NodeNumbers(("a",))
+    with pytest.raises(PlacementError, match="different lengths"):
+        unpacked(
+            PackedRanges(plain.column((1, 2)), plain.column((2,))),
+            plain.packed([row], nodes),
+            nodes,
+        )
 
 
 @given(change=row_changes(), at_most=st.integers(2, 6))

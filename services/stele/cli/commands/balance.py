@@ -25,7 +25,6 @@ from stele.cli.output import (
 )
 from stele.cli.output import table as table_of
 from stele.cli.reading import Reading, as_counted
-from stele.cli.request_words import what
 from stele.cli.switch_words import switch_text
 from stele.domain.requests.facts import Request
 from stele.domain.ring.shards import place_text
@@ -36,6 +35,7 @@ from stele.runtime.answers.tablet_balancer import (
     PlannedTabletMove,
     TabletWhy,
 )
+from stele.words.requests import what
 
 SERVICE = "tablet-balancer"
 MOST_MOVES = 20
@@ -160,6 +160,8 @@ def look(client: Client) -> Around:
 
 
 def _lines(found: BalanceAnswer, around: Around) -> Iterator[str]:
+    if found.restricted:
+        yield f"{found.restricted}; nothing begins meanwhile"
     for switch in found.off:
         yield switch_text(switch.name, switch.balancing, expired=switch.expired)
     for request in around.resizes:

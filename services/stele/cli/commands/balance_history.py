@@ -9,15 +9,15 @@ from cyclopts import Parameter, validators
 
 from stele.cli.client import Client
 from stele.cli.commands.table_snapshot import require_table_name
-from stele.cli.decisions import FACTS, Decision, Past, Wanted
 from stele.cli.errors import CliError, UsageError
-from stele.cli.facts import EpochRow
 from stele.cli.options import FROM_ONE, FROM_ZERO, Json, Where
 from stele.cli.output import clock, console, duration, print_value_as_json, styled
 from stele.cli.output import table as table_of
 from stele.cli.reading import EPOCHS_IN_ANSWER, Reading, read_epochs
 from stele.cli.spans import span_ms
 from stele.domain.names import BALANCER
+from stele.words.decisions import FACTS, Decision, Past, Wanted
+from stele.words.facts import EpochRow
 
 ANYBODY: Final = "anybody"
 DEFAULT_LIMIT: Final = 20
@@ -26,7 +26,7 @@ MOST: Final = 10_000
 MOST_EPOCHS: Final = 100_000
 """After so many the search ends, within half a minute, and says from where it goes on."""
 FIRST_PAGE: Final = 100
-GONE: Final = frozenset({"epoch_not_found", "epoch_truncated"})
+GONE: Final = frozenset({"epoch_not_found", "epoch_truncated", "epoch_deleted"})
 
 
 def history(

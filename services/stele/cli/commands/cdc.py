@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 
 from stele.cli.commands.topology import submit_and_follow
 from stele.cli.options import Change, Force, Read, Where
-from stele.cli.output import clock, console, id_table, print_value_as_json, table
+from stele.cli.output import clock, console, id_table, print_id_table, print_value_as_json, table
 from stele.domain.cdc.heads import GenerationSummary
 from stele.domain.commands import NewCdcGeneration
 from stele.runtime.answers.metadata_log import CdcGenerationsPage, CdcStreamsPage
@@ -38,7 +38,7 @@ def generations(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B
         epochs = (f"epoch {at}" if at else "" for at in (each.epoch, each.committed_epoch))
         since = clock(each.since_ms)
         shown.add_row(each.generation_id, *epochs, since, str(each.streams), _state(each))
-    console().print(shown)
+    print_id_table(shown)
 
 
 @app.command

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import quote
 
-import httpx
 import msgspec
 from cyclopts import Parameter
 
 from stele.cli.client import Client, decode, refusal_of
 from stele.cli.errors import CliError, UnreachableError, UsageError
+from stele.cli.lean import httpx
 from stele.cli.options import Where
 from stele.cli.output import error_console, joined, size
 from stele.cli.reading import Reading

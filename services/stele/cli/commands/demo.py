@@ -1,9 +1,8 @@
-"""``stele demo``: a real cluster on this machine, under load, with what happened."""
+"""``stele demo`` and ``stele drill``: a real cluster on this machine, under load, with what happened."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -11,17 +10,22 @@ from cyclopts import Parameter
 from rich.panel import Panel
 
 from stele.cli.demo.checks import Report
-from stele.cli.demo.scenario import STEPS, chosen_steps, play, verdict
+from stele.cli.demo.scenario import DRILL, STEPS, Step, chosen_steps, play, verdict
 from stele.cli.demo.stack import stack_process, wait_started
 from stele.cli.demo.timeline import Timeline
+from stele.cli.demo.words import NEXT, lines, suggestions
 from stele.cli.errors import CliError, Exit
 from stele.cli.local.foreground import StackOptions
+from stele.cli.local.lifecycle import empty
 from stele.cli.local.lock import is_held
 from stele.cli.output import console, table
+from stele.cli.places import read_stack_file
 
 CLUSTER = "demo"
 DIRECTORY = Path("build/demo/stack")
 REPORT = Path("build/demo/report.json")
+DRILL_DIRECTORY = Path("build/drill/stack")
+DRILL_REPORT = Path("build/drill/report.json")
 
 
 def demo(
@@ -52,8 +56,6 @@ def demo(
         return Exit.OK
     chosen = chosen_steps(step)
     options = StackOptions(directory=directory.resolve(), cluster=CLUSTER)
-    _empty(options.directory)
-    result = Report()
     out.print(
         Panel.fit(
             "Kafka, Redis, every service and three data nodes as processes of this machine; "
@@ -62,60 +64,78 @@ def demo(
             title="stele demo",
         )
     )
+    _, code = tell(options, chosen, report, keep=keep)
+    if keep and is_held(options.directory):
+        _say_how_to_use(options.directory, {each.name for each in chosen})
+    elif code == Exit.OK:
+        _say_what_next()
+    return code
+
+
+def drill(
+    *,
+    directory: Annotated[Path, Parameter(name="--dir")] = DRILL_DIRECTORY,
+    report: Annotated[Path, Parameter(name="--report")] = DRILL_REPORT,
+) -> int:
+    """Lose the log of a cluster under load, recover it, and check that nothing acknowledged is lost.
+
+    Exit status 0 only when every check held. Nothing is left running.
+
+    Args:
+        directory: Where the cluster keeps its data; emptied first.
+        report: Where the report goes, as JSON.
+    """
+    options = StackOptions(directory=directory.resolve(), cluster="drill", without=("placements",))
+    console().print(
+        Panel.fit(
+            "Kafka, Redis, services and three data nodes as processes of this machine; under load the\n"
+            "topic of the log is deleted, and the log goes on from what archive and processes hold.",
+            title="stele drill",
+        )
+    )
+    return tell(options, DRILL, report, keep=False)[1]
+
+
+def tell(
+    options: StackOptions, steps: tuple[Step, ...], path: Path, *, keep: bool
+) -> tuple[Report, int]:
+    """Start a stack and play the steps over it; the report, which goes to ``path``, and the exit status."""
+    out, result = console(), Report()
+    empty(options.directory)
     timeline, interrupted = Timeline(out, result), False
     try:
-        with stack_process(options, keep, timeline) as exit_code:
+        with stack_process(options, keep, timeline) as started:
             with timeline.step("Kafka, Redis, every service and three nodes start"):
-                wait_started(options, exit_code, timeline)
-            asyncio.run(play(options.directory, chosen, timeline))
+                wait_started(options, started, timeline)
+            asyncio.run(play(options.directory, steps, timeline))
     except CliError as error:
         result.failure = result.failure or error.line()
     except (KeyboardInterrupt, asyncio.CancelledError):
         result.failure, interrupted = "interrupted", True
     result.close(timeline.elapsed_s())
-    result.write(report)
+    result.write(path)
     verdict(out, result)
-    out.print(f"report: {report}", soft_wrap=True)
-    if keep and is_held(options.directory):
-        _say_how_to_use(options.directory, {each.name for each in chosen})
+    out.print(f"report: {path}", soft_wrap=True)
     if interrupted:
-        return Exit.INTERRUPTED
-    return Exit.OK if result.held else Exit.FAILED
-
-
-def _empty(directory: Path) -> None:
-    """Remove what an earlier demo left. Raises CliError for anything else."""
-    if is_held(directory):
-        raise CliError(
-            f"A stack runs over {directory}.", f"Stop it: stele stack down --dir {directory}"
-        )
-    if directory.exists():
-        strange = {p.name for p in directory.iterdir()} - KNOWN
-        if strange:
-            raise CliError(
-                f"{directory} holds {', '.join(sorted(strange))}, which no demo made.",
-                "Give --dir another directory.",
-            )
-        shutil.rmtree(directory)
-
-
-KNOWN = {
-    *("kafka", "redis", "services", "control"),
-    *("stack.json", "stack.json.new", "stack.lock", "stack.log", "stack.ready"),
-}
+        return result, Exit.INTERRUPTED
+    return result, Exit.OK if result.held else Exit.FAILED
 
 
 def _say_how_to_use(directory: Path, played: set[str]) -> None:
     out = console()
+    stack = read_stack_file(directory)
+    page = None if stack is None else stack.service("console")
+    if page is not None:
+        out.print(f"\nThe console shows it in the browser: {page.url}", soft_wrap=True)
     out.print(f"\nThe cluster runs on. export STELE_DIR={directory}, then:", soft_wrap=True)
-    for line in (
-        "stele status                          the cluster at a glance",
-        "stele epochs --last 30                what happened, who asked, why",
-        "stele ring                            who reads and writes which range",
-        "stele get library json/decoder.py     a value",
-        "stele stack add-node --rack r2        one more node",
-        "stele watch                           epochs as they happen",
-        "stele stack down                      stop it",
-    ):
-        if "library" in played or "library" not in line:
-            out.print(f"  {line}", markup=False)
+    _print(lines(suggestions(played)))
+
+
+def _say_what_next() -> None:
+    console().print("\nWhat to try next:")
+    _print(lines(NEXT))
+
+
+def _print(texts: list[str]) -> None:
+    for text in texts:
+        console().print(text, markup=False, soft_wrap=True)

@@ -16,12 +16,13 @@ from stele.cli.output import (
     duration,
     id_table,
     print_fields,
+    print_id_table,
     print_value_as_json,
     styled,
 )
 from stele.cli.reading import Reading
-from stele.cli.request_words import what
 from stele.domain.requests.facts import Request
+from stele.words.requests import what
 
 app = App(name="request", help="One topology request: show or follow it.")
 
@@ -66,7 +67,7 @@ def requests(
             request.actor,
             "; ".join(text for text in (request.reason, request.error) if text),
         )
-    console().print(shown, crop=False)
+    print_id_table(shown)
     console().print(since_text(*reading.since), soft_wrap=True)
 
 

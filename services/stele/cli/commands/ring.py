@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 from cyclopts import Parameter
 from rich.text import Text
 
-from stele.cli.errors import UsageError
+from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ZERO, Read, Where
 from stele.cli.output import console, joined, percent, print_value_as_json, table
 from stele.cli.reading import Reading
@@ -123,11 +123,11 @@ def _chosen(keyspaces: list[Keyspace], name: str | None, epoch: int) -> list[str
             return [known.placement]
     spread = {known.name for known in keyspaces if known.tablets}
     if name.partition(".")[0] in spread:
-        raise UsageError(
+        raise CliError(
             f"'{name}' is in tablets, not on the ring.",
             "`stele table list` shows the tables, `stele tablet list KEYSPACE.TABLE` where one is.",
         )
     names = ", ".join(k.name for k in keyspaces if not k.tablets) or "none"
-    raise UsageError(
+    raise CliError(
         f"There is no keyspace '{name}' on the ring at epoch {epoch}.", f"Known: {names}."
     )

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+DISASTER = "disaster"
+
 app = App(name="sim", help="The deterministic simulator: the real cores, virtual time, a seed.")
 
 
@@ -38,7 +40,7 @@ def run(
     seed
         Chooses the cluster, the requests, the faults and their times.
     profile
-        calm, rough or storm.
+        calm, rough or storm; or disaster, in which production processes lose their log.
     scenario
         A scenario file (.json, as a failed run writes it) or a story (.txt) instead of a seed.
     minutes
@@ -55,6 +57,8 @@ def run(
 
     if scenario is not None and scenario.suffix == ".txt":
         return _tell(scenario, trace=trace)
+    if profile == DISASTER:
+        return _disaster(seed, trace=trace, json=json)
     chosen = _scenario(seed, profile, scenario, minutes)
     world = World(chosen, keep_trace=trace)
     result = run_scenario(chosen, world)
@@ -85,7 +89,7 @@ def sweep(
     seeds
         First and last seed, as A..B.
     profile
-        calm, rough or storm.
+        calm, rough, storm or disaster.
     minutes
         Virtual minutes of requests and faults in each.
     jobs
@@ -96,6 +100,9 @@ def sweep(
     from stele.sim.report import sweep_lines  # noqa: PLC0415
     from stele.sim.sweep import summary  # noqa: PLC0415
     from stele.sim.sweep import sweep as run_all  # noqa: PLC0415
+
+    if profile != DISASTER:
+        _scenario(0, profile, None, minutes)
 
     first, last = _seeds(seeds)
     runs = run_all(first, last, profile, minutes * 60, jobs)
@@ -202,8 +209,20 @@ def _scenario(seed: int, profile: str, path: Path | None, minutes: float) -> Sce
             raise SystemExit(f"No scenario {path}: a failed `stele sim run` writes one.")
         return msgspec.json.decode(path.read_bytes(), type=Scenario)
     if profile not in PROFILES:
-        raise SystemExit(f"No profile '{profile}'; there are {', '.join(PROFILES)}.")
+        raise SystemExit(f"No profile '{profile}'; there are {', '.join((*PROFILES, DISASTER))}.")
     return make_scenario(seed, profile, minutes * 60)
+
+
+def _disaster(seed: int, *, trace: bool, json: bool) -> int:
+    """It has a length of its own, and is not shrunk."""
+    from stele.sim.processes.run import run_disaster  # noqa: PLC0415
+
+    result = run_disaster(seed, show=print if trace else None)
+    if json:
+        print(msgspec.json.encode(result).decode())
+    else:
+        _print_result(result)
+    return 0 if result.passed else 1
 
 
 def _tell(path: Path, *, trace: bool) -> int:

@@ -1,17 +1,25 @@
-"""``stele stack up|status|logs|down|add-node``: a whole cluster on this machine."""
+"""``stele stack``: a whole cluster on this machine, and each of its processes."""
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter, validators
 
-from stele.cli.local.control import Control, ask_stack
+from stele.cli.client import Client
+from stele.cli.errors import CliError
+from stele.cli.local.control import Answer, Control, Deed, ask_stack
 from stele.cli.local.foreground import StackOptions, run_in_foreground, start_detached
-from stele.cli.local.lifecycle import bring_down, require_stack
+from stele.cli.local.lifecycle import bring_down, empty, require_stack
+from stele.cli.local.lock import is_held
+from stele.cli.local.servers import all_run, with_servers
 from stele.cli.local.table import stack_table, tail_log
-from stele.cli.options import Json, Where
+from stele.cli.options import Force, Here, Json
 from stele.cli.output import console, print_value_as_json
+from stele.cli.places import find_places
+from stele.cli.reading import Reading
+from stele.domain.names import NodeState
 
 app = App(name="stack", help="Broker, Redis, services and nodes as processes of this machine.")
 
@@ -26,7 +34,7 @@ def up(
     cluster: Annotated[str, Parameter(name="--cluster")] = "stele",
     detach: Annotated[bool, Parameter(name="--detach", negative="")] = False,
     without: Annotated[tuple[str, ...], Parameter(name="--without", negative="")] = (),
-    where: Where = Where(),  # noqa: B008
+    where: Here = Here(),  # noqa: B008
 ) -> int:
     """Start everything and keep it running until Ctrl-C, with a live table.
 
@@ -48,14 +56,21 @@ def up(
 
 
 @app.command
-def status(json: Json = Json(), where: Where = Where()) -> int:  # noqa: B008
+def status(json: Json = Json(), where: Here = Here()) -> int:  # noqa: B008
     """The processes; exit status 0 when every one runs."""
-    stack = require_stack(where.directory)
+    stack = with_servers(require_stack(where.directory))
     if json.as_json:
         print_value_as_json(stack)
     else:
         console().print(stack_table(stack))
-    return 0 if all(service.state == "running" for service in stack.services) else 1
+    return 0 if all_run(stack) else 1
+
+
+@app.command
+def env(where: Here = Here()) -> None:  # noqa: B008
+    """What a process of yours needs to know of the stack, for a shell: eval "$(stele stack env)"."""
+    for name, value in sorted(require_stack(where.directory).environment.items()):
+        print(f"export {name}={shlex.quote(value)}")
 
 
 @app.command
@@ -63,7 +78,7 @@ def logs(
     name: str,
     *,
     lines: Annotated[int, Parameter(name=("--lines", "-n"))] = 40,
-    where: Where = Where(),  # noqa: B008
+    where: Here = Here(),  # noqa: B008
 ) -> None:
     """The end of a process's log.
 
@@ -76,10 +91,26 @@ def logs(
 
 
 @app.command
-def down(where: Where = Where()) -> None:  # noqa: B008
-    """Stop everything; the data stays in --dir."""
-    bring_down(where.directory)
-    console().print(f"Stopped. The data is in {where.directory / 'services'}.", soft_wrap=True)
+def down(
+    *,
+    purge: Annotated[bool, Parameter(name="--purge", negative="")] = False,
+    where: Here = Here(),  # noqa: B008
+) -> None:
+    """Stop everything; the data stays in --dir.
+
+    Args:
+        purge: Delete the data too, also that of a stack that does not run.
+    """
+    if not purge or is_held(where.directory):
+        bring_down(where.directory)
+    if purge:
+        empty(where.directory)
+        console().print(f"Stopped. {where.directory} is deleted.", soft_wrap=True)
+        return
+    console().print(
+        f"Stopped. The data is in {where.directory / 'services'}; --purge deletes it.",
+        soft_wrap=True,
+    )
 
 
 @app.command(name="add-node")
@@ -91,7 +122,7 @@ def add_node(
     shards: Annotated[int | None, Parameter(name="--shards")] = None,
     join: Annotated[bool, Parameter(name="--join", negative="--no-join")] = True,
     replace: Annotated[str, Parameter(name="--replace")] = "",
-    where: Where = Where(),  # noqa: B008
+    where: Here = Here(),  # noqa: B008
 ) -> None:
     """Start one more data node; it asks to join by itself.
 
@@ -111,17 +142,91 @@ def add_node(
     console().print(f"{answer.name} runs at {answer.url}", soft_wrap=True)
 
 
-@app.command(name="kill-node")
-def kill_node(name: str, where: Where = Where()) -> None:  # noqa: B008
-    """Kill a data node as if its machine were gone: it is not started again.
+@app.command
+def stop(name: str, where: Here = Here()) -> None:  # noqa: B008
+    """Stop one process in order; it is down until `stele stack start NAME`, or the next `stele stack up`.
+
+    Args:
+        name: metadata-log, coordinator, n1 ...
+    """
+    _do(where, Deed.STOP, name)
+    console().print(
+        f"{name} is stopped. `stele stack start {name}` starts it again.", soft_wrap=True
+    )
+
+
+@app.command
+def start(name: str, where: Here = Here()) -> None:  # noqa: B008
+    """Start what was stopped, killed or given up.
+
+    Args:
+        name: metadata-log, coordinator, n1 ...
+    """
+    answer = _do(where, Deed.START, name)
+    console().print(f"{name} runs at {answer.url}", soft_wrap=True)
+
+
+@app.command
+def restart(name: str, where: Here = Here()) -> None:  # noqa: B008
+    """Stop one process in order and start it again.
+
+    Args:
+        name: metadata-log, coordinator, n1 ...
+    """
+    answer = _do(where, Deed.RESTART, name)
+    console().print(f"{name} runs at {answer.url}", soft_wrap=True)
+
+
+@app.command
+def kill(name: str, where: Here = Here()) -> None:  # noqa: B008
+    """Kill one process as if its machine were gone: it stays down, a node over `stele stack up` too.
+
+    Args:
+        name: metadata-log, coordinator, n1 ...
+    """
+    _do(where, Deed.KILL, name)
+    console().print(_dead(name), soft_wrap=True)
+
+
+@app.command
+def remove(
+    name: str,
+    *,
+    force: Force = False,
+    where: Here = Here(),  # noqa: B008
+) -> None:
+    """Stop a node that is no member for ever, and delete its data; its name is not used again.
 
     Args:
         name: n1, n2 ...
+        force: Even if it is a member: what only it has is lost.
     """
     require_stack(where.directory)
-    answer = ask_stack(where.directory, Control(kill=name), ADD_NODE_DEADLINE_S)
-    console().print(
-        f"{answer.name} is dead. `stele remove {answer.name}` does without it, `stele stack add-node"
-        f" --replace {answer.name}` puts a new node in its place.",
-        soft_wrap=True,
-    )
+    if not force:
+        client = Client(find_places((), where.directory, {}))
+        try:
+            known = next((n for n in Reading(client).nodes() if n.node_id == name), None)
+        finally:
+            client.close()
+        if known is not None and known.state is not NodeState.LEFT:
+            raise CliError(
+                f"{name} is a member ({known.state}).",
+                f"`stele decommission {name}` has it leave; `stele remove {name}` does without it if "
+                "it is dead; --force deletes its data as it is.",
+            )
+    _do(where, Deed.REMOVE, name)
+    console().print(f"{name} and its data are gone.", soft_wrap=True)
+
+
+def _do(where: Here, deed: Deed, name: str) -> Answer:
+    require_stack(where.directory)
+    return ask_stack(where.directory, Control(deed=deed, name=name), ADD_NODE_DEADLINE_S)
+
+
+def _dead(name: str) -> str:
+    if name[0] == "n" and name[1:].isdigit():
+        return (
+            f"{name} is dead. `stele remove {name}` does without it, `stele stack add-node"
+            f" --replace {name}` puts a new node in its place. `stele stack start {name}` brings it back."
+        )
+    return f"{name} is dead. `stele stack start {name}` starts it again."

@@ -16,7 +16,7 @@ from stele.cli.output import (
     styled,
     table,
 )
-from stele.cli.request_words import what
+from stele.domain.commits.restricted import restricted_text
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState, RequestStatus
 from stele.domain.requests.facts import Request
@@ -25,6 +25,7 @@ from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.metadata_log import TopologyAnswer
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
+from stele.words.requests import what
 
 
 def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
@@ -61,12 +62,14 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
 
 def _head(answer: TopologyAnswer, keyspaces: list[Keyspace]) -> list[RenderableType]:
     versions, coordinator = answer.topology, answer.coordinator
+    restricted = restricted_text(answer.commits)
     return [
         Text.assemble(
             (answer.cluster, "bold"),
             f"  epoch {answer.epoch}",
             (f"  state {answer.state_id}", "dim"),
         ),
+        *([Text(f"{restricted}; `stele log thaw` opens it", "yellow")] if restricted else ()),
         Text(
             f"version {versions.version}, fence {versions.fence_version}; term "
             f"{coordinator.term} held by {coordinator.holder or 'nobody'}; "

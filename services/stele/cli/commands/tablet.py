@@ -11,7 +11,7 @@ from stele.cli.commands.ring import key_text, replicas, shown_rows
 from stele.cli.commands.table_snapshot import require_table_name, restore_tablet
 from stele.cli.commands.tablet_show import require_tablets, show
 from stele.cli.commands.topology import submit_and_follow
-from stele.cli.errors import UsageError
+from stele.cli.errors import CliError, UsageError
 from stele.cli.options import FROM_ZERO, Change, Force, Json, Read, Where
 from stele.cli.output import clock, console, print_value_as_json, size
 from stele.cli.output import table as table_of
@@ -293,7 +293,7 @@ def _check_place(reading: Reading, move: TabletMove, on: int) -> None:
     token = str(range_of(count, move.tablet).end)
     (row,) = shown_rows(reading, 1, keyspace=move.table, token=token).rows
     if move.from_node in row.reads and row.shard_of(move.from_node) != on:
-        raise UsageError(
+        raise CliError(
             f"Tablet {move.tablet} of {move.table} is on shard {row.shard_of(move.from_node)} of"
             f" {move.from_node}, not on {on}.",
             f"--from {move.from_node}",

@@ -10,15 +10,15 @@ from rich.text import Text
 
 from stele.cli.commands.ring import replicas, shown_rows
 from stele.cli.commands.table_snapshot import require_table_name
-from stele.cli.errors import UsageError
+from stele.cli.errors import CliError
 from stele.cli.options import FROM_ZERO, Read, Where
 from stele.cli.output import clock, console, print_fields, print_value_as_json
 from stele.cli.reading import Reading
-from stele.cli.request_words import what
 from stele.domain.names import RequestStatus
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import TABLET_MAP
 from stele.domain.tablets.ranges import range_of
+from stele.words.requests import what
 
 
 def show(
@@ -40,7 +40,7 @@ def show(
         shown = shown_rows(reading, 1, keyspace=table)
         require_tablets(table, shown.placement)
         if tablet >= shown.ranges:
-            raise UsageError(
+            raise CliError(
                 f"{table} has {shown.ranges} tablets at epoch {reading.epoch}, the last is"
                 f" {shown.ranges - 1}: there is no tablet {tablet}.",
                 f"stele tablet list {table}",
@@ -85,9 +85,9 @@ def show(
 
 
 def require_tablets(table: str, placement: str) -> None:
-    """Raises UsageError when the table is spread over the ring."""
+    """Raises CliError when the table is spread over the ring."""
     if not placement.startswith(TABLET_MAP):
-        raise UsageError(
+        raise CliError(
             f"{table} has no tablets: its keyspace is spread over the ring.",
             f"stele ring {table.partition('.')[0]}",
         )

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.text import Text
 
-from stele.cli.client import Client, decode
+from stele.cli.client import decode
 from stele.cli.commands.epochs import newest_epoch
-from stele.cli.errors import UnreachableError
-from stele.cli.facts import EpochRow, summary
+from stele.cli.epoch_stream import epochs_from
 from stele.cli.history_names import names_at
 from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import clock, console
-
-RECONNECT_WAIT_S = 0.5
+from stele.words.facts import EpochRow, summary
 
 
 def watch(
@@ -51,40 +47,3 @@ def watch(
             else:
                 head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
                 out.print(Text.assemble((head, "bold"), f"  {summary(row, names)}"), soft_wrap=True)
-
-
-def epochs_from(client: Client, first: int, give_up_after_s: float) -> Iterator[str]:
-    """The JSON of each epoch from ``first`` on; connects again where it stopped.
-
-    Raises UnreachableError when no instance streams for ``give_up_after_s``.
-    """
-    following, deadline = first, time.monotonic() + give_up_after_s
-    while True:
-        try:
-            headers = {"accept": "text/event-stream", "last-event-id": str(following - 1)}
-            params = {"from": following}
-            with client.stream("metadata-log", "/v1/epochs", headers, **params) as lines:
-                for number, data in events(lines):
-                    deadline = time.monotonic() + give_up_after_s
-                    if number < following:
-                        continue
-                    yield data
-                    following = number + 1
-        except UnreachableError:
-            if time.monotonic() > deadline:
-                raise
-        time.sleep(RECONNECT_WAIT_S)
-
-
-def events(lines: Iterator[str]) -> Iterator[tuple[int, str]]:
-    """(id, data) of each server-sent event that has both."""
-    number, data = "", list[str]()
-    for line in lines:
-        if line.startswith("id:"):
-            number = line[3:].strip()
-        elif line.startswith("data:"):
-            data.append(line[5:].removeprefix(" "))
-        elif not line:
-            if number.isdigit() and data:
-                yield int(number), "\n".join(data)
-            number, data = "", []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from stele.cli.client import Client
-from stele.cli.commands.why import look, story
+from stele.cli.commands.why import look
 from stele.cli.demo.scene import Scene
-from stele.cli.local.control import Control, ask_stack
+from stele.cli.local.control import Control, Deed, ask_stack
 from stele.cli.places import find_places
 from stele.runtime.answers.session_guard import NodeLiveness
+from stele.words.why import story
 
 KILL_DEADLINE_S = 30.0
 DOWN_DEADLINE_S = 60.0
@@ -18,8 +19,9 @@ SILENT_S = 5.5
 
 
 async def kill_for_good(scene: Scene, name: str) -> None:
-    """``stele stack kill-node``: nobody starts it again."""
-    await asyncio.to_thread(ask_stack, scene.directory, Control(kill=name), KILL_DEADLINE_S)
+    """``stele stack kill``: nobody starts it again."""
+    control = Control(deed=Deed.KILL, name=name)
+    await asyncio.to_thread(ask_stack, scene.directory, control, KILL_DEADLINE_S)
     scene.timeline.note(f"kill -9 {name}, and nobody starts it again", "bold red")
 
 

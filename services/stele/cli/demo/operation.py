@@ -13,7 +13,6 @@ from stele.cli.demo.scene import Scene
 from stele.cli.demo.site import Answers
 from stele.cli.demo.timeline import Bar
 from stele.cli.errors import CliError, UnreachableError
-from stele.cli.facts import EpochRow
 from stele.cli.follow import step_of
 from stele.cli.output import duration, size
 from stele.domain.names import UNFINISHED, OrderKind, ReportStatus
@@ -24,6 +23,7 @@ from stele.log.flows import flow_topic
 from stele.log.topic import read_topic
 from stele.runtime.answers.coordinator import Progress, TransitionProgress
 from stele.runtime.answers.metadata_log import RequestAnswer
+from stele.words.facts import EpochRow
 
 TICK_S = 0.05
 DEADLINE_S = 150.0

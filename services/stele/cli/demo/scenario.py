@@ -17,8 +17,10 @@ from stele.cli.demo.load import Load
 from stele.cli.demo.scene import Scene
 from stele.cli.demo.site import Site
 from stele.cli.demo.steps import (
+    disaster,
     fences,
     join,
+    keyspace,
     leave,
     library,
     load,
@@ -35,24 +37,30 @@ from stele.cli.demo.steps import (
     together,
 )
 from stele.cli.demo.timeline import Timeline
+from stele.cli.demo.words import TERMS
 from stele.cli.errors import CliError
 from stele.cli.output import duration
 
 
 class Step(NamedTuple):
-    """A step by name; ``needs`` are those whose doing it builds on."""
+    """A step by name; ``needs`` are those whose doing it builds on, ``terms`` what is told in its words."""
 
     name: str
     title: str
     run: Callable[[Scene], Awaitable[None]]
     needs: tuple[str, ...] = ()
+    terms: tuple[str, ...] = ()
 
+
+JOIN = ("version", "session", "fence")
 
 STEPS: tuple[Step, ...] = (
-    Step("members", "Three nodes in three racks become a cluster", members.run),
-    Step("library", "Real data: the Python standard library", library.run, ("members",)),
+    Step("members", "Three nodes in three racks become a cluster", members.run, (), ("epoch",)),
+    Step(
+        "library", "Real data: the Python standard library", library.run, ("members",), ("quorum",)
+    ),
     Step("load", "A client that keeps account begins to write and read", load.run, ("library",)),
-    Step("join", "A fourth node joins; kill -9 the coordinator", join.run, ("load",)),
+    Step("join", "A fourth node joins; kill -9 the coordinator", join.run, ("load",), JOIN),
     Step("leave", "The first node leaves; kill -9 the metadata-log", leave.run, ("join",)),
     Step("refusals", "What must not happen is refused", refusals.run, ("leave",)),
     Step("replace", "A node dies for good; a new one takes its place", replace.run, ("refusals",)),
@@ -68,14 +76,25 @@ STEPS: tuple[Step, ...] = (
         "A table in tablets: split, spread over a new node, and off it again",
         tablets.run,
         ("library",),
+        ("tablet",),
     ),
     Step("settle", "The load stops: its account", settle.run, ("load",)),
     Step("read-back", "Every file, through every node", read_back.run, ("library", "settle")),
-    Step("fences", "Old versions are fenced out", fences.run, ("library",)),
+    Step("fences", "Old versions are fenced out", fences.run, ("library",), ("version", "fence")),
     Step("positions", "All processes, one state", positions.run, ("members",)),
     Step("materialized", "What Spark made of the log", materialized.run, ("library",)),
     Step("replay", "The whole log once more, from its beginning", replay.run, ("members",)),
 )
+
+DRILL: tuple[Step, ...] = (
+    Step("members", "Three nodes in three racks become a cluster", members.run),
+    Step("keyspace", "A keyspace for the load", keyspace.run),
+    Step("load", "A client that keeps account begins to write and read", load.run),
+    Step("disaster", "The log is lost under load, and recovered", disaster.run),
+    Step("settle", "The load stops: its account", settle.run),
+    Step("positions", "All processes, one state", positions.run),
+)
+"""What `make drill` does."""
 
 
 def chosen_steps(names: tuple[str, ...]) -> tuple[Step, ...]:
@@ -105,9 +124,14 @@ async def play(directory: Path, steps: tuple[Step, ...], timeline: Timeline) -> 
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
     async with aiohttp.ClientSession(connector=connector) as http:
         scene = Scene(Site(directory, http), timeline, directory, Load(http))
+        explained = set[str]()
         try:
             for step in steps:
                 with timeline.step(step.title):
+                    for term in step.terms:
+                        if term not in explained:
+                            timeline.explain(TERMS[term])
+                            explained.add(term)
                     await step.run(scene)
         except (CliError, aiohttp.ClientError, TimeoutError, BaseExceptionGroup) as error:
             report.failure = _story(error)

@@ -15,6 +15,7 @@ import msgspec
 
 from stele.cli.client import Client
 from stele.cli.errors import CliError, UnreachableError
+from stele.cli.local.table import last_line
 from stele.cli.places import Service, StackFile, find_places, read_stack_file
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.membership.facts import Node
@@ -34,9 +35,18 @@ P = TypeVar("P", bound=Page)
 
 CALL_TIMEOUT_S = 10.0
 POLL_S = 0.1
+MOST_RESTARTS = 3
+"""A process that ends so often while it is waited for will not get there."""
 
 Answers = (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError)
 """What a call may raise while a process is down or comes back."""
+
+
+class Never(CliError):
+    """A process that is waited for has said that it cannot go on."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name} cannot go on: {why}", f"See `stele stack logs {name}`.")
 
 
 class Site:
@@ -172,6 +182,20 @@ class Site:
         await self.until(f"{killed.name} to come back", back, deadline_s)
         return time.monotonic() - began
 
+    async def until_of(
+        self, name: str, what: str, true: Callable[[], Awaitable[bool]], deadline_s: float
+    ) -> None:
+        """As ``until``, but not longer than process ``name`` can go on. Raises CliError then."""
+        restarts = self.service(name).restarts
+
+        async def true_or_never() -> bool:
+            now = self.service(name)
+            if now.state == "given_up" or now.restarts - restarts >= MOST_RESTARTS:
+                raise Never(name, last_line(self.directory, name) or now.state)
+            return await true()
+
+        await self.until(what, true_or_never, deadline_s)
+
     async def until(
         self, what: str, true: Callable[[], Awaitable[bool]], deadline_s: float
     ) -> None:
@@ -181,6 +205,8 @@ class Site:
             try:
                 if await true():
                     return
+            except Never:
+                raise
             except (*Answers, CliError) as error:
                 last = f" (last: {' '.join(str(error).split())[:300] or repr(error)})"
             if time.monotonic() > end:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stele.cli.demo.timeline import Timeline
 from stele.cli.errors import CliError
 from stele.cli.local.foreground import StackOptions, spawn_detached, starting
-from stele.cli.local.lifecycle import STOP_DEADLINE_S, bring_down, forget_dead, wait_ready
+from stele.cli.local.lifecycle import (
+    STOP_DEADLINE_S,
+    Starting,
+    bring_down,
+    forget_dead,
+    wait_ready,
+)
 from stele.cli.local.lock import is_held
 from stele.cli.places import StackFile
 from stele.stack.process import Command, spawn
 
-ExitCode = Callable[[], int | None]
-
 
 @contextmanager
-def stack_process(options: StackOptions, keep: bool, timeline: Timeline) -> Iterator[ExitCode]:
+def stack_process(options: StackOptions, keep: bool, timeline: Timeline) -> Iterator[Starting]:
     """The stack's process for the length of the block; left running when ``keep`` and all is well.
 
     Raises CliError.
@@ -28,9 +32,9 @@ def stack_process(options: StackOptions, keep: bool, timeline: Timeline) -> Iter
             f"Stop it: stele stack down --dir {options.directory}",
         )
     options.directory.mkdir(parents=True, exist_ok=True)
-    exit_code = _start(options, keep)
+    started = _start(options, keep)
     try:
-        yield exit_code
+        yield started
     except BaseException:
         keep = False
         raise
@@ -40,7 +44,7 @@ def stack_process(options: StackOptions, keep: bool, timeline: Timeline) -> Iter
                 bring_down(options.directory, STOP_DEADLINE_S)
 
 
-def wait_started(options: StackOptions, exit_code: ExitCode, timeline: Timeline) -> StackFile:
+def wait_started(options: StackOptions, started: Starting, timeline: Timeline) -> StackFile:
     """The stack once every service has announced itself. Raises CliError."""
     seen: list[StackFile] = []
 
@@ -52,16 +56,19 @@ def wait_started(options: StackOptions, exit_code: ExitCode, timeline: Timeline)
             timeline.note(f"Kafka (KRaft) answers at {brokers}, Redis at {now.redis.url}")
 
     with timeline.out.status("starting Kafka and Redis") as status:
-        stack = wait_ready(options.directory, exit_code, show)
+        stack = wait_ready(options.directory, started, show)
+    page = stack.service("console")
+    if page is not None:
+        timeline.note(f"watch it in the browser: {page.url}")
     names = ", ".join(service.name for service in stack.services)
     timeline.note(f"{len(stack.services)} processes answer: {names}")
     return stack
 
 
-def _start(options: StackOptions, keep: bool) -> ExitCode:
+def _start(options: StackOptions, keep: bool) -> Starting:
     if keep:
-        return spawn_detached(options).poll
+        return spawn_detached(options)
     forget_dead(options.directory)
     log = options.directory / "stack.log"
     log.unlink(missing_ok=True)
-    return spawn(Command("stack", options.arguments(), log, log)).poll
+    return spawn(Command("stack", options.arguments(), log, log))

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 from stele.cli.demo.checks import Check, Report, StepTime
+from stele.cli.demo.words import PROVES
 from stele.cli.output import duration
 
 
@@ -49,11 +50,17 @@ class Timeline:
         line = f"[{style}]{escape(text)}[/{style}]" if style else escape(text)
         self.out.print(f"    [dim]{self._clock()}[/dim]  {line}", soft_wrap=True)
 
+    def explain(self, text: str) -> None:
+        """What a word means that is about to be used."""
+        self.out.print(f"    [italic]{escape(text)}[/italic]", soft_wrap=True)
+
     def check(self, name: str, held: bool, detail: str) -> None:
         """One claim of the report."""
         self.report.checks.append(Check(name, held, detail))
         mark = "[green]held[/green]  " if held else "[bold red]BROKEN[/bold red]"
         self.out.print(f"    {mark}  {escape(name)}: {escape(detail)}", soft_wrap=True)
+        if held and (proves := PROVES.get(name)):
+            self.out.print(f"            [dim]so: {escape(proves)}[/dim]", soft_wrap=True)
 
     def figure(self, name: str, value: float | int | str) -> None:
         """A number of the report."""

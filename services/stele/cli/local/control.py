@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 
 import msgspec
@@ -17,11 +18,25 @@ ANSWER = ".answer.json"
 POLL_S = 0.1
 
 
+class Deed(StrEnum):
+    """What a stack can be asked to do."""
+
+    ADD_NODE = "add-node"
+    STOP = "stop"
+    START = "start"
+    RESTART = "restart"
+    KILL = "kill"
+    REMOVE = "remove"
+
+
 class Control(msgspec.Struct, frozen=True, kw_only=True):
-    """Start one more node; without a rack, in the stack's own choice. Or kill process ``kill`` for good.
+    """Start one more node; without a rack, in the stack's own choice. Or do something with process ``name``.
 
     ``replace`` is a node of the stack whose place the new one takes.
     """
+
+    deed: Deed = Deed.ADD_NODE
+    name: str = ""
 
     dc: str = ""
     rack: str = ""
@@ -29,15 +44,15 @@ class Control(msgspec.Struct, frozen=True, kw_only=True):
     shards: int | None = None
     join: bool = True
     replace: str = ""
-    kill: str = ""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The node that was started, or why not."""
+    """The process that it was about, or why it was not done."""
 
     name: str = ""
     url: str = ""
     error: str = ""
+    hint: str = ""
 
 
 def ask_stack(directory: Path, control: Control, deadline_s: float) -> Answer:
@@ -59,7 +74,8 @@ def ask_stack(directory: Path, control: Control, deadline_s: float) -> Answer:
     found = msgspec.json.decode(answer.read_bytes(), type=Answer)
     answer.unlink(missing_ok=True)
     if found.error:
-        raise CliError(f"The node did not start: {found.error}", "See `stele stack logs`.")
+        what = control.name or "a node"
+        raise CliError(f"{control.deed} of {what} failed: {found.error}", found.hint)
     return found
 
 
@@ -70,8 +86,11 @@ def answer_questions(directory: Path, handle: Callable[[Control], Answer]) -> No
         question.unlink(missing_ok=True)
         try:
             answer = handle(control)
+        except CliError as error:
+            answer = Answer(error=error.message, hint=error.hint)
         except Exception as error:  # whatever went wrong, the one who asked is to be told
-            answer = Answer(error=" ".join(str(error).split()) or repr(error))
+            text = " ".join(str(error).split()) or repr(error)
+            answer = Answer(error=text, hint="See `stele stack logs`.")
         name = question.name.removesuffix(QUESTION)
         _write(question.with_name(f"{name}{ANSWER}"), msgspec.json.encode(answer))
 

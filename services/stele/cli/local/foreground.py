@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,21 +19,24 @@ from rich.status import Status
 from rich.table import Table
 
 from stele.cli.errors import CliError, Exit
-from stele.cli.local.control import Answer, Control, answer_questions
-from stele.cli.local.lifecycle import READY_FILE, forget_dead, wait_ready
+from stele.cli.local.control import answer_questions
+from stele.cli.local.deeds import do, note_who_left
+from stele.cli.local.lifecycle import READY_FILE, forget, forget_dead, wait_ready
 from stele.cli.local.lock import hold
 from stele.cli.local.table import stack_table
 from stele.cli.output import console
 from stele.cli.places import StackFile, read_stack_file
+from stele.runtime.java import KAFKA, SPARK, JavaMissing, find_java
 from stele.stack.broker import BrokerFailed
+from stele.stack.folders import node_numbers
 from stele.stack.jars import JarsMissing
-from stele.stack.java import JavaMissing
 from stele.stack.ports import NoFreePort
 from stele.stack.redis import RedisFailed
-from stele.stack.stack import SERVICES, ServiceSpec, Stack, node_specs
+from stele.stack.stack import SERVICES, ServiceSpec, Stack
 from stele.stack.supervisor import ChildFailed
 
 TICK_S = 0.25
+LOOK_AT_LEFT_S = 10.0
 STACK_FAILURES = (BrokerFailed, JarsMissing, JavaMissing, NoFreePort, RedisFailed, ChildFailed)
 
 
@@ -56,9 +60,25 @@ class StackOptions:
         ]
 
 
+def java_notes(options: StackOptions) -> list[str]:
+    """Which Java runs, where it is not the first one. Raises CliError when there is none that can.
+
+    Asked before anything starts: Kafka would run for a minute beside a Spark that cannot.
+    """
+    needs = [KAFKA] if "placements" in options.without else [KAFKA, SPARK]
+    try:
+        return [note for need in needs if (note := find_java(need).note(need))]
+    except JavaMissing as missing:
+        without = "Or leave Spark out: `stele stack up --without placements`."
+        hint = without if str(missing).startswith(SPARK.who) else ""
+        raise CliError(str(missing), hint) from missing
+
+
 def run_in_foreground(options: StackOptions) -> int:
     """Start the stack and hold it until SIGINT or SIGTERM. Raises CliError."""
     out = console()
+    for note in java_notes(options):
+        out.print(note, soft_wrap=True)
     with hold(options.directory), _stop_on_signals() as stop:
         stack = Stack(
             options.directory,
@@ -67,14 +87,15 @@ def run_in_foreground(options: StackOptions) -> int:
             nodes=_nodes(options),
             services=services_to_start(options.without),
         )
+        forget(options.directory)
         ready = options.directory / READY_FILE
-        ready.unlink(missing_ok=True)
         try:
             _start(stack, out)
             ready.write_text("")
             _serve(stack, out, stop)
         except KeyboardInterrupt:
             out.print("stopping")
+            note_who_left(stack)
         finally:
             ready.unlink(missing_ok=True)
             stack.stop()
@@ -86,11 +107,16 @@ def start_detached(options: StackOptions) -> int:
     """Start the stack as a process of its own that outlives this one. Raises CliError."""
     options.directory.mkdir(parents=True, exist_ok=True)
     out = console()
+    for note in java_notes(options):
+        out.print(note, soft_wrap=True)
     child = spawn_detached(options)
-    with out.status("starting Kafka and Redis") as status:
-        stack = wait_ready(options.directory, child.poll, lambda now: _tell(status, now))
+    with Teller(out) as tell:
+        stack = wait_ready(options.directory, child, tell)
     out.print(stack_table(stack))
     where = f" --dir {options.directory}" if options.directory.name != ".stele" else ""
+    page = stack.service("console")
+    if page is not None:
+        out.print(f"The console shows it in the browser: {page.url}", soft_wrap=True)
     out.print(
         f"`stele status{where}` shows the cluster, `stele stack down{where}` stops it.",
         soft_wrap=True,
@@ -128,8 +154,31 @@ def starting(stack: StackFile | None) -> str:
     return f"Kafka and Redis are up; starting {names}"
 
 
-def _tell(status: Status, stack: StackFile | None) -> None:
-    status.update(starting(stack))
+class Teller:
+    """What a stack that starts is waiting for: a line that moves on a terminal, elsewhere one for each news."""
+
+    def __init__(self, out: Console) -> None:
+        self._out = out
+        self._status: Status | None = None
+        self._told = ""
+
+    def __enter__(self) -> Teller:
+        if self._out.is_terminal:
+            self._status = self._out.status(starting(None))
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, stack: StackFile | None) -> None:
+        text = starting(stack)
+        if self._status is not None:
+            self._status.update(text)
+        elif text != self._told:
+            self._out.print(text, soft_wrap=True)
+        self._told = text
 
 
 def _start(stack: Stack, out: Console) -> None:
@@ -141,13 +190,19 @@ def _start(stack: Stack, out: Console) -> None:
         last = rest.strip().splitlines()[-1:] or [""]
         raise CliError(message, last[0].strip()) from error
     out.print(f"ready: {stack.url('metadata-log')}", soft_wrap=True)
+    if "console" in {status.name for status in stack.supervisor.status()}:
+        out.print(f"console: {stack.url('console')}", soft_wrap=True)
 
 
 def _serve(stack: Stack, out: Console, stop: threading.Event) -> None:
     live = Live(console=out, refresh_per_second=2, get_renderable=lambda: _screen(stack))
+    looked_s = time.monotonic()
     with live if out.is_terminal else _nothing():
         while not stop.wait(TICK_S):
-            answer_questions(stack.directory, lambda control: _do(stack, control))
+            answer_questions(stack.directory, lambda control: do(stack, control))
+            if time.monotonic() - looked_s > LOOK_AT_LEFT_S:
+                note_who_left(stack)
+                looked_s = time.monotonic()
 
 
 def _screen(stack: Stack) -> Table:
@@ -155,48 +210,9 @@ def _screen(stack: Stack) -> Table:
     return stack_table(now) if now is not None else Table()
 
 
-def _do(stack: Stack, control: Control) -> Answer:
-    return _kill(stack, control.kill) if control.kill else add_node(stack, control)
-
-
-def _kill(stack: Stack, name: str) -> Answer:
-    """As when its machine is gone: it is not started again."""
-    if name not in stack.node_names():
-        raise CliError(f"There is no node '{name}'.", f"Known: {', '.join(stack.node_names())}.")
-    stack.kill_for_good(name)
-    return Answer(name=name)
-
-
-def add_node(stack: Stack, control: Control) -> Answer:
-    """Start one more node; one that replaces another stands where that one does, unless told otherwise."""
-    taken = {status.name for status in stack.supervisor.status()}
-    number = next(n for n in range(1, len(taken) + 2) if f"n{n}" not in taken)
-    spec = node_specs(number)[-1]
-    dc, rack = control.dc, control.rack
-    if control.replace:
-        if control.replace not in stack.node_names():
-            known = ", ".join(stack.node_names())
-            raise CliError(f"There is no node '{control.replace}'.", f"Known: {known}.")
-        dead = stack.node_spec(int(control.replace[1:])).env
-        dc, rack = dc or dead["STELE_DC"], rack or dead["STELE_RACK"]
-    more = {
-        "STELE_REPLACE_NODE": control.replace,
-        "STELE_DC": dc,
-        "STELE_RACK": rack,
-        "STELE_NUM_TOKENS": "" if control.num_tokens is None else str(control.num_tokens),
-        "STELE_SHARDS": "" if control.shards is None else str(control.shards),
-        "STELE_JOIN": "" if control.join else "no",
-    }
-    chosen = {name: value for name, value in more.items() if value}
-    stack.start_services([stack.choose(spec, chosen)])
-    return Answer(name=spec.name, url=stack.url(spec.name))
-
-
 def _nodes(options: StackOptions) -> int:
     """As many as asked for, and those that a stopped stack over this directory had."""
-    folders = (options.directory / "services").glob("n[0-9]*")
-    known = [int(path.name[1:]) for path in folders if path.name[1:].isdigit()]
-    return max([options.nodes, *known])
+    return max([options.nodes, *node_numbers(options.directory / "services")])
 
 
 @contextmanager

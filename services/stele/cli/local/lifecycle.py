@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.local.lock import is_held
@@ -18,6 +20,23 @@ STOP_DEADLINE_S = 90.0
 """Services one after the other, then Redis, then the brokers, which hand over their partitions."""
 READY_DEADLINE_S = 240.0
 POLL_S = 0.1
+OURS = frozenset(
+    {
+        *("kafka", "redis", "services", "control"),
+        *("stack.json", "stack.json.new", "stack.lock", "stack.log", "stack.ready"),
+    }
+)
+"""All that a stack puts into its directory."""
+
+
+class Starting(Protocol):
+    """The process that holds a stack, as who started it sees it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
 
 
 def require_stack(directory: Path) -> StackFile:
@@ -42,24 +61,34 @@ def forget_dead(directory: Path) -> None:
     """
     if is_held(directory):
         raise CliError(f"A stack runs over {directory} already.", "`stele stack status` shows it.")
+    forget(directory)
+
+
+def forget(directory: Path) -> None:
+    """Remove what an earlier stack over the directory says of itself."""
     for name in (READY_FILE, STACK_FILE):
         (directory / name).unlink(missing_ok=True)
 
 
 def wait_ready(
     directory: Path,
-    exit_code: Callable[[], int | None],
+    started: Starting,
     on_wait: Callable[[StackFile | None], None],
     deadline_s: float = READY_DEADLINE_S,
 ) -> StackFile:
-    """The stack once it is ready; ``on_wait`` is shown how far it is. Raises CliError."""
+    """The stack of the process ``started`` once it is ready; ``on_wait`` is shown how far it is.
+
+    What another process says of a stack over the directory is not taken for its word. Raises CliError.
+    """
     end = time.monotonic() + deadline_s
     while True:
         stack = read_stack_file(directory)
+        if stack is not None and stack.pid != started.pid:
+            stack = None
         on_wait(stack)
         if stack is not None and is_ready(directory):
             return stack
-        code = exit_code()
+        code = started.poll()
         if code is not None:
             raise CliError(f"The stack did not start (exit status {code}).", _last_words(directory))
         if time.monotonic() > end:
@@ -80,6 +109,22 @@ def bring_down(directory: Path, deadline_s: float = STOP_DEADLINE_S) -> None:
         os.kill(stack.pid, signal.SIGKILL)  # its children die with it
     if not _released(directory, deadline_s=5.0):
         raise CliError(f"Process {stack.pid} does not end.", f"See {directory / 'stack.log'}.")
+
+
+def empty(directory: Path) -> None:
+    """Remove what an earlier stack left. Raises CliError for anything else, and while a stack runs."""
+    if is_held(directory):
+        raise CliError(
+            f"A stack runs over {directory}.", f"Stop it: stele stack down --dir {directory}"
+        )
+    if directory.exists():
+        strange = {path.name for path in directory.iterdir()} - OURS
+        if strange:
+            raise CliError(
+                f"{directory} holds {', '.join(sorted(strange))}, which no stack made.",
+                "Move it away, or give --dir another directory.",
+            )
+        shutil.rmtree(directory)
 
 
 def _released(directory: Path, deadline_s: float) -> bool:

@@ -8,12 +8,15 @@ from pathlib import Path
 from rich.table import Table
 
 from stele.cli.errors import UsageError
+from stele.cli.local.servers import with_servers
 from stele.cli.output import styled, table
 from stele.cli.places import StackFile
+from stele.stack.process import tail
 
 
 def stack_table(stack: StackFile) -> Table:
-    """One row a process."""
+    """One row a process, with the state that its servers have now."""
+    stack = with_servers(stack)
     found = table(
         f"stack of cluster {stack.environment.get('STELE_CLUSTER', '')}, process {stack.pid}",
         "process",
@@ -24,8 +27,9 @@ def stack_table(stack: StackFile) -> Table:
         right=("pid", "restarts"),
     )
     for broker in stack.brokers:
-        found.add_row(broker.name, styled("running"), str(broker.pid or ""), "", broker.address)
-    found.add_row("redis", styled("running"), str(stack.redis.pid or ""), "", stack.redis.url)
+        found.add_row(broker.name, styled(broker.state), str(broker.pid or ""), "", broker.address)
+    redis = stack.redis
+    found.add_row("redis", styled(redis.state), str(redis.pid or ""), "", redis.url)
     for service in stack.services:
         found.add_row(
             service.name,
@@ -51,6 +55,13 @@ def tail_log(directory: Path, name: str, lines: int) -> list[str]:
         with path.open(errors="replace") as file:
             tail.extend(line.rstrip("\n") for line in file)
     return list(tail)
+
+
+def last_line(directory: Path, name: str) -> str:
+    """The last that a process wrote before it ended; empty when there is nothing."""
+    files = [path for path in reversed(_log_files(directory, name)) if path.exists()]
+    lines = (line for path in files for line in reversed(tail(path).splitlines()))
+    return next((line.strip() for line in lines if line.strip()), "")
 
 
 def _log_files(directory: Path, name: str) -> list[Path]:

@@ -1,28 +1,36 @@
-"""The cluster as a whole: how it is named, and its founding."""
+"""The cluster as a whole: how it is named, its founding, and its recoveries."""
 
 import re
 from collections.abc import Iterable
 from typing import Final
 
+import msgspec
+
 from stele.domain.base import Rejection
 from stele.domain.cluster.facts import (
     NO_LOG,
     ClusterCreated,
+    ClusterFact,
     ClusterImage,
     FoundCluster,
+    Incarnation,
+    LogRecovered,
     Noop,
 )
+from stele.domain.commits.facts import Commits, CommitsRestricted
 from stele.domain.context import Context, Decision, bad_name
-from stele.domain.names import PARTITIONER
+from stele.domain.names import PARTITIONER, CommitMode
 from stele.domain.registry_entry import Domain
-from stele.domain.tables import Json, changed_fields
+from stele.domain.tables import Json, changed_fields, plain_values
 
 LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
+
+replace = msgspec.structs.replace
 
 
 def found_cluster(context: Context, command: FoundCluster) -> Decision:
     """Founding the same cluster again changes nothing; the loser of a race adopts the winner so."""
-    name, _, unique = command.cluster_id.partition("/")
+    name, _, _ = command.cluster_id.partition("/")
     if context.image.cluster:
         if name in ("", context.image.cluster):
             return ()
@@ -31,6 +39,17 @@ def found_cluster(context: Context, command: FoundCluster) -> Decision:
             f"The log already holds cluster '{context.image.cluster}'.",
             "Use it, or name another cluster in STELE_CLUSTER.",
         )
+    refused = _check_ids(command)
+    if refused is not None:
+        return refused
+    founded = ClusterCreated(
+        name, command.cluster_id, PARTITIONER, command.log_id, command.topic_id
+    )
+    return (founded, _frozen(context)) if command.begin_frozen else (founded,)
+
+
+def _check_ids(command: FoundCluster) -> Rejection | None:
+    name, _, unique = command.cluster_id.partition("/")
     refused = bad_name("cluster", name)
     if refused is not None:
         return refused
@@ -46,10 +65,20 @@ def found_cluster(context: Context, command: FoundCluster) -> Decision:
             f"'{command.log_id[:80]}' is no log id.",
             "Send 32 hex digits, or nothing: then one is made.",
         )
-    founded = ClusterCreated(
-        name, command.cluster_id, PARTITIONER, command.log_id, command.topic_id
+    return None
+
+
+def _frozen(context: Context) -> CommitsRestricted:
+    """Nobody comes between the founding and the state that the cluster begins with."""
+    return CommitsRestricted(
+        Commits(
+            mode=CommitMode.FROZEN,
+            by=context.envelope.actor,
+            reason=context.envelope.reason or "it begins with a dump",
+            since_epoch=context.epoch,
+            since_ms=context.at_ms,
+        )
     )
-    return (founded,)
 
 
 def noop(context: Context, command: Noop) -> Decision:
@@ -66,14 +95,43 @@ def cluster_created(_: ClusterImage, fact: ClusterCreated) -> ClusterImage:
     )
 
 
-def to_facts(image: ClusterImage) -> Iterable[ClusterCreated]:
-    if image.name:
-        yield ClusterCreated(
-            image.name,
-            image.cluster_id,
-            image.partitioner,
-            "" if image.log_id == NO_LOG else image.log_id.hex(),
-            image.topic_id,
+def log_recovered(image: ClusterImage, fact: LogRecovered) -> ClusterImage:
+    """The old log becomes an incarnation of before; ``recovery_of`` has said that the fact fits its record."""
+    before = Incarnation(
+        fact.from_log_id,
+        image.topic_id,
+        fact.last_epoch,
+        fact.state_id,
+        fact.known_epoch,
+        fact.version_floor,
+    )
+    return replace(
+        image,
+        log_id=bytes.fromhex(fact.log_id),
+        topic_id=fact.topic_id,
+        incarnations=(*image.incarnations, before),
+    )
+
+
+def to_facts(image: ClusterImage) -> Iterable[ClusterFact]:
+    """The founding as it was, and the recoveries in their order."""
+    if not image.name:
+        return
+    log_id = "" if image.log_id == NO_LOG else image.log_id.hex()
+    (first_log, first_topic), *later = (
+        *((before.log_id, before.topic_id) for before in image.incarnations),
+        (log_id, image.topic_id),
+    )
+    yield ClusterCreated(image.name, image.cluster_id, image.partitioner, first_log, first_topic)
+    for before, (log_id, topic_id) in zip(image.incarnations, later, strict=True):
+        yield LogRecovered(
+            before.log_id,
+            before.last_epoch,
+            before.state_id,
+            log_id,
+            topic_id,
+            before.known_epoch,
+            before.version_floor,
         )
 
 
@@ -82,18 +140,19 @@ def view(image: ClusterImage) -> Json:
         "cluster": image.name,
         "cluster_id": image.cluster_id,
         "log_id": image.log_id.hex(),
+        "incarnations": image.incarnations,
     }
 
 
 def diff(before: ClusterImage, after: ClusterImage) -> Json:
-    return {"cluster": changed_fields(view(before), view(after))}
+    return {"cluster": changed_fields(plain_values(view(before)), plain_values(view(after)))}
 
 
 DOMAIN = Domain(
     name="founding",
     empty=ClusterImage(),
     decide={FoundCluster: found_cluster, Noop: noop},
-    apply={ClusterCreated: cluster_created},
+    apply={ClusterCreated: cluster_created, LogRecovered: log_recovered},
     to_facts=to_facts,
     view=view,
     diff=diff,

@@ -1,4 +1,4 @@
-"""The founding of a cluster's log: its names, once and for ever."""
+"""The founding of a cluster's log, its names, and how it went on under another id when it was recovered."""
 
 from typing import Final
 
@@ -23,6 +23,28 @@ class ClusterCreated(Fact, frozen=True):
     topic_id: str = ""
 
 
+class LogRecovered(Fact, frozen=True):
+    """The first epoch of a recovered log, which goes on where all that is left of another one ends.
+
+    ``state_id`` is that of ``last_epoch``; ids have 32 hex digits; ``topic_id`` is what the brokers call the
+    topic of the new log. ``known_epoch`` is the newest epoch of the old log that anybody told of, and
+    ``last_epoch`` itself when none is known to be lost. Topology versions of the new log are greater than
+    ``version_floor``, so that none stands for two: lost epochs had versions too, of which data ids, tokens and
+    requests may be left.
+    """
+
+    from_log_id: str
+    last_epoch: int
+    state_id: str
+    log_id: str
+    topic_id: str
+    known_epoch: int
+    version_floor: int
+
+
+ClusterFact = ClusterCreated | LogRecovered
+
+
 class FoundCluster(Command, frozen=True, tag="found"):
     """The first epoch of a log. What is empty is filled in by the metadata log that takes the command.
 
@@ -33,17 +55,39 @@ class FoundCluster(Command, frozen=True, tag="found"):
     cluster_id: str = ""
     log_id: str = ""
     topic_id: str = ""
+    begin_frozen: bool = False
+    """The log takes nothing but the state that it is to begin with (``LoadState``)."""
 
 
 class Noop(Command, frozen=True, tag="noop"):
     """Changes nothing and takes an epoch: the read barrier of a linearizable read (seed 003)."""
 
 
+class Incarnation(msgspec.Struct, frozen=True):
+    """What the log was before it was recovered: of ``log_id`` the epochs up to ``last_epoch`` are still here.
+
+    The fields are those of ``LogRecovered``; ``log_id`` and ``topic_id`` are the old log's.
+    """
+
+    log_id: str
+    topic_id: str
+    last_epoch: int
+    state_id: str
+    known_epoch: int
+    version_floor: int
+
+
 class ClusterImage(msgspec.Struct, frozen=True):
-    """``log_id`` has 16 bytes."""
+    """``log_id`` has 16 bytes, and is that of now; ``incarnations`` are those before it, the oldest first."""
 
     name: str = ""
     cluster_id: str = ""
     partitioner: str = ""
     log_id: bytes = NO_LOG
     topic_id: str = ""
+    incarnations: tuple[Incarnation, ...] = ()
+
+    @property
+    def version_floor(self) -> int:
+        """A topology version that is made from now on is greater than this."""
+        return self.incarnations[-1].version_floor if self.incarnations else 0

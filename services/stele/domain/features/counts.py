@@ -1,4 +1,4 @@
-"""Settings of the log: whole numbers, and words of a closed set."""
+"""Settings of the log: whole numbers, words of a closed set, and numbers of copies."""
 
 from collections.abc import Mapping, Set
 
@@ -59,4 +59,52 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return text in self.unsafe
 
 
-Setting = Count | Choice
+class Copies(msgspec.Struct, frozen=True, kw_only=True):
+    """A setting that is a number of copies, wherever they are, or one for each dc: ``3``, or ``dc1=2,dc2=1``.
+
+    Together they are at most ``most``.
+    """
+
+    name: str
+    counts: str
+    """What has the copies, for people."""
+    default: str
+    most: int
+
+    def parsed(self, text: str) -> dict[str, int] | None:
+        """dc -> copies; for those that may be anywhere the dc is ''. None when it is no such text."""
+        pairs = [part.strip().rpartition("=")[::2] for part in text.split(",")]
+        found = {dc.strip(): self._number(number.strip()) for dc, number in pairs}
+        plain = len(pairs) == 1 and "=" not in text
+        if len(found) < len(pairs) or (not plain and "" in found):
+            return None
+        whole = all(found.values()) and sum(found.values()) <= self.most
+        return found if whole else None
+
+    def accepts(self, text: str) -> bool:
+        return self.parsed(text) is not None
+
+    def of(self, settings: Mapping[str, str]) -> dict[str, int]:
+        text = settings.get(self.name, self.default)
+        return self.parsed(text) or self.parsed(self.default) or {}
+
+    def wanted(self) -> str:
+        """What it accepts, for people."""
+        return f"a number such as 3, or one for each dc such as dc1=2,dc2=1, {self.most} together at most"
+
+    def is_unsafe(self, text: str) -> bool:
+        return False
+
+    def text(self, copies: Mapping[str, int]) -> str:
+        """The same as a setting's text, dcs sorted."""
+        return ",".join(
+            f"{dc}={count}" if dc else str(count) for dc, count in sorted(copies.items())
+        )
+
+    def _number(self, text: str) -> int:
+        """0 for what is no number from 1 on."""
+        plain = text.isascii() and text.isdigit() and len(text) <= len(str(self.most))
+        return int(text) if plain else 0
+
+
+Setting = Count | Choice | Copies

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from stele.domain.archive.limits import LIMITS as ARCHIVE
 from stele.domain.cdc.limits import CDC_MARGIN_S, CDC_RETENTION_S
 from stele.domain.features.counts import Setting
 from stele.domain.requests.limits import FINISHED, GENERATIONS, HISTORY_S
@@ -15,6 +16,7 @@ KNOWN: Final[dict[str, Setting]] = {
         *LIMITS,
         *(CDC_MARGIN_S, CDC_RETENTION_S),
         *TABLETS,
+        *ARCHIVE,
     )
 }
 """The settings that mean something, by name; others are kept for whoever reads them."""

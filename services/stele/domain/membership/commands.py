@@ -11,6 +11,8 @@ class AnnounceNode(Command, frozen=True, tag="announce_node", kw_only=True):
     supported_features: tuple[str, ...] = ()
     release_version: str = ""
     host_id: str = ""
+    claims_host_id: str = ""
+    """Of the directory whose place it takes, where that is free (``hosts``)."""
 
 
 MembershipCommand = AnnounceNode

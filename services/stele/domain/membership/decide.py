@@ -9,6 +9,7 @@ from stele.domain.context import Context, Decision, bad_name, node_has_left, unk
 from stele.domain.image import Image
 from stele.domain.membership.commands import AnnounceNode
 from stele.domain.membership.facts import Node, NodeChanged
+from stele.domain.membership.hosts import may_take
 from stele.domain.names import JOINING, NodeState
 
 MAX_FEATURES: Final = 256
@@ -23,7 +24,7 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
     if node.state is NodeState.LEFT:
         return node_has_left(command.node_id)
     refused = (
-        check_host(node, command.host_id)
+        check_host(node, command.host_id, command.claims_host_id)
         or check_address(image, command.node_id, command.address)
         or check_build(
             image,
@@ -39,13 +40,14 @@ def announce_node(context: Context, command: AnnounceNode) -> Decision:
         address=command.address,
         supported_features=tuple(sorted(command.supported_features)),
         release_version=command.release_version,
+        host_id=command.host_id,
     )
     return () if changed == node else (NodeChanged(changed),)
 
 
-def check_host(node: Node, host_id: str) -> Rejection | None:
+def check_host(node: Node, host_id: str, claims: str = "") -> Rejection | None:
     """A name stands for one data directory; who comes with another one lacks what was acknowledged."""
-    if node.host_id == host_id:
+    if may_take(node.host_id, host_id, claims):
         return None
     hint = (
         "Restore its data directory, or give the node a new name and remove or replace the old one."

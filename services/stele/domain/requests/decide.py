@@ -40,7 +40,8 @@ def cancel(context: Context, command: Cancel) -> Decision:
     if request.status is RequestStatus.PENDING or (served and not served.goes_back):
         made_for = [*OPERATIONS[request.kind].made_for(context.image, request)]
         pending = [other for other in made_for if other.status is RequestStatus.PENDING]
-        begun = (mark(context, r, why, cancelled=True) for r in made_for if r not in pending)
+        running = (other for other in made_for if other.status is not RequestStatus.PENDING)
+        begun = (mark(context, other, why, cancelled=True) for other in running)
         marked = [fact for facts in begun if not isinstance(facts, Rejection) for fact in facts]
         ends = end_untouched(context, (request, *pending), RequestStatus.CANCELLED, why)
         return (*ends, *marked)

@@ -49,9 +49,8 @@ def to_facts(memory: Memory) -> Iterable[DecidedFact]:
     if memory is None:
         return
     yield DecidedRequests(memory.floor, memory.horizon_ms, memory.young.epochs())
-    for generation in memory.generations:
-        entries = memory.entries_of(generation).astype("<u8").tobytes()
-        yield DecidedGeneration(*generation, entries)
+    for generation, entries in memory.sealed():
+        yield DecidedGeneration(*generation, entries.astype("<u8").tobytes())
 
 
 def nothing(*_: Memory) -> dict[str, Any]:

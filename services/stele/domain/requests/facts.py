@@ -30,6 +30,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     ``tag`` is the name of a snapshot that it takes, of which ``expire_s`` seconds later nothing is left (0: it
     stays), or from which it restores. ``restore_id`` is the request to restore the whole table, which it is
     itself when there is no ``tablet_count``.
+    ``archive_replication`` is how many catch-up replicas are to be members, as in the setting of that name, and
+    ``members`` who they are to be, in the order of choice, once that is chosen.
     The ``*_at_ms`` (milliseconds since 1970) are shown to people and never decide anything. ``ended_ms`` is the
     log's own time of its end, by which it is forgotten.
     """
@@ -74,6 +76,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     expire_s: int = 0
     restore_id: str = ""
+    archive_replication: str = ""
+    members: tuple[str, ...] = ()
 
     def nodes(self) -> frozenset[str]:
         """All that it names."""
@@ -120,6 +124,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def stays_in_place(self) -> bool:
         """The replicas of one tablet are to get rows, and stay who they are."""
         return self.repairs_tablet or self.restores_tablet
+
+    @property
+    def reconfigures(self) -> bool:
+        """It changes who the members of the archive are."""
+        return bool(self.archive_replication)
 
     @property
     def moves_replica(self) -> bool:

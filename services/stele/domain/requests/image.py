@@ -41,6 +41,10 @@ class RequestsImage(msgspec.Struct, frozen=True):
         found = (r for r in self.open.values() if r.repairs and not r.repairs_tablet)
         return {request.table_id: request for request in found}
 
+    def reconfigurations(self) -> list[Request]:
+        """Those that change who the members of the archive are, first come first: one is served at a time."""
+        return [r for r in self.unfinished() if r.reconfigures]
+
     def finished(self) -> list[Request]:
         """Finished requests, the oldest first."""
         return self.finished_first(len(self.requests))

@@ -11,7 +11,7 @@ are merged is no part of the state: equal memories are those with equal generati
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -59,28 +59,46 @@ class Run:
         self._view = entries.data
         bits = max(0, (len(entries) // _BUCKET).bit_length())
         self._shift = _HASH_BYTES * 8 - bits
+        self._starts: memoryview | None = None
+
+    def _table(self) -> memoryview:
+        """Where each bucket begins. Made when it is looked into: most runs are merged before that."""
+        entries, bits = self.entries, _HASH_BYTES * 8 - self._shift
         bounds = np.arange((1 << bits) + 1, dtype=np.uint64) << np.uint64(64 - bits if bits else 0)
         starts = np.searchsorted(entries, bounds).astype(np.uint32)
         starts[-1] = len(entries)  # the last bound does not fit into 64 bits
         self._starts = starts.data
+        return self._starts
 
     def epochs_of(self, hashed: int) -> Iterator[int]:
         bucket = hashed >> self._shift
-        view, starts = self._view, self._starts
+        view, starts = self._view, self._starts or self._table()
         end = starts[bucket + 1]
         at = bisect_left(view, hashed << PLACE_BITS, starts[bucket], end)
         while at < end and view[at] >> PLACE_BITS == hashed:
             yield self.base + (view[at] & (_SPAN - 1))
             at += 1
 
-    def after(self, base: int, last: int) -> Entries:
-        """Entries of the epochs after ``base`` up to ``last``, places counted from ``base``."""
-        if base <= self.base and last >= self.last:
-            return self.entries + np.uint64(self.base - base)
+    def after(self, base: int) -> Entries:
+        """Entries of the epochs after ``base``, places counted from ``base``."""
+        if base <= self.base:
+            more = np.uint64(self.base - base)
+            return self.entries + more if more else self.entries
         low = base - self.base
-        places = self.entries & _PLACE
-        found: Entries = self.entries[(places > low) & (places <= last - self.base)]
+        found: Entries = self.entries[self.entries & _PLACE > low]
         return found - np.uint64(low)
+
+    def parted(self, generations: Sequence[Generation]) -> Iterator[Entries]:
+        """Entries of each of these, which follow one another; places counted from its own base."""
+        bounds = [generations[0].base, *(each.last for each in generations)]
+        places = (self.entries & _PLACE).astype(np.uint32)
+        inside = np.array([bound - self.base for bound in bounds], np.int64).clip(0)
+        numbers = np.searchsorted(inside.astype(np.uint32), places).astype(np.uint16)
+        order = np.argsort(numbers, kind="stable")  # a radix sort, which leaves each part sorted
+        ends = np.cumsum(np.bincount(numbers, minlength=len(bounds) + 1))
+        for at, generation in enumerate(generations):
+            part = self.entries[order[ends[at] : ends[at + 1]]]
+            yield part + np.uint64((self.base - generation.base) % (1 << 64))
 
 
 class Young(msgspec.Struct, frozen=True, eq=False):
@@ -185,10 +203,12 @@ class RequestMemory(msgspec.Struct, frozen=True, eq=False):
         runs = tuple(run for run in self.runs if run.last > floor)
         return RequestMemory(self.young, kept, runs, floor, horizon_ms)
 
-    def entries_of(self, generation: Generation) -> Entries:
-        """A sealed generation as it stands in a snapshot."""
-        run = next(run for run in self.runs if run.base <= generation.base < run.last)
-        return run.after(generation.base, generation.last)
+    def sealed(self) -> Iterator[tuple[Generation, Entries]]:
+        """Each sealed generation as it stands in a snapshot, the oldest first."""
+        for run in self.runs:
+            own = [g for g in self.generations if run.base <= g.base < run.last]
+            if own:
+                yield from zip(own, run.parted(own), strict=True)
 
     def with_generation(self, generation: Generation, entries: Entries) -> "RequestMemory":
         """With a sealed generation that is younger than all others."""
@@ -221,7 +241,8 @@ class RequestMemory(msgspec.Struct, frozen=True, eq=False):
             == (other.floor, other.horizon_ms, other.generations)
             and self.young.epochs() == other.young.epochs()
             and all(
-                np.array_equal(self.entries_of(g), other.entries_of(g)) for g in self.generations
+                np.array_equal(own, others)
+                for (_, own), (_, others) in zip(self.sealed(), other.sealed(), strict=True)
             )
         )
 
@@ -259,7 +280,7 @@ def _join_last_two(runs: tuple[Run, ...], floor: int) -> tuple[Run, ...]:
     base = max(one.base, floor)
     if two.last - base >= _SPAN:
         return runs
-    entries = np.concatenate((one.after(base, one.last), two.after(base, two.last)))
+    entries = np.concatenate((one.after(base), two.after(base)))
     entries.sort(kind="stable")  # two sorted halves: one pass
     run = Run(base, two.last, entries, one.generations + two.generations)
     return (*runs[:-2], run)

@@ -17,6 +17,13 @@ EXPIRED: Final = "request_id_expired"
 NOT_FOUNDED: Final = "not_founded"
 OLDER_CLUSTER: Final = "older_cluster"
 OTHER_LOG: Final = "other_log"
+FROZEN: Final = "frozen"
+SINGLE_USER: Final = "single_user"
+
+RESTRICTED: Final = frozenset({FROZEN, SINGLE_USER})
+"""The log takes the command once it is thawed."""
+LATER: Final = RESTRICTED | {BUSY}
+"""The same command may be taken later, under the same id."""
 
 
 def check_id(request_id: str, state_id: bytes, now_ms: int) -> Rejection | None:
@@ -59,6 +66,16 @@ def expired(horizon_ms: int) -> Rejection:
         "The request id is older than what the log remembers: if it was not decided, it never will be.",
         "Look whether the change is there; if not, send it under a new id.",
         {"horizon_ms": str(horizon_ms)},
+    )
+
+
+def deleted(epoch: int) -> Rejection:
+    return Rejection(
+        EXPIRED,
+        f"The request may have been decided at epoch {epoch}, which was deleted from the archive since"
+        " (archive_keep_days, archive_keep_epochs): what became of it is not known any more.",
+        "Look whether the change is there; if not, send it under a new id.",
+        {"epoch": str(epoch)},
     )
 
 

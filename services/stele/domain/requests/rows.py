@@ -35,6 +35,7 @@ def new_request(
     tag: str = "",
     expire_s: int = 0,
     restore_id: str = "",
+    archive_replication: str = "",
 ) -> RequestChanged:
     """The row of a request that this command asks for."""
     return RequestChanged(
@@ -61,6 +62,7 @@ def new_request(
             tag=tag,
             expire_s=expire_s,
             restore_id=restore_id,
+            archive_replication=archive_replication,
             status=RequestStatus.PENDING,
             actor=context.envelope.actor,
             reason=context.envelope.reason,

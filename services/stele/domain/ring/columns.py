@@ -15,6 +15,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from stele.domain.column import Ints, narrowest
 from stele.domain.hashing import MODULUS, row_hash
 from stele.domain.ring.numbers import PAD
 
@@ -28,18 +29,11 @@ Even = tuple[int, int]
 """Where keys that are equally far from each other begin, and how far that is: nobody need search for one."""
 UNEVEN: Final[Even] = (0, 0)
 
-Ints = npt.NDArray[np.signedinteger]
 Keys = npt.NDArray[np.int64]
 
-_KINDS: Final = (np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32), np.dtype(np.int64))
-"""Of numbers, the narrowest first."""
-_GREATEST: Final = tuple(int(np.iinfo(kind).max) for kind in _KINDS)
-"""The greatest number that each kind holds; ``~`` of it is the least."""
 _IN_HEAD: Final = 6
 """Columns that each row's bytes begin with; a list of a later one stands behind the others, where a row has it.
 So rows that have none come to the bytes that they had before there was such a column."""
-_FEW: Final = 32
-"""So many numbers are compared faster one by one than by numpy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +98,7 @@ class Chunk:
         self.rows = rows
         self.keys = rows.keys.data
         """For ``bisect``: a search in numpy costs five times as much for one key."""
-        self.even = _even(rows.keys.tolist()) if even is None else even
+        self.even = _even(rows.keys) if even is None else even
         self.values = tuple([column.data for column in rows.values])
         self.same = tuple([_same_of_all(column) for column in rows.values])
         """Of each column the number that all rows have there, and 0 where all lists are empty; None where they
@@ -312,7 +306,7 @@ def _overwritten(rows: Rows, low: int, high: int, new: Rows) -> Rows:
         if old.shape[1:] == column.shape[1:]:
             changed = old
             if column.size:
-                needed = _narrowest(column)
+                needed = narrowest(column)
                 changed = old.astype(needed if needed.itemsize > old.itemsize else old.dtype)
                 changed[low:high] = column
         else:
@@ -336,17 +330,7 @@ def _owned(rows: Rows) -> Rows:
     """The rows in narrow arrays of their own, so that no view keeps a larger one alive."""
     keys = rows.keys.copy() if rows.keys.base is not None else rows.keys
     values = (_trimmed(column) for column in rows.values)
-    return Rows(keys, tuple(column.astype(_narrowest(column)) for column in values))
-
-
-def _narrowest(column: Ints) -> np.dtype[np.signedinteger]:
-    """The narrowest kind of number that holds all of these."""
-    if column.size > _FEW:
-        least, greatest = int(column.min()), int(column.max())
-    else:
-        numbers = column.ravel().tolist() or [0]
-        least, greatest = min(numbers), max(numbers)
-    return _KINDS[bisect_left(_GREATEST, max(greatest, ~least))]
+    return Rows(keys, tuple(column.astype(narrowest(column)) for column in values))
 
 
 def _trimmed(column: Ints) -> Ints:
@@ -359,16 +343,16 @@ def _trimmed(column: Ints) -> Ints:
     return np.ascontiguousarray(column[:, :needed]) if needed < column.shape[1] else column
 
 
-def _even(keys: Sequence[int]) -> Even:
+def _even(keys: Keys | Sequence[int]) -> Even:
     """The first may be later than the others say, as in a tablet map, since no token is the least number."""
     if len(keys) < 3:
         return UNEVEN
-    step = keys[-1] - keys[-2]
-    origin = keys[-1] - step * (len(keys) - 1)
-    if not origin <= keys[0] < keys[1]:
+    second, step = int(keys[1]), int(keys[-1]) - int(keys[-2])
+    origin = int(keys[-1]) - step * (len(keys) - 1)
+    if not origin <= int(keys[0]) < second or int(keys[2]) - second != step:
         return UNEVEN
-    even = all(two - one == step for one, two in pairwise(keys[1:]))
-    return (origin, step) if even else UNEVEN
+    column = np.asarray(keys, np.int64)
+    return UNEVEN if np.count_nonzero(column[2:] - column[1:-1] != step) else (origin, step)
 
 
 def _place(even: Even, keys: Sequence[int], key: int) -> int:

@@ -7,10 +7,10 @@ from immutables import Map
 
 from stele.domain.hashing import HASH_BYTES, MODULUS, row_hash
 from stele.domain.registry_entry import Domain
-from stele.domain.ring.changes import unpacked
 from stele.domain.ring.differences import differences
 from stele.domain.ring.facts import NodeNumbered, PlacementChanged, PlacementDropped, RingFact
 from stele.domain.ring.image import RingImage
+from stele.domain.ring.packed import unpacked
 from stele.domain.ring.placement import Placement, changed
 from stele.domain.tables import Json, row_json
 
@@ -66,7 +66,7 @@ def delta(before: RingImage, after: RingImage, facts: Iterable[object]) -> Json:
     for fact in facts:
         if isinstance(fact, PlacementChanged):
             counts = changed.setdefault(fact.placement, {"added": 0, "removed": 0})
-            counts["added"] += len(fact.added.starts)
+            counts["added"] += len(fact.added)
             counts["removed"] += len(fact.removed)
         elif isinstance(fact, PlacementDropped):
             rows = before.placements.get(fact.placement, ())

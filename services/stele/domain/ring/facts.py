@@ -1,8 +1,7 @@
 """Placements as facts: rows that left and rows that came in; the rest of the ring is untouched."""
 
 from stele.domain.base import Fact
-from stele.domain.ring.changes import PackedRows
-from stele.domain.ring.ranges import Range
+from stele.domain.ring.packed import PackedRanges, PackedRows
 
 
 class NodeNumbered(Fact, frozen=True):
@@ -18,7 +17,7 @@ class PlacementChanged(Fact, frozen=True):
     """
 
     placement: str
-    removed: tuple[Range, ...]
+    removed: PackedRanges
     added: PackedRows
 
 

@@ -7,10 +7,11 @@ import msgspec
 import numpy as np
 from immutables import Map
 
-from stele.domain.ring.changes import packed, pieces_of
+from stele.domain.ring.changes import pieces_of
 from stele.domain.ring.columns import Rows
 from stele.domain.ring.facts import NodeNumbered, PlacementChanged, RingFact
 from stele.domain.ring.numbers import NO_NODES, PAD, NodeNumbers
+from stele.domain.ring.packed import packed, packed_ranges
 from stele.domain.ring.placement import (
     EMPTY_RING,
     Change,
@@ -25,7 +26,7 @@ from stele.domain.ring.tokens import MIN_TOKEN
 from stele.domain.ring.transition import PlacementDelta
 
 ROWS_PER_FACT: Final = 20_000
-"""A larger change is several facts, so that an epoch can go in parts: about 1 MiB each."""
+"""A larger change is several facts, so that an epoch can go in parts: 1 MiB each at most."""
 
 _WHOLE: Final = ranges_by_column((Range(MIN_TOKEN, MIN_TOKEN),))
 
@@ -62,8 +63,8 @@ class RingImage(msgspec.Struct, frozen=True):
         for number, node_id in enumerate(change.nodes.names[known:], known):
             yield NodeNumbered(number, node_id)
         for piece in pieces_of(self.placement(name), change, ROWS_PER_FACT):
-            removed = map(Range, piece.removed.starts.tolist(), piece.removed.ends.tolist())
-            yield PlacementChanged(name, tuple(removed), packed(piece.rows, piece.ends))
+            added = packed(piece.rows, piece.ends)
+            yield PlacementChanged(name, packed_ranges(piece.removed), added)
 
     def _numbered(self, placement: Placement) -> tuple[Rows, NodeNumbers]:
         """A placement's rows by the image's numbers, and these with those of nodes that had none."""

@@ -12,6 +12,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from stele.domain.column import Ints
+
 PAD: Final = -1
 """Fills a padded list behind its last number; no node has it."""
 
@@ -76,16 +78,16 @@ class NodeNumbers:
 NO_NODES: Final = NodeNumbers()
 
 
-def padded(flat: Numbers, counts: Sequence[int] | npt.NDArray[np.int64], longest: int) -> Numbers:
+def padded(flat: Ints, counts: Sequence[int] | npt.NDArray[np.int64], longest: int) -> Ints:
     """Lists that stand behind each other in ``flat``, ``counts`` of them a row, as a padded matrix."""
     if flat.size == longest * len(counts):
         return flat.reshape(len(counts), longest)
-    numbers = np.full((len(counts), longest), PAD, np.int32)
+    numbers = np.full((len(counts), longest), PAD, flat.dtype)
     numbers[np.arange(longest) < np.asarray(counts)[:, None]] = flat
     return numbers
 
 
-def lengths(numbers: Numbers) -> Numbers:
+def lengths(numbers: Ints) -> Numbers:
     """How long each list is."""
     counts: Numbers = np.count_nonzero(numbers != PAD, axis=1).astype(np.int32)
     return counts

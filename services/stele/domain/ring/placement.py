@@ -11,7 +11,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from stele.domain.ring.columns import Columns, Ints, Keys, Rows, merged
+from stele.domain.column import Ints
+from stele.domain.ring.columns import Columns, Keys, Rows, merged
 from stele.domain.ring.numbers import NO_NODES, PAD, NodeNumbers, Numbers, lengths
 from stele.domain.ring.ranges import Range, RangeReplicas, upper_bound
 from stele.domain.ring.replicas import (

@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from stele.domain.ring.columns import Ints, Keys, Rows, widened
+from stele.domain.column import Ints
+from stele.domain.ring.columns import Keys, Rows, widened
 from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers, lengths, padded
 
 VERSION, VERSION_BEFORE, READS_COUNT, WRITES, READS, OTHER, SHARDS, OTHER_SHARDS = range(8)

@@ -26,17 +26,10 @@ from stele.domain.schema.facts import (
     tablet_map,
 )
 from stele.domain.schema.names import check_name_is_free
+from stele.domain.schema.options import bad_options
 from stele.domain.schema.replication import check_replication
 from stele.domain.tablets.columns import held_in, tablets_of
-from stele.domain.tablets.limits import (
-    AUTO_REPAIR,
-    AUTO_REPAIR_THRESHOLD_S,
-    MOST_THRESHOLD_S,
-    OFF,
-    ON,
-)
 from stele.domain.tablets.maps import new_map
-from stele.domain.tablets.ranges import MAX_TABLETS
 from stele.domain.tablets.sizing import Goals, first_count, scopes_of
 
 
@@ -50,7 +43,7 @@ def create_table(context: Context, command: CreateTable) -> Decision:
     refused = (
         bad_name("table", name, dots=False)
         or check_name_is_free("table", command.name, image.schema.table_named(command.name))
-        or _check_options(command.options)
+        or bad_options(command.options)
     )
     if refused is not None:
         return refused
@@ -90,7 +83,7 @@ def alter_table(context: Context, command: AlterTable) -> Decision:
     table = schema.table_named(command.name)
     if table is None:
         return unknown_table(command.name)
-    refused = _check_options(command.options) or check_options(
+    refused = bad_options(command.options) or check_options(
         context.image, schema.map_owner(table), table, command.options
     )
     if refused is not None:
@@ -115,38 +108,3 @@ def _first_map(image: Image, keyspace: Keyspace, options: TableOptions) -> Place
         )
     replicas, numbers = nodes.astype(np.int32), NodeNumbers(tuple(there.node_ids))
     return new_map(replicas, numbers, shards.astype(np.int32) if shards.any() else None)
-
-
-def _check_options(options: TableOptions) -> Rejection | None:
-    least, most = options.min_tablet_count, options.max_tablet_count
-    numbers = (
-        least,
-        most,
-        options.min_per_shard_tablet_count,
-        options.expected_data_size_in_gb,
-    )
-    if min(numbers) < 0 or max(numbers) > MAX_TABLETS:
-        return Rejection(
-            "bad_table_options",
-            f"Options of a table are from 0 to {MAX_TABLETS}; more tablets it cannot have.",
-            "0 says nothing.",
-        )
-    if options.auto_repair_enabled not in ("", ON, OFF):
-        return Rejection(
-            "bad_table_options",
-            f"auto_repair_enabled is '{options.auto_repair_enabled[:40]}'.",
-            f"Say {ON} or {OFF}; or nothing, and it is as {AUTO_REPAIR.name} says.",
-        )
-    if not 0 <= options.auto_repair_threshold <= MOST_THRESHOLD_S:
-        return Rejection(
-            "bad_table_options",
-            f"auto_repair_threshold is from 0 to {MOST_THRESHOLD_S} seconds.",
-            f"0 says nothing: then it is as {AUTO_REPAIR_THRESHOLD_S.name} says.",
-        )
-    if most and least > most:
-        return Rejection(
-            "bad_table_options",
-            f"min_tablet_count {least} is above max_tablet_count {most}.",
-            "Raise the one, or lower the other.",
-        )
-    return None

@@ -1,9 +1,12 @@
 """Parts of a decision that is too large for one record: inert until the commit that follows them."""
 
+from stele.domain.archive.facts import ArchiveFact
 from stele.domain.base import Fact
 from stele.domain.cdc.facts import CdcFact
+from stele.domain.commits.facts import CommitsFact
 from stele.domain.features.facts import FeaturesFact
 from stele.domain.membership.facts import MembershipFact
+from stele.domain.overrides.facts import OverridesFact
 from stele.domain.repairs.facts import RepairsFact
 from stele.domain.requests.facts import RequestsFact
 from stele.domain.ring.facts import RingFact
@@ -21,6 +24,9 @@ StagedFact = (
     | TableSnapshotsFact
     | FeaturesFact
     | CdcFact
+    | ArchiveFact
+    | CommitsFact
+    | OverridesFact
 )
 """What may go in parts: all that a command changes in a cluster that is founded."""
 

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from stele.domain.column import Ints
 from stele.domain.image import Image
 from stele.domain.requests.facts import Request
-from stele.domain.ring.columns import Ints, Keys, Rows
+from stele.domain.ring.columns import Keys, Rows
 from stele.domain.ring.numbers import PAD, NodeNumbers, Numbers
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.ranges import RangeReplicas
@@ -70,6 +71,21 @@ def apart(placement: Placement) -> npt.NDArray[np.int64]:
     places = reads.astype(np.int64) * MAX_SHARDS + read_shards(rows, reads)
     places.sort(axis=1)
     return np.flatnonzero((places[::2] != places[1::2]).any(axis=1))
+
+
+def of_excluded(image: Image, placement: str) -> npt.NDArray[np.bool_]:
+    """Of the replicas that reads of each tablet go to, of shape (tablets, replicas), which are excluded."""
+    found, excluded = image.ring.placements[placement], image.membership.excluded()
+    numbers = [found.nodes.numbers[n] for n in excluded if n in found.nodes.numbers]
+    which: npt.NDArray[np.bool_] = np.isin(found.reads(), numbers)
+    return which
+
+
+def of_dead_alone(image: Image, placement: str) -> npt.NDArray[np.bool_]:
+    """Of each tablet whether all who have it are excluded."""
+    reads = image.ring.placements[placement].reads()
+    alone: npt.NDArray[np.bool_] = (of_excluded(image, placement) | (reads == PAD)).all(axis=1)
+    return alone
 
 
 def holders(placement: Placement) -> frozenset[str]:

@@ -84,11 +84,15 @@ class ExcludeDead(Command, frozen=True, tag="exclude_dead"):
 
 
 class ServeRequest(Command, frozen=True, tag="serve_request"):
-    """Nothing is missing for the next step of a request that needs no transition and has this status."""
+    """Nothing is missing for the next step of a request that needs no transition and has this status.
+
+    ``step_epoch`` is that of its last step, where it takes several while it runs; 0: it does not.
+    """
 
     term: int
     target: str
     status: RequestStatus
+    step_epoch: int = 0
 
 
 class FinishCleanup(Command, frozen=True, tag="finish_cleanup"):

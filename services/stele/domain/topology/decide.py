@@ -164,6 +164,8 @@ def serve_request(context: Context, command: ServeRequest) -> Decision:
     served = OPERATIONS[request.kind].served
     if served is None or request.status not in UNFINISHED or request.status != command.status:
         return overtaken(image, f"Request {request.request_id} is {request.status}.")
+    if command.step_epoch != served.since(image, request):
+        return overtaken(image, f"Request {request.request_id} has taken a step since then.")
     missing = served.missing(image, request)
     if missing is not None:
         return overtaken(image, f"Request {request.request_id} waits for {missing.what}.")
@@ -208,7 +210,7 @@ def finish_enabling(context: Context, command: FinishEnabling) -> Decision:
 def _next_version(context: Context, level: str) -> Versions:
     topology = context.image.topology
     return Versions(
-        version=topology.version + 1,
+        version=max(topology.version, context.image.founding.version_floor) + 1,
         fence_version=topology.version,
         since_epoch=context.epoch,
         fence_epoch=topology.fence_epoch if topology.settled() else context.epoch,

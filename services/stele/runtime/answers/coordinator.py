@@ -12,6 +12,8 @@ class WaitKind(StrEnum):
 
     LOG = "log"
     """A command of the coordinator's that the log does not show yet."""
+    RESTRICTED = "restricted"
+    """The log takes no commands of the coordinator's: it is frozen, or of one actor."""
     STANDBY = "standby"
     """This coordinator does not act."""
     COMPANY = "company"
@@ -39,6 +41,12 @@ class WaitKind(StrEnum):
     """What goes on anyway, and is soon over."""
     CLEANUP = "cleanup"
     """Deletion of data, which holds up nobody."""
+    ARCHIVE = "archive"
+    """Catch-up replicas that are down, or that there are too few of; it holds up nothing else."""
+
+
+ASIDE = (WaitKind.CLEANUP, WaitKind.ARCHIVE)
+"""Waits that hold up no request but their own."""
 
 
 class BlockerAnswer(msgspec.Struct, frozen=True):
@@ -118,6 +126,16 @@ class WaitProgress(msgspec.Struct, frozen=True):
     eta_s: float | None = None
 
 
+class ReplicaProgress(msgspec.Struct, frozen=True):
+    """A catch-up replica that the coordinator asks for a sign of life. ``silent_for_s`` is None when it was
+    never heard; ``epoch`` is how far it had read the log when it was.
+    """
+
+    silent_for_s: float | None
+    is_down: bool
+    epoch: int
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """All that the coordinator works on. ``barrier_level`` is what the present version's barrier asks for, and
     ``barrier_relaxed`` that it had waited in vain for a higher level.
@@ -132,6 +150,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     waits: tuple[WaitProgress, ...]
     transitions: tuple[TransitionProgress, ...]
     cleanups: dict[str, NodeProgress]
+    replicas: dict[str, ReplicaProgress] = {}
+    """By id; none on standby."""
 
     def of_request(self, request_id: str) -> TransitionProgress | None:
         """The open transition that carries a request out."""
@@ -141,5 +161,5 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         """What a request waits for: its own wait, or else what holds up everybody."""
         own = (wait for wait in self.waits if request_id in wait.request_ids)
         everybody = (wait for wait in self.waits if not wait.request_ids)
-        common = (wait for wait in everybody if wait.kind is not WaitKind.CLEANUP)
+        common = (wait for wait in everybody if wait.kind not in ASIDE)
         return next(own, None) or next(common, None)

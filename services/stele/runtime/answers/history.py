@@ -5,9 +5,14 @@ from typing import Any
 
 import msgspec
 
+from stele.domain.archive.facts import LogReader
+from stele.domain.archive.heads import ArchiveSummary, ReplicaSummary
 from stele.domain.cdc.heads import GenerationSummary
+from stele.domain.cluster.facts import Incarnation
+from stele.domain.commits.facts import Commits
 from stele.domain.facts import AnyFact
 from stele.domain.membership.facts import Node
+from stele.domain.overrides.facts import OverridesImage
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.schema.facts import Balancing, Keyspace, Table
@@ -38,6 +43,21 @@ class EpochAnswer(msgspec.Struct, frozen=True, kw_only=True):
     required_features: tuple[str, ...]
 
 
+class SearchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Epochs that were searched for, the newest first, of those that this call looked at."""
+
+    newest: int
+    """The newest epoch that there is."""
+    looked_at: int
+    next_before: int
+    """Ask again with ``before`` this to go on; 0: all was looked at."""
+    epochs: tuple[EpochAnswer, ...]
+    begins: int = 0
+    """Epochs up to this one are not kept; 0: all are."""
+    stores: tuple[str, ...] = ()
+    """They may have what is not kept."""
+
+
 class ChangesAnswer(AtEpoch, frozen=True, kw_only=True):
     """What one epoch changed: the sections of the diff that it touches; of placements, how many rows."""
 
@@ -55,6 +75,10 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     cluster: str
     cluster_id: str
     log_id: str
+    incarnations: tuple[Incarnation, ...]
+    """What the log was before each of its recoveries, the oldest first."""
+    commits: Commits
+    overrides: OverridesImage
     topology: Versions
     coordinator: Coordinator
     transitions: tuple[Transition, ...]
@@ -74,6 +98,9 @@ class StateAnswer(AtEpoch, frozen=True, kw_only=True, forbid_unknown_fields=True
     table_snapshots: tuple[TableSnapshot, ...]
     table_restores: tuple[RestoreSummary, ...]
     cdc_generations: tuple[GenerationSummary, ...]
+    catch_up_replicas: tuple[ReplicaSummary, ...]
+    log_readers: tuple[LogReader, ...]
+    archive: ArchiveSummary
 
 
 class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,6 +109,8 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     from_epoch: int
     to_epoch: int
     cluster: dict[str, Any]
+    commits: dict[str, Any]
+    overrides: dict[str, Any]
     topology: dict[str, Any]
     coordinator: dict[str, Any]
     transitions: dict[str, Any]
@@ -99,3 +128,6 @@ class DiffAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     table_snapshots: dict[str, Any]
     table_restores: dict[str, Any]
     cdc_generations: dict[str, Any]
+    catch_up_replicas: dict[str, Any]
+    log_readers: dict[str, Any]
+    archive: dict[str, Any]

@@ -6,7 +6,16 @@ in the last page.
 
 import msgspec
 
+from stele.domain.archive.facts import LogReader
+from stele.domain.archive.heads import (
+    AgreedSnapshot,
+    ArchiveSummary,
+    ReplicaSummary,
+    Trimming,
+    Truncation,
+)
 from stele.domain.cdc.heads import GenerationSummary
+from stele.domain.commits.facts import Commits
 from stele.domain.membership.facts import Node
 from stele.domain.requests.facts import Request
 from stele.domain.ring.ranges import RangeReplicas
@@ -82,6 +91,22 @@ class TableSnapshotsPage(Page, frozen=True, kw_only=True):
     table_snapshots: tuple[TableSnapshot, ...]
 
 
+class CatchUpAnswer(AtEpoch, frozen=True, kw_only=True):
+    """The archive: replicas and readers by id, and the snapshots that a majority of the members has, the newest
+    first. ``archive_replication`` is how many members are asked for, ``truncation`` how far the log can be
+    truncated at the time of the epoch.
+    """
+
+    archive_replication: str
+    replicas: tuple[ReplicaSummary, ...]
+    readers: tuple[LogReader, ...]
+    agreed: tuple[AgreedSnapshot, ...]
+    archive: ArchiveSummary
+    truncation: Truncation
+    trimming: Trimming = Trimming()
+    """What becomes of the archive's own beginning."""
+
+
 class TabletRepairTime(msgspec.Struct, frozen=True):
     """When a tablet was repaired last, in milliseconds of the log's own time; 0: never."""
 
@@ -98,7 +123,7 @@ class RepairsPage(Page, frozen=True, kw_only=True):
 
 
 class TopologyAnswer(AtEpoch, frozen=True, kw_only=True):
-    """The cluster, its versions and what is under way."""
+    """The cluster, its versions, what is under way, and whose commands the log takes."""
 
     cluster: str
     cluster_id: str
@@ -106,6 +131,7 @@ class TopologyAnswer(AtEpoch, frozen=True, kw_only=True):
     topology: Versions
     coordinator: Coordinator
     transitions: tuple[TransitionSummary, ...]
+    commits: Commits = Commits()
 
 
 class PlannedRow(msgspec.Struct, frozen=True):

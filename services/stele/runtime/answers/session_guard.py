@@ -54,6 +54,7 @@ class CheckCode(StrEnum):
 
     PERMITTED = "permitted"
     NOT_CURRENT = "not_current"
+    OTHER_LOG = "other_log"
     STALE_VERSION = "stale_version"
     SESSION_NOT_OPEN = "session_not_open"
 

@@ -120,3 +120,5 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     full: tuple[str, ...]
     off: tuple[SwitchedOff, ...] = ()
     rate_weight: int = 0
+    restricted: str = ""
+    """Whose the log is, in words: nothing begins meanwhile."""

@@ -8,9 +8,10 @@ from typing import Final
 
 import aiohttp
 
+from stele.agent.codes import Code
 from stele.domain.image import Image
 from stele.domain.ring.partitioner import token_of
-from stele.node.wire import BATCH_PATH, Code, Read, ReadMode, decode_answers, encode
+from stele.node.wire import BATCH_PATH, Read, ReadMode, decode_answers, encode
 from stele.sim.live.clients import keyspace_of, name_of, value_in
 from stele.sim.live.history import Copy, DataOp, History
 from stele.sim.violation import require

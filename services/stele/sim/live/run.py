@@ -39,7 +39,7 @@ from stele.sim.live.watchers import probe, read_states, watch
 from stele.sim.violation import Violation
 
 ADMINS: Final = 3
-MEMBERS_WITHIN_S: Final = 60.0
+MEMBERS_WITHIN_S: Final = 180.0
 LAST_WRITES_S: Final = 5.0
 """Clients go on for so long after the faults."""
 REAP_AFTER_S: Final = 3.0

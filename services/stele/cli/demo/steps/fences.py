@@ -6,12 +6,13 @@ import time
 
 import aiohttp
 
+from stele.agent.codes import Code
 from stele.cli.demo.scene import KEYSPACE, Scene
 from stele.cli.errors import CliError
 from stele.domain.ring.partitioner import token_of
 from stele.domain.ring.ranges import RangeReplicas
 from stele.node.cells import Cell
-from stele.node.wire import BATCH_PATH, Code, Write, decode_answers, encode
+from stele.node.wire import BATCH_PATH, Write, decode_answers, encode
 from stele.runtime.answers.metadata_log import KeyspacesPage, PlacementsPage
 
 TIMEOUT_S = 10.0

@@ -8,14 +8,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from stele.cli.demo.scene import Scene
+from stele.cli.demo.site import Never
 from stele.cli.errors import CliError
 from stele.domain.ring.ranges import RangeReplicas
-from stele.log.flows import flow_topic
-from stele.log.topic import read_topic
 from stele.placements.read import current_placements, placements_at
+from stele.placements.topic import read_placements
 from stele.runtime.answers.history import StateAnswer
 
 DEADLINE_S = 90.0
@@ -60,9 +58,12 @@ async def _wait(scene: Scene, view: StateAnswer) -> None:
 
     async def reached() -> bool:
         position = await scene.site.get(url, dict[str, Any])
+        if why := position["stopped"].get(view.cluster):
+            raise Never("placements", why)
         return int(position["epoch"]) >= view.epoch
 
-    await scene.site.until(f"Spark to reach epoch {view.epoch}", reached, DEADLINE_S)
+    what = f"Spark to reach epoch {view.epoch}"
+    await scene.site.until_of("placements", what, reached, DEADLINE_S)
 
 
 def _rows_of(view: StateAnswer) -> set[Row]:
@@ -75,17 +76,15 @@ def _rows_of(view: StateAnswer) -> set[Row]:
 
 def _topic_rows(scene: Scene, view: StateAnswer) -> set[Row]:
     bootstrap = scene.site.stack().environment["STELE_KAFKA_BOOTSTRAP"]
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in read_topic(bootstrap, flow_topic(view.cluster, "placements")):
-        if value is None:
-            found.pop(key, None)
-        else:
-            found[key] = msgspec.json.decode(value)
-    marker = found.pop(f"{view.cluster}/epoch", {})
-    if marker.get("state_id") != view.state_id:
-        raise CliError(f"The topic's marker is {marker}, not epoch {view.epoch} {view.state_id}.")
-    rows = ({"placement": key.split("/")[1], **value} for key, value in found.items())
-    return _as_set(rows)
+    topic = read_placements(bootstrap, view.cluster)
+    if topic.marker.state_id != view.state_id:
+        raise CliError(
+            f"The topic's marker is {topic.marker}, not epoch {view.epoch} {view.state_id}."
+        )
+    by_name: dict[str, list[RangeReplicas]] = {}
+    for (name, _), told in topic.rows.items():
+        by_name.setdefault(name, []).append(told.row)
+    return _of_tables(by_name)
 
 
 def _table_rows(scene: Scene, view: StateAnswer) -> set[Row]:
@@ -122,18 +121,5 @@ def _of_tables(tables: Mapping[str, Iterable[RangeReplicas]]) -> set[Row]:
     return {
         (name, row.start, row.end, row.reads, row.writes)
         for name, rows in tables.items()
-        for row in rows
-    }
-
-
-def _as_set(rows: Iterable[Mapping[str, Any]]) -> set[Row]:
-    return {
-        (
-            str(row["placement"]),
-            int(row["start"]),
-            int(row["end"]),
-            tuple(row["reads"]),
-            tuple(row["writes"]),
-        )
         for row in rows
     }

@@ -130,6 +130,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     missing: Callable[[Image, Request], Missing | None]
     step: Callable[[Context, Request], tuple[AnyFact, ...]]
     goes_back: bool = False
+    since: Callable[[Image, Request], int] = lambda image, request: 0
+    """The epoch of its last step, when it takes several while it runs: each is taken once."""
 
 
 def done(context: Context, request: Request) -> tuple[AnyFact, ...]:
@@ -354,11 +356,15 @@ def sets_of_both(transition: Transition) -> set[frozenset[str]]:
     return {frozenset(each) for old, new in rows for each in (old, new, (*old, *new))}
 
 
-def dead_of_both(transition: Transition, dead: Set[str]) -> tuple[frozenset[str], frozenset[str]]:
-    """Who is dead of the replicas before and of those after, of all rows together."""
-    rows = [*_planned_rows(transition)]
-    before = frozenset(n for row in rows for n in row.old if n in dead)
-    return before, frozenset(n for row in rows for n in row.new if n in dead)
+def more_dead_after(transition: Transition, dead: Set[str]) -> int:
+    """How many more of the replicas after are dead than of those before, of all rows together."""
+    before = {node_id for row in _planned_rows(transition) for node_id in row.old}
+    return len(new_replicas(transition) & dead) - len(before & dead)
+
+
+def new_replicas(transition: Transition) -> set[str]:
+    """Whoever has any of its ranges once it is done."""
+    return {node_id for row in _planned_rows(transition) for node_id in row.new}
 
 
 def _planned_rows(transition: Transition) -> Iterable[TransitionRow]:

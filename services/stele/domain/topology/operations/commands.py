@@ -251,6 +251,18 @@ class NewCdcGeneration(Command, frozen=True, tag="new_cdc_generation", kw_only=T
     force: bool = False
 
 
+class ReconfigureCatchUp(Command, frozen=True, tag="reconfigure_catch_up", kw_only=True):
+    """Change who the members of the archive are: so many catch-up replicas, ``3``, or ``dc1=2,dc2=1``, which is
+    what the setting asks for from now on. Empty: as it asks, as far as there are so many.
+
+    ``as_of_epoch`` is when a replica had come into its state last for whoever asks; another: it is refused. 0:
+    it need not be.
+    """
+
+    replication: str = ""
+    as_of_epoch: int = 0
+
+
 OperationCommand = (
     Join
     | Replace
@@ -275,4 +287,5 @@ OperationCommand = (
     | Cleanup
     | Truncate
     | NewCdcGeneration
+    | ReconfigureCatchUp
 )

@@ -6,7 +6,7 @@ from typing import Final
 from stele.domain.image import Image
 from stele.domain.names import RequestKind, TransitionState
 from stele.domain.topology.facts import Transition
-from stele.domain.topology.operations.base import Operation, State, dead_of_both
+from stele.domain.topology.operations.base import Operation, State, more_dead_after, new_replicas
 from stele.domain.topology.operations.cleanup import CLEANUP
 from stele.domain.topology.operations.drop_keyspace import DROP_KEYSPACE
 from stele.domain.topology.operations.drop_table import DROP_TABLE
@@ -21,6 +21,7 @@ from stele.domain.topology.operations.new_cdc_generation import NEW_CDC_GENERATI
 from stele.domain.topology.operations.noop_request import NOOP_REQUEST
 from stele.domain.topology.operations.quiesce import QUIESCE
 from stele.domain.topology.operations.rebuild import REBUILD
+from stele.domain.topology.operations.reconfigure_catch_up import RECONFIGURE_CATCH_UP
 from stele.domain.topology.operations.remove import REMOVE
 from stele.domain.topology.operations.replace import REPLACE
 from stele.domain.topology.operations.table_repair import TABLE_REPAIR
@@ -70,6 +71,7 @@ OPERATIONS: Final[dict[RequestKind, Operation]] = {
         CLEANUP,
         TRUNCATE,
         NEW_CDC_GENERATION,
+        RECONFIGURE_CATCH_UP,
     )
 }
 
@@ -81,8 +83,10 @@ def goes_back_without(image: Image, transition: Transition, dead: Set[str]) -> b
     state = OPERATIONS[transition.kind].states[transition.state]
     if way_back(image, transition) is None:
         return False
-    before, after = dead_of_both(transition, image.membership.excluded() | dead)
-    return state.turns_back_if is None or len(after) > len(before)
+    return (
+        state.turns_back_if is None
+        or more_dead_after(transition, image.membership.excluded() | dead) > 0
+    )
 
 
 def way_back(image: Image, transition: Transition) -> TransitionState | None:
@@ -103,8 +107,8 @@ def excluded_receivers(image: Image, transition: Transition) -> list[str]:
     if not excluded:
         return []
     if state.turns_back_if is not None:
-        before, after = dead_of_both(transition, excluded)
-        return sorted(after) if len(after) > len(before) else []
+        more = more_dead_after(transition, excluded) > 0
+        return sorted(new_replicas(transition) & excluded) if more else []
     if not state.streams or state.reads_stay:
         return []
     return [node_id for node_id in operation.receiving(image, transition) if node_id in excluded]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision
@@ -18,9 +19,9 @@ from stele.domain.image import Image
 from stele.domain.names import RequestKind, RequestStatus
 from stele.domain.requests.facts import Request, RequestChanged
 from stele.domain.requests.rows import ended, new_request, started
-from stele.domain.ring.numbers import PAD
 from stele.domain.table_snapshots.decide import unknown_snapshot
 from stele.domain.table_snapshots.facts import TableRestoreBegun, TableRestoreEnded
+from stele.domain.tablets.maps import of_dead_alone
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.topology.operations.base import Missing, Operation, Served, no_sets, nobody
 from stele.domain.topology.operations.commands import RestoreTable
@@ -54,37 +55,26 @@ def restore_table(context: Context, command: RestoreTable) -> Decision:
 
 def missing(image: Image, request: Request) -> Missing | None:
     """Tablets that are not restored; nothing once one has failed for good."""
-    if request.status is RequestStatus.PENDING or _hopeless(image, request):
+    if request.status is RequestStatus.PENDING:
         return None
-    left, of = _left(image, request)
-    if not left:
+    failures, left = _failures(image, request), _left(image, request)
+    if _hopeless(failures) or not left.any():
         return None
-    name = image.schema.full_name(image.schema.tables[request.table_id])
-    failed = next(iter(_failures(image, request)), None)
-    why = f"; tablet {failed.tablet} has failed: {failed.error}" if failed is not None else ""
-    dead = _only_dead(image, request)
-    if dead:
+    table = image.schema.tables[request.table_id]
+    why = f"; tablet {failures[0].tablet} has failed: {failures[0].error}" if failures else ""
+    dead = np.flatnonzero(left & of_dead_alone(image, table.placement))
+    if len(dead):
         why += f"; dead nodes alone have tablet {dead[0]}: remove or replace them"
-    return Missing(f"{left} of {of} tablets of {name} to be restored{why}", left=left, of=of)
+    count, of = int(left.sum()), len(left)
+    what = f"{count} of {of} tablets of {image.schema.full_name(table)} to be restored{why}"
+    return Missing(what, left=count, of=of)
 
 
-def _left(image: Image, request: Request) -> tuple[int, int]:
-    epochs = image.table_snapshots.restores[request.restore_id].epochs.all()
-    return int((epochs == 0).sum()), len(epochs)
-
-
-def _only_dead(image: Image, request: Request) -> list[int]:
-    """Tablets that are not restored, and that nobody has but dead nodes."""
-    excluded = image.membership.excluded()
-    if not excluded:
-        return []
-    placement = image.ring.placements[image.schema.tables[request.table_id].placement]
-    numbers = placement.nodes.numbers
-    dead = [PAD, *(numbers[node_id] for node_id in excluded if node_id in numbers)]
-    of_dead = np.isin(placement.reads(), dead).all(axis=1)
-    epochs = image.table_snapshots.restores[request.restore_id].epochs.all()
-    found: list[int] = np.flatnonzero(of_dead & (epochs == 0)).tolist()
-    return found
+def _left(image: Image, request: Request) -> npt.NDArray[np.bool_]:
+    """Of each tablet whether it is to be restored yet."""
+    restore = image.table_snapshots.restores[request.restore_id]
+    left: npt.NDArray[np.bool_] = restore.epochs.all() == 0
+    return left
 
 
 def _failures(image: Image, request: Request) -> list[Request]:
@@ -99,10 +89,9 @@ def _failures(image: Image, request: Request) -> list[Request]:
     return sorted(found, key=lambda r: r.finished_epoch, reverse=True)
 
 
-def _hopeless(image: Image, request: Request) -> str:
-    """Why a tablet cannot be restored; empty while there is hope."""
+def _hopeless(failures: list[Request]) -> str:
+    """Why a tablet cannot be restored, by its failures; empty while there is hope."""
     failed = dict[tuple[int, int], int]()
-    failures = _failures(image, request)
     for each in failures:
         tablet = each.tablet, each.tablet_count
         failed[tablet] = failed.get(tablet, 0) + 1
@@ -113,7 +102,7 @@ def _hopeless(image: Image, request: Request) -> str:
 
 def foreseen(image: Image, request: Request) -> tuple[str, ...]:
     """What the balancer would do for it."""
-    left, _ = _left(image, request)
+    left = int(_left(image, request).sum())
     name = image.schema.full_name(image.schema.tables[request.table_id])
     snapshot = image.table_snapshots.named(request.tag)
     assert snapshot is not None, "a restore holds it"
@@ -126,7 +115,7 @@ def step(context: Context, request: Request) -> tuple[AnyFact, ...]:
     image = context.image
     if request.status is RequestStatus.PENDING:
         return (RequestChanged(started(context, request)),)
-    why = _hopeless(image, request)
+    why = _hopeless(_failures(image, request))
     status = RequestStatus.FAILED if why else RequestStatus.DONE
     return *ended(context, image, request, status, why), *on_ended(image, request)
 

@@ -12,6 +12,8 @@ written meanwhile may be in it, or not.
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, bad_name
 from stele.domain.facts import AnyFact
@@ -23,6 +25,7 @@ from stele.domain.ring.quorum import read_satisfied
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import WHOLE_RING, TransitionPlan
 from stele.domain.table_snapshots.facts import TableSnapshot, TableSnapshotTaken, WrittenPart
+from stele.domain.tablets.maps import of_excluded, row_of
 from stele.domain.tablets.moves import no_tablets
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, State, every_member, no_sets
@@ -109,8 +112,9 @@ def _unreadable(image: Image, placement: str) -> str:
     excluded = image.membership.excluded()
     if not excluded:
         return ""
-    rows = image.ring.placements[placement].rows
-    for tablet, row in enumerate(rows):
+    found = image.ring.placements[placement]
+    for tablet in np.flatnonzero(of_excluded(image, placement).any(axis=1)).tolist():
+        row = row_of(found, tablet)
         if not read_satisfied({*row.reads} - excluded, row):
             return f"Of tablet {tablet} too many replicas are dead: {', '.join(row.reads)}."
     return ""

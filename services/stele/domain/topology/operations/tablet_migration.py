@@ -31,23 +31,23 @@ from stele.domain.ring.transition import TransitionPlan, changing
 from stele.domain.schema.facts import Table
 from stele.domain.schema.switches import check_balancing
 from stele.domain.tablets.copies import is_required
-from stele.domain.tablets.maps import names_tablet, row_of
+from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.moves import check_move, replicas_after
 from stele.domain.tablets.shards import Shards
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import (
     Operation,
     State,
-    dead_of_both,
     gaining_nodes,
     losing_nodes,
+    more_dead_after,
     planned_sets,
     receiving_nodes,
     sets_of_both,
 )
 from stele.domain.topology.operations.commands import MoveTablets, TabletMove
+from stele.domain.topology.operations.each_tablet import each_once, of_tablet, open_tablets
 
-MAX_WHY_CHARS: Final = 1024
 MAX_MOVES: Final = 1024
 """Of one command: each makes a request."""
 MAX_UNFINISHED: Final = 4096
@@ -62,42 +62,31 @@ def move_tablets(context: Context, command: MoveTablets) -> Decision:
             f"{len(command.moves)} tablets are more than {MAX_MOVES}.",
             "Ask for the others once these are under way.",
         )
-    image, moved, shards = context.image, set[tuple[str, int]](), Shards(context.image)
-    asked = {
-        (r.table_id, r.tablet)
-        for r in image.requests.unfinished()
-        if r.moves_replica and names_tablet(image, r)
-    }
+    image, shards = context.image, Shards(context.image)
+    asked = open_tablets(image, lambda request: request.moves_replica)
     if len(asked) > MAX_UNFINISHED:
         return Rejection(
             "too_many_moves",
             f"{len(asked)} tablets move, or wait to.",
             "Ask again once fewer do.",
         )
-    found, refusals = list[RequestChanged](), list[Rejection]()
-    for move in command.moves:
+    actor, alone = context.envelope.actor, len(command.moves) == 1
+
+    def request_for(move: TabletMove) -> RequestChanged | Rejection:
         table = image.schema.standing_map_owner(move.table)
         if table is None:
-            refusals.append(unknown_table(move.table))
-            continue
+            return unknown_table(move.table)
         refused = (
-            _check_alone(move, (table.table_id, move.tablet), asked | moved)
+            _check_alone(move, (table.table_id, move.tablet), asked)
             or check_move(image, table, move)
-            or _check_balancing(image, context.envelope.actor, table, move)
+            or _check_balancing(image, actor, table, move)
         )
         if refused is not None:
-            refusals.append(refused)
-            continue
-        moved.add((table.table_id, move.tablet))
-        placed = _placed(image, table, move, shards)
-        found.append(_request(context, table, placed, alone=len(command.moves) == 1))
-    if not found:
-        return (
-            refusals[0]
-            if refusals
-            else Rejection("no_moves", "There is no tablet to move.", "Name at least one.")
-        )
-    return tuple(found)
+            return refused
+        return _request(context, table, _placed(image, table, move, shards), alone=alone)
+
+    nothing = Rejection("no_moves", "There is no tablet to move.", "Name at least one.")
+    return each_once(command.moves, request_for, asked, nothing)
 
 
 def _placed(image: Image, table: Table, move: TabletMove, shards: Shards) -> TabletMove:
@@ -115,21 +104,15 @@ def _placed(image: Image, table: Table, move: TabletMove, shards: Shards) -> Tab
 def _request(context: Context, table: Table, move: TabletMove, *, alone: bool) -> RequestChanged:
     within = move.from_node == move.to_node
     kind = RequestKind.INTRANODE_MIGRATION if within else RequestKind.TABLET_MIGRATION
-    asked = new_request(context, kind, table_id=table.table_id).request
-    id_ = asked.request_id if alone else context.unique(f"{table.table_id}/{move.tablet}")
-    return RequestChanged(
-        msgspec.structs.replace(
-            asked,
-            request_id=id_,
-            tablet=move.tablet,
-            tablet_count=len(context.image.ring.placements[table.placement]),
-            from_node=move.from_node,
-            to_node=move.to_node,
-            to_shard=move.to_shard if move.to_node else ANY,
-            force=move.force,
-            reason=move.why[:MAX_WHY_CHARS] or asked.reason,
-        )
+    asked = msgspec.structs.replace(
+        new_request(context, kind, table_id=table.table_id).request,
+        tablet_count=len(context.image.ring.placements[table.placement]),
+        from_node=move.from_node,
+        to_node=move.to_node,
+        to_shard=move.to_shard if move.to_node else ANY,
+        force=move.force,
     )
+    return of_tablet(context, asked, move.tablet, move.why, alone=alone)
 
 
 def _check_balancing(image: Image, actor: str, table: Table, move: TabletMove) -> Rejection | None:
@@ -183,8 +166,7 @@ def needed(image: Image, requests: list[Request]) -> list[str]:
 
 def has_not_lost_more_before(image: Image, transition: Transition) -> bool:
     """The reads may go back to the replicas before, unless more of these are dead than of those after."""
-    before, after = dead_of_both(transition, image.membership.excluded())
-    return len(before) <= len(after)
+    return more_dead_after(transition, image.membership.excluded()) >= 0
 
 
 def touched_sets(image: Image, transition: Transition) -> Iterable[frozenset[str]]:

@@ -28,13 +28,13 @@ from stele.domain.requests.rows import new_request
 from stele.domain.ring.ranges import Range
 from stele.domain.ring.transition import TransitionPlan, TransitionRow, staying
 from stele.domain.schema.facts import Table
-from stele.domain.tablets.maps import names_tablet, row_of
+from stele.domain.tablets.maps import row_of
 from stele.domain.tablets.moves import check_tablet
 from stele.domain.tablets.participants import ENOUGH, check_among, participants
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
 from stele.domain.topology.operations.commands import RepairTablets, TabletRepair
-from stele.domain.topology.operations.tablet_migration import MAX_WHY_CHARS
+from stele.domain.topology.operations.each_tablet import each_once, of_tablet, open_tablets
 
 MAX_REPAIRS: Final = 1024
 """Of one command: each makes a request."""
@@ -52,37 +52,26 @@ def repair_tablets(context: Context, command: RepairTablets) -> Decision:
             f"{len(command.repairs)} tablets are to be repaired, besides {len(asked)}.",
             f"Ask for {MAX_REPAIRS} at a time, while less than {MAX_UNFINISHED} are under way.",
         )
-    found, refusals = list[RequestChanged](), list[Rejection]()
-    for repair in command.repairs:
+    alone = len(command.repairs) == 1
+
+    def request_for(repair: TabletRepair) -> RequestChanged | Rejection:
         table = image.schema.standing_map_owner(repair.table)
         if table is None:
-            refusals.append(unknown_table(repair.table))
-            continue
-        tablet = table.table_id, repair.tablet
-        refused = (
-            _check_alone(repair, asked, tablet)
+            return unknown_table(repair.table)
+        return (
+            _check_alone(repair, asked, (table.table_id, repair.tablet))
             or check_tablet(image, table, repair)
             or _check_among(context, table, repair)
+            or _request(context, table, repair, goals.get(table.table_id), alone=alone)
         )
-        if refused is not None:
-            refusals.append(refused)
-            continue
-        asked.add(tablet)
-        alone, goal = len(command.repairs) == 1, goals.get(table.table_id)
-        found.append(_request(context, table, repair, goal, alone=alone))
-    if found:
-        return tuple(found)
+
     nothing = Rejection("no_repairs", "There is no tablet to repair.", "Name at least one.")
-    return refusals[0] if refusals else nothing
+    return each_once(command.repairs, request_for, asked, nothing)
 
 
 def repaired_now(image: Image) -> set[tuple[str, int]]:
     """Tablets that are repaired, or wait for it: the table's id and the tablet's number."""
-    return {
-        (r.table_id, r.tablet)
-        for r in image.requests.open.values()
-        if r.repairs_tablet and names_tablet(image, r)
-    }
+    return open_tablets(image, lambda request: request.repairs_tablet)
 
 
 def _check_alone(
@@ -129,11 +118,7 @@ def _request(
         repair_nodes=repair.nodes,
         repair_dcs=repair.dcs,
     ).request
-    id_ = asked.request_id if alone else context.unique(f"{table.table_id}/{repair.tablet}")
-    why = repair.why[:MAX_WHY_CHARS] or asked.reason
-    return RequestChanged(
-        msgspec.structs.replace(asked, request_id=id_, tablet=repair.tablet, reason=why)
-    )
+    return of_tablet(context, asked, repair.tablet, repair.why, alone=alone)
 
 
 def plans(image: Image, requests: list[Request]) -> dict[str, TransitionPlan] | Rejection:

@@ -10,8 +10,6 @@ it; it counts only while the restore of the table is open.
 from collections.abc import Iterable, Set
 from typing import Final
 
-import msgspec
-
 from stele.domain.base import Rejection
 from stele.domain.context import Context, Decision, unknown_table
 from stele.domain.facts import AnyFact
@@ -21,12 +19,11 @@ from stele.domain.requests.facts import Request, RequestChanged, RequestForgotte
 from stele.domain.requests.rows import new_request
 from stele.domain.ring.transition import TransitionRow
 from stele.domain.table_snapshots.facts import TabletRestored
-from stele.domain.tablets.maps import names_tablet
 from stele.domain.tablets.moves import check_tablet
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.base import Operation, Sources, State, no_sets
 from stele.domain.topology.operations.commands import RestoreTablets, TabletRestore
-from stele.domain.topology.operations.tablet_migration import MAX_WHY_CHARS
+from stele.domain.topology.operations.each_tablet import each_once, of_tablet, open_tablets
 from stele.domain.topology.operations.tablet_repair import needed, plans
 
 MAX_RESTORES: Final = 1024
@@ -43,25 +40,15 @@ def restore_tablets(context: Context, command: RestoreTablets) -> Decision:
             f"{len(command.restores)} tablets are to be restored.",
             f"Ask for {MAX_RESTORES} at a time.",
         )
-    found, refusals = list[RequestChanged](), list[Rejection]()
-    for restore in command.restores:
-        made = _request(context, restore, asked, alone=len(command.restores) == 1)
-        if isinstance(made, Rejection):
-            refusals.append(made)
-        else:
-            found.append(made)
-            asked.add((made.request.table_id, made.request.tablet))
+    alone = len(command.restores) == 1
+    request_for = lambda restore: _request(context, restore, asked, alone=alone)  # noqa: E731
     nothing = Rejection("no_restores", "There is no tablet to restore.", "Name at least one.")
-    return tuple(found) or (refusals[0] if refusals else nothing)
+    return each_once(command.restores, request_for, asked, nothing)
 
 
 def restored_now(image: Image) -> set[tuple[str, int]]:
     """Tablets that are being restored, or wait for it: the table's id and the tablet's number."""
-    return {
-        (r.table_id, r.tablet)
-        for r in image.requests.open.values()
-        if r.restores_tablet and names_tablet(image, r)
-    }
+    return open_tablets(image, lambda request: request.restores_tablet)
 
 
 def _request(
@@ -89,10 +76,7 @@ def _request(
         tag=image.table_snapshots.snapshots[goal.snapshot_id].name,
         restore_id=goal.restore_id,
     ).request
-    id_ = made.request_id if alone else context.unique(f"{table.table_id}/{restore.tablet}")
-    why = restore.why[:MAX_WHY_CHARS] or made.reason
-    changed = msgspec.structs.replace(made, request_id=id_, tablet=restore.tablet, reason=why)
-    return RequestChanged(changed)
+    return of_tablet(context, made, restore.tablet, restore.why, alone=alone)
 
 
 def check(image: Image, requests: list[Request]) -> Rejection | None:

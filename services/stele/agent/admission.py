@@ -1,0 +1,238 @@
+"""How a node becomes known: it asks to join once, learns what came of it, and tells what has changed since."""
+
+import asyncio
+from importlib.metadata import version as installed_version
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from stele.agent.identity import DataDirectory, Identity
+from stele.agent.standing import expelled, join_ended
+from stele.domain.commands import AnnounceNode, AnyCommand, Envelope, Join, Outcome, Replace
+from stele.domain.commits.restricted import takes_from
+from stele.domain.membership.facts import Node
+from stele.domain.names import NodeState
+from stele.domain.registry import KNOWN_FEATURES
+from stele.domain.requests.not_taken import NOT_FOUNDED, RESTRICTED, REUSED
+from stele.log.commander import NotTakenError
+from stele.log.follower import LogFollower
+from stele.runtime.logs import get_logger
+from stele.runtime.request_ids import new_request_id
+from stele.runtime.service import Stop
+from stele.runtime.settings import ConfigurationError
+
+SUBMIT_TIMEOUT_S: Final = 10.0
+RETRY_S: Final = 0.5
+LOOK_S: Final = 0.05
+NOTE_S: Final = 0.5
+"""Between two looks at what the cluster decided of this node since; only logs and notes wait for it."""
+NOT_YET: Final = RESTRICTED | {NOT_FOUNDED}
+"""Reasons why nothing was decided that pass: somebody will found the cluster, or thaw its log."""
+
+log = get_logger(__name__)
+
+
+class Submit(Protocol):
+    """``stele.log.commander.Commander``: raises TimeoutError when the outcome is not known, NotTakenError."""
+
+    async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome: ...
+
+
+class Advertised(msgspec.Struct, frozen=True):
+    """What a node was configured to be, and tells the cluster; its row, once there is one, is what counts."""
+
+    address: str
+    dc: str
+    rack: str
+    num_tokens: int
+    shards: int = 1
+    replaced_id: str = ""
+    """The dead node whose place it is to take; empty: it joins beside the others."""
+    claims_host_id: str = ""
+    """Host id of the place that its empty folder may take, where nobody has taken that yet."""
+    supported_features: tuple[str, ...] = tuple(sorted(KNOWN_FEATURES))
+    release_version: str = installed_version("stele")
+
+
+class JoinRejected(ConfigurationError):
+    """The cluster will not have this node; the text says why and what to do."""
+
+    title = "Not admitted"
+
+
+async def admit(
+    directory: DataDirectory,
+    advertised: Advertised,
+    follower: LogFollower,
+    submit: Submit,
+    stop: Stop,
+) -> None:
+    """Ask to join, or announce what changed; returns once the log has it. Raises JoinRejected.
+
+    Call it when the log has been read to its end and the gate has compared the host ids. Tries again until
+    the outcome is known. What the node asked in an earlier life may be decided meanwhile, and answered under
+    the same id, so each try begins and ends with its row.
+    """
+    announcement_id, told = new_request_id(), ""
+    while not stop.requested:
+        identity = directory.identity
+        command = _command(identity, advertised, follower.image.node(identity.node_id))
+        if command is None:
+            return
+        joins = not isinstance(command, AnnounceNode)
+        envelope = Envelope(
+            request_id=identity.join_request_id if joins else announcement_id,
+            command=command,
+            actor=f"node {identity.node_id}",
+            reason="started with STELE_JOIN=auto" if joins else "restarted",
+            origin=advertised.address,
+        )
+        try:
+            outcome = await submit.submit(envelope, SUBMIT_TIMEOUT_S)
+            image = await follower.wait_for_epoch(outcome.epoch if outcome.applied else 0)
+        except TimeoutError as error:
+            log.warning(
+                "the metadata log has not answered yet", cluster=identity.cluster, why=str(error)
+            )
+            continue
+        except NotTakenError as error:
+            if joins and error.rejection.code == REUSED:
+                await _learn_what_was_asked(directory, follower)
+            elif error.rejection.code in NOT_YET:
+                if told != str(error):
+                    told = str(error)
+                    log.warning("the log does not take it yet", cluster=identity.cluster, why=told)
+                await _wait_until_taken(envelope.actor, follower, stop)
+            else:
+                _reject(directory, str(error))
+            continue
+        rejection = outcome.rejection
+        if rejection is not None:
+            _reject(directory, f"{rejection.message} {rejection.hint} ({rejection.code})")
+        row = image.node(identity.node_id)
+        if not joins or row is None or row.address == advertised.address:
+            log.info("known to the cluster", epoch=outcome.epoch)
+            return
+
+
+async def _wait_until_taken(actor: str, follower: LogFollower, stop: Stop) -> None:
+    """A while; and as long as the log is frozen, as far as it was read."""
+    await stop.sleep(RETRY_S)
+    while not stop.requested and not takes_from(follower.image.commits, actor):
+        await stop.sleep(RETRY_S)
+
+
+async def wait_for_membership(directory: DataDirectory, follower: LogFollower, stop: Stop) -> None:
+    """Until the node is or was a member, which is noted on the disk; call it once it is known.
+
+    Raises JoinRejected when its request ended otherwise: nobody else would tell it.
+    """
+    while not stop.requested and not directory.identity.was_member:
+        why = join_ended(follower.image, directory.identity)
+        if why:
+            raise JoinRejected(why)
+        row = follower.image.node(directory.identity.node_id)
+        if row is not None and row.state in (NodeState.NORMAL, NodeState.LEFT):
+            await asyncio.to_thread(directory.save, was_member=True)
+            return
+        await stop.sleep(LOOK_S)
+
+
+async def keep_noted(directory: DataDirectory, follower: LogFollower, stop: Stop) -> None:
+    """Note the features that are enabled, and log it when the cluster wants the node no longer."""
+    told = ""
+    while not stop.requested:
+        image, identity = follower.image, directory.identity
+        out = expelled(image, identity.node_id)
+        if out is not None and out.code != told:
+            told = out.code
+            log.error("this node serves no data any more", why=out.message, hint=out.hint)
+        if image.features.enabled != identity.enabled_features:
+            try:
+                await asyncio.to_thread(directory.save, enabled_features=image.features.enabled)
+            except OSError as error:  # tried again; the log has them in any case
+                log.warning("what is enabled cannot be put on the disk", why=str(error))
+        await stop.sleep(NOTE_S)
+
+
+def claims_too_much(known: Node | None, advertised: Advertised) -> bool:
+    """Whether the log says of this node that it supports what it does not: an older build was started.
+
+    A feature might be enabled on that word. It must be taken back before the node is heard again.
+    """
+    return known is not None and not {*advertised.supported_features}.issuperset(
+        known.supported_features
+    )
+
+
+def check_place(known: Node | None, advertised: Advertised) -> None:
+    """A member stays where its replicas were placed. Raises JoinRejected."""
+    if known is None:
+        return
+    if (known.dc, known.rack) != (advertised.dc, advertised.rack):
+        raise JoinRejected(
+            f"node '{known.node_id}' stands in {known.dc}/{known.rack}, and was started for"
+            f" {advertised.dc}/{advertised.rack}: start it with STELE_DC={known.dc} STELE_RACK={known.rack}."
+            " To move it, let it leave, and a new node join there (place_changed)"
+        )
+    if advertised.shards != known.shards:
+        raise JoinRejected(
+            f"node '{known.node_id}' has {known.shards} shards, and was started with {advertised.shards}: start"
+            f" it with STELE_SHARDS={known.shards}, since its tablets have places by these. To have others, let"
+            " it leave, and a new node join with as many (shards_changed)"
+        )
+    if advertised.num_tokens != known.num_tokens:
+        log.warning(
+            "STELE_NUM_TOKENS counts when a node joins, and is ignored now",
+            num_tokens=known.num_tokens,
+            ignored=advertised.num_tokens,
+        )
+
+
+def _reject(directory: DataDirectory, why: str) -> None:
+    """The next start asks under another id, since this one stays refused. Raises JoinRejected."""
+    directory.join_again()
+    raise JoinRejected(why)
+
+
+async def _learn_what_was_asked(directory: DataDirectory, follower: LogFollower) -> None:
+    """The id to join is decided, for what an earlier start asked: the row tells, or there is none."""
+    try:
+        image = await follower.wait_for_end()
+    except TimeoutError:
+        return  # the next try comes back here
+    if image.node(directory.identity.node_id) is None:
+        directory.join_again()
+
+
+def _command(identity: Identity, advertised: Advertised, known: Node | None) -> AnyCommand | None:
+    """None when there is nothing to say: the row is right, or the node has left."""
+    features, release = advertised.supported_features, advertised.release_version
+    if known is None:
+        who: dict[str, Any] = {
+            "node_id": identity.node_id,
+            "cluster": identity.cluster,
+            "address": advertised.address,
+            "dc": advertised.dc,
+            "rack": advertised.rack,
+            "supported_features": features,
+            "release_version": release,
+            "host_id": identity.host_id,
+            "shards": advertised.shards,
+        }
+        if advertised.replaced_id:
+            zero_token = not advertised.num_tokens
+            return Replace(replaced_id=advertised.replaced_id, zero_token=zero_token, **who)
+        return Join(num_tokens=advertised.num_tokens, **who)
+    said = (known.address, known.supported_features, known.release_version)
+    is_right = known.host_id == identity.host_id and said == (advertised.address, features, release)
+    if known.state is NodeState.LEFT or is_right:
+        return None
+    return AnnounceNode(
+        node_id=identity.node_id,
+        address=advertised.address,
+        supported_features=features,
+        release_version=release,
+        host_id=identity.host_id,
+        claims_host_id=advertised.claims_host_id,
+    )

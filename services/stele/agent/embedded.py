@@ -1,0 +1,246 @@
+"""The agent around a store: make it a member, judge its requests, stream its rows, tell its load.
+
+    raise SystemExit(run_store("shelf", Shelf, routes))
+
+``Shelf(path)`` is a ``stores.Store``, ``routes(member, shelf)`` gives the HTTP routes that clients use. Who has
+a server and a main of his own embeds with ``embedded`` instead, and serves ``member.routes()`` beside his own.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from stele.agent.agent import Agent, kafka_agent
+from stele.agent.binding import bind
+from stele.agent.identity import DataDirectory, boot
+from stele.agent.judging import Judge, Refusal
+from stele.agent.load import Held, disk_of, reporting_load
+from stele.agent.member import Membership, health_of, membership, shut_out
+from stele.agent.orders import OrderHandler
+from stele.agent.probing import Refused, check_log, judge_route
+from stele.agent.ranges import OnRanges, watch_ranges
+from stele.agent.routing import Routing
+from stele.agent.settings import AgentSettings
+from stele.agent.sourcing import Sourcing
+from stele.agent.spans import Span
+from stele.agent.stores import Store
+from stele.agent.transfers import (
+    NODE_HEADER,
+    PAGES_PATH,
+    Transfers,
+    decode_ask,
+    encode,
+    handlers_of,
+)
+from stele.domain.image import Image
+from stele.domain.messages import TabletSizes
+from stele.domain.names import OrderKind
+from stele.domain.routed import LOG, Routed
+from stele.domain.tablets.ranges import range_of
+from stele.runtime import http
+from stele.runtime.http import ErrorCode, HttpError
+from stele.runtime.http_server import url_of
+from stele.runtime.locked import locked
+from stele.runtime.logs import configure_logs
+from stele.runtime.position import position_route
+from stele.runtime.recent import recent_route
+from stele.runtime.service import Stop, run_service
+from stele.runtime.settings import load_settings
+
+STORE_FILE: Final = "store"
+S = TypeVar("S", bound=Store)
+
+
+class Member:
+    """A store's node. Use it in the event loop of its ``embedded`` block."""
+
+    def __init__(
+        self, member: Membership, agent: Agent, judge: Judge, transfers: Transfers
+    ) -> None:
+        self.agent = agent
+        self.membership = member
+        self._judge = judge
+        self._transfers = transfers
+
+    @property
+    def node_id(self) -> str:
+        return self.agent.node_id
+
+    @property
+    def image(self) -> Image:
+        """All that the log says, as far as it was read."""
+        return self.agent.image
+
+    @asynccontextmanager
+    async def request(self, routed: Routed) -> AsyncIterator[None]:
+        """Serve a request inside the block, and answer it after it: checked before the work and after it.
+
+        Between the check and the block's first ``await`` no epoch comes: there is the place for an effect. An
+        effect that waits is checked again in its own turn (``check``). Raises Refused, HttpError: what
+        was done is not to be acknowledged then.
+        """
+        self._check_serves(routed.log_id)
+        await self._judge.catch_up([routed])
+        self.check(routed)
+        hold = self.agent.hold(routed.version, routed.data_id, routed.token)
+        try:
+            yield
+            self._check_serves(routed.log_id)
+            self._refuse(self._judge.fenced(routed))
+        finally:
+            self.agent.release(hold)
+
+    def check(self, routed: Routed) -> None:
+        """In the turn of an effect. Raises Refused, HttpError."""
+        self._check_serves(routed.log_id)
+        self._refuse(self._judge.refusal(routed))
+
+    def routes(self) -> list[BaseRoute]:
+        """What other nodes and tools ask of this one, to be served at the address that it advertises."""
+        follower = self.membership.follower
+        return [
+            Route(PAGES_PATH, self._give, methods=["POST"]),
+            judge_route(self._judge, self._check_serves),
+            position_route("node", self.node_id, follower),
+            recent_route(self.membership.followed.recent.records),
+        ]
+
+    def health(self) -> http.Health:
+        return health_of(self.node_id, self.membership.followed, self.membership.gate)
+
+    async def _give(self, request: Request) -> Response:
+        meant = request.headers.get(NODE_HEADER, self.node_id)
+        if meant != self.node_id:
+            raise HttpError(421, "other_node", f"This is node '{self.node_id}', not '{meant}'.")
+        self._check_serves(request.headers.get(LOG, ""))
+        try:
+            ask = decode_ask(await request.body())
+        except msgspec.DecodeError as error:
+            text = f"The body does not ask for pages: {error}."
+            raise HttpError(400, ErrorCode.INVALID_REQUEST, text) from error
+        given = await self._transfers.give(ask)
+        return Response(encode(given), media_type="application/msgpack")
+
+    def _check_serves(self, log_id: str) -> None:
+        """Raises HttpError while the node serves nothing, or its sender follows another log."""
+        out = shut_out(self.node_id, self.image, self.membership.gate)
+        if out is not None:
+            raise HttpError(503, out.code, out.message, hint=out.hint or "Ask another node.")
+        check_log(self.image.log_id.hex(), log_id)
+
+    def _refuse(self, refusal: Refusal | None) -> None:
+        if refusal is not None:
+            raise Refused(refusal)
+
+
+def open_bound(directory: DataDirectory, open_store: Callable[[Path], S]) -> S:
+    """The store of a data directory, made at the first start. Raises ConfigurationError for another's."""
+    opened = dict[Path, S]()
+
+    def at(path: Path) -> S:
+        if path not in opened:
+            opened[path] = open_store(path)
+        return opened[path]
+
+    path = bind(directory, lambda path: at(path).host_id(), lambda path, host: at(path).claim(host))
+    return at(path)
+
+
+@asynccontextmanager
+async def embedded(
+    settings: AgentSettings,
+    directory: DataDirectory,
+    store: Store,
+    address: str,
+    on_ranges: OnRanges | None = None,
+) -> AsyncIterator[Member]:
+    """The member that this store is, inside the block; ``member.membership.admitting(stop)`` has it join.
+
+    ``on_ranges`` is told which ranges and tablets it has, and of each change.
+    """
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(membership(settings, directory, address))
+        follower, node_id = node.follower, node.node_id
+        made = list[Member]()
+
+        def handlers(agent: Agent) -> Mapping[OrderKind, OrderHandler]:
+            judge = Judge(node_id, follower, Routing(follower), agent.session_is_open, clients=True)
+            transfers = Transfers(agent, Sourcing(follower, agent, judge), store)
+            stack.push_async_callback(transfers.close)
+            made.append(Member(node, agent, judge, transfers))
+            return handlers_of(node_id, follower, agent, store, transfers)
+
+        agent = await stack.enter_async_context(
+            kafka_agent(
+                settings.kafka_bootstrap,
+                directory,
+                node.gate,
+                follower,
+                handlers,
+                settings.heartbeat_interval_s,
+            )
+        )
+        disk = partial(disk_of, directory.folder, capacity_bytes=settings.data_file_capacity)
+        await stack.enter_async_context(
+            reporting_load(
+                settings.kafka_bootstrap,
+                settings.cluster,
+                agent,
+                partial(_measured, store),
+                tuple,
+                disk,
+                settings.load_interval_s,
+            )
+        )
+        if on_ranges is not None:
+            watch_ranges(node_id, follower, on_ranges)
+        yield made[0]
+
+
+async def _measured(store: Store, _: Image, held: Sequence[Held]) -> tuple[TabletSizes, ...]:
+    found = list[TabletSizes]()
+    for data_id, count, tablets in held:
+        ranges = [range_of(count, tablet) for tablet in tablets]
+        sizes = [store.size_bytes(Span(data_id, each.start, each.end)) for each in ranges]
+        found.append(
+            TabletSizes(
+                data_id=data_id, tablet_count=count, tablets=tablets, sizes_bytes=tuple(sizes)
+            )
+        )
+    return tuple(found)
+
+
+def run_store(
+    name: str,
+    open_store: Callable[[Path], S],
+    routes: Callable[[Member, S], Sequence[BaseRoute]],
+    on_ranges: Callable[[S], OnRanges] | None = None,
+) -> int:
+    """A process that serves a store as a member; its exit code. Settings come from STELE_* variables."""
+
+    async def main(stop: Stop) -> None:
+        settings = load_settings(AgentSettings)
+        own_id = settings.own_id()
+        configure_logs(
+            service=name, instance=own_id, level=settings.log_level, json=settings.log_json
+        )
+        with locked(settings.data_dir):
+            directory = boot(settings.data_dir, own_id, settings.cluster, STORE_FILE)
+            store = open_bound(directory, open_store)
+            sock = http.bind(settings.http_host, settings.http_port)
+            told = None if on_ranges is None else on_ranges(store)
+            address = settings.address or url_of(sock)
+            async with embedded(settings, directory, store, address, told) as member:
+                own = [*member.routes(), *routes(member, store)]
+                app = http.build_app(name, own, member.health)
+                async with member.membership.admitting(stop):
+                    await http.serve(app, settings, name, stop, sock=sock)
+
+    return run_service(main)

@@ -1,0 +1,167 @@
+"""A node's life as a member: follow the log as the directory's node, ask to join, note what is decided."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+
+from stele.agent.admission import (
+    Advertised,
+    JoinRejected,
+    admit,
+    check_place,
+    claims_too_much,
+    keep_noted,
+    wait_for_membership,
+)
+from stele.agent.gate import CATCHING_UP, Gate, NotThisReplica, floor_of
+from stele.agent.identity import DataDirectory
+from stele.agent.lost_epochs import other_history
+from stele.agent.settings import AgentSettings
+from stele.agent.standing import Expelled, expelled, join_ended
+from stele.domain.image import Image
+from stele.domain.membership.hosts import is_unclaimed
+from stele.log.commander import Commander
+from stele.log.errors import OtherHistoryError
+from stele.log.follower import LogFollower
+from stele.runtime.follow import Followed, following
+from stele.runtime.http import Health
+from stele.runtime.logs import get_logger
+from stele.runtime.service import Stop
+
+log = get_logger(__name__)
+
+
+class Membership:
+    """What a directory's node is in its cluster. Nothing is served or acknowledged before the gate is open."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        directory: DataDirectory,
+        advertised: Advertised,
+        gate: Gate,
+        followed: Followed,
+    ) -> None:
+        self.directory = directory
+        self.advertised = advertised
+        self.gate = gate
+        self.followed = followed
+        self._settings = settings
+
+    @property
+    def node_id(self) -> str:
+        return self.directory.identity.node_id
+
+    @property
+    def follower(self) -> LogFollower:
+        return self.followed.follower
+
+    @asynccontextmanager
+    async def admitting(self, stop: Stop) -> AsyncIterator[None]:
+        """Have it admitted beside what is done inside the block; ``stop`` is requested when it never will be.
+
+        Raises JoinRejected and NotThisReplica after the block.
+        """
+        admission = asyncio.create_task(self._admit(stop))
+        try:
+            yield
+        finally:
+            if not admission.done():
+                admission.cancel()
+                await asyncio.wait([admission])
+        if not admission.cancelled():
+            admission.result()
+
+    async def _admit(self, stop: Stop) -> None:
+        """Become a member, and note what the cluster decides; when it never will be one, the process ends.
+
+        A member opens its gate before it announces what changed: the metadata-log need not be there for that.
+        Only who supports less than the log says takes that back first, and who takes a free place says so.
+        Who was a member once goes on answering why it serves nothing: a supervisor would start it again for
+        ever.
+        """
+        settings, gate, directory = self._settings, self.gate, self.directory
+        follower = self.follower
+        try:
+            await gate.reach(self.followed.caught_up, stop)
+            gate.check_host(follower.image)
+            known = follower.image.node(self.node_id)
+            why = join_ended(follower.image, directory.identity)
+            if why:
+                raise JoinRejected(why)
+            check_place(known, self.advertised)
+            told = self.advertised
+            waits = (
+                settings.join == "no"
+                if known is None
+                else not (is_unclaimed(known.host_id) or claims_too_much(known, told))
+            )
+            if waits:
+                await gate.recognise(stop)
+            async with Commander(settings.kafka_bootstrap, settings.cluster) as commander:
+                await admit(directory, self.advertised, follower, commander, stop)
+            await gate.recognise(stop)
+            await wait_for_membership(directory, follower, stop)
+            await keep_noted(directory, follower, stop)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                log.error("not admitted", why=str(error))
+            stop.request(f"not admitted: {error!r}")
+            raise
+
+
+@asynccontextmanager
+async def membership(
+    settings: AgentSettings, directory: DataDirectory, address: str
+) -> AsyncIterator[Membership]:
+    """Follow the log inside the block, as the node of this directory, which others reach at ``address``.
+
+    Raises NotThisReplica when the log is of another history than the directory.
+    """
+    accept = settings.accept_lost_epochs
+    async with AsyncExitStack() as stack:
+        floor = floor_of(directory.identity, accept)
+        try:
+            followed = await stack.enter_async_context(following(settings, floor))
+        except OtherHistoryError as error:
+            raise NotThisReplica(other_history(directory.identity, str(error))) from error
+        # At once, before anything was read.
+        gate = Gate(directory, followed.follower, accept, settings.claim_host_id)
+        advertised = Advertised(
+            dc=settings.dc,
+            rack=settings.rack,
+            num_tokens=settings.num_tokens,
+            shards=settings.shards,
+            replaced_id=settings.replace_node,
+            claims_host_id=settings.claim_host_id,
+            address=address,
+        )
+        yield Membership(settings, directory, advertised, gate, followed)
+
+
+def shut_out(node_id: str, image: Image, gate: Gate) -> Expelled | None:
+    """Why the node serves nothing; None when it serves. What is true for good comes before what passes: who
+    has left need not read on to know it.
+    """
+    closed, out = gate.closed(), expelled(image, node_id)
+    if closed is None or (out is not None and closed.code == CATCHING_UP):
+        return out
+    return Expelled(closed.code, closed.message, hint="")
+
+
+def health_of(node_id: str, followed: Followed, gate: Gate, failure: str = "") -> Health:
+    """Well while the log is followed and nothing forbids to serve. ``failure`` is of the store's disk."""
+    closed, reason = gate.closed(), ""
+    out = expelled(followed.follower.image, node_id)
+    if out is not None and not out.wanted:
+        reason = f"{out.message} {out.hint}"
+    elif failure:
+        reason = failure
+    elif gate.failure is not None or (closed is not None and closed.code == CATCHING_UP):
+        reason = closed.message if closed is not None else ""
+    health = followed.health()
+    if not health.ok or not reason:
+        return health
+    return msgspec.structs.replace(health, ok=False, reason=reason)

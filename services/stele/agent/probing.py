@@ -1,0 +1,66 @@
+"""``POST /v1/agent/judge``: how a request with these headers would be answered, without doing anything.
+
+For tools that hold a node against its contract (``stele conformance``). 204: it would be served.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stele.agent.codes import Code
+from stele.agent.judging import Judge, Refusal
+from stele.domain.routed import MalformedRequest, Routed, routed_of
+from stele.runtime.http import ErrorCode, HttpError
+
+JUDGE_PATH: Final = "/v1/agent/judge"
+STATUS: Final = {Code.BEHIND: 503, Code.NODE_LEFT: 503}
+"""HTTP status of a refusal; 409 of all others: the sender has to route anew."""
+ROUTE_ANEW: Final = 409
+
+
+class Refused(HttpError):
+    """The request is not served here and now; ``details.epoch`` is one that its sender should read first."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(
+            STATUS.get(refusal.code, ROUTE_ANEW),
+            refusal.code,
+            refusal.text,
+            hint="Read the log to this epoch, and choose the replicas anew.",
+            details={"epoch": refusal.epoch},
+        )
+        self.code = refusal.code
+
+
+def request_of(request: Request) -> Routed:
+    """By what an HTTP request was routed. Raises HttpError."""
+    try:
+        return routed_of(request.headers)
+    except MalformedRequest as error:
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, str(error)) from error
+
+
+def check_log(here: str, log_id: str) -> None:
+    """Raises HttpError when the sender follows another log than ``here``."""
+    if log_id and log_id != here:
+        text = f"This node follows log {here}, not {log_id[:64]}: it was recovered since."
+        raise HttpError(421, "other_log", text, hint="Read the state again.")
+
+
+def judge_route(judge: Judge, check: Callable[[str], None]) -> Route:
+    """``check(log_id)`` raises HttpError while the node serves nothing, or its sender follows another log."""
+
+    async def judged(request: Request) -> Response:
+        routed = request_of(request)
+        check(routed.log_id)
+        await judge.catch_up([routed])
+        refusal = judge.refusal(routed)
+        if refusal is not None:
+            raise Refused(refusal)
+        return Response(status_code=204)
+
+    handler: Callable[[Request], Awaitable[Response]] = judged
+    return Route(JUDGE_PATH, handler, methods=["POST"])

@@ -1,0 +1,181 @@
+"""The HTTP side of catch-up: what the archive holds, where to begin, snapshots and records.
+
+A snapshot is a file and can be asked for by ranges of bytes, so that a cut connection goes on where it was.
+Records go out in the format of segments. What is not here is never left out silently: it is an error that says
+what there is.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from stele.catch_up import metrics
+from stele.catch_up.asked import LARGEST, flag, number, state_id_in
+from stele.catch_up.checking import PERCENT, Checks
+from stele.catch_up.holdings import Holdings, StartQuestion
+from stele.catch_up.identity import ReplicaIdentity
+from stele.catch_up.recovering import NotRecoverable, RecoverQuestion
+from stele.log.archive.archive import Archive
+from stele.log.archive.container import DamagedFileError
+from stele.log.archive.records import Archived, from_container
+from stele.log.errors import LogError
+from stele.log.follower import LogFollower
+from stele.runtime import recent
+from stele.runtime.answers.catch_up import RecoveredAnswer, StoreAnswer
+from stele.runtime.http import Health, HttpError, JsonResponse, build_app
+
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of the records of one answer, before they are packed."""
+AVRO: Final = "avro/binary"
+MOST_CHARS: Final = 1024
+MOST_BODY_BYTES: Final = recent.BYTES + 1024 * 1024
+"""Whoever recovers the log sends all that a process gives at /v1/recent, packed."""
+READERS: Final = 4
+"""Answers that are read from the disk at once."""
+
+
+class Api:
+    """The handlers, and what they share."""
+
+    def __init__(
+        self,
+        identity: ReplicaIdentity,
+        archive: Archive,
+        follower: LogFollower,
+        recover: Callable[[RecoverQuestion, list[Archived]], Awaitable[RecoveredAnswer]],
+    ) -> None:
+        self.filling = ""
+        """What is being got from others, in words."""
+        self.store: Callable[[], StoreAnswer | None] = lambda: None
+        self.checks = Checks(archive)
+        self._archive = archive
+        self._follower = follower
+        self._held = Holdings(identity, archive, follower)
+        self._recover = recover
+        self._reading = asyncio.Semaphore(READERS)
+        self._recovering = asyncio.Lock()
+
+    def app(self, name: str, health: Callable[[], Health], *more: Route) -> Starlette:
+        """All that the service answers."""
+        return build_app(name, [*more, *self.routes()], health, max_body_bytes=MOST_BODY_BYTES)
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/archive", self.get_archive, methods=["GET"]),
+            Route("/v1/start", self.get_start, methods=["GET"]),
+            Route("/v1/snapshots/{name}", self.get_snapshot, methods=["GET"]),
+            Route("/v1/records", self.get_records, methods=["GET"]),
+            Route("/v1/history", self.get_history, methods=["GET"]),
+            Route("/v1/check", self.get_check, methods=["GET"]),
+            Route("/v1/check", self.post_check, methods=["POST"]),
+            Route("/v1/recover", self.post_recover, methods=["POST"]),
+        ]
+
+    async def get_archive(self, _: Request) -> Response:
+        """All that this replica holds."""
+        describe = partial(self._held.describe, self.filling, self.store())
+        return JsonResponse(await asyncio.to_thread(describe))
+
+    async def get_start(self, request: Request) -> Response:
+        """How a reader at ``epoch`` gets to the newest one, or with ``at_most`` near that one; by a snapshot in
+        any case with ``tail=0``. ``known`` tells whether ``floor_epoch`` has ``floor_state_id`` here.
+        """
+        self._held.check_served()
+        asked = StartQuestion(
+            epoch=number(request, "epoch", 0, LARGEST),
+            at_most=number(request, "at_most", LARGEST, LARGEST),
+            floor_epoch=number(request, "floor_epoch", 0, LARGEST),
+            floor_state_id=state_id_in(request, "floor_state_id"),
+            decided=flag(request, "decided", "0"),
+            tail_will_do=flag(request, "tail", "1"),
+        )
+        async with self._reading:
+            return JsonResponse(await asyncio.to_thread(self._held.start, asked))
+
+    async def get_snapshot(self, request: Request) -> Response:
+        """The file of a snapshot, or with ``decided=1`` that of its decided requests."""
+        self._held.check_served()
+        kept = self._archive.snapshots.named(request.path_params["name"])
+        if kept is not None:
+            path = kept.decided_path if flag(request, "decided", "0") else kept.path
+            if path.exists():  # it may be forgotten meanwhile
+                return FileResponse(path, media_type=AVRO)
+        raise HttpError(
+            404,
+            "unknown_snapshot",
+            "There is no such snapshot here, or not any more.",
+            hint="Ask /v1/start again.",
+        )
+
+    async def get_records(self, request: Request) -> Response:
+        """Records from epoch ``from`` on, up to ``last`` or ``limit_bytes``; none when there are none yet. With
+        ``log_id`` only while this replica reads that log.
+        """
+        self._held.check_served()
+        self._check_log(request.query_params.get("log_id", ""))
+        first = number(request, "from", 1, LARGEST)
+        last = number(request, "last", LARGEST, LARGEST)
+        limit_bytes = number(request, "limit_bytes", MOST_BYTES, MOST_BYTES)
+        async with self._reading:
+            body = await asyncio.to_thread(self._held.records, max(1, first), last, limit_bytes)
+        metrics.served_bytes.inc(len(body))
+        return Response(body, media_type=AVRO)
+
+    async def get_history(self, _: Request) -> Response:
+        """What this replica can give back of the log, for whoever recovers it."""
+        self._held.check_served()
+        async with self._reading:
+            return JsonResponse(await asyncio.to_thread(self._held.history))
+
+    async def get_check(self, _: Request) -> Response:
+        """How far the newest check of the whole archive is, or what it found."""
+        return JsonResponse(self.checks.answer)
+
+    async def post_check(self, request: Request) -> Response:
+        """Begin a check, unless one is under way, with so many ``percent`` of a processor."""
+        percent = number(request, "percent", PERCENT, 100)
+        return JsonResponse(self.checks.begin(max(1, percent)), 202)
+
+    async def post_recover(self, request: Request) -> Response:
+        """Recover the log from this archive and the epochs in the body, which follow it; see ``recovering``."""
+        asked = RecoverQuestion(
+            epoch=number(request, "epoch", 0, LARGEST),
+            state_id=state_id_in(request, "state_id"),
+            known_epoch=number(request, "known_epoch", 0, LARGEST),
+            known_log_id=state_id_in(request, "known_log_id"),
+            actor=request.query_params.get("actor", "")[:MOST_CHARS],
+            reason=request.query_params.get("reason", "")[:MOST_CHARS],
+            force=flag(request, "force", "0"),
+        )
+        body = await request.body()
+        try:
+            records = await asyncio.to_thread(from_container, body) if body else []
+            async with self._recovering:
+                return JsonResponse(await self._recover(asked, records))
+        except (NotRecoverable, DamagedFileError, LogError) as error:
+            raise HttpError(
+                409,
+                "not_recovered",
+                f"{error}",
+                hint="Look at what the replicas hold: `stele recover --dry-run`.",
+            ) from error
+
+    def _check_log(self, log_id: str) -> None:
+        """Raises HttpError."""
+        own = self._follower.image.log_id.hex()
+        if not log_id or (log_id == own and self._follower.failure is None):
+            return
+        raise HttpError(
+            404,
+            "other_log",
+            f"This replica is at log {own}, {self._held.trouble() or 'and reads it'};"
+            f" {log_id[:40]} was asked for.",
+            hint="Ask another replica.",
+            details={"log_id": own},
+        )

@@ -1,0 +1,175 @@
+"""Recovering the log from this archive: the first record of what it goes on as, and a snapshot behind it.
+
+The record goes to the end of the topic, whatever the topic still holds; the first recovery that stands there
+counts, whoever wrote it. Then this process ends, and begins behind the snapshot, as everybody else does.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from stele.catch_up.keeper import Keeper
+from stele.domain.base import Rejection
+from stele.domain.recovery.record import NewLog, Why, recovered
+from stele.domain.requests.decided import to_facts
+from stele.log.archive.archive import Archive
+from stele.log.archive.records import Archived
+from stele.log.archive.snapshots import head_of
+from stele.log.codec import decode_epoch, encode_epoch
+from stele.log.errors import RecoveredError
+from stele.log.port import Log, Record
+from stele.log.recovery import first_recovery, start_after
+from stele.log.start import Start
+from stele.log.state_ids import next_state_id
+from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.runtime.logs import get_logger
+
+READ_RECORDS: Final = 2000
+WRITE_S: Final = 30.0
+LOOK_S: Final = 0.1
+ENTROPY_BITS: Final = 74
+
+log = get_logger(__name__)
+
+
+class NotRecoverable(Exception):
+    """The log is not recovered from here; the text says why and what to do."""
+
+
+class RecoverQuestion(NamedTuple):
+    """Go on after ``epoch``, which has ``state_id``: who asks, why, and the newest epoch and log that anybody
+    knew of.
+    """
+
+    epoch: int
+    state_id: bytes
+    known_epoch: int
+    known_log_id: bytes
+    actor: str
+    reason: str
+    force: bool
+
+
+Ends = Callable[[], Awaitable[tuple[int, int]]]
+
+
+async def recover(
+    keeper: Keeper, topic: Log, ends: Ends, asked: RecoverQuestion, more: list[Archived]
+) -> RecoveredAnswer:
+    """The log goes on after the epoch that is asked for; ``more`` are epochs that follow what is here.
+
+    The reader of this process has ended. Raises NotRecoverable, LogError, DamagedFileError, OSError, and
+    TimeoutError when the topic does not take the record.
+    """
+    start = await asyncio.to_thread(_image, keeper.archive, asked, more)
+    begin, end = await ends()
+    there = await _recovery_in(topic, start, begin, end)
+    was_there = there is not None
+    if there is None:
+        there, was_there = await _write(topic, ends, end, start, asked)
+    try:
+        after = start_after(start.image, there)
+    except RecoveredError as error:
+        raise NotRecoverable(
+            f"The log was recovered before, from another epoch: {error} Start this replica again: it takes"
+            " over what the others hold."
+        ) from error
+    await asyncio.to_thread(_keep, keeper.archive, start, after, there)
+    log.warning(
+        "the log is recovered",
+        log_id=after.image.log_id.hex(),
+        epoch=after.image.epoch,
+        offset=there.offset,
+        was_there=was_there,
+    )
+    return RecoveredAnswer(
+        replica_id="",
+        log_id=after.image.log_id.hex(),
+        epoch=after.image.epoch,
+        offset=there.offset,
+        last_epoch=start.image.epoch,
+        known_epoch=max(asked.known_epoch, start.image.epoch),
+        was_there=was_there,
+    )
+
+
+def _image(archive: Archive, asked: RecoverQuestion, more: list[Archived]) -> Start:
+    """The image to go on from; what this archive lacks of it is kept first. In a thread."""
+    last = archive.newest_image()
+    fresh = [record for record in more if last < record.epoch <= asked.epoch]
+    if fresh:
+        newest = archive.state_id_of(last) if last else None
+        if fresh[0].epoch != last + 1 or (newest is not None and fresh[0].links[0] != newest):
+            raise NotRecoverable(
+                f"Epoch {fresh[0].epoch} does not follow epoch {last}, the last of this archive."
+            )
+        archive.segments.adopt(fresh)
+    begun, _ = archive.begin(decided=True, at_most=asked.epoch)
+    start = archive.fold_on(begun, asked.epoch)
+    if start.image.epoch != asked.epoch or start.image.state_id != asked.state_id:
+        raise NotRecoverable(
+            f"This archive leads to epoch {start.image.epoch} with state id {start.image.state_id.hex()}, not"
+            f" to epoch {asked.epoch} with {asked.state_id.hex()}."
+        )
+    return start
+
+
+async def _recovery_in(topic: Log, start: Start, begin: int, end: int) -> Record | None:
+    """The first recovery of this log, or of one that came from it, that the topic holds."""
+    offset = begin
+    while offset < end:
+        records = await topic.read(offset, min(READ_RECORDS, end - offset))
+        if not records:
+            return None
+        found = first_recovery(records, start.image.log_id)
+        if found is not None:
+            return found
+        offset = records[-1].offset + 1
+    return None
+
+
+async def _write(
+    topic: Log, ends: Ends, before: int, start: Start, asked: RecoverQuestion
+) -> tuple[Record, bool]:
+    """Append the record, and give the first recovery from offset ``before`` on, where the topic was looked
+    through to; and whether it is another's, which came meanwhile.
+
+    Raises NotRecoverable, LogError, TimeoutError.
+    """
+    look = await topic.look(None)
+    now_ms = time.time_ns() // 1_000_000
+    new = NewLog(
+        log_id=next_state_id(
+            max(start.image.log_id, asked.known_log_id), now_ms, secrets.randbits(ENTROPY_BITS)
+        ),
+        state_id=next_state_id(start.image.state_id, now_ms, secrets.randbits(ENTROPY_BITS)),
+        topic_id=look.topic_id,
+        at_ms=now_ms,
+    )
+    why = Why(actor=asked.actor, reason=asked.reason, origin="stele recover")
+    epoch = recovered(start.image, new, why, asked.known_epoch)
+    if isinstance(epoch, Rejection):
+        raise NotRecoverable(f"{epoch.message} {epoch.hint}")
+    value = encode_epoch(epoch)
+    topic.append(value)
+    async with asyncio.timeout(WRITE_S):
+        while True:
+            _, end = await ends()
+            found = await _recovery_in(topic, start, before, end)
+            if found is not None:
+                return found, found.value != value
+            await asyncio.sleep(LOOK_S)
+
+
+def _keep(archive: Archive, start: Start, after: Start, there: Record) -> None:
+    """The first epoch of the new log, and a snapshot of it; what came after the old one's end is set aside."""
+    lost = archive.set_aside_after(start.image.epoch, start.image.log_id.hex())
+    if lost:
+        log.error("epochs were lost by the recovery, and set aside", epochs=lost)
+    epoch = decode_epoch(there.value)
+    archive.segments.adopt([Archived(epoch.epoch, there.offset, epoch.at_ms, there.value)])
+    assert after.anchor is not None
+    head = head_of(after.image, after.next_offset, after.anchor, epoch.at_ms)
+    archive.snapshots.write(after.image, head, to_facts(after.image.decided))

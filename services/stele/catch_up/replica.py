@@ -1,0 +1,237 @@
+"""The life of a replica: what it follows, what goes on beside it, and how it ends. No broker is named."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from stele.catch_up.diverging import begin_anew
+from stele.catch_up.filling import FIRST_PAUSE_S, LAST_PAUSE_S, Givers, fill, reachable
+from stele.catch_up.http import Api
+from stele.catch_up.identity import ReplicaIdentity, check_cluster
+from stele.catch_up.keeper import Keeper
+from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, recover
+from stele.catch_up.settings import CatchUpSettings
+from stele.catch_up.telling import Held, Own, Submits, tell
+from stele.catch_up.trimming import Trimmer
+from stele.catch_up.truncating import Delete, truncate
+from stele.domain.archive.retention import Point
+from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.log.archive.archive import Archive
+from stele.log.archive.records import Archived
+from stele.log.archive.snapshots import UnreadableSnapshotError
+from stele.log.errors import TruncatedError
+from stele.log.follower import LogFollower
+from stele.log.port import EpochsLog
+from stele.log.start import Start
+from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.runtime.follow import Followed, on_stray, reading
+from stele.runtime.logs import get_logger
+from stele.runtime.settings import ConfigurationError
+from stele.runtime.starting import AskEnds
+
+LAST_ANSWER_S: Final = 0.5
+"""So long an answer takes that is given before the process ends."""
+
+log = get_logger(__name__)
+
+
+class Ports(NamedTuple):
+    """What a replica has to do with outside of its folder and the other replicas. ``end`` ends the process."""
+
+    open_log: Callable[[], EpochsLog]
+    delete: Delete
+    commander: Callable[[], AbstractAsyncContextManager[Submits]]
+    end: Callable[[], None]
+
+
+@asynccontextmanager
+async def archiving(
+    keeper: Keeper, givers: Givers, ports: Ports
+) -> AsyncIterator[tuple[Followed, AskEnds]]:
+    """Follow the log inside the block, behind what the archive holds, and keep each winner.
+
+    Gives what is followed, and where the topic begins and ends. Raises ConfigurationError when the archive
+    is another cluster's.
+    """
+    epochs = ports.open_log()
+    start = await asyncio.to_thread(keeper.begin)
+    check_cluster(start.image.cluster, givers.cluster)
+    reach = partial(reachable, start, keeper, givers, epochs.ends)
+    out_of_reach: TruncatedError | None = None
+    try:
+        start = await reach()
+    except TruncatedError as error:
+        out_of_reach = error
+
+    def on_winner(offset: int, value: bytes, epoch: Epoch) -> None:
+        keeper.on_winner(offset, value, epoch, follower.image)
+
+    follower = LogFollower(
+        epochs, start, on_stray=on_stray, on_winner=on_winner, has_room=keeper.has_room
+    )
+    if out_of_reach is None:
+        reads = reading(follower, epochs, givers.others, ports.end)
+    else:
+        reads = _waiting(follower, epochs, out_of_reach, reach, keeper, ports.end)
+    async with reads as followed:
+        yield followed, epochs.ends
+
+
+@asynccontextmanager
+async def _waiting(
+    follower: LogFollower,
+    epochs: EpochsLog,
+    why: TruncatedError,
+    reach: Callable[[], Coroutine[None, None, Start]],
+    keeper: Keeper,
+    end: Callable[[], None],
+) -> AsyncIterator[Followed]:
+    """Read nothing inside the block, and say why: the archive is given to whoever asks, and the log can be
+    recovered from it. The process begins anew as soon as the log can be reached.
+    """
+
+    async def until_reached() -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+            if keeper.is_closed:
+                return  # the log is recovered from here
+            try:
+                await reach()
+            except TruncatedError as error:
+                log.warning("the log is out of reach", why=str(error))
+                continue
+            except (OSError, UnreadableSnapshotError) as error:
+                log.error("what others gave cannot be kept", why=str(error))
+            end()
+            return
+
+    follower.fail(why)
+    task = asyncio.create_task(until_reached(), name="until-reached")
+    try:
+        yield Followed(follower)
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await epochs.close()
+
+
+class Jobs(NamedTuple):
+    """Who works beside the answers. ``mirroring`` puts the archive into the store, where there is one."""
+
+    folder: Path
+    identity: ReplicaIdentity
+    keeper: Keeper
+    givers: Givers
+    api: Api
+    trimmer: Trimmer
+    own: Callable[[], Own]
+    mirroring: Callable[[], Coroutine[None, None, None]]
+
+
+async def working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) -> None:
+    """All that goes on beside the answers. Ends when the disk does not take what comes.
+
+    Raises ConfigurationError when the folder is a copy that another process runs with too.
+    """
+    try:
+        await _working(jobs, followed, ends, ports)
+    except* ConfigurationError as group:
+        copied = group
+    else:
+        return
+    raise ConfigurationError(str(copied.exceptions[0]))
+
+
+async def _working(jobs: Jobs, followed: Followed, ends: AskEnds, ports: Ports) -> None:
+    follower = followed.follower
+    image = lambda: follower.image  # noqa: E731
+    began = follower.image.epoch
+    async with asyncio.TaskGroup() as group:
+        group.create_task(jobs.keeper.run())
+        group.create_task(_fill(jobs, began, image))
+        await followed.caught_up.wait()
+        group.create_task(tell(ports.commander, image, jobs.own))
+        is_certain = lambda: follower.failure is None and not follower.in_doubt  # noqa: E731
+        group.create_task(truncate(ports.delete, image, ends, is_certain))
+        group.create_task(jobs.trimmer.run())
+        group.create_task(begin_anew(jobs.folder, jobs.identity, image, ports.end))
+        group.create_task(jobs.mirroring())
+
+
+async def recover_and_end(
+    keeper: Keeper,
+    followed: Followed,
+    ports: Ports,
+    asked: RecoverQuestion,
+    more: list[Archived],
+) -> RecoveredAnswer:
+    """Recover the log, answer, and end. Raises as ``recover`` does."""
+    follower = followed.follower
+    if follower.failure is None and not asked.force:
+        raise NotRecoverable(
+            f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
+            " recover. Where a working log is to be given up, use force."
+        )
+    follower.stop()
+    await keeper.close()
+    topic = ports.open_log()
+    try:
+        answer = await recover(keeper, topic, topic.ends, asked, more)
+    finally:
+        await topic.close()
+        asyncio.get_running_loop().call_later(LAST_ANSWER_S, ports.end)
+    return answer
+
+
+async def _fill(jobs: Jobs, began: int, image: Callable[[], Image]) -> None:
+    """Get what is missing, for ever: a file may turn out to be damaged later."""
+    keeper, api, pause_s = jobs.keeper, jobs.api, FIRST_PAUSE_S
+    while True:
+        before = keeper.archive.segments.first
+        api.filling = await fill(keeper, jobs.givers, began, image().archive.trimmed)
+        if not api.filling:
+            await asyncio.sleep(LAST_PAUSE_S)
+            began = keeper.last
+            continue
+        got_on = keeper.archive.segments.first != before
+        pause_s = FIRST_PAUSE_S if got_on else min(2 * pause_s, LAST_PAUSE_S)
+        if not got_on:
+            log.warning("epochs are missing in the archive", missing=api.filling)
+            await asyncio.sleep(pause_s)
+
+
+def own_of(
+    identity: ReplicaIdentity,
+    settings: CatchUpSettings,
+    address: str,
+    archive: Archive,
+    trimmer: Trimmer,
+) -> Own:
+    """What this replica can answer for now."""
+    snapshots = archive.snapshots.all()
+    held = tuple(
+        Held(kept.head, archive.snapshots.hash_of(kept), kept.size_bytes)
+        for kept in snapshots[: settings.snapshots_kept]
+    )
+    return Own(
+        identity,
+        settings.dc,
+        settings.rack,
+        address,
+        tuple(each for each in held if each.hash),
+        tuple(Point(k.head.epoch, bytes.fromhex(k.head.state_id)) for k in archive.snapshots.all()),
+        tuple(archive.segments.spans()),
+        trimmer.vote,
+    )
+
+
+async def no_mirror() -> None:
+    """There is no store."""

@@ -1,0 +1,265 @@
+"""What a replica says in the log: that it is there, what it holds, and how far to truncate."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final, NamedTuple, Protocol
+
+from confluent_kafka import KafkaException
+
+from stele.catch_up.identity import ReplicaIdentity
+from stele.domain.archive.commands import (
+    AdmitDivergence,
+    AgreeToTrim,
+    AnnounceReplica,
+    AnnounceSnapshot,
+    ArchiveCommand,
+    ProposeTrim,
+    TrimArchive,
+    TruncateLog,
+    WithdrawSnapshot,
+)
+from stele.domain.archive.divergence import is_told, to_admit
+from stele.domain.archive.limits import SNAPSHOTS_KEPT, TRUNCATE_BEHIND
+from stele.domain.archive.retention import Point, to_propose, trimming
+from stele.domain.archive.truncation import truncatable
+from stele.domain.commands import Envelope, Outcome, command_name
+from stele.domain.commits.restricted import takes_from
+from stele.domain.image import Image
+from stele.domain.names import ReplicaState
+from stele.domain.requests.ids import named, state_time_ms
+from stele.log.archive.snapshots import SnapshotHead
+from stele.log.archive.spans import Span
+from stele.log.commander import NotTakenError
+from stele.runtime.logs import get_logger
+from stele.runtime.settings import ConfigurationError
+
+LOOK_S: Final = 1.0
+MOMENT_S: Final = 0.02
+NS_IN_MS: Final = 1_000_000
+SUBMIT_S: Final = 10.0
+PAUSE_S: Final = 10.0
+"""After a refusal, and after silence."""
+
+_REASONS: Final[dict[type, str]] = {
+    AdmitDivergence: "the members have another snapshot",
+    TruncateLog: "truncate_behind",
+    ProposeTrim: "archive_keep_days, archive_keep_epochs",
+    TrimArchive: "archive_keep_days, archive_keep_epochs",
+}
+
+log = get_logger(__name__)
+
+
+class Held(NamedTuple):
+    """A snapshot on this replica's disk that it can answer for."""
+
+    head: SnapshotHead
+    hash: str
+    size_bytes: int
+
+
+class Own(NamedTuple):
+    """What this replica is, and what it holds: its newest snapshots, the epochs of all, and its segments."""
+
+    identity: ReplicaIdentity
+    dc: str
+    rack: str
+    address: str
+    held: tuple[Held, ...]
+    points: tuple[Point, ...]
+    spans: tuple[Span, ...]
+    vote: AgreeToTrim | None = None
+    """What it has to say to where the archive is to begin."""
+
+    @property
+    def epochs(self) -> frozenset[int]:
+        """Of all its snapshots."""
+        return frozenset(point.epoch for point in self.points)
+
+    @property
+    def actor(self) -> str:
+        """In whose name it is said."""
+        return f"catch-up {self.identity.replica_id}"
+
+
+def to_say(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
+    """The next thing that the log does not say yet, and takes now; ``now_ms`` is the time by which readers are
+    lost. Pure.
+    """
+    identity = own.identity
+    if not takes_from(image.commits, own.actor):
+        return None
+    known = image.archive.replicas.get(identity.replica_id)
+    place = (own.dc, own.rack, own.address, identity.folder_id)
+    if known is None or (known.dc, known.rack, known.address, known.folder_id) != place:
+        return AnnounceReplica(
+            replica_id=identity.replica_id,
+            dc=own.dc,
+            rack=own.rack,
+            address=own.address,
+            folder_id=identity.folder_id,
+        )
+    if is_told(image.archive, identity.replica_id, identity.folder_id):
+        return None
+    said = _divergence(image, own) or _snapshots(image, own) or _vote(image, own)
+    if said is None and known.state is ReplicaState.MEMBER:
+        return _as_member(image, own, now_ms)
+    return said
+
+
+def address_of(image: Image, own: Own) -> str:
+    """Where the log says that the process with this folder is; empty when it does not know the folder."""
+    known = image.archive.replicas.get(own.identity.replica_id)
+    return known.address if known is not None and known.folder_id == own.identity.folder_id else ""
+
+
+def _divergence(image: Image, own: Own) -> ArchiveCommand | None:
+    epoch = to_admit(image, own.identity.replica_id)
+    if not epoch:
+        return None
+    return AdmitDivergence(
+        replica_id=own.identity.replica_id, epoch=epoch, folder_id=own.identity.folder_id
+    )
+
+
+def _snapshots(image: Image, own: Own) -> ArchiveCommand | None:
+    """What it has, and then what it has lost."""
+    said = image.archive.announced(own.identity.replica_id)
+    announced = {s.epoch: (s.hash, s.first_epoch) for s in said}
+    for held in own.held[:SNAPSHOTS_KEPT]:
+        new = _announcement(image, own, held)
+        if new is not None and announced.get(new.epoch) != (new.hash, new.first_epoch):
+            return new
+    lost = (epoch for epoch in announced if epoch not in own.epochs)
+    first = next(lost, None)
+    return None if first is None else WithdrawSnapshot(own.identity.replica_id, first)
+
+
+def _vote(image: Image, own: Own) -> ArchiveCommand | None:
+    vote, proposed = own.vote, image.archive.proposed
+    if vote is None or proposed is None or vote.epoch != proposed.epoch:
+        return None
+    agreed = image.archive.agreed.get(own.identity.replica_id)
+    is_said = agreed is not None and (agreed.hash, agreed.store) == (vote.hash, vote.store)
+    return None if is_said else vote
+
+
+def _as_member(image: Image, own: Own, now_ms: int) -> ArchiveCommand | None:
+    """How far the log and the archive go back."""
+    if TRUNCATE_BEHIND.of(image.features.settings):
+        found = truncatable(image, now_ms)
+        if found.epoch:
+            return TruncateLog(found.epoch, found.offset)
+    trim = trimming(image, now_ms).trim
+    if trim is not None:
+        return TrimArchive(trim.epoch)
+    point = to_propose(image, own.points, now_ms)
+    if point is None:
+        return None
+    return ProposeTrim(
+        replica_id=own.identity.replica_id, epoch=point.epoch, state_id=point.state_id.hex()
+    )
+
+
+def _announcement(image: Image, own: Own, held: Held) -> AnnounceSnapshot | None:
+    """None for a snapshot before whose epoch something is missing here, or that nobody needs any more."""
+    head = held.head
+    span = next((s for s in own.spans if s.first <= head.epoch <= s.last), None)
+    trimmed = image.archive.trimmed_epoch
+    if span is None or head.epoch < max(image.archive.truncated_epoch, trimmed):
+        return None
+    if head.log_id != image.log_id.hex():
+        return None  # of a log that this one was recovered from
+    return AnnounceSnapshot(
+        replica_id=own.identity.replica_id,
+        epoch=head.epoch,
+        state_id=head.state_id,
+        hash=held.hash,
+        size_bytes=held.size_bytes,
+        first_epoch=min(head.epoch, _first(span, own, trimmed)),
+        anchor_offset=head.anchor_offset,
+        log_id=head.log_id,
+        folder_id=own.identity.folder_id,
+    )
+
+
+def _first(span: Span, own: Own, trimmed: int) -> int:
+    """The first epoch that it answers for: what the archive begins with is that epoch's snapshot."""
+    if span.first < trimmed or trimmed == 0:
+        return max(span.first, trimmed)
+    return span.first if trimmed in own.epochs else max(span.first, trimmed + 1)
+
+
+def envelope_of(image: Image, own: Own, command: ArchiveCommand, wall_ms: int) -> Envelope:
+    """Replicas that want the same truncation at once send one request; what is said again is the same request
+    as long as the log has not moved. A state of a time that has not come was made by a wrong clock, and ids of
+    that time are not taken: then the id has this machine's time, ``wall_ms``.
+    """
+    name = command_name(command)
+    who = "" if isinstance(command, TruncateLog | TrimArchive) else own.identity.replica_id
+    what = f"{name}/{who}/{command}/{image.state_id.hex()}"
+    return Envelope(
+        request_id=named(what, min(state_time_ms(image.state_id), wall_ms)),
+        command=command,
+        actor=own.actor,
+        reason=_REASONS.get(type(command), "has it on its disk"),
+        log_id=image.log_id.hex(),
+    )
+
+
+class Submits(Protocol):
+    """Who takes commands; see ``Commander``."""
+
+    async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome: ...
+
+
+async def tell(
+    commanding: Callable[[], AbstractAsyncContextManager[Submits]],
+    image: Callable[[], Image],
+    own: Callable[[], Own],
+) -> None:
+    """Say it, for ever. What the log refuses is logged, and said again later. ``own`` is asked in a thread.
+
+    Raises ConfigurationError when another process says that it has this folder.
+    """
+    was_known = False
+    async with commanding() as commander:
+        while True:
+            now, held = image(), await asyncio.to_thread(own)
+            address = address_of(now, held)
+            if was_known and address not in ("", held.address):
+                raise ConfigurationError(
+                    f"STELE_DATA_DIR is copied: the process at {address} has a folder of replica"
+                    f" {held.identity.replica_id} too. End one of the two, and give it an empty folder and an"
+                    " STELE_INSTANCE_ID of its own"
+                )
+            was_known = was_known or address == held.address
+            command = to_say(now, held, state_time_ms(now.state_id)) if now.cluster else None
+            if command is None:
+                await asyncio.sleep(LOOK_S)
+            elif await _say(commander, envelope_of(now, held, command, time.time_ns() // NS_IN_MS)):
+                await _until_moved(image, now)
+            else:
+                await asyncio.sleep(PAUSE_S)
+
+
+async def _say(commander: Submits, envelope: Envelope) -> bool:
+    try:
+        outcome = await commander.submit(envelope, SUBMIT_S)
+    except (TimeoutError, KafkaException, NotTakenError) as error:
+        log.warning("the log does not take it now", what=str(envelope.command), why=str(error))
+        return False
+    if outcome.rejection is not None:
+        log.warning("refused", what=str(envelope.command), why=outcome.rejection.message)
+    return outcome.rejection is None
+
+
+async def _until_moved(image: Callable[[], Image], before: Image) -> None:
+    """What was taken is read a moment later."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_S):
+            while image() is before:  # noqa: ASYNC110
+                await asyncio.sleep(MOMENT_S)

@@ -1,0 +1,279 @@
+"""``stele backup``, ``stele backup verify`` and ``stele restore``: the log's archive in a folder or bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
+
+import structlog
+from cyclopts import App, Parameter
+
+from stele.cli.errors import CliError, Exit, UnreachableError, UsageError
+from stele.cli.options import Json
+from stele.cli.output import console, counted, duration, print_value_as_json, size
+from stele.cli.places import DEFAULT_DIRECTORY, read_stack_file
+from stele.log.archive.container import DamagedFileError
+from stele.log.archive.snapshots import UnreadableSnapshotError
+from stele.log.archive.spans import NotArchivedError, gaps
+from stele.log.archive_store.backup import BackedUp, NothingToRestoreError, back_up
+from stele.log.archive_store.restore import NotEmptyError, Restored
+from stele.log.archive_store.restore import restore as restore_into
+from stele.log.archive_store.stored import stored_archive
+from stele.log.archive_store.verify import Verdict
+from stele.log.archive_store.verify import verify as verify_stored
+from stele.log.blobs.opened import open_store
+from stele.log.blobs.port import BlobStore, StoreError, StoreUnavailableError
+from stele.log.errors import LogError
+from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
+from stele.runtime.replica_source import DifferentLogsError, replica_source
+
+T = TypeVar("T")
+
+URLS: Final = "STELE_CATCH_UP_URLS"
+METADATA_ALONE: Final = (
+    "It is the metadata; rows are the nodes' data: see `stele table snapshot --help`."
+)
+
+Endpoint = Annotated[
+    str, Parameter(name="--endpoint", env_var="STELE_ARCHIVE_STORE_ENDPOINT", negative="")
+]
+Directory = Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")]
+
+app = App(name="backup")
+
+
+@app.default
+def backup(
+    target: str,
+    /,
+    *,
+    catch_up: Annotated[tuple[str, ...], Parameter(name="--catch-up", negative="")] = (),
+    check: Annotated[bool, Parameter(name="--check", negative="")] = False,
+    endpoint: Endpoint = "",
+    directory: Directory = DEFAULT_DIRECTORY,
+    json: Json = Json(),  # noqa: B008
+) -> int:
+    """Copy the newest snapshot and all epochs from the catch-up replicas, as far as they are not there yet.
+
+    It is the metadata: nodes, keyspaces, tables, tablets, requests, and how they came to be. Rows are the
+    nodes' data, which it does not hold. Exit status 1 when epochs are missing on the replicas.
+
+    Args:
+        target: DIR, file:///DIR or s3://BUCKET/PREFIX; keys come by the usual AWS_* variables.
+        catch_up: Address of a catch-up replica; may be repeated. Else STELE_CATCH_UP_URLS, else those of the
+            stack in --dir.
+        check: Read all that is there first, and put again what is damaged.
+        endpoint: Server of S3's protocol, when it is not AWS.
+        directory: Directory of a local stack.
+    """
+    urls = catch_up or known_urls(directory)
+    began_s = time.perf_counter()
+    done = run_work(_back_up(_store(target, endpoint), urls, check=check))
+    manifest, progress = done.manifest, done.progress
+    missing = [
+        f"Epochs {first} to {last} are missing on the replicas." for first, last in gaps(done.spans)
+    ]
+    flaws = (*missing, *progress.skipped)
+    if json.as_json:
+        print_value_as_json(_summary(done, flaws))
+        return Exit.FAILED if flaws else Exit.OK
+    all_bytes = sum(entry.size_bytes for entry in manifest.files)
+    out = console()
+    out.print(
+        f"cluster {manifest.cluster}, epochs {manifest.first_epoch} to {manifest.last_epoch},"
+        f" {_newest(manifest.snapshot_epochs)}",
+        soft_wrap=True,
+    )
+    out.print(
+        f"{counted(progress.put_blobs, 'file', 'files')} put, {size(progress.put_bytes)}, in"
+        f" {duration(time.perf_counter() - began_s)}; it has {len(manifest.files)}, {size(all_bytes)}",
+        soft_wrap=True,
+    )
+    for flaw in flaws:
+        out.print(flaw, soft_wrap=True)
+    out.print(METADATA_ALONE, soft_wrap=True)
+    return Exit.FAILED if flaws else Exit.OK
+
+
+@app.command
+def verify(
+    target: str,
+    /,
+    *,
+    endpoint: Endpoint = "",
+    json: Json = Json(),  # noqa: B008
+) -> int:
+    """Read all of a backup, or of catch-up's mirror, and check it: bytes, chain of states, and snapshots.
+
+    Every epoch must follow from the one before it, and the epochs after a snapshot must lead to the state of
+    the next one. Exit status 1 when something is wrong.
+
+    Args:
+        target: DIR, file:///DIR or s3://BUCKET/PREFIX.
+        endpoint: Server of S3's protocol, when it is not AWS.
+    """
+    began_s = time.perf_counter()
+    verdict = run_work(_verify(_store(target, endpoint)))
+    if json.as_json:
+        print_value_as_json(verdict)
+    else:
+        _show(verdict, time.perf_counter() - began_s)
+    return Exit.FAILED if verdict.flaws else Exit.OK
+
+
+def restore(
+    target: str,
+    /,
+    *,
+    into: Annotated[Path, Parameter(name="--into")],
+    endpoint: Endpoint = "",
+    json: Json = Json(),  # noqa: B008
+) -> None:
+    """Make a folder that a catch-up replica starts with from a backup, or from catch-up's mirror.
+
+    All that is read is checked. Give the folder to catch-up as STELE_DATA_DIR. It holds the metadata; what
+    becomes of the topic is another matter, and so are the nodes' data.
+
+    Args:
+        target: DIR, file:///DIR or s3://BUCKET/PREFIX.
+        into: The folder to make; it must not exist, or be empty.
+        endpoint: Server of S3's protocol, when it is not AWS.
+    """
+    began_s = time.perf_counter()
+    restored = run_work(restore_into(_store(target, endpoint), into))
+    if json.as_json:
+        print_value_as_json(restored)
+        return
+    _show_restored(restored, into, time.perf_counter() - began_s)
+
+
+async def _back_up(store: BlobStore, urls: tuple[str, ...], *, check: bool) -> BackedUp:
+    catch_up = CatchUp(urls)
+    try:
+        source = await replica_source(catch_up)
+        return await back_up(
+            store,
+            source,
+            made_ms=int(time.time() * 1000),
+            made_from=", ".join(source.urls),
+            check=check,
+        )
+    finally:
+        await catch_up.close()
+
+
+async def _verify(store: BlobStore) -> Verdict:
+    return await verify_stored(await stored_archive(store))
+
+
+def _show(verdict: Verdict, took_s: float) -> None:
+    out = console()
+    out.print(
+        f"epochs {verdict.first_epoch} to {verdict.last_epoch}, {verdict.folded_epochs} of them folded;"
+        f" {counted(len(verdict.snapshots), 'snapshot', 'snapshots')} compared",
+        soft_wrap=True,
+    )
+    out.print(
+        f"{counted(verdict.blobs, 'file', 'files')} read, {size(verdict.size_bytes)}, in {duration(took_s)}",
+        soft_wrap=True,
+    )
+    if verdict.state_hash:
+        out.print(f"state {verdict.state_id}, hash {verdict.state_hash}", soft_wrap=True)
+    for flaw in verdict.flaws:
+        out.print(flaw, soft_wrap=True)
+    if verdict.damaged:
+        out.print("`stele backup TARGET --check` puts what is damaged again.", soft_wrap=True)
+    out.print("nothing is wrong" if not verdict.flaws else f"wrong: {len(verdict.flaws)}")
+
+
+def _show_restored(restored: Restored, into: Path, took_s: float) -> None:
+    out = console()
+    out.print(
+        f"cluster {restored.cluster}, log {restored.log_id}, epochs {restored.first_epoch} to"
+        f" {restored.last_epoch}, {_newest(restored.snapshots)}",
+        soft_wrap=True,
+    )
+    out.print(f"in {into} after {duration(took_s)}", soft_wrap=True)
+    out.print(METADATA_ALONE, soft_wrap=True)
+
+
+def _newest(snapshots: tuple[int, ...]) -> str:
+    return f"newest snapshot of epoch {snapshots[-1]}" if snapshots else "no snapshot yet"
+
+
+def _summary(done: BackedUp, flaws: tuple[str, ...]) -> dict[str, object]:
+    manifest, progress = done.manifest, done.progress
+    return {
+        "cluster": manifest.cluster,
+        "cluster_id": manifest.cluster_id,
+        "log_id": manifest.log_id,
+        "first_epoch": manifest.first_epoch,
+        "last_epoch": manifest.last_epoch,
+        "state_id": manifest.state_id,
+        "snapshots": manifest.snapshot_epochs,
+        "files": len(manifest.files),
+        "size_bytes": sum(entry.size_bytes for entry in manifest.files),
+        "put_files": progress.put_blobs,
+        "put_bytes": progress.put_bytes,
+        "flaws": flaws,
+    }
+
+
+def known_urls(directory: Path) -> tuple[str, ...]:
+    """Addresses of catch-up: of the environment, or of the stack in a directory. Raises UsageError."""
+    stack = read_stack_file(directory)
+    told = os.environ.get(URLS) or (stack.environment.get(URLS, "") if stack is not None else "")
+    urls = tuple(url.strip() for url in told.split(",") if url.strip())
+    if not urls:
+        raise UsageError(
+            "No address of catch-up is known.",
+            f"Give --catch-up http://HOST:PORT, or set {URLS}; it is catch-up that keeps all epochs.",
+        )
+    return urls
+
+
+def _store(target: str, endpoint: str) -> BlobStore:
+    try:
+        return open_store(target, endpoint)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def run_work(work: Coroutine[Any, Any, T]) -> T:
+    """Its result. What archives and stores raise becomes a CliError."""
+    if not structlog.is_configured():  # else it prints whatever a library of ours notes
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with _as_cli_errors():
+        return asyncio.run(work)
+
+
+@contextmanager
+def _as_cli_errors() -> Iterator[None]:
+    try:
+        yield
+    except CatchUpUnavailable as error:
+        raise UnreachableError(str(error), "Is catch-up running? `stele stack status`.") from error
+    except StoreUnavailableError as error:
+        raise UnreachableError(str(error), "Try again: what was put stays.") from error
+    except NotEmptyError as error:
+        raise UsageError(f"{error}.", "Name a folder that does not exist.") from error
+    except NothingToRestoreError as error:
+        raise CliError(
+            str(error), "Ask for a snapshot, or wait until the replicas have filled up."
+        ) from error
+    except UnreadableSnapshotError as error:
+        raise CliError(str(error)) from error
+    except (DamagedFileError, NotArchivedError, LogError) as error:
+        raise CliError(
+            f"{error}.".replace("..", "."), "`stele backup verify` tells all that is wrong."
+        ) from error
+    except (StoreError, DifferentLogsError) as error:
+        raise CliError(str(error)) from error
+    except OSError as error:
+        raise CliError(f"{error}.") from error

@@ -1,0 +1,196 @@
+"""``stele catch-up show|reconfigure|forget``: the replicas that keep the archive of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.text import Text
+
+from stele.cli.commands.topology import submit_and_follow
+from stele.cli.errors import CliError, UsageError
+from stele.cli.optional import ask
+from stele.cli.options import Change, Force, Read, Where
+from stele.cli.output import (
+    clock,
+    console,
+    counted,
+    duration,
+    joined,
+    print_fields,
+    print_value_as_json,
+    size,
+    styled,
+    table,
+)
+from stele.domain.archive.heads import ReplicaSummary
+from stele.domain.commands import Cancel, ForgetReplica, ReconfigureCatchUp
+from stele.domain.names import ReplicaState
+from stele.runtime.answers.coordinator import Progress, ReplicaProgress, WaitKind
+from stele.runtime.answers.metadata_log import CatchUpAnswer
+
+app = App(
+    name="catch-up", help="Replicas that keep the archive of the log: show, reconfigure, forget."
+)
+
+EITHER_WAY = "Say who is to be a member, such as 3 or dc1=2,dc2=1, or --cancel."
+
+
+@app.command
+def show(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
+    """The replicas: who is a member, who is alive, what each has, and how far the log is truncated.
+
+    The log is truncated only behind snapshots that a majority of the members has announced, each the same.
+    """
+    with where.client() as client:
+        found = read.of(client).catch_up()
+        progress = ask(client, "coordinator", "/v1/progress", Progress)
+    if read.as_json:
+        heard = {} if progress is None else progress.replicas
+        print_value_as_json({"catch_up": found, "replicas": heard})
+        return
+    print_fields(_fields(found))
+    for line in _warnings(found, progress):
+        console().print(Text(line, style="yellow"), soft_wrap=True)
+    console().print(_replicas(found, {} if progress is None else progress.replicas))
+    if found.readers:
+        shown = table("readers", "reader", "epoch", "since", right=("epoch",))
+        for each in found.readers:
+            shown.add_row(each.reader_id, str(each.epoch), clock(each.moved_ms))
+        console().print(shown)
+
+
+def _fields(found: CatchUpAnswer) -> Iterator[tuple[str, str]]:
+    """What holds for all of them."""
+    members = [r for r in found.replicas if r.state is ReplicaState.MEMBER]
+    yield "members", f"{len(members)}; archive_replication is {found.archive_replication}"
+    if found.agreed:
+        newest = found.agreed[0]
+        yield "snapshot", f"of epoch {newest.epoch}, which {joined(newest.members)} have"
+    else:
+        yield "snapshot", "none that a majority of the members has"
+    begins = found.archive.truncated
+    yield "log", "has all epochs" if begins is None else f"begins at epoch {begins.epoch}"
+    more = found.truncation
+    upto = f"up to epoch {more.epoch}" if more.epoch else "no further"
+    yield "truncation", f"{upto}: {more.why_not_more}"
+    trimmed, next_ = found.archive.trimmed, found.trimming
+    older = "has all epochs" if trimmed is None else f"begins at epoch {trimmed.epoch}"
+    if trimmed is not None and trimmed.stores:
+        older += f"; older ones are in {joined(trimmed.stores)}"
+    yield "archive", older
+    then = f"epoch {next_.trim.epoch}" if next_.trim is not None else next_.why_not
+    yield "trimming", then
+
+
+def _warnings(found: CatchUpAnswer, progress: Progress | None) -> Iterator[str]:
+    for each in found.replicas:
+        if each.diverged:
+            epochs = ", ".join(map(str, each.diverged))
+            other = f"{each.replica_id} has diverged: its snapshot of epoch {epochs}"
+            yield f"{other} is not the members', and does not count"
+        if each.began_anew:
+            times = counted(each.began_anew, "time", "times")
+            yield f"{each.replica_id} has diverged {times}, set aside what it had, and began anew"
+    for wait in () if progress is None else progress.waits:
+        if wait.kind is WaitKind.ARCHIVE:
+            yield f"waits for {wait.waiting_for}"
+
+
+def _replicas(found: CatchUpAnswer, heard: dict[str, ReplicaProgress]) -> object:
+    columns = ("replica", "dc", "rack", "state", "heard", "lag", "snapshot", "epochs", "size")
+    right = ("lag", "snapshot", "size")
+    shown = table(f"catch-up replicas at epoch {found.epoch}", *columns, "address", right=right)
+    for each in found.replicas:
+        newest = each.snapshots[-1] if each.snapshots else None
+        shown.add_row(
+            each.replica_id,
+            each.dc,
+            each.rack,
+            each.state,
+            *_liveness(found, heard.get(each.replica_id)),
+            "" if newest is None else str(newest.epoch),
+            _epochs(each),
+            "" if newest is None else size(newest.size_bytes),
+            each.address,
+        )
+    return shown
+
+
+def _liveness(found: CatchUpAnswer, heard: ReplicaProgress | None) -> tuple[Text, str]:
+    """When it was heard, and how many epochs it was behind; nobody knows without a coordinator."""
+    if heard is None:
+        return styled("unknown"), ""
+    if heard.silent_for_s is None:
+        return styled("down"), ""
+    ago = f"{duration(heard.silent_for_s)} ago"
+    if heard.is_down:
+        return Text(f"down, {ago}", style="red"), ""
+    return Text(ago), str(max(0, found.epoch - heard.epoch))
+
+
+def _epochs(replica: ReplicaSummary) -> str:
+    """Those that it has announced to have."""
+    if not replica.snapshots:
+        return "none announced"
+    newest = replica.snapshots[-1]
+    return f"{newest.first_epoch} to {newest.epoch}"
+
+
+@app.command
+def reconfigure(
+    *replication: str,
+    cancel: Annotated[bool, Parameter(name="--cancel", negative="")] = False,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> int:
+    """Change who the members are: one joins at a time, and then one goes at a time.
+
+    Those who are alive come first, spread over dcs and racks; members stay before others come. A request waits
+    while another is under way. From now on dead members are replaced so that there are as many.
+
+    Args:
+        replication: How many, such as 3, or of each dc, such as dc1=2 dc2=1; nothing: as the setting
+            archive_replication says, as far as there are replicas.
+        cancel: Cancel the one that is under way; who has become a member stays one.
+    """
+    if cancel and replication:
+        raise UsageError("A change is either asked for or cancelled.", EITHER_WAY)
+    with where.client() as client:
+        if not cancel:
+            asked = ReconfigureCatchUp(replication=",".join(replication))
+            return submit_and_follow(client, change, asked)
+        requests = Read().of(client).requests(unfinished="true")
+        under_way = [request for request in requests if request.reconfigures]
+        if not under_way:
+            raise CliError("No change of the members is under way.", "`stele requests` shows all.")
+        envelope = change.envelope(Cancel(under_way[0].request_id))
+        epoch = client.submit(envelope).epoch
+        console().print(
+            f"{under_way[0].request_id} is cancelled since epoch {epoch}", soft_wrap=True
+        )
+        return 0
+
+
+@app.command
+def forget(
+    *replica_ids: str,
+    force: Force = False,
+    change: Change = Change(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Forget replicas that never come back. One that runs announces itself again.
+
+    A member goes so only where the others have all that was deleted from the log.
+
+    Args:
+        replica_ids: As `stele catch-up show` lists them.
+        force: A member that the others need too: what only it has is given up.
+    """
+    with where.client() as client:
+        for replica_id in replica_ids:
+            envelope = change.envelope(ForgetReplica(replica_id=replica_id, force=force))
+            console().print(f"request {envelope.request_id}", soft_wrap=True)
+            epoch = client.submit(envelope).epoch
+            console().print(f"{replica_id} is forgotten since epoch {epoch}", soft_wrap=True)

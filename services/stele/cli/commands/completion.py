@@ -1,0 +1,38 @@
+"""``stele completion``: Tab completes commands and options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from stele.cli.errors import UsageError
+from stele.cli.output import console
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+def completion(
+    shell: Shell | None = None,
+    *,
+    show: Annotated[bool, Parameter(name="--print", negative="")] = False,
+) -> None:
+    """Have Tab complete commands and options from the next shell on.
+
+    It writes a file of your shell's own kind, and a line into its start file that reads it.
+
+    Args:
+        shell: bash, zsh or fish; without it, the shell that this runs in.
+        show: Print what would be written, and write nothing.
+    """
+    from stele.cli.main import build_app  # noqa: PLC0415  (it has this command in its table)
+
+    app = build_app()
+    try:
+        if show:
+            console().print(app.generate_completion(shell=shell), markup=False, soft_wrap=True)
+            return
+        path = app.install_completion(shell=shell)
+    except (ValueError, RuntimeError) as error:  # which shell it is cannot be seen
+        raise UsageError(" ".join(str(error).split()), "Name it: stele completion bash") from error
+    console().print(f"Written to {path}; a new shell completes `stele` with Tab.", soft_wrap=True)

@@ -1,0 +1,84 @@
+"""``stele conformance``: hold an agent, as a process in any language, against the contract of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from stele.cli.errors import Exit
+from stele.cli.output import console
+from stele.conformance.kit import Result, name_of, run_kit
+from stele.conformance.rules import Broken
+from stele.conformance.scenes import SCENES
+from stele.stack.broker import BrokerCluster
+
+DIRECTORY = Path("build/conformance")
+
+
+def conformance(
+    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    kafka: str = "",
+    directory: Annotated[Path, Parameter(name="--dir")] = DIRECTORY,
+    scene: list[str] | None = None,
+    json: bool = False,
+) -> int:
+    """Drive an agent through joins, a crash, orders, tablets, a truncation, a leave, a wiped disk, a recovery.
+
+    Write `stele conformance -- COMMAND...`. COMMAND is started several times, each time as another node, told
+    so by STELE_* variables. Exit status 0 only when no rule of docs/agent.md was broken.
+
+    Args:
+        command: The agent's command line.
+        kafka: Brokers to use; without it one is started.
+        directory: Where data and logs go; emptied first.
+        scene: Play this one behind the first, and not all: the name that a run prints. May be said again.
+        json: Print the result as JSON.
+    """
+    if not command:
+        console().print("Which agent? Write: stele conformance -- COMMAND...")
+        return Exit.USAGE
+    unknown = [name for name in scene or () if name not in map(name_of, SCENES)]
+    if unknown:
+        console().print(
+            f"There is no scene {', '.join(unknown)}. Scenes: {', '.join(map(name_of, SCENES))}."
+        )
+        return Exit.USAGE
+    shutil.rmtree(directory, ignore_errors=True)
+    folder = directory.resolve()
+
+    def show(scene: str, broken: Sequence[Broken]) -> None:
+        if not json:
+            mark = "[red]broken[/red]" if broken else "[green]held[/green]  "
+            console().print(f"{mark} {scene}")
+
+    if kafka:
+        result = asyncio.run(run_kit(kafka, folder, command, show, scene or ()))
+    else:
+        brokers = BrokerCluster(folder / "kafka", count=1)
+        try:
+            brokers.start()
+            brokers.wait_ready()
+            result = asyncio.run(run_kit(brokers.bootstrap, folder, command, show, scene or ()))
+        finally:
+            brokers.stop()
+    _print(result, json=json)
+    return Exit.OK if result.passed else Exit.FAILED
+
+
+def _print(result: Result, *, json: bool) -> None:
+    if json:
+        print(msgspec.json.encode(result).decode())
+        return
+    out = console()
+    for broken in result.broken:
+        out.print(f"{broken.rule}: {broken.node_id}: {broken.what}", markup=False, soft_wrap=True)
+    if result.not_asked:
+        out.print(f"Requests were not judged: {result.not_asked}.", markup=False, soft_wrap=True)
+    if result.passed:
+        out.print("No rule was broken.")

@@ -1,0 +1,31 @@
+"""``stele console``: where the page is that shows the cluster."""
+
+from __future__ import annotations
+
+import os
+import webbrowser
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from stele.cli.options import Here
+from stele.cli.output import console as output
+from stele.cli.places import find_places
+
+
+def console(
+    *,
+    open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
+    where: Here = Here(),  # noqa: B008
+) -> None:
+    """Print the address of the page that shows the cluster, live and at any epoch of its past.
+
+    STELE_CONSOLE_URLS, or the stack in --dir, says where it is.
+
+    Args:
+        open_: Open it in the browser too.
+    """
+    url = find_places((), where.directory, os.environ).of("console")[0]
+    output().print(url, soft_wrap=True, highlight=False)
+    if open_:
+        webbrowser.open(url)

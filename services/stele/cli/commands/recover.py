@@ -1,0 +1,156 @@
+"""``stele recover``: a log that is gone, or lost its end, goes on from what archives and processes have."""
+
+from __future__ import annotations
+
+import getpass
+import io
+import os
+import time
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from stele.cli.client import Client, Deadline, decode
+from stele.cli.errors import CliError, UsageError
+from stele.cli.left import Left, ask
+from stele.cli.options import Json, Where
+from stele.cli.output import console, print_value_as_json
+from stele.domain.base import Rejection
+from stele.domain.recovery.histories import Choice, choose
+from stele.log.archive.records import as_container
+from stele.runtime.answers.catch_up import RecoveredAnswer
+
+LOOK_S = 0.5
+
+
+def recover(
+    *,
+    reason: Annotated[str, Parameter(name="--reason")] = "",
+    take: Annotated[str, Parameter(name="--take")] = "",
+    dry_run: Annotated[bool, Parameter(name="--dry-run", negative="")] = False,
+    force: Annotated[bool, Parameter(name="--force", negative="")] = False,
+    wait: Annotated[bool, Parameter(name="--wait", negative="--no-wait")] = True,
+    json: Json = Json(),  # noqa: B008
+    where: Where = Where(),  # noqa: B008
+) -> None:
+    """Go on from what is left of a log whose topic was lost, emptied, or rolled back to the past.
+
+    All catch-up replicas, and all processes that have read the log, are asked what they hold. The log goes on
+    after the newest epoch of all under another id, so that whoever still writes the old one is not heard.
+
+    Args:
+        reason: Why; becomes part of the history.
+        take: The source whose history counts, where two of them differ.
+        dry_run: Say what would be done, and what would be lost.
+        force: Also where a replica reads the log without trouble: its later epochs are given up.
+        wait: Until a metadata-log takes commands again.
+    """
+    with where.client() as client:
+        left = ask(client, client.places.of("catch-up"))
+        chosen = choose(left.extended(), take)
+        if not json.as_json:
+            _show(left)
+        if isinstance(chosen, Rejection):
+            raise CliError(chosen.message, chosen.hint)
+        if not json.as_json:
+            _show_choice(chosen, len(left.silent))
+        if dry_run:
+            if json.as_json:
+                print_value_as_json({"choice": chosen, "silent": left.silent})
+            return
+        if not reason:
+            raise UsageError("A recovery needs a reason.", 'Say --reason "why the log was lost".')
+        answer = _recover(client, left, chosen, reason, force=force)
+        if json.as_json:
+            print_value_as_json(answer)
+        else:
+            console().print(
+                f"log {answer.log_id} goes on with epoch {answer.epoch}, at offset {answer.offset}"
+                + (" (it was recovered before)" if answer.was_there else ""),
+                soft_wrap=True,
+            )
+        if wait:
+            took_s = _wait(client, answer, where.timeout_s)
+            if not json.as_json:
+                console().print(f"commands are taken again after {took_s:.1f} s")
+
+
+def _show(left: Left) -> None:
+    out = console()
+    for source in left.sources:
+        has = (
+            f"images of epochs {source.first_image} to {source.last_image}"
+            if source.last_image
+            else ""
+        )
+        knows = f"knows epoch {source.newest}" if source.states else "knows nothing"
+        out.print(f"{source.name}: {has or knows}", soft_wrap=True, highlight=False)
+    for url, why in left.silent.items():
+        out.print(f"{url}: {why}", soft_wrap=True, highlight=False)
+
+
+def _show_choice(chosen: Choice, silent: int) -> None:
+    out = console()
+    out.print(f"goes on after epoch {chosen.epoch}, from {chosen.source}", soft_wrap=True)
+    if chosen.known_epoch > chosen.epoch:
+        lost = f"{chosen.epoch + 1} to {chosen.known_epoch}"
+        out.print(f"LOST: epochs {lost}, which somebody has read and nobody holds", soft_wrap=True)
+    elif silent:
+        who = "one process" if silent == 1 else f"{silent} processes"
+        out.print(
+            f"no epoch is lost that anybody who answered has read; what {who} did not tell may be more",
+            soft_wrap=True,
+        )
+    else:
+        out.print("no epoch is lost that anybody has read")
+    for name in chosen.apart:
+        out.print(f"another history: {name}", soft_wrap=True)
+    for name in chosen.unproven:
+        out.print(f"nothing in common, so nobody can tell: {name}", soft_wrap=True)
+
+
+def _recover(
+    client: Client, left: Left, chosen: Choice, reason: str, *, force: bool
+) -> RecoveredAnswer:
+    actor = os.environ.get("STELE_ACTOR") or getpass.getuser()
+    url, body, params = question(left, chosen, reason, actor, force=force)
+    return decode(client.post_bytes(f"{url}/v1/recover", body, **params), RecoveredAnswer)
+
+
+def question(
+    left: Left, chosen: Choice, reason: str, actor: str, *, force: bool
+) -> tuple[str, bytes, dict[str, object]]:
+    """Which replica is asked to recover the log, with what body and parameters."""
+    source = next(source for source in left.sources if source.name == chosen.source)
+    body = io.BytesIO()
+    more = left.more_than(source)
+    if more:
+        as_container(body, more)
+    params: dict[str, object] = {
+        "epoch": chosen.epoch,
+        "state_id": chosen.state_id.hex(),
+        "known_epoch": chosen.known_epoch,
+        "known_log_id": max(each.log_id for each in left.sources),
+        "actor": actor,
+        "reason": reason,
+        "force": int(force),
+    }
+    return left.urls[chosen.source], body.getvalue(), params
+
+
+def _wait(client: Client, answer: RecoveredAnswer, limit_s: float) -> float:
+    """Until a metadata-log is well in the new log. Raises CliError."""
+    deadline, began_s = Deadline(limit_s), time.monotonic()
+    while deadline.left_s() > 0:
+        for url in client.places.of("metadata-log"):
+            try:
+                found = decode(client.get_bytes(f"{url}/healthz"), dict[str, object])
+            except CliError:
+                continue
+            if found["ok"] and isinstance(epoch := found["epoch"], int) and epoch >= answer.epoch:
+                return time.monotonic() - began_s
+        time.sleep(LOOK_S)
+    raise CliError(
+        "The log is recovered, but no metadata-log takes commands yet.",
+        "Look at `stele stack status`; processes that do not end by themselves are to be restarted.",
+    )

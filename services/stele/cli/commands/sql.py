@@ -1,0 +1,89 @@
+"""``stele sql``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from stele.cli.errors import CliError, UsageError
+from stele.cli.options import Json
+from stele.cli.output import console, print_value_as_json, table
+from stele.cli.places import DEFAULT_DIRECTORY
+
+OF_A_STACK = Path("services") / "placements" / "delta"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Which tables."""
+
+    address: Annotated[str, Parameter(name="--tables", env_var="STELE_DELTA_DIR")] = ""
+    """A path or s3://BUCKET/PREFIX; default: those of the stack in --dir."""
+
+    directory: Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")] = DEFAULT_DIRECTORY
+    """Directory of a local stack."""
+
+
+def sql(
+    query: str = "",
+    /,
+    *,
+    json: Json = Json(),  # noqa: B008
+    tables: Tables = Tables(),
+) -> None:
+    """Ask the tables of the service placements in SQL; without a query, what tables and views there are.
+
+    Args:
+        query: The SQL, as DataFusion knows it; `DESCRIBE nodes` shows the columns of a table.
+    """
+    from stele.placements.queries import VIEWS, QueryError, run  # noqa: PLC0415  (it takes 0.3 s)
+    from stele.placements.store import TableMissing  # noqa: PLC0415
+    from stele.placements.tables import SCHEMAS  # noqa: PLC0415
+
+    if not query:
+        found = [{"name": n, "what": "table", "columns": s.names} for n, s in SCHEMAS.items()]
+        found += [{"name": n, "what": "view", "columns": []} for n in VIEWS]
+        _print(found, json)
+        return
+    address = tables.address or str(tables.directory / OF_A_STACK)
+    try:
+        found = run(address, query).to_pylist()
+    except TableMissing as error:
+        hint = "Start the service placements, or name its STELE_DELTA_DIR with --tables."
+        raise CliError(str(error), hint) from error
+    except (QueryError, ValueError) as error:
+        raise UsageError(str(error)) from error
+    _print(found, json)
+
+
+def _print(found: list[dict[str, Any]], json: Json) -> None:
+    if json.as_json:
+        print_value_as_json(found)
+    else:
+        _show(found)
+
+
+def _show(found: list[dict[str, Any]]) -> None:
+    if not found:
+        console().print("No rows.")
+        return
+    columns = list(found[0])
+    numbers = [c for c in columns if all(isinstance(row[c], int | float) for row in found)]
+    shown = table("", *columns, right=numbers)
+    for row in found:
+        shown.add_row(*(_text(row[column]) for column in columns))
+    console().print(shown)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)

@@ -1,0 +1,112 @@
+"""What is left of a log: asked of every catch-up replica and of every process that has read it lately."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from stele.cli.client import Client, decode
+from stele.cli.errors import CliError
+from stele.domain.recovery.histories import Source
+from stele.log.archive.container import DamagedFileError
+from stele.log.archive.records import Archived, from_container
+from stele.log.chain import LOG_ID
+from stele.log.errors import LogError
+from stele.log.port import Record
+from stele.log.recovery import states_of
+from stele.runtime.answers.catch_up import HistoryAnswer
+from stele.runtime.recent import PATH as RECENT
+
+PROCESSES = ("metadata-log", "coordinator", "session-guard", "tablet-balancer")
+
+replace = msgspec.structs.replace
+
+
+class Left(msgspec.Struct, frozen=True):
+    """All that answered. ``urls`` are the replicas by the name of their source; ``recent`` are the newest
+    records of processes, by their address; ``silent`` say why others told nothing.
+    """
+
+    sources: tuple[Source, ...]
+    urls: dict[str, str]
+    recent: dict[str, list[Archived]]
+    silent: dict[str, str]
+
+    def more_than(self, source: Source) -> list[Archived]:
+        """The records that follow what a source itself has, of whichever process goes on the furthest."""
+        found = (_following(records, source) for records in self.recent.values())
+        return max(found, key=len, default=[])
+
+    def extended(self) -> tuple[Source, ...]:
+        """The sources, each with what a process can add to it."""
+        return tuple(_extended(source, self.more_than(source)) for source in self.sources)
+
+
+def ask(client: Client, replicas: Iterable[str]) -> Left:
+    """Ask all of them once. Raises nothing: who does not answer is told of in ``silent``."""
+    sources, urls, recent, silent = (
+        list[Source](),
+        dict[str, str](),
+        dict[str, list[Archived]](),
+        {},
+    )
+    others = dict.fromkeys(url for name in PROCESSES for url in client.places.urls.get(name, ()))
+    for url in replicas:
+        try:
+            told = decode(client.get_bytes(f"{url}/v1/history"), HistoryAnswer)
+        except CliError as error:
+            silent[url] = error.message
+            continue
+        name = f"{told.replica_id} ({url})"
+        urls[name] = url
+        sources.append(_source(name, told))
+        others |= dict.fromkeys(address for address in told.nodes.values() if address)
+    for url in others:
+        try:
+            records = from_container(client.get_bytes(f"{url}{RECENT}"))
+            if records:
+                recent[url] = records
+                sources.append(_teller(url, records))
+        except (CliError, DamagedFileError, LogError) as error:
+            silent[url] = error.message if isinstance(error, CliError) else str(error)
+    return Left(tuple(sources), urls, recent, silent)
+
+
+def _source(name: str, told: HistoryAnswer) -> Source:
+    states = {epoch: bytes.fromhex(state_id) for epoch, state_id in told.states.items()}
+    return Source(
+        name=name,
+        log_id=told.log_id,
+        states=states,
+        first_image=told.first_image,
+        last_image=told.last_image,
+        incarnations=told.incarnations,
+    )
+
+
+def _teller(url: str, records: list[Archived]) -> Source:
+    return Source(name=url, log_id=_log_id(records), states=_states(records))
+
+
+def _extended(source: Source, more: list[Archived]) -> Source:
+    if not source.last_image or not more:
+        return source
+    return replace(source, states={**source.states, **_states(more)}, last_image=more[-1].epoch)
+
+
+def _following(records: list[Archived], source: Source) -> list[Archived]:
+    """Those after the source's last image, when they follow from it."""
+    last = source.last_image
+    after = [record for record in records if record.epoch > last]
+    if not last or not after or after[0].epoch != last + 1:
+        return []
+    return after if after[0].links[0] == source.states.get(last) else []
+
+
+def _states(records: list[Archived]) -> dict[int, bytes]:
+    return states_of(Record(record.offset, record.value) for record in records)
+
+
+def _log_id(records: list[Archived]) -> str:
+    return records[-1].value[LOG_ID].hex()

@@ -1,0 +1,97 @@
+"""What is done to a running stack when `stele stack add-node|stop|start|restart|kill|remove` asks for it."""
+
+from __future__ import annotations
+
+from stele.cli.client import Client
+from stele.cli.errors import CliError
+from stele.cli.local.control import Answer, Control, Deed
+from stele.cli.places import find_places
+from stele.cli.reading import Reading
+from stele.domain.names import NodeState
+from stele.stack.folders import node_numbers
+from stele.stack.stack import Stack, node_specs
+from stele.stack.supervisor import State
+
+LOOK_TIMEOUT_S = 1.0
+"""For a look at who has left; there is another one soon."""
+
+
+def do(stack: Stack, control: Control) -> Answer:
+    """Raises CliError, and what the stack raises."""
+    if control.deed is Deed.ADD_NODE:
+        return add_node(stack, control)
+    name = control.name
+    states = {status.name: status.state for status in stack.supervisor.status()}
+    down = sorted(folder_names(stack) - states.keys())
+    may = {*states, *down} if control.deed in (Deed.START, Deed.REMOVE) else {*states}
+    if name not in may:
+        raise CliError(f"There is no process '{name}'.", f"Known: {', '.join(sorted(may))}.")
+    match control.deed:
+        case Deed.STOP:
+            stack.stop_one(name)
+        case Deed.KILL:
+            stack.kill_for_good(name)
+        case Deed.REMOVE:
+            stack.remove(name, "it was removed")
+        case Deed.START if states.get(name) is State.RUNNING:
+            raise CliError(f"{name} runs already.", f"`stele stack restart {name}` starts it anew.")
+        case Deed.START:
+            stack.start_one(name)
+        case Deed.RESTART:
+            stack.stop_one(name)
+            stack.start_one(name)
+    return Answer(name=name, url="" if control.deed is Deed.REMOVE else stack.url(name))
+
+
+def add_node(stack: Stack, control: Control) -> Answer:
+    """Start one more node; one that replaces another stands where that one does, unless told otherwise."""
+    taken = {status.name for status in stack.supervisor.status()} | folder_names(stack)
+    number = next(n for n in range(1, len(taken) + 2) if f"n{n}" not in taken)
+    spec = node_specs(number)[-1]
+    dc, rack = control.dc, control.rack
+    if control.replace:
+        if control.replace not in taken:
+            known = ", ".join(sorted(taken))
+            raise CliError(f"There is no node '{control.replace}'.", f"Known: {known}.")
+        dead = stack.node_spec(int(control.replace[1:])).env
+        dc, rack = dc or dead["STELE_DC"], rack or dead["STELE_RACK"]
+    more = {
+        "STELE_REPLACE_NODE": control.replace,
+        "STELE_DC": dc,
+        "STELE_RACK": rack,
+        "STELE_NUM_TOKENS": "" if control.num_tokens is None else str(control.num_tokens),
+        "STELE_SHARDS": "" if control.shards is None else str(control.shards),
+        "STELE_JOIN": "" if control.join else "no",
+    }
+    chosen = {name: value for name, value in more.items() if value}
+    stack.start_services([stack.choose(spec, chosen)])
+    return Answer(name=spec.name, url=stack.url(spec.name))
+
+
+def folder_names(stack: Stack) -> set[str]:
+    """The nodes that ever had a folder in this stack."""
+    return {f"n{number}" for number in node_numbers(stack.directory / "services")}
+
+
+def note_who_left(stack: Stack) -> None:
+    """Have no later stack start a node that has left the cluster: there is nothing left to do for it."""
+    try:
+        client = Client(
+            find_places((), stack.directory, {}),
+            timeout_s=LOOK_TIMEOUT_S,
+            retry_for_s=LOOK_TIMEOUT_S,
+        )
+        try:
+            nodes = Reading(client, level="local").nodes()
+        finally:
+            client.close()
+    except CliError:
+        return  # nobody answers now
+    ours = folder_names(stack)
+    for node in nodes:
+        if (
+            node.state is NodeState.LEFT
+            and node.node_id in ours
+            and not stack.why_down(node.node_id)
+        ):
+            stack.keep_down(node.node_id, "it has left the cluster")

@@ -1,0 +1,64 @@
+"""A run of the kit: scenes in order until one cannot go on, and the rules that were broken."""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from stele.conformance.company import Company, ServiceEnded
+from stele.conformance.playing import Scene
+from stele.conformance.rules import Broken, Wrong
+from stele.conformance.scenes import SCENES
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """``scenes`` were played to their end. ``not_asked`` says why no requests were judged; empty: they were."""
+
+    scenes: tuple[str, ...]
+    broken: tuple[Broken, ...]
+    not_asked: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.broken
+
+
+def name_of(scene: Scene) -> str:
+    return getattr(scene, "__name__", "scene").replace("_", " ")
+
+
+async def run_kit(
+    bootstrap: str,
+    folder: Path,
+    argv: Sequence[str],
+    on_scene: Callable[[str, Sequence[Broken]], None] = lambda name, broken: None,
+    only: Sequence[str] = (),
+) -> Result:
+    """Play all scenes with agents of this command line. It ends with the first scene that breaks a rule.
+
+    ``only`` names those that are played behind the first one; empty: all.
+    """
+    first, *others = SCENES
+    scenes = [first, *(scene for scene in others if not only or name_of(scene) in only)]
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    played = list[str]()
+    async with Company(bootstrap, f"kit-{uuid.uuid4().hex[:8]}", folder, argv) as company:
+        broken = company.watch.broken
+        for scene in scenes:
+            try:
+                await scene(company)
+            except Wrong as wrong:
+                if wrong.broken not in broken:
+                    broken.append(wrong.broken)
+            except (ServiceEnded, TimeoutError, OSError) as error:
+                broken.append(
+                    Broken("kit", "-", f"{name_of(scene)} could not be played: {error!r}")
+                )
+            on_scene(name_of(scene), broken)
+            if broken:
+                break
+            played.append(name_of(scene))
+        await asyncio.sleep(0)
+    return Result(scenes=tuple(played), broken=tuple(broken), not_asked=company.not_asked)

@@ -1,0 +1,113 @@
+"""What scenes are made of: agents that join, orders that are answered, requests that are judged."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import aiohttp
+
+from stele.agent.probing import JUDGE_PATH
+from stele.conformance.company import Company
+from stele.conformance.rules import Wrong
+from stele.domain.messages import Order
+from stele.domain.names import NodeState, ReportStatus
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.routed import Routed
+
+KEYSPACE: Final = "library"
+JOIN_S: Final = 60.0
+ANSWER_S: Final = 10.0
+SILENCE_S: Final = 2.0
+"""What is to be refused has been refused when nothing came within this."""
+HTTP_S: Final = 10.0
+NO_CONTENT: Final = 204
+NOT_FOUND: Final = 404
+
+Scene = Callable[[Company], Awaitable[None]]
+Asked = tuple[Routed, str]
+"""A request, and the code that it must be answered; empty: it would be served."""
+
+
+async def have(company: Company, *names: str) -> None:
+    """Have these agents be members: those that were not started yet join."""
+    missing = [name for name in names if name not in company.agents]
+    for name in missing:
+        company.start_agent(name)
+    for name in missing:
+        await is_member(company, name)
+
+
+async def is_member(company: Company, name: str, rule: str = "joins") -> None:
+    normal = lambda: company.state_of(name) is NodeState.NORMAL  # noqa: E731
+    await company.until(normal, rule, name, "membership", JOIN_S)
+    await acknowledges(company, name)
+
+
+async def acknowledges(company: Company, name: str) -> None:
+    await company.until(lambda: company.has_spoken(name), "heartbeat", name, "ack", JOIN_S)
+    company.watch.expect_acks(name, asyncio.get_running_loop().time())
+
+
+async def at_rest(company: Company, *names: str) -> None:
+    """Until nothing is under way, and these have acknowledged it. A version that is not fenced yet makes
+    nothing stale.
+    """
+
+    def is_at_rest(name: str) -> bool:
+        image = company.image
+        clean = not any(node.cleanup_session() for node in image.membership.nodes.values())
+        still = image.topology.settled() and not image.topology.transitions and clean
+        return still and company.watch.epoch_of(name) >= image.epoch
+
+    for name in names:
+        what = "ack of the newest fence, with nothing under way"
+        await company.until(lambda name=name: is_at_rest(name), "reads-on", name, what, JOIN_S)  # type: ignore[misc]
+
+
+async def answered(company: Company, order: Order, status: ReportStatus, rule: str) -> None:
+    given = lambda: company.watch.status_of(order) is status  # noqa: E731
+    what = f"{status} of the order with index {order.index}"
+    await company.until(given, rule, order.node_id, what, ANSWER_S)
+
+
+def forbid(company: Company, order: Order, rule: str, what: str) -> None:
+    company.watch.forbid(order, rule, what)
+    company.send(order)
+
+
+def token_of(row: RangeReplicas) -> int:
+    """A token of the row's range."""
+    return MAX_TOKEN if row.end == MIN_TOKEN else row.end
+
+
+def routed(company: Company, data_id: str, row: RangeReplicas, coordinating: str) -> Routed:
+    """A request of now for this row."""
+    image = company.image
+    return Routed(
+        version=image.topology.version,
+        epoch=image.epoch,
+        data_id=data_id,
+        token=token_of(row),
+        coordinating=coordinating,
+        log_id=image.log_id.hex(),
+    )
+
+
+async def ask(company: Company, name: str, asked: Mapping[str, Asked]) -> None:
+    """Have the agent judge requests, by the rule that each tries. Raises Wrong; who cannot be asked is left
+    alone, and the result says so.
+    """
+    node = company.image.node(name)
+    assert node is not None
+    url, limit = node.address + JUDGE_PATH, aiohttp.ClientTimeout(total=HTTP_S)
+    async with aiohttp.ClientSession(timeout=limit) as http:
+        for rule, (request, expected) in asked.items():
+            async with http.post(url, headers=request.headers()) as answer:
+                if answer.status == NOT_FOUND:
+                    company.not_asked = f"{JUDGE_PATH} is not there"
+                    return
+                found = "" if answer.status == NO_CONTENT else (await answer.json())["code"]
+            if found != expected:
+                what = f"it answers '{found or 'served'}', not '{expected or 'served'}'"
+                raise Wrong(rule, name, what)

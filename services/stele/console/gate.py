@@ -1,0 +1,101 @@
+"""Who is let in: hosts, tokens, and headers that keep a browser to what the page asks for."""
+
+import hmac
+import json
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from stele.console.settings import is_loopback
+
+MARK: Final = "x-stele-console"
+"""A header that another site's page cannot send without asking first, which nobody grants."""
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "manifest-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Gate:
+    """Refuses before any handler runs. Without a ``token`` only who names this machine as the host is let in:
+    a name that leads here by somebody else's DNS is not the page's own.
+    """
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        problem = self._problem(scope)
+        if problem is None:
+            await self._app(scope, receive, guarded)
+            return
+        status, code, text, hint = problem
+        body = json.dumps({"code": code, "message": text, "hint": hint, "details": {}}).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        await guarded({"type": "http.response.start", "status": status, "headers": headers})
+        await guarded({"type": "http.response.body", "body": body})
+
+    def _problem(self, scope: Scope) -> tuple[int, str, str, str] | None:
+        """Status, code, sentence and hint of a refusal."""
+        headers, path = Headers(scope=scope), scope["path"]
+        host = headers.get("host", "")
+        if not self._token and not is_loopback(host_of(host)):
+            text = f"The console answers on this machine alone, not as {host[:80]}."
+            return (
+                421,
+                "foreign_host",
+                text,
+                "Open it as http://127.0.0.1, or set STELE_CONSOLE_TOKEN.",
+            )
+        if scope["method"] == "POST":
+            origin = headers.get("origin", "")
+            if headers.get(MARK) != "1" or (origin and origin.partition("://")[2] != host):
+                text = "This does not come from the console's page."
+                return 403, "foreign_page", text, f"Programs send the header {MARK}: 1."
+        if self._token and path.startswith("/api/"):
+            given = headers.get("authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), self._token.encode()):
+                hint = (
+                    "Open the page by the address that the console has logged, or type the token."
+                )
+                return 401, "token_needed", "The console's token is missing or wrong.", hint
+        return None
+
+
+def host_of(header: str) -> str:
+    """The name or address in a Host header, without its port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]

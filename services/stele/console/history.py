@@ -1,0 +1,151 @@
+"""Questions about the past: epochs in words, searches, differences, what was decided about a table."""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from stele.console.mirror import SERVICE, Mirror, refused
+from stele.console.shown import names_by_id
+from stele.console.told import Told, names_of, told
+from stele.console.upstream import Answered, Upstream
+from stele.domain.view import diff
+from stele.words.decisions import FACTS, Decision, Past, Wanted
+from stele.words.facts import EpochRow, fact_lines
+from stele.words.state_diff import diff_lines
+
+MOST_LINES: Final = 2000
+"""Lines of a difference that are shown."""
+MOST_LOOKED_AT: Final = 5000
+"""Epochs that are looked through for decisions at one time."""
+AT_ONCE: Final = 1000
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Epochs in words, the newest first; ``next_before`` goes on, 0: that was all."""
+
+    newest: int
+    epochs: tuple[Told, ...]
+    next_before: int = 0
+    looked_at: int = 0
+    begins: int = 0
+
+
+class WholeEpoch(msgspec.Struct, frozen=True):
+    """One epoch with all lines, and its facts as they are."""
+
+    told: Told
+    lines: tuple[str, ...]
+    facts: tuple[dict[str, Any], ...]
+
+
+class DiffShown(msgspec.Struct, frozen=True):
+    """Signed lines; ``more`` says how many were left out."""
+
+    before: int
+    after: int
+    lines: tuple[tuple[str, str], ...]
+    more: int
+
+
+class Decisions(msgspec.Struct, frozen=True):
+    """What was decided, the newest first, looked for back to an epoch."""
+
+    decisions: tuple[Decision, ...]
+    looked_back_to: int
+
+
+class _Found(msgspec.Struct, frozen=True):
+    newest: int
+    looked_at: int
+    next_before: int
+    epochs: tuple[EpochRow, ...]
+    begins: int = 0
+
+
+class History:
+    """Asks metadata-log; the words are the command line's."""
+
+    def __init__(self, upstream: Upstream, mirror: Mirror) -> None:
+        self._upstream = upstream
+        self._mirror = mirror
+
+    async def page(self, before: int, limit: int) -> Page:
+        """Epochs before this one, the newest first; 0: the newest there are. Raises HttpError, AwayError."""
+        newest = self._mirror.image.epoch
+        last = min(newest, before - 1) if before else newest
+        first = max(1, last - limit + 1)
+        if last < 1:
+            return Page(newest, ())
+        rows = await self._rows({"from": first, "limit": last - first + 1})
+        names = names_of(self._mirror.image)
+        epochs = tuple(told(row, names) for row in rows)
+        return Page(newest, epochs[::-1], first if first > 1 else 0, len(rows))
+
+    async def whole(self, epoch: int) -> WholeEpoch:
+        """One epoch. Raises HttpError, AwayError."""
+        row = msgspec.json.decode(await self._get(f"/v1/epochs/{epoch}", {}), type=EpochRow)
+        names = names_of(self._mirror.image)
+        return WholeEpoch(told(row, names), tuple(fact_lines(row, names)), row.facts)
+
+    async def search(self, asked: dict[str, object]) -> Page:
+        """Epochs that are asked for. Raises HttpError, AwayError."""
+        found = msgspec.json.decode(await self._get("/v1/epochs/search", asked), type=_Found)
+        names = names_of(self._mirror.image)
+        epochs = tuple(told(row, names) for row in found.epochs)
+        return Page(found.newest, epochs, found.next_before, found.looked_at, found.begins)
+
+    async def at_moment(self, at_ms: int) -> int:
+        """The newest epoch that was there at a moment; 0: none. Raises HttpError, AwayError."""
+        before: int | None = None
+        while before != 0:
+            asked: dict[str, object] = {"until_ms": at_ms, "limit": 1}
+            if before is not None:
+                asked["before"] = before
+            found = await self.search(asked)
+            if found.epochs:
+                return found.epochs[0].epoch
+            before = found.next_before
+        return 0
+
+    async def diff(self, first: int, last: int) -> DiffShown:
+        """What differs between two epochs. Raises HttpError, AwayError."""
+        before, after = await self._mirror.at(first), await self._mirror.at(last)
+        lines = await asyncio.to_thread(lambda: diff_lines(_plain(diff(before, after))))
+        return DiffShown(first, last, tuple(lines[:MOST_LINES]), max(0, len(lines) - MOST_LINES))
+
+    async def decisions(self, wanted: Wanted, limit: int, before: int) -> Decisions:
+        """What was asked for of tablets. Raises HttpError, AwayError."""
+        image = self._mirror.image
+        past, found = Past(wanted, names_by_id(image)), list[Decision]()
+        end = before or image.epoch + 1
+        least = max(1, end - MOST_LOOKED_AT)
+        while end > least and len(found) < limit:
+            first = max(least, end - AT_ONCE)
+            asked = {"from": first, "limit": end - first, "facts": ",".join(FACTS)}
+            for row in reversed(await self._rows(asked)):
+                found += past.add(row)
+            end = first
+        return Decisions(tuple(found[:limit]), end)
+
+    async def _rows(self, asked: dict[str, Any]) -> list[EpochRow]:
+        rows = msgspec.json.decode(await self._get("/v1/epochs", asked), type=list[EpochRow])
+        last = asked["from"] + asked["limit"] - 1
+        while rows and rows[-1].epoch < last:
+            more = {**asked, "from": rows[-1].epoch + 1, "limit": last - rows[-1].epoch}
+            part = msgspec.json.decode(await self._get("/v1/epochs", more), type=list[EpochRow])
+            if not part:
+                break
+            rows += part
+        return rows
+
+    async def _get(self, path: str, params: dict[str, Any]) -> bytes:
+        answer: Answered = await self._upstream.ask(SERVICE, path, params)
+        if not answer.ok:
+            raise refused(answer)
+        return answer.body
+
+
+def _plain(found: Any) -> Any:
+    """As it comes over HTTP."""
+    return msgspec.json.decode(msgspec.json.encode(found))

@@ -1,0 +1,92 @@
+"""The console's routes: the page, what it reads, its stream, and what it may ask to be done."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from sse_starlette import EventSourceResponse
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from stele.console.asking import CommandAsked, PlanAsked, command_line, plan_text
+from stele.console.mirror import Mirror, refused
+from stele.console.reads import named, number
+from stele.console.shown import names_by_id
+from stele.console.stream import Pages
+from stele.console.upstream import Upstream
+from stele.runtime.answers.plans import PlanAnswer
+from stele.runtime.http import HttpError, JsonResponse, read_json
+
+PAGE: Final = Path(__file__).parent / "page"
+SEND_LIMIT_S: Final = 30.0
+"""A page that takes nothing for so long is cut off; it comes back and goes on where it was."""
+NO_PING_S: Final = 86_400
+
+
+def page_routes() -> list[Route | Mount]:
+    async def index(_: Request) -> Response:
+        return FileResponse(PAGE / "index.html", headers={"cache-control": "no-cache"})
+
+    return [
+        Route("/", index, methods=["GET"]),
+        Mount("/page", _Fresh(directory=PAGE), name="page"),
+    ]
+
+
+class _Fresh(StaticFiles):
+    """Asked for again each time, by its ETag: a page is never of two releases."""
+
+    def file_response(self, *args: object, **kwargs: object) -> Response:
+        answer = super().file_response(*args, **kwargs)  # type: ignore[arg-type]
+        answer.headers["cache-control"] = "no-cache"
+        return answer
+
+
+def stream_route(pages: Pages) -> Route:
+    async def stream(request: Request) -> Response:
+        after, state_id = number(request, "after", 0), request.query_params.get("state_id", "")
+        events = pages.events(after, state_id, request.app.state.stopping)
+        headers = {"cache-control": "no-store"}
+        return EventSourceResponse(
+            events, ping=NO_PING_S, send_timeout=SEND_LIMIT_S, headers=headers
+        )
+
+    return Route("/api/stream", stream, methods=["GET"])
+
+
+def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> list[Route]:
+    async def plan(request: Request) -> Response:
+        asked = await read_json(request, PlanAsked)
+        body = msgspec.json.encode({"command": asked.command, "actor": "console"})
+        answer = await upstream.ask("coordinator", "/v1/plan", body=body)
+        if not answer.ok:
+            raise refused(answer)
+        found = msgspec.json.decode(answer.body, type=PlanAnswer)
+        return JsonResponse(
+            {
+                "epoch": found.epoch,
+                "verdict": found.verdict,
+                "text": plan_text(found, names_by_id(mirror.image)),
+                "command_line": command_line(asked.command),
+            }
+        )
+
+    async def commands(request: Request) -> Response:
+        if not may_command:
+            raise HttpError(
+                403,
+                "read_only",
+                "This console only shows.",
+                hint="Start it with STELE_CONSOLE_COMMANDS=true, or use the command line.",
+            )
+        envelope = (await read_json(request, CommandAsked)).envelope()
+        body = msgspec.json.encode(envelope)
+        answer = await upstream.ask("metadata-log", "/v1/commands", body=body)
+        return Response(answer.body, answer.status, media_type="application/json")
+
+    return [
+        Route("/api/plan", named(plan), methods=["POST"]),
+        Route("/api/commands", named(commands), methods=["POST"]),
+    ]

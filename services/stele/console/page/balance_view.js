@@ -1,0 +1,75 @@
+// Balance: how evenly tablets lie, what moves next and why, what was moved, and the load over time.
+
+import { html, useEffect, useRef } from "./vendor/htm-preact.js";
+import { get } from "./api.js";
+import { css, heat } from "./colours.js";
+import { go, state } from "./store.js";
+import { isDark } from "./theme.js";
+import { EpochLink, NodeLink, Sentence, Time, useAnswer, useStore } from "./ui.js";
+import { asCounted, clock, duration, size } from "./words.js";
+
+const CELL = 14;
+
+export function BalanceView() {
+  useStore();
+  const key = `${state.newest} ${Math.floor((state.looked?.at_ms ?? 0) / 5000)}`;
+  const { answer, problem } = useAnswer((signal) => get("/api/balance", {}, signal), key);
+  const past = useAnswer((signal) => get("/api/decisions", { limit: 50 }, signal), String(state.newest));
+  const warm = useAnswer((signal) => get("/api/heat", {}, signal), key);
+  return html`<section class="balanceview" aria-label="Balance">
+    ${problem && html`<p class="bad">${problem}</p>`}
+    ${answer && html`<${Now} answer=${answer} />`}
+    <h2>Load over time</h2>
+    <${Heat} samples=${warm.answer?.samples ?? []} />
+    <h2>What was decided</h2>
+    <table><thead><tr><th>epoch</th><th>at</th><th>what</th><th>by</th><th>because</th><th>outcome</th><th>took</th></tr></thead>
+      <tbody>${(past.answer?.decisions ?? []).map((/** @type {any} */ d) => html`<tr><td><${EpochLink} epoch=${d.epoch} /></td><td><${Time} ms=${d.at_ms} /></td><td>${d.what}</td><td>${d.by}</td><td>${d.reason}</td><td>${d.outcome}${d.detail ? `: ${d.detail}` : ""}</td><td>${d.took_s === null ? "" : duration(d.took_s)}</td></tr>`)}</tbody></table>
+    ${past.answer && !past.answer.decisions.length && html`<p>Nothing was asked of tablets in the epochs that were looked through.</p>`}
+  </section>`;
+}
+
+/** @param {{answer: any}} props */
+function Now({ answer }) {
+  const nodes = Object.entries(answer.nodes).sort(([a], [b]) => asCounted(a, b));
+  const most = Math.max(1, ...nodes.map(([, n]) => n.tablets));
+  return html`<h2>Tablets are ${String(answer.state).replaceAll("_", " ")}</h2>
+    <p>Balanced by ${answer.balanced_by}: <${Sentence} text=${answer.why} /></p>
+    ${answer.off.length > 0 && html`<p class="warn">Switched off for ${answer.off.map((/** @type {any} */ o) => o.name || "the cluster").join(", ")}. <code>stele balance on</code> switches it on.</p>`}
+    ${answer.restricted && html`<p class="warn">${answer.restricted}</p>`}
+    <table><thead><tr><th>node</th><th>tablets</th><th></th><th>bytes</th><th>of its share</th><th>operations/s</th><th>reported</th></tr></thead>
+      <tbody>${nodes.map(([name, n]) => html`<tr><td><${NodeLink} node=${name} /></td><td>${n.tablets}</td><td><meter min="0" max=${most} value=${n.tablets} aria-label=${`tablets of ${name}`}></meter></td>
+        <td>${n.size_bytes === null ? "" : size(n.size_bytes)}${n.capacity_bytes ? ` of ${size(n.capacity_bytes)}` : ""}</td><td>${n.of_share === null ? "" : n.of_share.toFixed(2)}</td><td>${n.rate === null ? "" : n.rate.toFixed(1)}</td><td>${n.report_age_s === null ? "never" : `${duration(n.report_age_s)} ago`}</td></tr>`)}</tbody></table>
+    <h2>Next</h2>
+    <ul class="plain">${[...answer.under_way, ...answer.resizing, ...answer.recounting, ...answer.repairing].map((text) => html`<li>under way: ${text}</li>`)}
+      ${answer.planned.map((/** @type {any} */ m) => html`<li><button class="link" onClick=${() => go({ view: "map", row: m.tablet })}>tablet ${m.tablet} of ${m.table}</button>: ${m.from_node} to ${m.to_node || "nobody"} (${m.kind}): <${Sentence} text=${m.why} /></li>`)}
+      ${Object.entries(answer.stuck).map(([what, why]) => html`<li class="warn">${what}: <${Sentence} text=${String(why)} /></li>`)}
+      ${!answer.planned.length && html`<li>No move is planned.</li>`}</ul>
+    ${[["down", answer.down], ["avoided after failures", answer.avoided], ["full", answer.full]].map(([what, names]) => names.length > 0 && html`<p class="warn">${what}: ${names.join(", ")}</p>`)}`;
+}
+
+/** A line for each node, a column for each sample. @param {{samples: any[]}} props */
+function Heat({ samples }) {
+  const canvas = useRef(null);
+  const nodes = [...new Set(samples.flatMap((s) => Object.keys(s.tablets)))].sort(asCounted);
+  const rates = samples.some((s) => Object.values(s.rates).some((v) => Number(v) > 0));
+  const of = (/** @type {any} */ s, /** @type {string} */ node) => Number((rates ? s.rates : s.sizes)[node] ?? 0);
+  let most = 0;
+  for (const s of samples) for (const node of nodes) most = Math.max(most, of(s, node));
+  useEffect(() => {
+    const element = canvas.current;
+    const context = element?.getContext("2d");
+    if (!context || !samples.length) return;
+    element.width = Math.max(samples.length, 2);
+    element.height = Math.max(1, nodes.length) * CELL;
+    element.style.height = `${element.height}px`;
+    samples.forEach((s, x) => nodes.forEach((node, y) => {
+      context.fillStyle = css(heat(most ? of(s, node) / most : 0, isDark()));
+      context.fillRect(x, y * CELL, 1, CELL - 1);
+    }));
+  });
+  if (!samples.length) return html`<p>No load was reported since this console began to look.</p>`;
+  const what = rates ? "operations a second" : "bytes";
+  return html`<div class="heat"><ul>${nodes.map((node) => html`<li>${node}</li>`)}</ul>
+    <canvas ref=${canvas} role="img" aria-label=${`${what} of ${nodes.length} nodes from ${clock(samples[0].at_ms)} to ${clock(samples.at(-1).at_ms)}; at most ${Math.round(most)}`}></canvas></div>
+    <p class="note">${what}, ${clock(samples[0].at_ms)} to ${clock(samples.at(-1).at_ms)}; the brightest is ${rates ? most.toFixed(1) : size(most)}</p>`;
+}

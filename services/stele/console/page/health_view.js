@@ -1,0 +1,30 @@
+// Health: what to look at first, then every process, and what each supports.
+
+import { html } from "./vendor/htm-preact.js";
+import { state } from "./store.js";
+import { Badge, Sentence, useStore } from "./ui.js";
+
+export function HealthView() {
+  useStore();
+  const looked = state.looked;
+  const alerts = looked?.alerts ?? [];
+  const services = state.overview?.services ?? [];
+  return html`<section class="healthview" aria-label="Health">
+    <h2>To look at</h2>
+    ${alerts.length ? html`<ul class="alerts">${alerts.map((/** @type {any} */ a) => html`<li class=${a.level}><strong>${a.level}</strong> ${a.text} <em><${Sentence} text=${a.do} /></em></li>`)}</ul>` : html`<p>${looked ? "Nothing." : "No look yet."}</p>`}
+    <h2>Processes</h2>
+    <table><thead><tr><th>process</th><th>address</th><th>is</th><th>epoch</th><th>behind</th><th>answered in</th><th>says</th></tr></thead>
+      <tbody>${(looked?.processes ?? []).map((/** @type {any} */ p) => html`<tr key=${p.url} data-process=${p.service}><td>${p.service}</td><td>${p.url}</td><td><${Badge} state=${p.up ? (p.ok ? "up" : "failed") : "down"} /></td>
+        <td>${p.epoch || ""}</td><td>${p.lag ?? ""}</td><td>${p.answered_ms === null ? "" : `${p.answered_ms} ms`}</td><td>${p.reason}</td></tr>`)}</tbody></table>
+    <h2>The log</h2>
+    <dl class="flat"><dt>newest epoch</dt><dd>${state.newest}</dd>
+      <dt>came to this page</dt><dd>${state.delayMs < 0 ? "none has come since the page was opened" : `${state.delayMs} ms after it was written, by the two clocks`}</dd>
+      <dt>versions</dt><dd>version ${state.overview?.topology.version ?? ""}, fence ${state.overview?.topology.fence_version ?? ""}</dd>
+      <dt>coordinator</dt><dd>${state.overview?.coordinator.holder ?? ""} in term ${state.overview?.coordinator.term ?? ""}</dd>
+      <dt>features</dt><dd>${(state.overview?.features ?? []).join(", ") || "none"}</dd></dl>
+    <h2>What runs</h2>
+    <table><thead><tr><th>service</th><th>release</th><th>supports</th></tr></thead>
+      <tbody>${services.map((/** @type {any} */ s) => html`<tr><td>${s.service_id}</td><td>${s.release_version}</td><td>${s.supported_features.join(", ")}</td></tr>`)}
+        ${(state.overview?.nodes ?? []).filter((/** @type {any} */ n) => n.state !== "left").map((/** @type {any} */ n) => html`<tr><td>node ${n.node_id}</td><td>${n.release_version}</td><td></td></tr>`)}</tbody></table>
+  </section>`;
+}

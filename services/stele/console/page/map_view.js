@@ -1,0 +1,292 @@
+// The map: ring or tablets on a canvas, with what stands beside it in words for those who do not see it.
+
+import { html, useEffect, useRef } from "./vendor/htm-preact.js";
+import { get } from "./api.js";
+import { colouring, colourOf, css, MODES, rowText } from "./colours.js";
+import { RingDraw } from "./ring_draw.js";
+import { go, shownEpoch, shownMap, state } from "./store.js";
+import { TabletDraw } from "./tablet_draw.js";
+import { isDark } from "./theme.js";
+import { Field, NodeLink, Sentence, useAnswer, useStore } from "./ui.js";
+import { clock, counted } from "./words.js";
+
+const ZOOM = 1.25;
+const MOST_LEGEND = 40;
+
+/** Times of the newest frames, milliseconds, for whoever measures. @type {number[]} */
+export const frames = [];
+const FRAMES = 600;
+
+class Sheet {
+  /** @param {HTMLCanvasElement} canvas */
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d", { alpha: false });
+    /** @type {TabletDraw | RingDraw | null} */
+    this.draw = null;
+    /** @type {import("./tablet_draw.js").View | null} */
+    this.view = null;
+    this.key = "";
+    this.painted = "";
+    this.asked = 0;
+    this.moved = false;
+    this.look = { ink: "#000", paper: "#fff", node: (/** @type {number} */ _) => "#888" };
+  }
+
+  /** Take what is known; paint only what has changed. */
+  update() {
+    const map = state.map;
+    const head = shownMap();
+    if (!map || !head) return;
+    const dark = isDark();
+    const box = this.canvas.getBoundingClientRect();
+    const ratio = window.devicePixelRatio || 1;
+    const [width, height] = [Math.max(50, Math.round(box.width * ratio)), Math.max(50, Math.round(box.height * ratio))];
+    const sized = this.canvas.width !== width || this.canvas.height !== height;
+    if (sized) {
+      this.canvas.width = width;
+      this.canvas.height = height;
+    }
+    const kind = `${map.placement} ${map.rows}`;
+    if (!this.draw || this.key !== kind) {
+      this.draw = head.tablets ? new TabletDraw() : new RingDraw();
+      this.key = kind;
+      this.painted = "";
+      this.moved = false;
+    }
+    const mode = state.place.colour || "node";
+    const paint = `${state.mapNumber} ${mode} ${dark} ${state.overview?.topology.version}`;
+    if (paint !== this.painted || sized) {
+      this.painted = paint;
+      const nodes = state.overview?.nodes ?? [];
+      const { of, legend } = colouring(map, mode, { nodes, load: state.load, dark, newestVersion: state.overview?.topology.version ?? 1 });
+      this.legend = legend;
+      this.draw.paint(map, of, width / height);
+    }
+    const names = [...map.nodes].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    const colours = new Map(names.map((name, at) => [name, css(colourOf(at, dark))]));
+    this.look = {
+      ink: dark ? "#fff" : "#111",
+      paper: dark ? "#14171c" : "#fbfbfc",
+      node: (/** @type {number} */ number) => colours.get(map.nodes[number]) ?? "#888",
+    };
+    if (!this.view || !this.moved) this.view = this.draw.whole(width, height);
+    this.ask();
+  }
+
+  ask() {
+    if (this.asked) return;
+    this.asked = requestAnimationFrame(() => {
+      this.asked = 0;
+      this.frame();
+    });
+  }
+
+  frame() {
+    if (!this.context || !this.draw || !this.view) return;
+    const began = performance.now();
+    this.draw.draw(this.context, this.view, selectedPlace(), this.look);
+    frames.push(performance.now() - began);
+    if (frames.length > FRAMES) frames.shift();
+  }
+
+  /** @param {number} factor @param {number} x @param {number} y */
+  zoom(factor, x, y) {
+    if (!this.view || !this.draw) return;
+    const scale = Math.max(0.05, Math.min(4000, this.view.scale * factor));
+    const real = scale / this.view.scale;
+    this.view = { x: x - (x - this.view.x) * real, y: y - (y - this.view.y) * real, scale };
+    this.moved = true;
+    this.ask();
+  }
+
+  /** @param {number} x @param {number} y */
+  shift(x, y) {
+    if (!this.view) return;
+    this.view = { ...this.view, x: this.view.x + x, y: this.view.y + y };
+    this.moved = true;
+    this.ask();
+  }
+
+  whole() {
+    this.moved = false;
+    this.update();
+  }
+
+  /** @param {MouseEvent} event @returns {[number, number]} */
+  point(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const ratio = this.canvas.width / box.width;
+    return [(event.clientX - box.left) * ratio, (event.clientY - box.top) * ratio];
+  }
+}
+
+/** @type {Sheet | null} */
+let newestSheet = null;
+
+/** The map that is on the page. */
+export const sheetNow = () => newestSheet;
+
+function selectedPlace() {
+  return state.place.row === undefined ? -1 : Number(state.place.row);
+}
+
+/** @param {number} step */
+function select(step) {
+  const map = state.map;
+  if (!map) return;
+  const now = selectedPlace();
+  const next = now < 0 ? 0 : now + step;
+  if (next >= 0 && next < map.rows) go({ row: next }, true);
+}
+
+/** @param {HTMLCanvasElement} canvas @param {Sheet} sheet */
+function listenTo(canvas, sheet) {
+  /** @type {[number, number] | null} */
+  let held = null;
+  let dragged = false;
+  canvas.addEventListener("wheel", (event) => {
+    event.preventDefault();
+    sheet.zoom(event.deltaY < 0 ? ZOOM : 1 / ZOOM, ...sheet.point(event));
+  }, { passive: false });
+  canvas.addEventListener("pointerdown", (event) => {
+    held = sheet.point(event);
+    dragged = false;
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const now = sheet.point(event);
+    if (held) {
+      const [x, y] = [now[0] - held[0], now[1] - held[1]];
+      if (dragged || Math.hypot(x, y) > 4) {
+        dragged = true;
+        sheet.shift(x, y);
+        held = now;
+      }
+      return;
+    }
+    const place = sheet.draw && sheet.view ? sheet.draw.at(sheet.view, ...now) : -1;
+    canvas.title = place >= 0 && state.map ? rowText(state.map, place) : "";
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    if (held && !dragged && sheet.draw && sheet.view) {
+      const place = sheet.draw.at(sheet.view, ...sheet.point(event));
+      go({ row: place < 0 ? "" : place }, true);
+    }
+    held = null;
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const columns = sheet.draw instanceof TabletDraw ? sheet.draw.columns : 1;
+    const middle = /** @type {[number, number]} */ ([canvas.width / 2, canvas.height / 2]);
+    const deeds = /** @type {Record<string, () => void>} */ ({
+      ArrowRight: () => select(1),
+      ArrowLeft: () => select(-1),
+      ArrowDown: () => select(columns),
+      ArrowUp: () => select(-columns),
+      "+": () => sheet.zoom(ZOOM, ...middle),
+      "-": () => sheet.zoom(1 / ZOOM, ...middle),
+      0: () => sheet.whole(),
+      Escape: () => go({ row: "" }, true),
+    });
+    const deed = deeds[event.key];
+    if (!deed || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    deed();
+  });
+}
+
+export function MapView() {
+  useStore();
+  const canvas = useRef(null);
+  const sheet = useRef(null);
+  useEffect(() => {
+    const own = new Sheet(canvas.current);
+    sheet.current = own;
+    newestSheet = own;
+    listenTo(canvas.current, own);
+    const watcher = new ResizeObserver(() => own.update());
+    watcher.observe(canvas.current);
+    own.update();
+    return () => watcher.disconnect();
+  }, []);
+  useEffect(() => sheet.current?.update());
+  const head = shownMap();
+  const maps = state.overview?.maps ?? [];
+  const map = state.map;
+  const place = selectedPlace();
+  return html`<section class="mapview" aria-label="Map">
+    <div class="bar">
+      <label>map <select value=${head?.placement ?? ""} onChange=${(/** @type {any} */ e) => go({ map: e.target.value, row: "" })}>
+        ${maps.map((/** @type {any} */ m) => html`<option value=${m.placement}>${m.name} (${counted(m.rows, m.tablets ? "tablet" : "range", m.tablets ? "tablets" : "ranges")})</option>`)}
+      </select></label>
+      <label>colour <select value=${state.place.colour ?? "node"} onChange=${(/** @type {any} */ e) => go({ colour: e.target.value }, true)}>
+        ${MODES.map((mode) => html`<option value=${mode}>${mode}</option>`)}
+      </select></label>
+      <span class="zoom" role="group" aria-label="Zoom">
+        <button onClick=${() => sheet.current.zoom(ZOOM, canvas.current.width / 2, canvas.current.height / 2)} aria-label="closer">+</button>
+        <button onClick=${() => sheet.current.zoom(1 / ZOOM, canvas.current.width / 2, canvas.current.height / 2)} aria-label="farther">−</button>
+        <button onClick=${() => sheet.current.whole()}>all</button>
+      </span>
+      ${state.place.against && html`<span class="note">Only what differs from epoch ${state.place.against} is in colour.
+        <button class="link" onClick=${() => go({ against: "" })}>show all</button></span>`}
+      ${head && html`<label class="goto">${head.tablets ? "tablet" : "range"}
+        <${Field} type="number" min="0" max=${head.rows - 1} value=${place < 0 ? "" : place} done=${(/** @type {string} */ text) => go({ row: text }, true)} /></label>`}
+    </div>
+    <div class="field">
+      <canvas ref=${canvas} tabindex="0" role="img" aria-label=${mapText(map, head)}></canvas>
+      ${!head && html`<p class="empty">There is no map yet: no node has tokens, and no table has tablets.</p>`}
+    </div>
+    <ul class="legend" aria-label="Colours">${(sheet.current?.legend ?? []).slice(0, MOST_LEGEND).map((/** @type {[string, string]} */ [name, colour]) =>
+      html`<li><i style=${{ background: colour }}></i>${name}</li>`)}</ul>
+    ${place >= 0 && head && html`<${RowPanel} placement=${head.placement} place=${place} head=${head} />`}
+  </section>`;
+}
+
+/** @param {any} map @param {any} head */
+function mapText(map, head) {
+  if (!map || !head) return "No map yet.";
+  let moving = 0;
+  for (let at = 0; at < map.rows; at++) moving += map.state[at] === 1 ? 1 : 0;
+  const what = head.tablets ? counted(map.rows, "tablet", "tablets") : counted(map.rows, "range", "ranges");
+  return `Map of ${head.name}: ${what} on ${counted(map.nodes.length, "node", "nodes")}, ${moving} moving. Arrow keys choose one, plus and minus zoom.`;
+}
+
+/** @param {{placement: string, place: number, head: any}} props */
+function RowPanel({ placement, place, head }) {
+  const epoch = shownEpoch();
+  const key = `${placement} ${place} ${epoch || state.overview?.epoch}`;
+  const { answer, problem } = useAnswer((signal) => get("/api/row", { placement, place, epoch: epoch || undefined }, signal), key);
+  const table = head.tablets ? head.keyspaces[0] : "";
+  const past = useAnswer(
+    (signal) => (table ? get("/api/decisions", { table, tablet: place, limit: 20 }, signal) : Promise.resolve(null)),
+    `${table} ${place} ${state.newest}`,
+  );
+  if (problem) return html`<aside class="panel"><p class="bad">${problem}</p></aside>`;
+  if (!answer) return html`<aside class="panel"><p>…</p></aside>`;
+  const going = answer.writes.filter((/** @type {string} */ n) => !answer.reads.includes(n));
+  return html`<aside class="panel" aria-label="Chosen row" data-row=${place}>
+    <h2>${head.tablets ? "Tablet" : "Range"} ${place} of ${answer.name}
+      <button class="close" onClick=${() => go({ row: "" }, true)} aria-label="close">×</button></h2>
+    <dl>
+      <dt>tokens</dt><dd>(${answer.start}, ${answer.end}]</dd>
+      <dt>read from</dt><dd>${answer.reads.map((/** @type {string} */ n, /** @type {number} */ at) => html`<${NodeLink} node=${n} />${answer.shards.length ? ` shard ${answer.shards[at]}` : ""} `)}</dd>
+      ${going.length > 0 && html`<dt>written too</dt><dd>${going.map((/** @type {string} */ n) => html`<${NodeLink} node=${n} /> `)}</dd>`}
+      <dt>version</dt><dd>${answer.version}${answer.version_before ? `, before it ${answer.version_before}` : ""}</dd>
+      ${answer.repaired_ms > 0 && html`<dt>repaired</dt><dd>${clock(answer.repaired_ms)}</dd>`}
+      ${answer.transitions.length > 0 && html`<dt>transitions</dt><dd>${answer.transitions.map((/** @type {string} */ t) => html`<button class="link" onClick=${() => go({ view: "requests", request: t })}>${t}</button> `)}</dd>`}
+    </dl>
+    ${table && html`<h3>History</h3>${past.answer?.decisions.length
+      ? html`<ol class="plain">${past.answer.decisions.map((/** @type {any} */ d) => html`<li><button class="link" onClick=${() => go({ epoch: d.epoch })}>${d.epoch}</button> ${d.what}: ${d.outcome}${d.reason ? ` (${d.reason})` : ""}</li>`)}</ol>`
+      : html`<p>Nothing was asked of this tablet in the epochs that were looked through.</p>`}
+      <${WhyNot} table=${table} tablet=${place} />`}
+  </aside>`;
+}
+
+/** Why the balancer would move it or not. @param {{table: string, tablet: number}} props */
+function WhyNot({ table, tablet }) {
+  const { answer, problem } = useAnswer((signal) => get("/api/balance/why", { table, tablet }, signal), `${table} ${tablet} ${state.newest}`);
+  if (problem) return html`<p class="note">${problem}</p>`;
+  if (!answer) return null;
+  return html`<h3>Would the balancer move it?</h3>
+    <ul class="plain">${answer.verdicts.map((/** @type {any} */ v) => html`<li>${v.source} to ${v.target}: ${v.accepted ? "yes, " : "no, "}<${Sentence} text=${v.reason} /></li>`)}</ul>`;
+}

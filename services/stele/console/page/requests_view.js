@@ -1,0 +1,73 @@
+// Requests: what each waits for, who holds it up, how far its streams are, and what can be done.
+
+import { html } from "./vendor/htm-preact.js";
+import { get } from "./api.js";
+import { ask } from "./ask.js";
+import { go, shownEpoch, state } from "./store.js";
+import { Badge, EpochItem, EpochLink, NodeLink, Sentence, Time, useAnswer, useStore } from "./ui.js";
+import { duration, size } from "./words.js";
+
+export function RequestsView() {
+  useStore();
+  const requests = state.overview?.requests ?? [];
+  const open = requests.filter((/** @type {any} */ r) => r.status === "pending" || r.status === "running");
+  const over = requests.filter((/** @type {any} */ r) => !open.includes(r));
+  return html`<section class="requestsview" aria-label="Requests">
+    <h2>Under way</h2>
+    ${open.length ? open.map((/** @type {any} */ r) => html`<${Open} key=${r.request_id} request=${r} />`) : html`<p>Nothing to do: no request is pending or running.</p>`}
+    <h2>Over</h2>
+    <table>
+      <thead><tr><th>what</th><th>status</th><th>asked</th><th>took</th><th>by</th><th>why</th></tr></thead>
+      <tbody>${over.map((/** @type {any} */ r) => html`<tr key=${r.request_id}>
+        <td><button class="link" onClick=${() => go({ request: r.request_id })}>${r.what}</button></td>
+        <td><${Badge} state=${r.status} /></td>
+        <td><${EpochLink} epoch=${r.submitted_epoch} /> <${Time} ms=${r.submitted_at_ms} /></td>
+        <td>${r.finished_at_ms ? duration((r.finished_at_ms - r.submitted_at_ms) / 1000) : ""}</td>
+        <td>${r.actor}</td><td>${r.reason}${r.error ? `; ${r.error}` : ""}</td></tr>`)}</tbody>
+    </table>
+    ${state.place.request && html`<${Story} id=${state.place.request} />`}
+  </section>`;
+}
+
+/** @param {{request: any}} props */
+function Open({ request }) {
+  const looked = shownEpoch() ? null : state.looked;
+  const why = looked?.why.by_request[request.request_id] ?? [];
+  const work = looked?.progress?.transitions.find((/** @type {any} */ t) => t.request_ids.includes(request.request_id));
+  const wait = looked?.progress?.waits.find((/** @type {any} */ w) => w.request_ids.includes(request.request_id));
+  return html`<article class="request" data-request=${request.request_id}>
+    <h3><button class="link" onClick=${() => go({ request: request.request_id })}>${request.what}</button> <${Badge} state=${request.status} />
+      ${request.state && html` <span>in <strong>${request.state}</strong> since epoch <${EpochLink} epoch=${request.entered_epoch} /></span>`}</h3>
+    <p class="by">asked at epoch <${EpochLink} epoch=${request.submitted_epoch} /> by ${request.actor || "nobody"}${request.reason ? `: ${request.reason}` : ""}</p>
+    ${request.mark && html`<p class="warn">It goes back: ${request.mark}</p>`}
+    <ul class="why">${why.map((/** @type {string} */ text) => html`<li><${Sentence} text=${text} /></li>`)}</ul>
+    ${wait && wait.blockers.length > 0 && html`<p>waits for ${wait.blockers.map((/** @type {any} */ b) => html`<${NodeLink} node=${b.node_id} /> `)}</p>`}
+    ${work && work.bytes_total > 0 && html`<div class="streams">
+      <label>streams <progress max=${work.bytes_total} value=${work.bytes_done}></progress></label>
+      ${looked.why.streamed[request.request_id] ?? ""}
+      <ul class="plain">${Object.entries(work.nodes).map(([node, n]) => html`<li>${node}: ${n.kind} ${n.status}, ${size(n.bytes_done)} of ${size(n.bytes_total)}</li>`)}</ul></div>`}
+    ${!shownEpoch() && request.can_cancel && html`<button data-deed="cancel" onClick=${() => ask({ type: "cancel", target: request.request_id }, `Cancel: ${request.what}`)}>cancel…</button>`}
+  </article>`;
+}
+
+/** One request from its asking to its end. @param {{id: string}} props */
+function Story({ id }) {
+  const { answer, problem } = useAnswer((signal) => get("/api/request", { id, epoch: shownEpoch() || undefined }, signal), `${id} ${shownEpoch() || state.overview?.epoch}`);
+  const close = html`<button class="close" onClick=${() => go({ request: "" })} aria-label="close">×</button>`;
+  if (problem) return html`<aside class="panel"><h2>Request ${close}</h2><p class="bad">${problem}</p></aside>`;
+  if (!answer) return html`<aside class="panel"><h2>Request ${close}</h2></aside>`;
+  const epochs = [...answer.epochs.epochs].reverse();
+  const begin = epochs[0]?.at_ms ?? 0;
+  const span = Math.max(1, (epochs.at(-1)?.at_ms ?? begin) - begin);
+  return html`<aside class="panel wide" aria-label="Request">
+    <h2>${answer.shown?.what ?? "Request"} ${answer.shown && html`<${Badge} state=${answer.shown.status} />`} ${close}</h2>
+    <p><code>${id}</code></p>
+    ${answer.request?.error && html`<p class="warn">${answer.request.error}</p>`}
+    <svg class="line" viewBox="0 0 1000 24" preserveAspectRatio="none" role="img" aria-label=${`Time line of ${epochs.length} epochs over ${duration(span / 1000)}`}>
+      <line x1="0" x2="1000" y1="12" y2="12" />
+      ${epochs.map((/** @type {any} */ e) => html`<circle cx=${8 + (984 * (e.at_ms - begin)) / span} cy="12" r="6"><title>${`epoch ${e.epoch}: ${e.lines.join("; ")}`}</title></circle>`)}
+    </svg>
+    <ol class="epochs">${epochs.map((/** @type {any} */ told) => html`<${EpochItem} told=${told} />`)}</ol>
+    ${answer.epochs.next_before > 0 && html`<p class="note">Older epochs were not looked through.</p>`}
+  </aside>`;
+}

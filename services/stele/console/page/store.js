@@ -1,0 +1,269 @@
+// All that the page knows, and who is told when it changes.
+
+import { follow, get, getBytes, Refused } from "./api.js";
+import { readPlace, takeToken, writePlace } from "./address.js";
+import { change, unpack } from "./map_data.js";
+
+/** Epochs that the list keeps; older ones are read when somebody scrolls to them. */
+const LISTED = 1000;
+const FIRST_PAGE = 100;
+/** Changes that come together are read together; milliseconds. */
+const GATHER_MS = 40;
+/** Between two reads of the state while it changes all the time; milliseconds. */
+const PAUSE_MS = 250;
+const PLAY_MS = 400;
+
+/**
+ * @typedef {import("./map_data.js").MapData} MapData
+ * @typedef {object} State
+ * @property {import("./address.js").Place} place
+ * @property {any} about
+ * @property {any} overview of the epoch that is shown
+ * @property {any} looked the newest look at the services
+ * @property {any[]} epochs the newest first
+ * @property {number} nextBefore
+ * @property {number} newest the newest epoch that was told of
+ * @property {string} newestId
+ * @property {number} delayMs how long the newest epoch took to the page, by both clocks
+ * @property {MapData | null} map
+ * @property {number} mapNumber counts the changes of the map
+ * @property {Map<number, number> | null} load by place, of the map that is shown
+ * @property {string} trouble why nothing comes from the console
+ * @property {boolean} locked a token is needed
+ * @property {string} problem of the last question
+ * @property {boolean} playing
+ * @property {any} dialog
+ */
+
+/** @type {State} */
+export const state = {
+  place: readPlace(),
+  about: null,
+  overview: null,
+  looked: null,
+  epochs: [],
+  nextBefore: 0,
+  newest: 0,
+  newestId: "",
+  delayMs: -1,
+  map: null,
+  mapNumber: 0,
+  load: null,
+  trouble: "",
+  locked: false,
+  problem: "",
+  playing: false,
+  dialog: null,
+};
+
+/** @type {Set<() => void>} */
+const listeners = new Set();
+let drawn = false;
+
+/** @param {() => void} listener */
+export function listen(listener) {
+  listeners.add(listener);
+  return () => listeners.delete(listener);
+}
+
+/** @param {Partial<State>} patch */
+export function set(patch) {
+  Object.assign(state, patch);
+  if (drawn) return;
+  drawn = true;
+  queueMicrotask(() => {
+    drawn = false;
+    for (const listener of [...listeners]) listener();
+  });
+}
+
+/** The epoch that is shown; 0: the newest, live. */
+export function shownEpoch() {
+  return Number(state.place.epoch ?? 0);
+}
+
+/** @param {Record<string, string | number>} patch @param {boolean} [replace] */
+export function go(patch, replace = false) {
+  /** @type {Record<string, string>} */
+  const place = { ...state.place };
+  for (const [name, value] of Object.entries(patch)) place[name] = String(value);
+  for (const name of Object.keys(place)) if (place[name] === "" || (name === "epoch" && place[name] === "0")) delete place[name];
+  writePlace(place, replace);
+  arrive(place);
+}
+
+/** @param {import("./address.js").Place} place */
+function arrive(place) {
+  const before = state.place;
+  set({ place });
+  if (before.epoch !== place.epoch) refresh();
+  else if (before.map !== place.map || before.against !== place.against || before.colour !== place.colour) refreshMap();
+}
+
+let turn = 0;
+
+/** Read the state of the epoch that is shown. @param {boolean} [withMap] */
+export async function refresh(withMap = true) {
+  const mine = ++turn;
+  try {
+    const overview = await get("/api/overview", { epoch: shownEpoch() || undefined });
+    if (mine !== turn) return;
+    set({ overview, problem: "" });
+    if (!state.newest) set({ newest: overview.epoch, newestId: overview.state_id });
+    if (withMap || shownMap()?.placement !== state.map?.placement) await refreshMap();
+  } catch (error) {
+    if (mine === turn) fail(error);
+  }
+}
+
+/** Which map is shown: the one in the address, or the first. */
+export function shownMap() {
+  const maps = state.overview?.maps ?? [];
+  return maps.find((/** @type {any} */ map) => map.placement === state.place.map) ?? maps.find((/** @type {any} */ m) => m.tablets) ?? maps[0] ?? null;
+}
+
+let mapTurn = 0;
+
+export async function refreshMap() {
+  const mine = ++mapTurn;
+  const head = shownMap();
+  if (!head) {
+    set({ map: null, mapNumber: state.mapNumber + 1 });
+    return;
+  }
+  try {
+    const buffer = await getBytes("/api/map", {
+      placement: head.placement,
+      epoch: shownEpoch() || undefined,
+      against: state.place.against,
+    });
+    if (mine !== mapTurn) return;
+    set({ map: unpack(buffer), mapNumber: state.mapNumber + 1, problem: "" });
+    if (state.place.colour === "load") await refreshLoad(head);
+  } catch (error) {
+    if (mine === mapTurn) fail(error);
+  }
+}
+
+/** @param {any} head */
+async function refreshLoad(head) {
+  const table = head.keyspaces[0];
+  if (!head.tablets || !table) {
+    set({ load: null });
+    return;
+  }
+  const answer = await get("/api/balance/sizes", { table, limit: Math.min(head.rows, 100_000), order: "rate" });
+  const load = new Map();
+  for (const each of answer.sizes.largest) load.set(each.tablet, (each.reads_per_s ?? 0) + (each.writes_per_s ?? 0) || each.size_bytes);
+  set({ load, mapNumber: state.mapNumber + 1 });
+}
+
+/** @param {unknown} error */
+export function fail(error) {
+  if (error instanceof Refused && error.status === 401) set({ locked: true });
+  else if (error instanceof Refused) set({ problem: `${error.message} ${error.hint}`.trim() });
+  else set({ problem: `The console does not answer (${String(error)}).` });
+}
+
+/** @param {number} [before] */
+export async function readEpochs(before = 0) {
+  try {
+    const page = await get("/api/epochs", { before: before || undefined, limit: FIRST_PAGE });
+    const known = before ? state.epochs : state.epochs.filter((e) => e.epoch > page.newest);
+    const last = known.at(-1)?.epoch ?? Infinity;
+    set({ epochs: [...known, ...page.epochs.filter((/** @type {any} */ e) => e.epoch < last)], nextBefore: page.next_before });
+  } catch (error) {
+    fail(error);
+  }
+}
+
+let mapIsOld = false;
+let gathering = false;
+
+function later() {
+  if (gathering) return;
+  gathering = true;
+  setTimeout(async () => {
+    const withMap = mapIsOld;
+    mapIsOld = false;
+    if (!shownEpoch()) await refresh(withMap);
+    setTimeout(() => {
+      gathering = false;
+      if (!shownEpoch() && (state.overview?.epoch ?? 0) < state.newest) later();
+    }, PAUSE_MS);
+  }, GATHER_MS);
+}
+
+/** @param {any} told */
+function take(told) {
+  const epochs = [told, ...state.epochs];
+  if (epochs.length > LISTED) {
+    epochs.length = LISTED;
+    state.nextBefore = epochs[LISTED - 1].epoch;
+  }
+  const delayMs = Math.max(0, Date.now() - told.at_ms);
+  set({ epochs, newest: told.epoch, newestId: told.state_id, delayMs });
+  if (shownEpoch()) return;
+  const changed = state.map ? told.maps[state.map.placement] : undefined;
+  if (changed && state.map) {
+    if (changed.anew || state.map.differs || !change(state.map, changed.rows)) mapIsOld = true;
+    else set({ mapNumber: state.mapNumber + 1 });
+  }
+  if (!told.live) mapIsOld = true;
+  later();
+}
+
+/** @param {string} name @param {any} data */
+function on(name, data) {
+  if (name === "epoch") {
+    if (data.epoch === state.newest + 1 || !state.newest) take(data);
+  } else if (name === "looked") {
+    set({ looked: data });
+  } else if (name === "hello") {
+    if (data.how === "resumed") return;
+    set({ newest: data.epoch, newestId: data.state_id, epochs: [] });
+    refresh();
+    readEpochs();
+  }
+}
+
+let ticking = 0;
+
+/** Show the past as it went on, an epoch after the other. @param {boolean} playing */
+export function play(playing) {
+  set({ playing });
+  clearTimeout(ticking);
+  if (!playing) return;
+  const tick = async () => {
+    const next = (shownEpoch() || state.newest) + 1;
+    if (!state.playing) return;
+    if (next >= state.newest) {
+      set({ playing: false });
+      go({ epoch: 0 }, true);
+      return;
+    }
+    go({ epoch: next }, true);
+    ticking = setTimeout(tick, PLAY_MS);
+  };
+  ticking = setTimeout(tick, PLAY_MS);
+}
+
+/** @param {number} epoch 0 or the newest: live */
+export function goTo(epoch) {
+  const wanted = Math.max(1, Math.min(state.newest, Math.round(epoch)));
+  go({ epoch: !epoch || wanted >= state.newest ? 0 : wanted }, true);
+}
+
+export async function begin() {
+  window.addEventListener("hashchange", () => {
+    if (takeToken()) location.reload();
+    else arrive(readPlace());
+  });
+  window.addEventListener("popstate", () => arrive(readPlace()));
+  get("/api/about").then((about) => set({ about }), fail);
+  follow(
+    () => ({ after: state.newestId ? state.newest : 0, state_id: state.newestId }),
+    on,
+    (trouble, status) => set({ trouble, locked: status === 401 }),
+  );
+}

@@ -1,0 +1,5 @@
+export const html: (strings: TemplateStringsArray, ...values: any[]) => any;
+export const render: (tree: any, parent: Element) => void;
+export const useEffect: (effect: () => void | (() => void), inputs?: any[]) => void;
+export const useRef: (initial: any) => { current: any };
+export const useState: <T>(initial: T | (() => T)) => [T, (next: any) => void];

@@ -1,0 +1,231 @@
+"""What the page reads: the state at any epoch, maps, rows, history, and what the balancer says."""
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from stele.console.history import History
+from stele.console.kept import Kept
+from stele.console.maps import map_of
+from stele.console.mirror import Mirror, refused
+from stele.console.packed_map import packed_map
+from stele.console.shown import overview, requests_shown, row_shown, rows_of_node
+from stele.console.upstream import AwayError, Upstream
+from stele.console.watch import Watch
+from stele.domain.image import Image
+from stele.domain.ring.placement import EMPTY_RING, Placement
+from stele.runtime.http import ErrorCode, HttpError
+from stele.runtime.http_encoding import GZIP_LEVEL, respond, takes_gzip
+from stele.words.decisions import Wanted
+
+MOST_EPOCHS: Final = 500
+SEARCHED: Final = (
+    *("actor", "command", "request", "facts", "about", "text", "refused"),
+    *("since_ms", "until_ms", "before", "limit"),
+)
+BALANCER: Final = {
+    "/api/balance": "/v1/balance",
+    "/api/balance/plan": "/v1/balance/plan",
+    "/api/balance/why": "/v1/balance/why",
+    "/api/balance/sizes": "/v1/balance/sizes",
+}
+_JSON: Final = msgspec.json.Encoder(enc_hook=str)
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Reads:
+    """The handlers; each names the service that is away instead of failing."""
+
+    def __init__(
+        self, mirror: Mirror, upstream: Upstream, watch: Watch, about: dict[str, object]
+    ) -> None:
+        self._mirror = mirror
+        self._upstream = upstream
+        self._watch = watch
+        self._history = History(upstream, mirror)
+        self._about = about
+        self._kept = Kept()
+
+    def routes(self) -> list[Route]:
+        found: dict[str, Handler] = {
+            "/api/about": self.about,
+            "/api/overview": self.overview,
+            "/api/map": self.map,
+            "/api/row": self.row,
+            "/api/node": self.node,
+            "/api/epochs": self.epochs,
+            "/api/epochs/{epoch:int}": self.epoch,
+            "/api/search": self.search,
+            "/api/moment": self.moment,
+            "/api/diff": self.diff,
+            "/api/request": self.request,
+            "/api/decisions": self.decisions,
+            "/api/heat": self.heat,
+            **{path: self._of_balancer(theirs) for path, theirs in BALANCER.items()},
+        }
+        return [Route(path, named(handler), methods=["GET"]) for path, handler in found.items()]
+
+    async def about(self, request: Request) -> Response:
+        return await self._json(request, self._about)
+
+    async def overview(self, request: Request) -> Response:
+        image = await self._image(request)
+        packs = takes_gzip(request)
+        body = await self._kept.get(
+            ("overview", image.state_id, packs),
+            lambda: _packed(_JSON.encode(overview(image)), gzip_it=packs),
+        )
+        return _whole(body, "application/json", packed=packs)
+
+    async def map(self, request: Request) -> Response:
+        image, name = await self._image(request), request.query_params.get("placement", "")
+        placement, before, against = _placement(image, name), None, b""
+        if "against" in request.query_params:
+            other = await self._mirror.at(number(request, "against", 0))
+            before, against = map_of(other, name) or EMPTY_RING, other.state_id
+        packs = takes_gzip(request)
+        body = await self._kept.get(
+            (name, image.state_id, against, packs),
+            lambda: _packed(packed_map(name, image.epoch, placement, before), gzip_it=packs),
+        )
+        return _whole(body, "application/octet-stream", packed=packs)
+
+    async def row(self, request: Request) -> Response:
+        image, name = await self._image(request), request.query_params.get("placement", "")
+        found = row_shown(image, name, number(request, "place", 0))
+        if found is None:
+            raise _nothing("row", name, image)
+        return await self._json(request, found)
+
+    async def node(self, request: Request) -> Response:
+        image, node_id = await self._image(request), request.query_params.get("node", "")
+        known = image.membership.nodes.get(node_id)
+        if known is None:
+            raise _nothing("node", node_id, image)
+        rows = await asyncio.to_thread(rows_of_node, image, node_id)
+        history = await self._history.search({"about": node_id, "limit": 30})
+        answer = {"epoch": image.epoch, "node": known, "maps": rows, "history": history}
+        return await self._json(request, answer)
+
+    async def epochs(self, request: Request) -> Response:
+        limit = min(MOST_EPOCHS, max(1, number(request, "limit", 100)))
+        found = await self._history.page(number(request, "before", 0), limit)
+        return await self._json(request, found)
+
+    async def epoch(self, request: Request) -> Response:
+        return await self._json(request, await self._history.whole(request.path_params["epoch"]))
+
+    async def search(self, request: Request) -> Response:
+        asked = {
+            name: request.query_params[name] for name in SEARCHED if name in request.query_params
+        }
+        return await self._json(request, await self._history.search(dict(asked)))
+
+    async def moment(self, request: Request) -> Response:
+        found = await self._history.at_moment(number(request, "at_ms", 0))
+        return await self._json(request, {"epoch": found})
+
+    async def diff(self, request: Request) -> Response:
+        newest = self._mirror.image.epoch
+        first, last = number(request, "from", 0), number(request, "to", newest)
+        return await self._json(request, await self._history.diff(first, last))
+
+    async def request(self, request: Request) -> Response:
+        image, request_id = await self._image(request), request.query_params.get("id", "")
+        known = image.request(request_id)
+        shown = next((r for r in requests_shown(image) if r.request_id == request_id), None)
+        epochs = await self._history.search({"request": request_id, "limit": 100})
+        if known is None and not epochs.epochs:
+            raise _nothing("request", request_id, image)
+        answer = {"epoch": image.epoch, "request": known, "shown": shown, "epochs": epochs}
+        return await self._json(request, answer)
+
+    async def decisions(self, request: Request) -> Response:
+        asked = request.query_params
+        tablet = number(request, "tablet", 0) if "tablet" in asked else None
+        wanted = Wanted(asked.get("by", ""), asked.get("table", ""), tablet)
+        limit = min(MOST_EPOCHS, max(1, number(request, "limit", 50)))
+        before = number(request, "before", 0)
+        return await self._json(request, await self._history.decisions(wanted, limit, before))
+
+    async def heat(self, request: Request) -> Response:
+        return await self._json(request, {"samples": list(self._watch.heat)})
+
+    def _of_balancer(self, path: str) -> Handler:
+        async def balancer(request: Request) -> Response:
+            answer = await self._upstream.ask("tablet-balancer", path, dict(request.query_params))
+            if not answer.ok:
+                raise refused(answer)
+            return await respond(request, answer.body)
+
+        return balancer
+
+    async def _image(self, request: Request) -> Image:
+        """At ``epoch``, or the newest. Raises HttpError, AwayError."""
+        newest = self._mirror.image.epoch
+        asked = number(request, "epoch", 0) or newest
+        if asked > newest:
+            text = f"Epoch {asked} is not there yet; the newest is {newest}."
+            raise HttpError(404, "epoch_not_found", text, hint="Wait, or ask for an earlier one.")
+        return await self._mirror.at(asked)
+
+    async def _json(self, request: Request, answer: object) -> Response:
+        return await respond(request, _JSON.encode(answer))
+
+
+def _packed(body: bytes, *, gzip_it: bool) -> bytes:
+    return gzip.compress(body, GZIP_LEVEL) if gzip_it else body
+
+
+def _whole(body: bytes, kind: str, *, packed: bool) -> Response:
+    headers = {"vary": "accept-encoding", "cache-control": "no-store"}
+    if packed:
+        headers["content-encoding"] = "gzip"
+    return Response(body, media_type=kind, headers=headers)
+
+
+def named(handler: Handler) -> Handler:
+    """With who is away as an answer."""
+
+    async def answered(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except AwayError as error:
+            hint = "The page goes on when it is back. `stele stack status` shows the processes."
+            details = {"service": error.service}
+            raise HttpError(503, "away", f"{error}.", hint=hint, details=details) from error
+
+    answered.__name__ = getattr(handler, "__name__", "answered")
+    return answered
+
+
+def number(request: Request, name: str, default: int) -> int:
+    """A whole number of the question, 0 to 18 digits of it. Raises HttpError."""
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        hint = f"Send {name}= followed by digits."
+        message = f"{name} '{text[:40]}' is no whole number."
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, message, hint=hint)
+    return int(text)
+
+
+def _placement(image: Image, name: str) -> Placement:
+    found = map_of(image, name)
+    if found is None:
+        raise _nothing("map", name, image)
+    return found
+
+
+def _nothing(what: str, name: str, image: Image) -> HttpError:
+    text = f"There is no {what} '{name[:80]}' at epoch {image.epoch}."
+    details: dict[str, Any] = {"epoch": image.epoch}
+    return HttpError(404, f"unknown_{what}", text, hint="Take another epoch.", details=details)

@@ -1,0 +1,63 @@
+"""Settings of the console's process."""
+
+import secrets
+from ipaddress import ip_address
+from typing import Annotated
+
+from msgspec import Meta
+
+from stele.runtime.settings import ServiceSettings
+
+TOKEN_BYTES = 24
+
+
+class ConsoleSettings(ServiceSettings, frozen=True, kw_only=True):
+    """The common settings, who may look, and who may change something."""
+
+    console_commands: Annotated[
+        bool,
+        Meta(description="Whether the page may start and cancel operations; false: it only shows."),
+    ] = False
+    console_token: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9._~-]{0,256}$",
+            description="Whoever opens the page must know it. Beyond loopback one is drawn when none is set.",
+        ),
+    ] = ""
+    console_poll_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            le=60,
+            description="Time between two looks at what the services say of themselves; seconds.",
+        ),
+    ] = 1.0
+
+    def token(self) -> str:
+        """What a caller has to show; empty: nothing, which is so on loopback alone."""
+        if self.console_token or is_loopback(self.http_host):
+            return self.console_token
+        return secrets.token_urlsafe(TOKEN_BYTES)
+
+    def services(self) -> dict[str, tuple[str, ...]]:
+        """Addresses of each kind of service, without slashes at their ends."""
+        named = {
+            "metadata-log": self.metadata_log_urls,
+            "coordinator": self.coordinator_urls,
+            "session-guard": self.session_guard_urls,
+            "tablet-balancer": self.tablet_balancer_urls,
+            "catch-up": self.catch_up_urls,
+            "placements": self.placements_urls,
+        }
+        return {name: tuple(url.rstrip("/") for url in urls) for name, urls in named.items()}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

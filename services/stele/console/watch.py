@@ -1,0 +1,161 @@
+"""What the services say of themselves, looked at again and again while a page is open."""
+
+import asyncio
+import time
+from collections import deque
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from stele.console.alerts import Alert, ProcessShown, alerts
+from stele.console.hub import Hub
+from stele.console.mirror import Mirror
+from stele.console.shown import WhyShown, why_shown
+from stele.console.upstream import AwayError, Upstream
+from stele.domain.names import NodeState
+from stele.runtime.answers.coordinator import Progress
+from stele.runtime.answers.session_guard import NodeLiveness
+from stele.runtime.http import Health
+
+T = TypeVar("T")
+
+LIMIT_S: Final = 2.0
+"""A service that takes longer counts as away in this look."""
+HEAT_EVERY_S: Final = 5.0
+HEAT_KEPT: Final = 720
+"""An hour of load by node."""
+MOST_NODES: Final = 64
+"""So many nodes are asked how they are; of the others the session guard's word counts."""
+
+
+class _Health(Health, frozen=True):
+    """That of placements says more."""
+
+    stopped: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class Looked(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at all services."""
+
+    at_ms: int = 0
+    epoch: int = 0
+    trouble: str = ""
+    heard_ms_ago: int = 0
+    processes: tuple[ProcessShown, ...] = ()
+    liveness: tuple[NodeLiveness, ...] = ()
+    progress: Progress | None = None
+    why: WhyShown = WhyShown(lines=(), by_request={}, streamed={})
+    alerts: tuple[Alert, ...] = ()
+    pages: int = 0
+
+
+class HeatSample(msgspec.Struct, frozen=True):
+    """The load of each node at a moment: operations a second, bytes, tablets."""
+
+    at_ms: int
+    rates: dict[str, float]
+    sizes: dict[str, int]
+    tablets: dict[str, int]
+
+
+class Watch:
+    """``looked`` is the newest look; the hub's bell rings after each."""
+
+    def __init__(self, upstream: Upstream, mirror: Mirror, hub: Hub, every_s: float) -> None:
+        self._upstream = upstream
+        self._mirror = mirror
+        self._hub = hub
+        self._every_s = every_s
+        self.looked = Looked()
+        self.number = 0
+        """Of the look: it counts up."""
+        self.heat: deque[HeatSample] = deque(maxlen=HEAT_KEPT)
+        self._heat_at_s = 0.0
+
+    async def run(self) -> None:
+        """Look until cancelled; while nobody has a page open only the load is sampled."""
+        while True:
+            if self._hub.readers:
+                self.looked = await self._look()
+                self.number += 1
+                self._hub.ring()
+            if time.monotonic() - self._heat_at_s > HEAT_EVERY_S:
+                self._heat_at_s = time.monotonic()
+                await self._sample()
+            await asyncio.sleep(self._every_s)
+
+    async def _look(self) -> Looked:
+        processes, liveness, progress = await asyncio.gather(
+            self._processes(),
+            self._answer("session-guard", "/v1/nodes", list[NodeLiveness]),
+            self._answer("coordinator", "/v1/progress", Progress),
+        )
+        image, heard_s = self._mirror.image, self._mirror.heard_s
+        return Looked(
+            at_ms=time.time_ns() // 1_000_000,
+            epoch=image.epoch,
+            trouble=self._mirror.trouble,
+            heard_ms_ago=round(1000 * (time.monotonic() - heard_s)) if heard_s else 0,
+            processes=processes,
+            liveness=tuple(liveness or ()),
+            progress=progress,
+            why=why_shown(image, progress),
+            alerts=alerts(image, self._mirror.trouble, processes, liveness or (), progress),
+            pages=self._hub.readers,
+        )
+
+    async def _processes(self) -> tuple[ProcessShown, ...]:
+        wanted = [
+            *((name, url) for name, urls in self._upstream.services.items() for url in urls),
+            *self._nodes(),
+        ]
+        return tuple(await asyncio.gather(*(self._process(*each) for each in wanted)))
+
+    def _nodes(self) -> list[tuple[str, str]]:
+        nodes = self._mirror.image.membership.nodes
+        here = [n for n in nodes.values() if n.state is not NodeState.LEFT and not n.excluded]
+        here.sort(key=lambda node: node.node_id)
+        return [(f"node {node.node_id}", node.address) for node in here[:MOST_NODES]]
+
+    async def _process(self, service: str, url: str) -> ProcessShown:
+        began_s = time.perf_counter()
+        try:
+            answer = await self._upstream.one(f"{url}/healthz", LIMIT_S)
+            health = msgspec.json.decode(answer.body, type=_Health)
+        except AwayError as error:
+            why = str(error).partition("does not answer: ")[2]
+            return ProcessShown(service=service, url=url, up=False, ok=False, reason=why)
+        except msgspec.DecodeError:
+            why = "its answer is none of a service of this project"
+            return ProcessShown(service=service, url=url, up=True, ok=False, reason=why)
+        return ProcessShown(
+            service=service,
+            url=url,
+            up=True,
+            ok=health.ok,
+            epoch=health.epoch,
+            lag=max(0, self._mirror.image.epoch - health.epoch) if health.epoch else None,
+            reason=health.reason,
+            stopped=health.stopped,
+            answered_ms=round(1000 * (time.perf_counter() - began_s), 1),
+        )
+
+    async def _answer(self, service: str, path: str, kind: type[T]) -> T | None:
+        """None where nobody answers, or not with what is meant."""
+        try:
+            answer = await self._upstream.ask(service, path, limit_s=LIMIT_S)
+            return msgspec.json.decode(answer.body, type=kind) if answer.ok else None
+        except (AwayError, msgspec.DecodeError):
+            return None
+
+    async def _sample(self) -> None:
+        found = await self._answer("tablet-balancer", "/v1/balance", dict[str, Any])
+        nodes = (found or {}).get("nodes", {})
+        if not nodes:
+            return
+
+        def of(name: str) -> dict[str, Any]:
+            return {node: row[name] for node, row in nodes.items() if row.get(name) is not None}
+
+        at_ms = time.time_ns() // 1_000_000
+        self.heat.append(HeatSample(at_ms, of("rate"), of("size_bytes"), of("tablets")))

@@ -1,0 +1,151 @@
+"""What a span of the log is made of: counts by command, by actor and by minute, sizes, the largest records.
+
+Spans that follow one another are merged, so that a long log is counted slice by slice. Pure, and without what
+folds a log, so that the command line merges too.
+"""
+
+from collections import Counter
+from typing import Final, NamedTuple
+
+import msgspec
+
+LARGEST: Final = 10
+"""So many of the largest records are kept."""
+MOST_NAMES: Final = 1000
+"""Commands, and actors, that are told apart; the epochs of any others are those of ``OTHERS``."""
+OTHERS: Final = "(others)"
+MINUTE_MS: Final = 60_000
+
+
+class Count(msgspec.Struct, frozen=True):
+    """Epochs, and the bytes of their records."""
+
+    epochs: int = 0
+    size_bytes: int = 0
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(self.epochs + other.epochs, self.size_bytes + other.size_bytes)
+
+
+class Large(msgspec.Struct, frozen=True):
+    """A large record."""
+
+    epoch: int
+    offset: int
+    size_bytes: int
+    command: str
+    actor: str
+
+
+class EpochStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the epochs from ``first`` to ``last``; of none when ``first`` is 0.
+
+    ``minutes`` are numbered from 1970 on, by the writers' clocks. ``sizes`` has for each number of bits the
+    records whose size takes so many: of 4 those of 8 to 15 bytes. ``beside`` are records between these epochs,
+    and right before the first of them, that won nothing.
+    """
+
+    first: int = 0
+    last: int = 0
+    first_offset: int = 0
+    last_offset: int = 0
+    first_at_ms: int = 0
+    last_at_ms: int = 0
+    total: Count = Count()
+    beside: int = 0
+    commands: dict[str, Count] = msgspec.field(default_factory=dict)
+    actors: dict[str, Count] = msgspec.field(default_factory=dict)
+    minutes: dict[int, int] = msgspec.field(default_factory=dict)
+    sizes: dict[int, int] = msgspec.field(default_factory=dict)
+    largest: tuple[Large, ...] = ()
+
+
+class Counted(NamedTuple):
+    """A winner: ``beside`` are the records that won nothing between the winner before it and this one."""
+
+    epoch: int
+    offset: int
+    at_ms: int
+    size_bytes: int
+    command: str
+    actor: str
+    beside: int = 0
+
+
+class Counting:
+    """Counts winners as they come, in their order."""
+
+    def __init__(self) -> None:
+        self._ends = list[Counted]()
+        self._beside = 0
+        self._by = dict[str, list[int]](), dict[str, list[int]]()
+        self._minutes, self._sizes = Counter[int](), Counter[int]()
+        self._largest = list[Large]()
+
+    def add(self, winner: Counted) -> None:
+        epoch, offset, at_ms, size_bytes, command, actor, beside = winner
+        self._ends[1:] = [winner]
+        self._beside += beside
+        for name, counts in zip((command, actor), self._by, strict=True):
+            known = name in counts or len(counts) < MOST_NAMES
+            count = counts.setdefault(name if known else OTHERS, [0, 0])
+            count[0] += 1
+            count[1] += size_bytes
+        self._minutes[at_ms // MINUTE_MS] += 1
+        self._sizes[size_bytes.bit_length()] += 1
+        if len(self._largest) < LARGEST or size_bytes > self._largest[-1].size_bytes:
+            large = Large(epoch, offset, size_bytes, command, actor)
+            self._largest = _largest([*self._largest, large])
+
+    def stats(self) -> EpochStats:
+        if not self._ends:
+            return EpochStats()
+        first, last = self._ends[0], self._ends[-1]
+        commands, actors = (
+            {name: Count(*count) for name, count in counts.items()} for counts in self._by
+        )
+        return EpochStats(
+            first=first.epoch,
+            last=last.epoch,
+            first_offset=first.offset,
+            last_offset=last.offset,
+            first_at_ms=first.at_ms,
+            last_at_ms=last.at_ms,
+            total=sum(commands.values(), Count()),
+            beside=self._beside,
+            commands=commands,
+            actors=actors,
+            minutes=dict(self._minutes),
+            sizes=dict(self._sizes),
+            largest=tuple(self._largest),
+        )
+
+
+def merged(one: EpochStats, two: EpochStats) -> EpochStats:
+    """Of both; ``two`` follows ``one``."""
+    if not one.first or not two.first:
+        return two if not one.first else one
+    return EpochStats(
+        first=one.first,
+        last=two.last,
+        first_offset=one.first_offset,
+        last_offset=two.last_offset,
+        first_at_ms=one.first_at_ms,
+        last_at_ms=two.last_at_ms,
+        total=one.total + two.total,
+        beside=one.beside + two.beside,
+        commands=_added(one.commands, two.commands),
+        actors=_added(one.actors, two.actors),
+        minutes=dict(Counter(one.minutes) + Counter(two.minutes)),
+        sizes=dict(Counter(one.sizes) + Counter(two.sizes)),
+        largest=tuple(_largest([*one.largest, *two.largest])),
+    )
+
+
+def _added(one: dict[str, Count], two: dict[str, Count]) -> dict[str, Count]:
+    return {name: one.get(name, Count()) + two.get(name, Count()) for name in {**one, **two}}
+
+
+def _largest(records: list[Large]) -> list[Large]:
+    """Of equal ones those that came first."""
+    return sorted(records, key=lambda record: (-record.size_bytes, record.epoch))[:LARGEST]

@@ -1,0 +1,161 @@
+"""The archive of one catch-up replica: a folder with its snapshots and segments."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.log.archive.records import Archived
+from stele.log.archive.segments import Limits, Segments
+from stele.log.archive.snapshot_folder import Kept, Snapshots
+from stele.log.archive.spans import NotArchivedError
+from stele.log.errors import CorruptRecordError
+from stele.log.fold import Fold
+from stele.log.start import BEGINNING, Start
+
+SNAPSHOTS: Final = "snapshots"
+SEGMENTS: Final = "segments"
+
+OnEpoch = Callable[[Archived, Epoch, Image], None]
+
+
+class Archive:
+    """Snapshots and segments of one log. Every method works on the disk: call it beside the event loop."""
+
+    def __init__(self, folder: Path, limits: Limits = Limits()) -> None:  # noqa: B008
+        self.snapshots = Snapshots(folder / SNAPSHOTS)
+        self.segments = Segments(folder / SEGMENTS, limits)
+
+    @property
+    def damaged(self) -> list[str]:
+        """Files that were set aside, and why."""
+        return [*self.snapshots.damaged, *self.segments.damaged]
+
+    def begin(self, *, decided: bool, at_most: int | None = None) -> tuple[Start, Kept | None]:
+        """The newest snapshot that can be read, not after epoch ``at_most``; else the beginning of the log.
+
+        Raises UnreadableSnapshotError.
+        """
+        for kept in self.snapshots.all():
+            if at_most is None or kept.head.epoch <= at_most:
+                start = self.snapshots.start(kept, decided=decided)
+                if start is not None:
+                    return start, kept
+        return BEGINNING, None
+
+    def fold_on(
+        self, start: Start, last: int, on_epoch: OnEpoch = lambda record, epoch, image: None
+    ) -> Start:
+        """Fold the epochs after ``start`` up to ``last``, as far as they are there.
+
+        Raises LogError, DamagedFileError; NotArchivedError when the first is not there though later ones are.
+        """
+        return folded(start, self.after(start.image.epoch, last), on_epoch)
+
+    def after(self, epoch: int, last: int) -> Iterator[Archived]:
+        """The epochs after ``epoch`` up to ``last``, as far as they are there; raises as ``fold_on`` does."""
+        if last > epoch:
+            for record in self.segments.read(epoch + 1):
+                if record.epoch > last:
+                    return
+                yield record
+
+    def newest_image(self) -> int:
+        """The newest epoch whose image can be had: no gap before it, back to a snapshot or the first epoch."""
+        spans = self.segments.spans()
+        begins = {0, *(kept.head.epoch for kept in self.snapshots.all())}
+        ends = (s.last for s in spans for at in begins if s.first <= at + 1 and at <= s.last)
+        return max(*begins, *ends, 0)
+
+    def states(self, newest: int) -> dict[int, bytes]:
+        """State ids of the ``newest`` epochs, and of each snapshot. Raises DamagedFileError."""
+        found = {k.head.epoch: bytes.fromhex(k.head.state_id) for k in self.snapshots.all()}
+        spans = self.segments.spans()
+        if spans:
+            first = max(spans[-1].first, spans[-1].last - newest + 1)
+            for record in self.segments.read(first):
+                found[record.epoch] = record.links[1]
+        return found
+
+    def set_aside_after(self, epoch: int, log_id: str) -> int:
+        """Put the epochs after ``epoch`` where nobody reads them, and snapshots of log ``log_id`` after it; how
+        many epochs. They were lost by a recovery, and stay for whoever wants to look. Raises OSError.
+        """
+        for kept in self.snapshots.all():
+            if kept.head.epoch > epoch and kept.head.log_id == log_id:
+                self.snapshots.set_aside(kept, "the log was recovered from an epoch before it")
+        return self.segments.set_aside_after(epoch)
+
+    def trim(self, epoch: int) -> int:
+        """Delete epochs and snapshots before ``epoch``; how many epochs. Raises DamagedFileError, OSError."""
+        gone = self.segments.trim(epoch)
+        for kept in self.snapshots.all():
+            if kept.head.epoch < epoch:
+                self.snapshots.forget(kept)
+        return gone
+
+    def known_at(self, epoch: int, state_id: bytes) -> Kept | None:
+        """The snapshot of this very state, whose file has just been read to its end."""
+        for kept in self.snapshots.all():
+            if (kept.head.epoch, kept.head.state_id) == (epoch, state_id.hex()):
+                return self.snapshots.checked(kept)
+        return None
+
+    def folded_to(
+        self, epoch: int, state_id: bytes, pause: Callable[[], None] = lambda: None
+    ) -> tuple[Start, int]:
+        """What the epochs up to this one lead to, and its writer's time. ``pause`` is called at each epoch.
+
+        Raises LogError, DamagedFileError; NotArchivedError when they do not lead there.
+        """
+        at_ms = 0
+
+        def noted(record: Archived, _epoch: Epoch, _image: Image) -> None:
+            nonlocal at_ms
+            at_ms = record.at_ms
+            pause()
+
+        begun, _ = self.begin(decided=True, at_most=epoch - 1)
+        start = self.fold_on(begun, epoch, noted)
+        if (start.image.epoch, start.image.state_id) != (epoch, state_id):
+            raise NotArchivedError(epoch)
+        return start, at_ms
+
+    def state_before(self, epoch: int) -> bytes | None:
+        """The state id that the epoch follows; None when it is not known here. Raises DamagedFileError."""
+        if any(span.first <= epoch <= span.last for span in self.segments.spans()):
+            return next(self.segments.read(epoch)).links[0]
+        return self.state_id_of(epoch - 1)
+
+    def state_id_of(self, epoch: int) -> bytes | None:
+        """The state id that an epoch made; None when it is not here. Raises DamagedFileError."""
+        if any(span.first <= epoch <= span.last for span in self.segments.spans()):
+            return next(self.segments.read(epoch)).links[1]
+        kept = self.snapshots.newest(epoch)
+        if kept is not None and kept.head.epoch == epoch:
+            return bytes.fromhex(kept.head.state_id)
+        return None
+
+
+def folded(
+    start: Start,
+    records: Iterable[Archived],
+    on_epoch: OnEpoch = lambda record, epoch, image: None,
+) -> Start:
+    """What follows from these records, which come right after ``start``. Raises LogError."""
+    fold = Fold(*start, across_recoveries=True)
+    for record in records:
+        fold.chain.jump(record.offset)
+        epoch = fold.offer(record.offset, record.value)
+        if epoch is None:
+            raise CorruptRecordError(
+                record.offset, f"epoch {record.epoch} of the archive does not follow"
+            )
+        on_epoch(record, epoch, fold.image)
+    return Start(fold.image, fold.next_offset, fold.chain.anchor)
+
+
+def archived(offset: int, value: bytes, epoch: Epoch) -> Archived:
+    """A winner as the archive keeps it."""
+    return Archived(epoch.epoch, offset, epoch.at_ms, value)

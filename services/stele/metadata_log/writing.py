@@ -1,0 +1,86 @@
+"""The life of a writer: where it begins, what it is compared with, when it begins anew. No broker is named."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from stele.log.archive.archive import archived
+from stele.log.archive.records import Archived
+from stele.log.follower import Floor
+from stele.log.port import EpochsLog
+from stele.metadata_log.founding import OlderCluster
+from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.writer import Writer
+from stele.runtime.anew import begin_anew, end_in_order
+from stele.runtime.catch_up import CatchUp
+from stele.runtime.memory import settle
+from stele.runtime.older import RemoteArchive
+from stele.runtime.recent import EPOCHS as RECENT_EPOCHS
+from stele.runtime.starting import begin, floor_of_most
+
+
+@asynccontextmanager
+async def writing(
+    settings: MetadataLogSettings,
+    epochs: EpochsLog,
+    catch_up: CatchUp,
+    older_cluster: OlderCluster,
+    on_read: Callable[[Writer], None],
+    end: Callable[[], None] = end_in_order,
+) -> AsyncIterator[Writer]:
+    """A writer on its way to the end of the log inside the block; the log and ``catch_up`` are closed after it.
+
+    ``on_read`` is called in the event loop once the end is reached, or will not be; ``end`` when the process
+    must begin anew.
+    """
+    where, floor = await begin(
+        catch_up,
+        settings.cluster,
+        epochs.ends,
+        None,
+        decided=True,
+        patience_s=settings.replicas_patience_s,
+    )
+
+    def log_id() -> str:
+        return writer.image.log_id.hex()
+
+    older = RemoteArchive(catch_up, log_id) if settings.catch_up_urls else None
+    writer = Writer(epochs, settings, older_cluster, where, older, floor)
+
+    async def read_on() -> None:
+        await writer.start()
+        settle()
+        on_read(writer)
+
+    starting = asyncio.create_task(read_on(), name="start")
+
+    async def late_floor() -> Floor | None:
+        """Replicas that were away at the start may know more of the log, or another one."""
+        return await floor_of_most(
+            catch_up, lambda: {each.log_id for each in writer.image.founding.incarnations}
+        )
+
+    comparing = asyncio.create_task(writer.compare(late_floor), name="compare")
+    beginning_anew = asyncio.create_task(
+        begin_anew(writer.failed, lambda: writer.failure, lambda: writer.log_id, catch_up, end),
+        name="begin-anew",
+    )
+    try:
+        yield writer
+    finally:
+        for task in (comparing, beginning_anew, starting):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await writer.close()
+        await catch_up.close()
+
+
+def recent_records(writer: Writer) -> list[Archived]:
+    """The newest winners that this process has read."""
+    return [
+        archived(winner.offset, winner.value, winner.decode())
+        for winner in writer.history.newest_winners(RECENT_EPOCHS)
+    ]

@@ -1,0 +1,222 @@
+"""The table ``events``, which is the state: rows and heads in one commit, each with the next number.
+
+The commits are numbered by an application transaction, and Delta takes each number once; whoever comes second
+reads what the first one wrote, and judges again. So no checkpoint and no boundary of a batch decides what is
+written, and it does not matter who else runs, nor whether a commit that seemed to fail was made.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+from pyspark.sql import DataFrame
+
+from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.log.start import Start
+from stele.placements import events
+from stele.placements.chain import FRESH, Head
+from stele.placements.store import Store
+from stele.placements.tables import (
+    ATTEMPTS,
+    EVENTS,
+    Conflict,
+    TableLost,
+    existing_table,
+    open_table,
+)
+
+_APP: Final = "stele-events"
+EPOCHS_AT_ONCE: Final = 5_000
+"""Epochs that are read at once: bounds memory when a cluster's image is made again."""
+
+New = dict[str, events.NewRows]
+"""What is new, by cluster."""
+
+
+class Events:
+    """The table as this process knows it: at commit ``number`` of the jobs.
+
+    ``heads`` is where each cluster stands, ``snapshots`` the newest snapshot of those that have one.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._table = open_table(store, EVENTS)
+        self._id = str(self._table.metadata().id)
+        self.number = self._table.transaction_version(_APP) or 0
+        found = self._new_rows(pc.field("row_kind").isin([events.HEAD, events.SNAPSHOT]))
+        self.heads: dict[str, Head] = {}
+        self.snapshots: dict[str, events.SnapshotRow] = {}
+        self._note(found)
+        self._check_whole()
+
+    def append(
+        self, records: DataFrame, stopped: frozenset[str], certain: Mapping[str, int]
+    ) -> New:
+        """Judge (cluster, offset, value) and commit what is above the heads, in one commit.
+
+        ``certain``: see ``chain.Judge``. Gives what the table holds more than before, whoever wrote it. Raises
+        Conflict, TableLost, and what Spark and the store raise.
+        """
+        merged = self.refresh()
+        for _ in range(ATTEMPTS):
+            judge = events.judge(self.heads, stopped, certain)
+            judged = records.mapInArrow(judge, events.SPARK_SCHEMA).toArrow().cast(events.SCHEMA)
+            if self.commit(judged, merged):
+                return merged
+        raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
+
+    def begin(self, cluster: str, start: Start) -> bool:
+        """Have a cluster go on behind a snapshot; false when another process moved it meanwhile.
+
+        Raises Conflict, TableLost, and what the store raises.
+        """
+        head, rows = self.heads.get(cluster), events.snapshot_rows(cluster, start)
+        others: New = {}
+        for _ in range(ATTEMPTS):
+            if self.commit(rows, others):
+                return True
+            if self.heads.get(cluster) != head:
+                return False
+        raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
+
+    def image_of(self, cluster: str) -> Image | None:
+        """By the cluster's newest snapshot; None when its events begin with the log. Raises TableLost."""
+        snapshot = self.snapshots.get(cluster)
+        if snapshot is None:
+            return None
+        wanted = (
+            (pc.field("cluster") == cluster)
+            & (pc.field("row_kind") == events.SNAPSHOT_FACT)
+            & (pc.field("epoch") == snapshot.epoch)
+            & (pc.field("state_id") == snapshot.state_id.hex())
+        )
+        rows = self._table.to_pyarrow_dataset().to_table(filter=wanted).to_pylist()
+        image = events.image_of(snapshot, rows)
+        if image is None:
+            raise TableLost(
+                f"{self._uri} does not hold each fact of {cluster}'s snapshot of epoch {snapshot.epoch} once. "
+                f"{_REMEDY}"
+            )
+        return image
+
+    def epochs_of(self, cluster: str) -> Iterator[Epoch]:
+        """A cluster's epochs up to its head: from the first one on, or behind the newest snapshot."""
+        last = self.heads.get(cluster, FRESH).epoch
+        rows = existing_table(self._store, EVENTS).to_pyarrow_dataset()
+        of_epochs = pc.field("row_kind").isin([events.EPOCH, events.FACT])
+        wanted = (pc.field("cluster") == cluster) & of_epochs
+        for first in range(self._begun(cluster) + 1, last + 1, EPOCHS_AT_ONCE):
+            end = min(first + EPOCHS_AT_ONCE, last + 1)
+            these = wanted & (pc.field("epoch") >= first) & (pc.field("epoch") < end)
+            yield from events.new_rows(rows.to_table(filter=these))[cluster].epochs
+
+    def refresh(self) -> New:
+        """Read what other processes committed since. Raises TableLost."""
+        table = existing_table(self._store, EVENTS)
+        number = table.transaction_version(_APP) or 0
+        if str(table.metadata().id) != self._id or number < self.number:
+            raise TableLost(f"{self._uri} was made anew or restored.")
+        self._table = table
+        if number == self.number:
+            return {}
+        self.number = number
+        heads = self._new_rows(pc.field("row_kind") == events.HEAD)
+        found: New = {}
+        for cluster, rows in heads.items():
+            before = self.heads.get(cluster, FRESH)
+            if rows.head is not None and rows.head != before:
+                mine = pc.field("cluster") == cluster
+                found |= self._new_rows(mine & (pc.field("log_offset") >= before.next_offset))
+        self._note(found)
+        return found
+
+    def commit(self, rows: pa.Table, merged: New) -> bool:
+        """Commit, and add what is new to ``merged``; false when others brought something first."""
+        for _ in range(ATTEMPTS):
+            if not rows.num_rows:
+                return True
+            failure: Exception | None = None
+            try:
+                self._write(rows)
+            except (
+                Exception
+            ) as error:  # refused, or nobody knows whether it was made: the table says
+                failure = error
+            else:
+                self.number += 1
+                found = events.new_rows(rows)
+                self._note(found)
+                merge(merged, found)
+                return True
+            number = self.number
+            merge(merged, self.refresh())
+            if self.number != number:
+                return False
+            if not isinstance(failure, CommitFailedError):
+                raise failure
+        raise Conflict(
+            f"{self._uri} was changed by others {ATTEMPTS} times before it took a commit."
+        )
+
+    def _write(self, rows: pa.Table) -> None:
+        properties = CommitProperties(
+            app_transactions=[Transaction(_APP, self.number + 1)], max_commit_retries=0
+        )
+        write_deltalake(self._table, rows, mode="append", commit_properties=properties)
+
+    def _note(self, found: Mapping[str, events.NewRows]) -> None:
+        self.heads = self.heads | {c: rows.head for c, rows in found.items() if rows.head}
+        self.snapshots = self.snapshots | {
+            c: rows.snapshot for c, rows in found.items() if rows.snapshot
+        }
+
+    def _begun(self, cluster: str) -> int:
+        snapshot = self.snapshots.get(cluster)
+        return 0 if snapshot is None else snapshot.epoch
+
+    def _check_whole(self) -> None:
+        """Each cluster's epochs are there from its beginning to its head, each once. Raises TableLost."""
+        rows = self._rows(pc.field("row_kind") == events.EPOCH, ["cluster", "epoch"])
+        wrong = set(rows["cluster"].unique().to_pylist()) - set(self.heads)
+        for cluster, head in self.heads.items():
+            epochs = rows.filter(pc.field("cluster") == cluster)["epoch"]
+            behind = epochs.filter(pc.greater(epochs, self._begun(cluster)))
+            each_once = pc.count_distinct(epochs).as_py() == len(epochs)
+            if not each_once or len(behind) != head.epoch - self._begun(cluster):
+                wrong.add(cluster)
+        if wrong:
+            raise TableLost(
+                f"{self._uri} does not hold each epoch of {', '.join(sorted(wrong))} once: rows were lost or "
+                f"changed. {_REMEDY}"
+            )
+
+    def _new_rows(self, wanted: pc.Expression) -> New:
+        return events.new_rows(self._rows(wanted))
+
+    def _rows(self, wanted: pc.Expression, columns: list[str] | None = None) -> pa.Table:
+        return self._table.to_pyarrow_dataset().to_table(columns, wanted)
+
+    @property
+    def _uri(self) -> str:
+        return self._store.uri(EVENTS)
+
+
+_REMEDY: Final = "Remove the folder; the table is made again from the log."
+
+
+def merge(into: New, more: Mapping[str, events.NewRows]) -> None:
+    """Add what a later commit brings."""
+    for cluster, rows in more.items():
+        mine = into.setdefault(cluster, events.NewRows())
+        mine.head = rows.head or mine.head
+        mine.stopped = rows.stopped or mine.stopped
+        mine.hole = rows.hole or mine.hole
+        mine.elsewhere = rows.elsewhere or mine.elsewhere
+        mine.snapshot = rows.snapshot or mine.snapshot
+        mine.stray = rows.stray or mine.stray
+        mine.epochs.extend(rows.epochs)

@@ -1,0 +1,108 @@
+"""SQL over the Delta tables, by the engine that delta-rs brings (DataFusion), and views for usual questions.
+
+Nothing is changed by a query: tables are registered as they are now, views live as long as the call.
+"""
+
+from typing import Final
+
+import pyarrow as pa
+from deltalake import QueryBuilder
+
+from stele.placements.store import Store, TableMissing
+from stele.placements.tables import CURRENT, SCHEMAS
+
+VIEWS: Final = {
+    "audit": """
+        SELECT cluster, epoch, decided_at, actor, command, 'done' AS outcome, '' AS refused_as, reason, origin,
+            request_id, fact_number
+        FROM events WHERE row_kind = 'epoch' AND command <> 'noop'
+        UNION ALL
+        SELECT cluster, epoch, decided_at, {actor}, {command}, 'refused', {code}, {reason}, {origin},
+            {request_id}, fact_number
+        FROM events WHERE row_kind = 'fact' AND fact_kind = 'CommandRefused'
+    """,
+    "placements_live": """
+        SELECT {columns} FROM (
+            SELECT {columns}, is_gone, row_number() OVER (
+                PARTITION BY cluster, placement, range_start ORDER BY changed_epoch DESC
+            ) AS nth
+            FROM (
+                SELECT {columns}, from_epoch AS changed_epoch, false AS is_gone FROM placements
+                UNION ALL
+                SELECT {columns}, changed_epoch, is_gone FROM placements_changes
+            ) AS known
+        ) AS newest WHERE nth = 1 AND NOT is_gone
+    """,
+    "placements_history": """
+        SELECT {columns}, CAST(NULL AS BIGINT) AS to_epoch FROM placements
+        UNION ALL
+        SELECT {columns}, to_epoch FROM placements_past
+    """,
+    "lag": """
+        SELECT cluster, max(epoch) AS newest_epoch, max(decided_at) AS newest_decided_at,
+            max(log_offset) AS newest_offset
+        FROM events WHERE row_kind IN ('epoch', 'head') GROUP BY cluster
+    """,
+    "stopped": """
+        SELECT cluster, epoch, log_offset, fact_kind AS error_kind, reason AS error_text
+        FROM events WHERE row_kind = 'stopped'
+    """,
+}
+
+
+READS: Final = ("SELECT", "WITH", "VALUES", "DESCRIBE", "EXPLAIN")
+
+
+class QueryError(Exception):
+    """The engine refused the SQL; the text says why."""
+
+
+def run(address: str, sql: str) -> pa.Table:
+    """The rows that a query gives. Raises QueryError, TableMissing."""
+    first = sql.split(maxsplit=1)[0].upper() if sql.strip() else ""
+    if first not in READS:
+        raise QueryError(f"'{first}': write a query that begins with {', '.join(READS)}.")
+    store = Store(address)
+    builder, known = QueryBuilder(), set[str]()
+    for name in SCHEMAS:
+        try:
+            table = store.table(name)
+        except TableMissing:
+            continue
+        builder.register(name, table)
+        known.add(name)
+    if not known:
+        raise TableMissing(f"There are no tables at {store}.")
+    for name, text in VIEWS.items():
+        if any(f"FROM {table}" in text for table in SCHEMAS if table not in known):
+            continue
+        _execute(builder, f"CREATE VIEW {name} AS {view(name)}")
+    return _execute(builder, sql)
+
+
+def view(name: str) -> str:
+    """The query that a view stands for. All but ``audit`` are in words of any engine's SQL."""
+    return VIEWS[name].format(**_PARTS)
+
+
+def _execute(builder: QueryBuilder, sql: str) -> pa.Table:
+    try:
+        return pa.table(builder.execute(sql).read_all())
+    except (
+        Exception
+    ) as error:  # of a plan, of a file, of the store: the engine has one kind for all
+        raise QueryError(" ".join(str(error).split())) from error
+
+
+def _text_of(field: str) -> str:
+    """A text of the JSON of a fact, which the engine has no function for."""
+    return f"""(regexp_match(fact_json, '"{field}":"((?:[^"\\\\]|\\\\.)*)"'))[1]"""
+
+
+_PARTS: Final = {
+    "columns": ", ".join(SCHEMAS[CURRENT].names),
+    **{
+        field: _text_of(field)
+        for field in ("actor", "command", "code", "reason", "origin", "request_id")
+    },
+}

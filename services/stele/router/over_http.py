@@ -1,0 +1,157 @@
+"""Keeping a router current over HTTP: the state once, then what each epoch changes, as server-sent events.
+
+The stream says which epochs came and what they touch; only where one may have moved a key is the difference
+asked for, once for all that came meanwhile. What is not certain to go on from what is known is read anew.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from stele.domain.image import Image
+from stele.domain.ring.spans import PlacementError
+from stele.router.events import Change, State, image_of, moved_on, with_diff
+from stele.router.router import READY_S, Router
+
+CONNECT_S: Final = 1.0
+ANSWER_S: Final = 30.0
+SILENT_S: Final = 25.0
+"""A stream is dead when not even its pings come, which are sent every ten seconds."""
+RETRY_S: Final = 0.2
+LINE_BYTES: Final = 8 * 1024 * 1024
+"""An event is one line: with thousands of requests in it, a long one."""
+HTTP_OK: Final = 200
+
+_FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError, ValueError)
+
+
+class _Anew(Exception):
+    """What is known does not lead to what the service has: the whole state is read again."""
+
+
+@asynccontextmanager
+async def http_router(urls: Sequence[str], ready_s: float = READY_S) -> AsyncIterator[Router]:
+    """A router that follows metadata-log at the first of ``urls`` that answers, inside the block.
+
+    Raises NotReady when nothing was read within ``ready_s`` seconds.
+    """
+    if not urls:
+        raise ValueError("http_router needs the address of a metadata-log at least")
+    router = Router()
+    async with aiohttp.ClientSession(read_bufsize=LINE_BYTES) as http:
+        following = asyncio.create_task(_Source(router, http, urls).run(), name="router")
+        try:
+            await router.wait_ready(ready_s)
+            yield router
+        finally:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+            router.stop("The router was closed.")
+
+
+class _Source:
+    def __init__(self, router: Router, http: aiohttp.ClientSession, urls: Sequence[str]) -> None:
+        self._router = router
+        self._http = http
+        self._urls = [url.rstrip("/") for url in urls]
+        self._newest: Change | None = None
+        self._routes = False
+        self._came = asyncio.Event()
+
+    async def run(self) -> None:
+        known, turn = False, 0
+        while True:
+            url = self._urls[turn % len(self._urls)]
+            try:
+                if not known:
+                    self._router.take(await self._state(url))
+                known, self._router.trouble = True, ""
+                await self._follow(url, self._router.image)
+            except _Anew as error:
+                known, self._router.trouble = False, str(error)
+            except _FAILURES as error:
+                self._router.trouble = f"{url} does not answer: {error!r}"
+                turn += 1
+            await asyncio.sleep(RETRY_S)
+
+    async def _state(self, url: str) -> Image:
+        body = await self._get(f"{url}/v1/state", {"level": "barrier"})
+        return await asyncio.to_thread(lambda: image_of(msgspec.json.decode(body, type=State)))
+
+    async def _follow(self, url: str, image: Image) -> None:
+        """Until the stream ends. Raises _Anew, and what the connection raises."""
+        self._take_newest()
+        reading = asyncio.create_task(self._read(url, image))
+        try:
+            while True:
+                self._came.clear()
+                to, routes = self._take_newest()
+                if to is None:
+                    if reading.done():
+                        return reading.result()
+                    came = asyncio.create_task(self._came.wait())
+                    await asyncio.wait({came, reading}, return_when=asyncio.FIRST_COMPLETED)
+                    came.cancel()
+                    continue
+                image = await self._at(url, image, to) if routes else moved_on(image, to)
+                self._router.take(image)
+        finally:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await reading
+
+    def _take_newest(self) -> tuple[Change | None, bool]:
+        taken = self._newest, self._routes
+        self._newest, self._routes = None, False
+        return taken
+
+    async def _at(self, url: str, image: Image, to: Change) -> Image:
+        body = await self._get(f"{url}/v1/diff", {"from": image.epoch, "to": to.epoch})
+        try:
+            return with_diff(image, msgspec.json.decode(body), to)
+        except (KeyError, PlacementError, msgspec.ValidationError) as error:
+            raise _Anew(f"the difference to epoch {to.epoch} does not fit: {error!r}") from error
+
+    async def _read(self, url: str, image: Image) -> None:
+        """Note the newest event, and whether any since the last look may have moved a key."""
+        following = image.epoch + 1
+        headers = {"accept": "text/event-stream", "last-event-id": str(image.epoch)}
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_S, sock_read=SILENT_S)
+        params = {"state_id": image.state_id.hex()}
+        stream = self._http.get(
+            f"{url}/v1/changes", params=params, headers=headers, timeout=timeout
+        )
+        async with stream as answer:
+            await _check(answer)
+            async for raw in answer.content:
+                if not raw.startswith(b"data:"):
+                    continue
+                change = msgspec.json.decode(raw[5:], type=Change)
+                if change.epoch != following:
+                    raise _Anew(f"epoch {change.epoch} came where {following} was to come")
+                following += 1
+                self._newest, self._routes = change, self._routes or change.routes
+                self._came.set()
+
+    async def _get(self, url: str, params: dict[str, object]) -> bytes:
+        asked = {name: str(value) for name, value in params.items()}
+        timeout = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)
+        async with self._http.get(url, params=asked, timeout=timeout) as answer:
+            await _check(answer)
+            return await answer.read()
+
+
+async def _check(answer: aiohttp.ClientResponse) -> None:
+    """4xx says that what is asked for is not in this history; 5xx that another may know."""
+    if answer.status == HTTP_OK:
+        return
+    text = (await answer.text())[:300]
+    if 400 <= answer.status < 500:
+        raise _Anew(f"{answer.url.path} answers {answer.status}: {text}")
+    raise aiohttp.ClientPayloadError(f"status {answer.status}: {text}")

@@ -1,0 +1,52 @@
+"""When a process ends so that it begins anew: at its next start it begins with a snapshot.
+
+A reader that was left behind by a truncation ends at once; so does one that stands behind the topic's end
+although its last winner is there: what was lost there was no winner. One that stopped because its log is gone,
+or is another one by now, stays: it says why, and what it has read last may be all that is left. It ends once
+the log was recovered, which a catch-up replica tells.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Final
+
+from stele.log.errors import NoBeginningError, OffsetGoneError, RecoveredError
+from stele.runtime.catch_up import CatchUp
+from stele.runtime.logs import get_logger
+
+LOOK_S: Final = 2.0
+
+log = get_logger(__name__)
+
+
+def end_in_order() -> None:
+    """As if a supervisor asked this process to end."""
+    signal.raise_signal(signal.SIGTERM)
+
+
+async def begin_anew(
+    failed: asyncio.Event,
+    failure: Callable[[], Exception | None],
+    log_id: Callable[[], bytes],
+    catch_up: CatchUp,
+    end: Callable[[], None] = end_in_order,
+) -> None:
+    """Wait for such a failure, and end the process in order."""
+    await failed.wait()
+    why = failure()
+    if not isinstance(why, OffsetGoneError | RecoveredError | NoBeginningError):
+        await recovered(log_id().hex(), catch_up)
+    log.error(
+        "the log goes on elsewhere: this process ends, and begins with a snapshot", why=str(why)
+    )
+    end()
+
+
+async def recovered(log_id: str, catch_up: CatchUp) -> None:
+    """Return once a replica follows a log that was recovered from this one."""
+    while True:
+        for _, answer in await catch_up.archives():
+            if any(before.log_id == log_id for before in answer.incarnations):
+                return
+        await asyncio.sleep(LOOK_S)

@@ -1,0 +1,154 @@
+"""Known bugs of archives, of snapshots to begin with, of truncation and of recovery, in whole processes."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from stele.catch_up import filling, keeper, recovering
+from stele.domain.archive import majority
+from stele.domain.image import Image
+from stele.log import follower
+from stele.log.archive import segments, snapshot_folder, snapshots
+from stele.log.archive.snapshot_folder import Kept, Snapshots
+from stele.log.archive.snapshots import SnapshotHead
+from stele.log.chain import Anchor
+from stele.log.errors import OtherHistoryError, TruncatedError
+from stele.log.port import Log, Look, Record
+from stele.log.reader import LogReader
+from stele.log.start import Start
+from stele.metadata_log.writer import Writer
+from stele.runtime import anew
+from stele.runtime.answers.catch_up import SnapshotAnswer
+from stele.runtime.catch_up import CatchUp
+from stele.sim.patching import Patch
+
+
+def recovery_looks_for_no_other(patch: Patch) -> None:
+    """Who recovers the log takes its own record for the first, whoever did it before."""
+
+    plain = recovering._recovery_in  # noqa: SLF001
+    asked = 0
+
+    async def own(topic: Log, start: Start, begin: int, end: int) -> Record | None:
+        nonlocal asked
+        asked += 1
+        return None if asked % 2 else await plain(topic, start, begin, end)
+
+    patch.attribute(recovering, "_recovery_in", own)
+
+
+def anchor_is_not_looked_for(patch: Patch) -> None:
+    """A reader is content with the topic's name: what stands at its last winner's place is all the same."""
+
+    def content(self: LogReader, anchor: Anchor | None, look: Look) -> None:
+        self.topic_id = look.topic_id
+
+    patch.attribute(LogReader, "_compare", content)
+
+
+def lost_log_ends_the_process(patch: Patch) -> None:
+    """Whoever notices that its log is lost ends, and with it what it alone had read."""
+
+    async def at_once(log_id: str, catch_up: CatchUp) -> None:
+        await asyncio.sleep(0)
+
+    patch.function(anew.recovered, at_once)
+
+
+def topics_end_is_a_lost_log(patch: Patch) -> None:
+    """A reader behind the topic's end whose last winner is there waits for a recovery that nobody needs."""
+    patch.attribute(anew, "OffsetGoneError", TruncatedError)
+
+
+def lost_log_of_a_newcomer_has_no_name(patch: Patch) -> None:
+    """Who begins on a lost log waits for the recovery of no log."""
+    patch.attribute(Writer, "log_id", property(lambda self: self.image.log_id))
+
+
+def writers_begin_without_what_was_decided(patch: Patch) -> None:
+    """A writer that begins with a snapshot does not know which requests were decided."""
+    plain = CatchUp.load
+
+    async def image_alone(
+        self: CatchUp, url: str, snapshot: SnapshotAnswer, *, decided: bool
+    ) -> Start:
+        start = await plain(self, url, snapshot, decided=False)
+        empty = Image().decided if decided else None
+        return start._replace(image=msgspec.structs.replace(start.image, decided=empty))
+
+    patch.attribute(CatchUp, "load", image_alone)
+
+
+def one_member_is_a_majority(patch: Patch) -> None:
+    """Records are deleted that a single replica has."""
+    patch.function(majority.majority, lambda members: 1)
+
+
+def epochs_are_held_before_they_are_synced(patch: Patch) -> None:
+    """A segment counts as being on the disk as soon as it was written."""
+
+    def unsynced(file: object) -> None:
+        return None
+
+    patch.attribute(segments, "sync_file", unsynced)
+
+
+def snapshots_tell_who_wrote_them(patch: Patch) -> None:
+    """The head of a snapshot has the time of the machine that took it."""
+    plain = snapshots.head_of
+
+    def by_its_clock(image: Image, next_offset: int, anchor: Anchor, at_ms: int) -> SnapshotHead:
+        return plain(image, next_offset, anchor, vars(keeper)["time"].time_ns() // 1_000_000)
+
+    patch.function(plain, by_its_clock)
+
+
+def damage_is_not_mended(patch: Patch) -> None:
+    """What a replica finds to be missing in its archive, it does not ask others for."""
+    patch.function(filling.missing, lambda *_: None)
+
+
+def replicas_floor_is_ones_own(patch: Patch) -> None:
+    """A node takes a log that differs from what the replicas hold for the loss of what it acknowledged."""
+    plain = follower.Floor.check
+
+    def anonymous(self: follower.Floor, offset: int, epoch: int, state_id: bytes) -> None:
+        try:
+            plain(self, offset, epoch, state_id)
+        except OtherHistoryError as error:
+            raise OtherHistoryError(offset, str(error)) from error
+
+    patch.attribute(follower.Floor, "check", anonymous)
+
+
+def half_a_snapshot_is_one(patch: Patch) -> None:
+    """What a replica that died had of a snapshot of others is found as a snapshot at its next start."""
+
+    def look_at(self: Snapshots, path: Path) -> None:
+        head = snapshots.head_in(path.read_bytes())
+        self._kept[head.name] = Kept(head, path, self._paths(path.stem)[1], 0, 0)
+
+    patch.attribute(snapshot_folder, "UNFINISHED", "")
+    patch.attribute(Snapshots, "_look_at", look_at)
+
+
+LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
+    recovery_looks_for_no_other,
+    anchor_is_not_looked_for,
+    lost_log_ends_the_process,
+    lost_log_of_a_newcomer_has_no_name,
+    writers_begin_without_what_was_decided,
+    one_member_is_a_majority,
+    epochs_are_held_before_they_are_synced,
+    snapshots_tell_who_wrote_them,
+    damage_is_not_mended,
+)
+LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
+    topics_end_is_a_lost_log,
+    replicas_floor_is_ones_own,
+    half_a_snapshot_is_one,
+)
+"""Runs come upon these, but too seldom."""

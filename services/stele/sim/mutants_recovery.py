@@ -1,0 +1,196 @@
+"""Known bugs of recovery: who goes past it, what is taken for lost, and what is counted twice."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from stele.agent import lost_epochs
+from stele.agent.identity import Identity
+from stele.agent.lost_epochs import Binding
+from stele.domain.cluster import lineage
+from stele.domain.cluster.facts import ClusterImage, LogRecovered
+from stele.domain.cluster.lineage import Standing
+from stele.domain.context import Context
+from stele.domain.facts import Epoch
+from stele.domain.image import ZERO_STATE, Image
+from stele.domain.recovery import histories, record
+from stele.domain.recovery.histories import Source
+from stele.log import incarnations, recovery
+from stele.log.chain import LOG_ID, PREV_STATE_ID, Chain, Verdict
+from stele.log.codec import DecodeError, decode_epoch
+from stele.log.port import Record
+from stele.node.http import NodeHttp
+from stele.sim.patching import Patch
+
+
+def recovery_is_passed_by(patch: Patch) -> None:
+    """A reader takes the first record of the recovered log for a stray, and goes on with its own."""
+    patch.function(incarnations.check_stray, lambda chain, offset, value: None)
+
+
+def any_recovery_is_ones_own(patch: Patch) -> None:
+    """A reader stops at every record that recovers a log, whichever log that was."""
+
+    def any_log(log_id: bytes, offset: int, value: bytes) -> LogRecovered | None:
+        try:
+            return record.recovery_of(decode_epoch(value))
+        except DecodeError:
+            return None
+
+    patch.function(incarnations.recovered_from, any_log)
+
+
+def unreadable_recovery_is_passed_by(patch: Patch) -> None:
+    """A record of a later log whose schema is not known is a stray like any other."""
+    plain = incarnations.recovered_from
+
+    def readable(log_id: bytes, offset: int, value: bytes) -> LogRecovered | None:
+        try:
+            decode_epoch(value)
+        except DecodeError:
+            return None
+        return plain(log_id, offset, value)
+
+    patch.function(plain, readable)
+
+
+def replay_crosses_wherever_it_is(patch: Patch) -> None:
+    """A replay goes on as the recovered log from whatever epoch it has reached of the old one."""
+
+    def anywhere(chain: Chain, offset: int, value: bytes) -> Epoch | None:
+        if incarnations.recovered_from(chain.log_id, offset, value) is None:
+            return None
+        epoch = decode_epoch(value)
+        here = {"prev_state_id": chain.state_id, "epoch": chain.epoch + 1}
+        return msgspec.structs.replace(epoch, **here)
+
+    patch.function(incarnations.crossing, anywhere)
+
+
+def older_log_follows_a_later_one(patch: Patch) -> None:
+    """A log whose id is smaller may be what another one was recovered as."""
+
+    def any_order(epoch: Epoch) -> LogRecovered | None:
+        (fact,) = epoch.facts if len(epoch.facts) == 1 else (None,)
+        if not isinstance(fact, LogRecovered):
+            return None
+        said = fact.log_id, fact.state_id, fact.last_epoch + 1
+        return (
+            fact if said == (epoch.log_id.hex(), epoch.prev_state_id.hex(), epoch.epoch) else None
+        )
+
+    patch.function(record.recovery_of, any_order)
+
+
+def last_recovery_counts(patch: Patch) -> None:
+    """Of two who recover the log at once, the one whose record came later goes on too."""
+
+    def last(records: Iterable[Record], log_id: bytes) -> Record | None:
+        found = [r for r in records if incarnations.recovered_from(log_id, *r) is not None]
+        return found[-1] if found else None
+
+    patch.function(recovery.first_recovery, last)
+
+
+def log_begins_anywhere(patch: Patch) -> None:
+    """A reader that knows nothing passes later epochs by until a founding comes."""
+
+    def patient(self: Chain, offset: int, value: bytes) -> Verdict:
+        is_founding = value[PREV_STATE_ID] == ZERO_STATE and value[LOG_ID] != ZERO_STATE
+        return Verdict.WINNER if is_founding else Verdict.STRAY
+
+    patch.attribute(Chain, "_judge_founding", patient)
+
+
+def different_histories_are_one(patch: Patch) -> None:
+    """Archives that have different epochs of one number are not compared: the longest is taken."""
+
+    def none(sources: Iterable[Source]) -> None:
+        return None
+
+    patch.function(histories.first_difference, none)
+
+
+def missed_recovery_is_a_history(patch: Patch) -> None:
+    """An archive that has missed a recovery is believed in what that gave up."""
+    patch.attribute(histories, "_without_given_up", lambda source, told: source)
+
+
+def lost_epochs_are_kept(patch: Patch) -> None:
+    """A node that acknowledged lost epochs goes on as if they were there."""
+    plain = lineage.standing
+
+    def kept(image: ClusterImage, log_id: str, epoch: int, state_id: str = "") -> Standing:
+        found = plain(image, log_id, epoch, state_id)
+        return Standing.KEPT if found is Standing.LOST else found
+
+    patch.function(plain, kept)
+
+
+def any_loss_is_accepted(patch: Patch) -> None:
+    """The setting that accepts a loss need not name the log that the node is bound to."""
+    plain = lost_epochs.binding
+
+    def any_name(identity: Identity, image: Image, accept: str) -> Binding:
+        return plain(identity, image, accept and identity.log_id)
+
+    patch.function(plain, any_name)
+
+
+def acceptance_forgets_nothing(patch: Patch) -> None:
+    """A loss that is accepted is not noted, and what was acknowledged of the lost epochs stays."""
+    plain = lost_epochs.binding
+
+    def unnoted(identity: Identity, image: Image, accept: str) -> Binding:
+        return msgspec.structs.replace(plain(identity, image, accept), loss=None)
+
+    patch.function(plain, unnoted)
+
+
+def ids_of_lost_epochs_come_again(patch: Patch) -> None:
+    """Ids are made of the epoch alone: what is made in a recovered log may have the id of what was lost."""
+    unique = Context.unique
+
+    def forgetful(self: Context, what: str) -> str:
+        founding = msgspec.structs.replace(self.image.founding, incarnations=())
+        return unique(
+            self._replace(image=msgspec.structs.replace(self.image, founding=founding)), what
+        )
+
+    patch.attribute(Context, "unique", forgetful)
+
+
+def versions_of_lost_epochs_come_again(patch: Patch) -> None:
+    """Topology versions go on from the last one that is known."""
+    patch.attribute(ClusterImage, "version_floor", property(lambda self: 0))
+
+
+def nodes_of_another_log_are_answered(patch: Patch) -> None:
+    """A node answers one that has not heard that the log was recovered."""
+    plain = NodeHttp._check_is_meant  # noqa: SLF001
+
+    def whoever(self: NodeHttp, request: Any) -> None:
+        headers = {"x-stele-replica": request.headers.get("x-stele-replica", "")}
+        plain(self, type("Request", (), {"headers": headers})())
+
+    patch.attribute(NodeHttp, "_check_is_meant", whoever)
+
+
+RECOVERY_TEST_MUTANTS: Final = (
+    recovery_is_passed_by,
+    any_recovery_is_ones_own,
+    unreadable_recovery_is_passed_by,
+    replay_crosses_wherever_it_is,
+    older_log_follows_a_later_one,
+    last_recovery_counts,
+    log_begins_anywhere,
+    different_histories_are_one,
+    missed_recovery_is_a_history,
+    lost_epochs_are_kept,
+    any_loss_is_accepted,
+    acceptance_forgets_nothing,
+    ids_of_lost_epochs_come_again,
+    versions_of_lost_epochs_come_again,
+    nodes_of_another_log_are_answered,
+)

@@ -1,0 +1,152 @@
+"""Clients of the simulated cluster: what they ask for, again under one id; and who moves the topology."""
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from stele.domain import commands
+from stele.domain.commands import AnyCommand, Envelope, Outcome
+from stele.domain.image import Image
+from stele.domain.requests.ids import uuid7
+from stele.sim.founding import TERM
+from stele.sim.kernel import Clock, Future, Owner, Task, us
+from stele.sim.violation import require
+
+if TYPE_CHECKING:
+    from stele.sim.processes.members import LogMachine
+    from stele.sim.processes.world import World
+
+ATTEMPTS: Final = 5
+ANSWER_S: Final = 9.0
+STEP_S: Final = 1.5
+BUSY_S: Final = 0.8
+DC: Final = "dc1"
+
+
+class Caller(Owner):
+    """Asks one thing after the other while ``world.callers_work``."""
+
+    def __init__(self, name: str, world: "World") -> None:
+        super().__init__(name)
+        self.world = world
+        self.clock = Clock(world.kernel)
+        self.chance = world.kernel.random(f"caller/{name}")
+        self._asked: list[Envelope] = []
+
+    def start(self) -> None:
+        self.spawn(self._work())
+
+    def spawn(self, body: Coroutine[Any, Any, None]) -> None:
+        Task(self, body)
+
+    async def sleep(self, seconds: float) -> None:
+        future = Future[None]()
+        kernel = self.world.kernel
+        kernel.at(kernel.now_us + us(seconds), self, future.set, None)
+        await future.wait()
+
+    async def _work(self) -> None:
+        while self.world.callers_work:
+            draw = self.chance.random()
+            if draw < 0.12:
+                await self.read()
+            elif draw < 0.25 and self._asked:
+                await self.submit(self.chance.choice(self._asked))
+            else:
+                envelope = self.envelope(self._command())
+                self._asked.append(envelope)
+                await self.submit(envelope)
+            await self.sleep(0.1 + BUSY_S * self.chance.random())
+
+    def envelope(self, command: AnyCommand) -> Envelope:
+        request_id = uuid7(self.clock.wall_ms(), self.chance.getrandbits(74))
+        return Envelope(request_id=request_id, command=command, actor=self.name)
+
+    def _command(self) -> AnyCommand:
+        number = self.chance.randrange(6)
+        draw = self.chance.random()
+        if draw < 0.15:
+            return commands.CreateKeyspace(f"k{number}", {DC: 1 + number % 2})
+        if draw < 0.25:
+            return commands.SetSetting("snapshot_epochs", "none at all")  # it is refused
+        if draw < 0.3:
+            return commands.AskSnapshot()
+        return commands.SetSetting(f"s{number}", str(self.chance.randrange(1000)))
+
+    async def submit(self, envelope: Envelope) -> Outcome | None:
+        """Under one id until it is answered, or given up."""
+        for _ in range(ATTEMPTS):
+            target = self.chance.choice(self.world.logs)
+            outcome: Outcome | None = await self._call(target, target.serve_command, envelope)
+            if outcome is not None and outcome.taken:
+                self.world.witness.told(outcome)
+                return outcome
+            await self.sleep(0.2 + 2 * self.chance.random())
+        return None
+
+    async def read(self) -> Image | None:
+        """What was told before the question is in the answer."""
+        world, began_us = self.world, self.world.kernel.now_us
+        target, least = self.chance.choice(world.logs), world.witness.newest_promise()
+        image: Image | None = await self._call(target, target.serve_read)
+        if image is not None and world.witness.quiet((world.kernel.now_us - began_us) / 1e6 + 14.0):
+            world.witness.checks += 1
+            require(
+                image.epoch >= least,
+                "I2",
+                f"a read shows epoch {least}, which a client was told before it",
+                f"{target.name} shows epoch {image.epoch}",
+            )
+        return image
+
+    async def _call(self, target: "LogMachine", serve: Callable[..., None], *args: object) -> Any:
+        future = Future[Any]()
+        network, kernel = self.world.network, self.world.kernel
+
+        def answer(found: object) -> None:
+            network.send(target, self, future.set, found)
+
+        network.send(self, target, serve, *args, answer)
+        kernel.at(kernel.now_us + us(ANSWER_S), self, future.set, None)
+        return await future.wait()
+
+
+class Mover(Caller):
+    """Moves the topology's versions: a node without a process joins and leaves. It waits for no acks, which are
+    not tried here.
+    """
+
+    async def _work(self) -> None:
+        while self.world.callers_work:
+            image = self._image()
+            command = None if image is None else self._next(image)
+            if command is not None:
+                await self.submit(self.envelope(command))
+            await self.sleep(STEP_S * (0.5 + self.chance.random()))
+
+    def _image(self) -> Image | None:
+        found = [log.image for log in self.world.logs if log.image is not None]
+        return max(found, key=lambda image: image.state_id, default=None)
+
+    def _next(self, image: Image) -> AnyCommand | None:
+        topology = image.topology
+        open_ones = topology.open()
+        if open_ones:
+            moves = tuple(commands.Move(t.transition_id, t.state, t.session) for t in open_ones)
+            return commands.Advance(term=TERM, version=topology.version, moves=moves, fence=True)
+        if not topology.settled():
+            return commands.AdvanceFence(TERM, topology.version)
+        pending = [request.request_id for request in image.requests.unfinished()]
+        if pending:
+            opened = ((pending[0],),)
+            return commands.Advance(term=TERM, version=topology.version, open=opened)
+        for node_id, node in image.membership.normal().items():
+            if node.cleanup_since:
+                return commands.FinishCleanup(TERM, node_id, node.cleanup_session())
+        return self._join_or_leave(image)
+
+    def _join_or_leave(self, image: Image) -> AnyCommand:
+        guests = [name for name in image.membership.normal() if name.startswith("guest")]
+        if guests:
+            return commands.Leave(node_id=guests[0])
+        name = f"guest-{image.epoch}"
+        return self.world.join_of(name, f"host-{name}")

@@ -1,0 +1,283 @@
+"""A simulated disk: files and folders of one machine, with what a power failure leaves of them.
+
+``SimPath`` has as much of ``pathlib.Path`` as the production code uses. What was written is there for every
+later life of the process; after a power failure only what was synced is, and perhaps some of the rest.
+"""
+
+import fnmatch
+import io
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple, Self
+
+from stele.sim.processes.event_loop import Died
+
+READ: Final = "rb"
+
+
+class Stat(NamedTuple):
+    st_size: int
+
+
+class Content:
+    """What is in a file, and what of it is on the platter."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.synced = b""
+
+
+class Disk:
+    """The files of a machine by their whole names. ``trap`` counts down to the operation in which the process
+    dies; ``on_trap`` is called then.
+    """
+
+    def __init__(self, luck: Callable[[], float]) -> None:
+        self.files: dict[str, Content] = {}
+        self.on_platter: dict[str, Content] = {}
+        self.trap = -1
+        self.on_trap: Callable[[], None] = lambda: None
+        self.full = False
+        self.flipped = set[bytes]()
+        """Contents that are not what was written."""
+        self._luck = luck
+
+    def plug(self) -> "Plug":
+        """For one life of a process."""
+        return Plug(self)
+
+    def lose_power(self) -> None:
+        """Names and bytes that were not synced may be there or not."""
+        names = {
+            name: content
+            for name, content in self.files.items()
+            if self.on_platter.get(name) is content or self._luck() < 0.5
+        }
+        for name, content in self.on_platter.items():
+            if name not in self.files and self._luck() < 0.5:  # it was deleted or renamed
+                names.setdefault(name, content)
+        for content in names.values():
+            rest = bytes(content.data[len(content.synced) :])
+            is_appended = content.data.startswith(content.synced)
+            kept = rest[: int(len(rest) * self._luck())] if is_appended else b""
+            content.data = bytearray(content.synced + kept)
+        self.files, self.on_platter = names, dict(names)
+
+    def wipe(self) -> None:
+        self.files, self.on_platter = {}, {}
+
+    def copy(self) -> dict[str, bytes]:
+        """What is on it, to be put back later."""
+        return {name: bytes(content.data) for name, content in self.files.items()}
+
+    def put_back(self, files: dict[str, bytes]) -> None:
+        self.wipe()
+        for name, data in files.items():
+            content = self.files[name] = Content()
+            content.data, content.synced = bytearray(data), data
+        self.on_platter = dict(self.files)
+
+    def flip(self, name: str, place: float) -> None:
+        """One bit of a file is another one."""
+        data = self.files[name].data
+        if data:
+            data[int(len(data) * place)] ^= 1 << int(8 * self._luck())
+            self.files[name].synced = bytes(data)
+            self.flipped.add(bytes(data))
+
+    def operation(self) -> None:
+        """Raises Died where the trap is, and OSError when the disk takes nothing."""
+        if self.trap >= 0:
+            self.trap -= 1
+            if self.trap < 0:
+                self.on_trap()
+                raise Died
+        if self.full:
+            raise OSError(28, "No space left on device")
+
+
+class Plug:
+    """A process's access to its disk, which ends with it."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.is_out = False
+
+    @property
+    def disk(self) -> Disk:
+        if self.is_out:
+            raise Died
+        return self._disk
+
+    def path(self, name: str) -> "SimPath":
+        return SimPath(self, PurePosixPath(name))
+
+
+class SimPath:
+    """A path on a simulated disk."""
+
+    def __init__(self, plug: Plug, pure: PurePosixPath) -> None:
+        self._plug = plug
+        self._pure = pure
+
+    def __truediv__(self, part: str) -> "SimPath":
+        return SimPath(self._plug, self._pure / part)
+
+    def __str__(self) -> str:
+        return str(self._pure)
+
+    __repr__ = __str__
+
+    def __fspath__(self) -> str:
+        return str(self._pure)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SimPath) and self._pure == other._pure
+
+    def __hash__(self) -> int:
+        return hash(self._pure)
+
+    def __lt__(self, other: "SimPath") -> bool:
+        return self._pure < other._pure
+
+    @property
+    def name(self) -> str:
+        return self._pure.name
+
+    @property
+    def stem(self) -> str:
+        return self._pure.stem
+
+    @property
+    def parent(self) -> "SimPath":
+        return SimPath(self._plug, self._pure.parent)
+
+    def with_name(self, name: str) -> "SimPath":
+        return SimPath(self._plug, self._pure.with_name(name))
+
+    def exists(self) -> bool:
+        return str(self) in self._plug.disk.files
+
+    def stat(self) -> Stat:
+        return Stat(len(self._content().data))
+
+    def mkdir(self, **_: bool) -> None:
+        """Folders are there as soon as they have files."""
+
+    def glob(self, pattern: str) -> Iterator["SimPath"]:
+        before = f"{self}/"
+        found = [
+            name
+            for name in self._plug.disk.files
+            if name.startswith(before) and fnmatch.fnmatchcase(name[len(before) :], pattern)
+        ]
+        return iter([SimPath(self._plug, PurePosixPath(name)) for name in sorted(found)])
+
+    def open(self, mode: str = READ) -> "SimFile":
+        if mode == READ:
+            return SimFile(self._plug, self._content(), writes=False)
+        self._plug.disk.operation()
+        if mode == "r+b":
+            return SimFile(self._plug, self._content(), writes=True)
+        content = self._plug.disk.files[str(self)] = Content()
+        return SimFile(self._plug, content, writes=True)
+
+    def read_bytes(self) -> bytes:
+        return bytes(self._content().data)
+
+    def replace(self, target: "SimPath") -> "SimPath":
+        content = self._content()
+        self._plug.disk.operation()
+        del self._plug.disk.files[str(self)]
+        self._plug.disk.files[str(target)] = content
+        return target
+
+    def unlink(self, *, missing_ok: bool = False) -> None:
+        if not self.exists():
+            if missing_ok:
+                return
+            raise FileNotFoundError(str(self))
+        self._plug.disk.operation()
+        del self._plug.disk.files[str(self)]
+
+    def sync(self) -> None:
+        """The names in this folder are on the platter."""
+        disk, before = self._plug.disk, f"{self}/"
+        disk.operation()
+        for name in [n for n in disk.on_platter if n.startswith(before) and n not in disk.files]:
+            del disk.on_platter[name]
+        for name, content in disk.files.items():
+            if name.startswith(before):
+                disk.on_platter[name] = content
+
+    def _content(self) -> Content:
+        try:
+            return self._plug.disk.files[str(self)]
+        except KeyError:
+            raise FileNotFoundError(2, "No such file or directory", str(self)) from None
+
+
+class SimFile(io.RawIOBase):
+    """An open file. Each write is an operation of the disk."""
+
+    def __init__(self, plug: Plug, content: Content, *, writes: bool) -> None:
+        super().__init__()
+        self._plug = plug
+        self._content = content
+        self._writes = writes
+        self._at = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return self._writes
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        base = {0: 0, 1: self._at, 2: len(self._content.data)}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        end = len(self._content.data) if size is None or size < 0 else self._at + size
+        found = bytes(self._content.data[self._at : end])
+        self._at += len(found)
+        return found
+
+    def write(self, data: object) -> int:
+        """Raises OSError, Died: then half of it is there."""
+        given = bytes(data)  # type: ignore[call-overload]
+        try:
+            self._plug.disk.operation()
+        except Died:
+            if not self._plug.is_out:
+                self._put(given[: len(given) // 2])
+            raise
+        self._put(given)
+        return len(given)
+
+    def truncate(self, size: int | None = None) -> int:
+        self._plug.disk.operation()
+        size = self._at if size is None else size
+        del self._content.data[size:]
+        return size
+
+    def sync(self) -> None:
+        self._plug.disk.operation()
+        self._content.synced = bytes(self._content.data)
+
+    def _put(self, given: bytes) -> None:
+        data = self._content.data
+        if len(data) < self._at:
+            data.extend(bytes(self._at - len(data)))
+        data[self._at : self._at + len(given)] = given
+        self._at += len(given)

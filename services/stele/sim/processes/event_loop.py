@@ -1,0 +1,198 @@
+"""An asyncio event loop in virtual time, one for each life of a process. Threads are turns of it.
+
+What a thread would do happens at once, some time after it was asked for; jobs of one executor keep their order.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import Context
+from typing import Any, Final, TypeVar
+
+from stele.sim.kernel import Clock, Kernel, Owner, us
+
+T = TypeVar("T")
+
+JOB_S: Final = 0.004
+"""Longest time that a job of a thread takes, usually."""
+PRUNE_TASKS: Final = 500
+LAST_TURNS: Final = 20_000
+LAST_CANCELS: Final = 5
+
+
+class Died(BaseException):
+    """Raised where a process dies in the middle of a job: no handler of its own sees more of it."""
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """The loop of ``owner``, whose events come from ``kernel``; its time goes by ``clock``.
+
+    ``entered`` is called with the loop before each turn, and with None after it. ``on_error`` is told of
+    exceptions that nobody handles.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        owner: Owner,
+        clock: Clock,
+        luck: Callable[[], float],
+        entered: Callable[["VirtualLoop | None"], None],
+        on_error: Callable[[BaseException], None],
+    ) -> None:
+        self.owner = owner
+        self._kernel = kernel
+        self._clock = clock
+        self._luck = luck
+        self._entered = entered
+        self._on_error = on_error
+        self._incarnation = owner.incarnation
+        self._ready: deque[asyncio.Handle] = deque()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._busy_until_us: dict[int, int] = {}
+        self._over = False
+
+    # -- turns --
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        if not self._over:
+            self._kernel.at(self._kernel.now_us, self.owner, self._turn)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        if not self._over:
+            delay_us = self._clock.timer_us(max(0.0, when - self.time())) + 1
+            self._kernel.at(self._kernel.now_us + delay_us, self.owner, self._due, handle)
+        return handle
+
+    def time(self) -> float:
+        return self._clock.monotonic_s()
+
+    def _turn(self) -> None:
+        if self._ready:
+            self._run(self._ready.popleft())
+
+    def _due(self, handle: asyncio.TimerHandle) -> None:
+        self._run(handle)
+
+    def _run(self, handle: asyncio.Handle) -> None:
+        if handle.cancelled():
+            return
+        with self._inside():
+            handle._run()  # noqa: SLF001 - as every event loop does
+
+    @contextmanager
+    def _inside(self, *, thread: bool = False) -> Iterator[None]:
+        before = asyncio._get_running_loop()  # noqa: SLF001
+        asyncio._set_running_loop(None if thread else self)  # noqa: SLF001
+        self._entered(self)
+        try:
+            yield
+        finally:
+            self._entered(None)
+            asyncio._set_running_loop(before)  # noqa: SLF001
+
+    # -- tasks and threads --
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        if len(self._tasks) > PRUNE_TASKS:
+            self._tasks = {each: None for each in self._tasks if not each.done()}
+        self._tasks[task] = None
+        return task
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self.create_future()
+        if self._over:
+            future.set_exception(OSError("the process is dead"))
+            return future
+        due_us = self._kernel.now_us + us(JOB_S * self._luck())
+        if executor is not None:
+            due_us = max(due_us, self._busy_until_us.get(id(executor), 0))
+            self._busy_until_us[id(executor)] = due_us
+        self._kernel.at(due_us, self.owner, self._job, future, func, args)
+        return future
+
+    def _job(self, future: asyncio.Future[T], func: Callable[..., T], args: Any) -> None:
+        try:
+            with self._inside(thread=True):
+                found = func(*args)
+        except Died:
+            return
+        except BaseException as error:
+            if not future.done():
+                future.set_exception(error)
+            return
+        if not future.done():
+            future.set_result(found)
+
+    # -- the end --
+
+    def kill(self) -> None:
+        """The process is dead: its tasks are ended where they are, and nothing that they do counts."""
+        self._over = True
+        for _ in range(LAST_CANCELS):
+            left = [task for task in self._tasks if not task.done()]
+            if not left:
+                break
+            for task in left:
+                task.cancel()
+            for _ in range(LAST_TURNS):
+                if not self._ready:
+                    break
+                self._run(self._ready.popleft())
+        self._ready.clear()
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What asyncio says of exceptions that were never looked at is no fault: their tasks were ended."""
+        error = context.get("exception")
+        if not self._over and "handle" in context and isinstance(error, BaseException):
+            self._on_error(error)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It comes up and does nothing."""
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_task_factory(self) -> None:
+        return None

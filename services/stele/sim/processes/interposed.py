@@ -1,0 +1,159 @@
+"""What production code takes from its machine without asking: time, chance and the log of its doings.
+
+Inside ``interposed`` every module of ours has them from the process that runs just now.
+"""
+
+import random
+import sys
+import time as real_time
+import types
+import uuid as real_uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any, Final, Protocol
+
+from stamina import instrumentation
+from structlog.stdlib import BoundLogger
+
+from stele.log import pulse
+from stele.metadata_log import writing
+from stele.runtime import follow
+from stele.sim.kernel import Clock
+from stele.sim.patching import Patch
+
+OURS: Final = "stele."
+NOT_THE_SIMULATOR: Final = ("stele.sim.",)
+BOOT_CLOCK: Final = "CLOCK_BOOTTIME"
+
+
+class Runs(Protocol):
+    """Who runs: its clock, its chance, and where its lines go."""
+
+    clock: Clock
+    chance: Random
+
+    def note(self, level: str, text: str, values: dict[str, object]) -> None: ...
+
+
+class Current:
+    """Who runs just now; ``default`` between the turns of processes."""
+
+    def __init__(self, default: Runs) -> None:
+        self.default = default
+        self.who: Runs = default
+
+
+class Time(types.ModuleType):
+    """As the module ``time``, by the clock of who runs."""
+
+    def __init__(self, current: Current) -> None:
+        super().__init__("time")
+        self._current = current
+
+    def monotonic(self) -> float:
+        return self._current.who.clock.monotonic_s()
+
+    perf_counter = monotonic
+
+    def time(self) -> float:
+        return self._current.who.clock.wall_ms() / 1000
+
+    def time_ns(self) -> int:
+        return self._current.who.clock.wall_ms() * 1_000_000
+
+    def clock_gettime(self, _: object) -> float:
+        return self.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError(f"nothing blocks in the simulator: {seconds} s")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real_time, name)
+
+
+class Secrets(types.ModuleType):
+    def __init__(self, current: Current) -> None:
+        super().__init__("secrets")
+        self._current = current
+
+    def randbits(self, bits: int) -> int:
+        return self._current.who.chance.getrandbits(bits)
+
+
+class Chance(types.ModuleType):
+    """As the module ``random``, as far as it is the system's chance."""
+
+    def __init__(self, current: Current) -> None:
+        super().__init__("random")
+        self._current = current
+
+    def SystemRandom(self) -> Random:  # noqa: N802 - the module's own name
+        return self._current.who.chance
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(random, name)
+
+
+class Uuid(types.ModuleType):
+    def __init__(self, current: Current) -> None:
+        super().__init__("uuid")
+        self._current = current
+
+    def uuid4(self) -> real_uuid.UUID:
+        return real_uuid.UUID(int=self._current.who.chance.getrandbits(128), version=4)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real_uuid, name)
+
+
+class Lines:
+    """A logger whose lines go to who runs."""
+
+    def __init__(self, current: Current) -> None:
+        self._current = current
+
+    def __getattr__(self, level: str) -> Callable[..., None]:
+        def note(text: str, *_: object, **values: object) -> None:
+            self._current.who.note(level, text, values)
+
+        return note
+
+
+@contextmanager
+def interposed(current: Current, seed: str) -> Iterator[Patch]:
+    """Inside the block; the patch takes what else is to be different in this run."""
+    import secrets  # noqa: PLC0415
+
+    stand_ins = {
+        id(real_time): Time(current),
+        id(secrets): Secrets(current),
+        id(random): Chance(current),
+        id(real_uuid): Uuid(current),
+    }
+    lines, state = Lines(current), random.getstate()
+    with Patch() as patch:
+        for name in sorted(sys.modules):
+            if not name.startswith(OURS) or name.startswith(NOT_THE_SIMULATOR):
+                continue
+            module = sys.modules[name]
+            for attribute, value in sorted(vars(module).items(), key=lambda item: item[0]):
+                if id(value) in stand_ins:
+                    patch.attribute(module, attribute, stand_ins[id(value)])
+                elif attribute == "log" and _is_logger(value):
+                    patch.attribute(module, attribute, lines)
+        for module in (writing, follow):
+            patch.attribute(module, "settle", lambda: None)
+        patch.attribute(pulse, "_HAS_BOOT_CLOCK", False)
+        random.seed(seed)  # pauses between retries
+        hooks = instrumentation.get_on_retry_hooks()
+        instrumentation.set_on_retry_hooks([])
+        try:
+            yield patch
+        finally:
+            random.setstate(state)
+            instrumentation.set_on_retry_hooks(hooks)
+
+
+def _is_logger(value: object) -> bool:
+    return isinstance(value, BoundLogger) or type(value).__name__ == "BoundLoggerLazyProxy"

@@ -1,0 +1,192 @@
+"""The way to rest after the disasters, and what must be equal then."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from stele.domain.evolve import evolve
+from stele.domain.image import EMPTY
+from stele.domain.snapshot import requests_hash, state_hash
+from stele.log.archive.spans import Span
+from stele.log.codec import decode_epoch
+from stele.sim.kernel import us
+from stele.sim.processes.members import NodeMachine, ReplicaMachine
+from stele.sim.processes.operator import Operator
+
+if TYPE_CHECKING:
+    from stele.sim.processes.machine import Machine
+    from stele.sim.processes.world import World
+
+REST_LIMIT_S: Final = 400.0
+LAST_CALLS_S: Final = 12.0
+STUCK_S: Final = 25.0
+"""After which the operator looks again."""
+EQUAL: Final = "I1"
+REST: Final = "I10"
+FULL: Final = "I8"
+GAVE_UP: Final = "but the log ends at epoch"
+"""A node waits a minute for a log that has what it acknowledged."""
+
+
+def come_to_rest(world: "World", operator: Operator) -> None:
+    """Heal, wait until everybody has all, and compare. Raises Violation."""
+    world.heal()
+    _until(world, operator, _unwell, "everybody is well, once nothing fails any more")
+    world.run_until(world.kernel.now_us + us(LAST_CALLS_S))
+    world.callers_work = False
+    _until(world, operator, _behind, "everybody has everything")
+    _compare(world)
+    world.witness.check_promises()
+
+
+def _until(
+    world: "World", operator: Operator, waits_for: "Callable[[World], str]", what: str
+) -> None:
+    kernel = world.kernel
+    deadline_us, looked_us = kernel.now_us + us(REST_LIMIT_S), kernel.now_us
+    while (waits := waits_for(world)) and kernel.now_us < deadline_us:
+        world.run_until(kernel.now_us + us(1.0))
+        _accept_losses(world)
+        if kernel.now_us - looked_us > us(STUCK_S):
+            looked_us = kernel.now_us
+            look_again(world, operator)
+    world.demand(not waits, REST, what, waits)
+
+
+def look_again(world: "World", operator: Operator) -> None:
+    """Recover where somebody says that its log is lost; by force where a replica reads another history."""
+    if not any(machine.failure for machine in world.machines.values()):
+        return
+    why = operator.recover()
+    if "without trouble" in why:
+        operator.recover(force=True)
+
+
+def _unwell(world: "World") -> str:
+    """Who does not read the history of now, and why."""
+    line = world.witness.line(world.witness.head)
+    for machine in world.machines.values():
+        image, failure = machine.image, machine.failure
+        if not machine.alive or image is None:
+            return f"{machine.name} does not run ({machine.ended_by})"
+        if failure is not None:
+            return f"{machine.name} has stopped: {failure}"
+        if image.state_id not in line:
+            return f"{machine.name} is at epoch {image.epoch} of another history"
+        if isinstance(machine, NodeMachine) and (machine.gate is None or not machine.gate.is_open):
+            return f"{machine.name} does not serve ({machine.ended_by})"
+    return ""
+
+
+def _behind(world: "World") -> str:
+    head, newest = world.witness.head, world.witness.epoch_of(world.witness.head)
+    unwell = _unwell(world)
+    if unwell:
+        return unwell
+    for machine in world.machines.values():
+        image = machine.image
+        assert image is not None
+        if image.state_id != head:
+            return f"{machine.name} is at epoch {image.epoch} of {newest}"
+        if isinstance(machine, ReplicaMachine):
+            assert machine.keeper is not None
+            spans = machine.keeper.archive.segments.spans()
+            if spans != [Span(1, newest)]:
+                return f"{machine.name} has epochs {spans} of {newest}"
+    return ""
+
+
+def _accept_losses(world: "World") -> None:
+    """The operator looks at nodes that refuse to serve: lost epochs are accepted where they are lost, and who
+    gave up before the log was recovered is started again.
+    """
+    line = world.witness.line(world.witness.head)
+    for node in world.nodes:
+        if not node.is_refused:
+            continue
+        identity = node.disk_identity()
+        state_id = bytes.fromhex(identity.acknowledged.state_id)
+        world.demand(
+            state_id not in line or GAVE_UP in node.ended_by,
+            EQUAL,
+            f"{node.name} serves, since epoch {identity.acknowledged.epoch}, which it acknowledged, is there",
+            f"it does not: {node.ended_by}",
+        )
+        if state_id not in line:
+            node.accept = identity.log_id
+            world.trace(f"the operator accepts what {node.name} has lost")
+        node.is_refused = False
+        node.boot()
+
+
+def _nodes_are_of_this_history(world: "World") -> None:
+    """What a node has acknowledged is in the history, or its loss was accepted."""
+    line = world.witness.line(world.witness.head)
+    for node in world.nodes:
+        told = node.disk_identity().acknowledged
+        world.witness.checks += 1
+        world.demand(
+            bytes.fromhex(told.state_id) in line,
+            "I13",
+            f"{node.name} serves what it had acknowledged by epoch {told.epoch} of this history",
+            f"{told.state_id}, which its disk tells, is not in it",
+        )
+
+
+def _compare(world: "World") -> None:
+    """Every image is what follows from the winners; archives are whole; snapshots are the same bytes."""
+    winners, image = world.witness.winners(), EMPTY
+    for number in sorted(winners):
+        image = evolve(image, decode_epoch(winners[number].value))
+    for machine in world.machines.values():
+        seen = machine.image
+        assert seen is not None
+        world.witness.checks += 1
+        world.demand(
+            state_hash(seen) == state_hash(image),
+            EQUAL,
+            f"{machine.name} has the image that follows from epochs 1 to {image.epoch}",
+            f"its hash is {state_hash(seen)}, not {state_hash(image)}",
+        )
+        if seen.decided is not None:
+            world.demand(
+                requests_hash(seen) == requests_hash(image),
+                EQUAL,
+                f"{machine.name} remembers what was decided in epochs 1 to {image.epoch}",
+                "it remembers something else",
+            )
+    for replica in world.replicas:
+        _is_whole(world, replica)
+    _same_snapshots(world)
+    _nodes_are_of_this_history(world)
+
+
+def _is_whole(world: "World", replica: ReplicaMachine) -> None:
+    assert replica.keeper is not None
+    winners = world.witness.winners()
+    found = {each.epoch: each.value for each in replica.keeper.archive.segments.read(1)}
+    wrong = [number for number, known in winners.items() if found.get(number) != known.value]
+    world.witness.checks += len(winners)
+    world.demand(
+        not wrong,
+        FULL,
+        f"{replica.name} has the bytes of all epochs",
+        f"it has others of epochs {wrong[:5]}",
+    )
+
+
+def _same_snapshots(world: "World") -> None:
+    first: dict[str, tuple[Machine, bytes]] = {}
+    for replica in world.replicas:
+        for name, content in sorted(replica.disk.copy().items()):
+            if "/snapshots/" not in name or not name.endswith(".avro"):
+                continue
+            if content in replica.disk.flipped:
+                continue  # nobody has read it since
+            owner, known = first.setdefault(name, (replica, content))
+            world.witness.checks += 1
+            world.demand(
+                known == content,
+                FULL,
+                f"{name} is the same bytes on {owner.name} and {replica.name}",
+                f"they have {len(known)} and {len(content)} bytes, which differ",
+            )

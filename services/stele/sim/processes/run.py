@@ -1,0 +1,261 @@
+"""One disaster from beginning to end, and what it comes to."""
+
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from stele.catch_up import filling
+from stele.runtime import starting
+from stele.sim.kernel import Clock, Kernel, us
+from stele.sim.processes.broker import BROKER
+from stele.sim.processes.interposed import Current, interposed
+from stele.sim.processes.machine import RESTART_S, Machine
+from stele.sim.processes.making import BACK, LOST, Disaster, Round, make_disaster
+from stele.sim.processes.members import ReplicaMachine
+from stele.sim.processes.operator import Operator
+from stele.sim.processes.rest import come_to_rest, look_again
+from stele.sim.processes.world import CORES_RAISE, KEPT_LINES, World
+from stele.sim.run import Failure, Result
+from stele.sim.scenario import Action
+from stele.sim.violation import Violation
+
+BEFORE_S: Final = 10.0
+GHOSTS_S: Final = 60.0
+AFTER_S: Final = 30.0
+"""Between a recovery and the return of who missed it."""
+ATTEMPTS: Final = 4
+PAUSE_S: Final = 8.0
+SMALL_PIECES: Final = 16
+
+
+Show = Callable[[str], None]
+
+
+def run_disaster(seed: int, show: Show | None = None) -> Result:
+    """The run of a seed; ``show`` is given every line of its trace."""
+    return run_disaster_scenario(make_disaster(seed), show)
+
+
+def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Result:
+    """Run to the end or to the first violation."""
+    began = time.perf_counter()
+    world: World | None = None
+    failure = None
+    current = Current(_Nobody(scenario))
+    with interposed(current, f"{scenario.profile}/{scenario.seed}") as patch:
+        patch.attribute(starting, "SHORT_RECORDS", scenario.short_records)
+        patch.attribute(filling, "PIECE_EPOCHS", SMALL_PIECES)
+        world = World(scenario, current, keep_trace=show is not None)
+        try:
+            _run(world)
+        except Violation as violation:
+            failure = violation
+        except Exception as error:  # whatever production code raises is a finding
+            frames = traceback.extract_tb(error.__traceback__)[-5:]
+            where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
+            failure = Violation(CORES_RAISE, "no exception", f"{error!r} in {where}")
+        finally:
+            for machine in world.machines.values():
+                machine.is_off = True
+                machine.crash()
+    if show is not None:
+        for line in world.lines:
+            show(line)
+    return _result(world, failure, time.perf_counter() - began)
+
+
+class _Nobody:
+    """Runs before there is a world."""
+
+    def __init__(self, scenario: Disaster) -> None:
+        kernel = Kernel(f"nobody/{scenario.seed}")
+        self.clock = Clock(kernel)
+        self.chance = kernel.random("nobody")
+
+    def note(self, level: str, text: str, values: dict[str, object]) -> None:
+        """Nobody reads it."""
+
+
+def _run(world: World) -> None:
+    operator = Operator(world)
+    world.found()
+    for action in world.scenario.actions:
+        world.kernel.at(us(action.at_s), None, _act, world, action)
+    for number, each in enumerate(world.scenario.rounds):
+        _round(world, operator, each, number)
+    come_to_rest(world, operator)
+
+
+# -- every day
+
+
+def _act(world: World, action: Action) -> None:
+    world.faults += 1
+    if action.kind == "leader":
+        world.topic.change_leader(action.seconds)
+        world.trace("the leader changes")
+        return
+    machine = world.machines[action.target]
+    if action.kind in ("crash", "power"):
+        machine.crash(power=action.kind == "power")
+        machine.start_later(action.seconds)
+    elif action.kind == "pause":
+        machine.pause(action.seconds)
+        world.trace(f"{machine.name} stands still for {action.seconds} s")
+    elif action.kind == "trap":
+        machine.disk.trap = action.number
+    elif action.kind == "cut":
+        _cut(world, machine, action)
+
+
+def _cut(world: World, machine: Machine, action: Action) -> None:
+    """0: both ways, 1: only what goes in, 2: only what comes out, 3: only from the brokers."""
+    name, others = machine.name, [*world.machines, BROKER.name]
+    into = {(other, name) for other in others if other != name}
+    out = {(name, other) for other in others if other != name}
+    broker = {(name, BROKER.name), (BROKER.name, name)}
+    pairs = (into | out, into, out, broker)[action.number]
+    key = int(action.at_s * 1000)
+    world.network.cut(key, frozenset(pairs))
+    world.kernel.at(
+        world.kernel.now_us + us(action.seconds), None, partial(world.network.mend, key)
+    )
+    world.trace(f"{name} is cut off ({action.number}) for {action.seconds} s")
+
+
+# -- disasters
+
+
+def _round(world: World, operator: Operator, each: Round, number: int) -> None:
+    kernel = world.kernel
+    world.run_until(kernel.now_us + us(max(0.0, each.after_s - BEFORE_S)))
+    copies = {replica.name: replica.disk.copy() for replica in world.replicas}
+    absent = world.machines.get(each.absent)
+    if absent is not None:
+        world.trace(f"{absent.name} is off")
+        absent.is_off = True
+        absent.crash()
+    world.run_until(kernel.now_us + us(BEFORE_S))
+    _hurt_a_disk(world, each, copies)
+    had = _hurt_the_topic(world, each)
+    if each.ghosts:
+        _send_ghosts(world, each, had)
+    if each.restart:
+        for machine in world.machines.values():
+            machine.crash()
+            machine.start_later(RESTART_S * world.chance.random())
+    world.run_until(kernel.now_us + us(each.wait_s))
+    if each.kind != "nothing":
+        _recover(world, operator, each)
+    if absent is not None:
+        world.run_until(kernel.now_us + us(AFTER_S))
+        absent.is_off = False
+        absent.boot()
+
+
+def _hurt_the_topic(world: World, each: Round) -> list[bytes]:
+    if each.kind == LOST:
+        world.faults += 1
+        return world.lose_topic(silent=each.silent)
+    if each.kind == BACK:
+        world.faults += 1
+        return world.roll_back(each.share, silent=each.silent)
+    return []
+
+
+def _send_ghosts(world: World, each: Round, had: list[bytes]) -> None:
+    """Old writers that were asleep, or producers that try again: their records come once more."""
+    for _ in range(each.ghosts if had else 0):
+        later_us = us(GHOSTS_S * world.chance.random() ** 2)
+        value = world.chance.choice(had)
+        world.kernel.at(world.kernel.now_us + later_us, None, world.topic.land, value)
+
+
+def _hurt_a_disk(world: World, each: Round, copies: dict[str, dict[str, bytes]]) -> None:
+    replica = next((r for r in world.replicas if r.name == each.victim), None)
+    if replica is None:
+        return
+    world.faults += 1
+    if each.disk_fault == "flip":
+        _flip(world, replica)
+        return
+    replica.crash()
+    replica.lost_its_disk = True
+    if each.disk_fault == "wipe":
+        replica.disk.wipe()
+    else:
+        replica.disk.put_back(copies[replica.name])
+    world.trace(f"the disk of {replica.name}: {each.disk_fault}")
+    replica.start_later(1.0 + 5 * world.chance.random())
+
+
+def _flip(world: World, replica: ReplicaMachine) -> None:
+    """A bit of a segment or snapshot, while the process runs or not."""
+    names = sorted(name for name in replica.disk.files if name.endswith(".avro"))
+    if names:
+        name = world.chance.choice(names)
+        replica.lost_its_disk = True
+        replica.disk.flip(name, world.chance.random())
+        world.trace(f"a bit of {name} of {replica.name} is another one")
+
+
+def _recover(world: World, operator: Operator, each: Round) -> None:
+    """The operator tries until a replica says that it is done, or that there is nothing to do."""
+    for attempt in range(ATTEMPTS):
+        if each.trap >= 0 and attempt == 0:
+            for replica in world.replicas:
+                if replica.alive and replica.failure is not None:
+                    replica.disk.trap = each.trap
+                    break
+        why = operator.recover(twice=each.twice)
+        for replica in world.replicas:
+            replica.disk.trap = -1
+        if not why:
+            return
+        world.trace(f"not recovered: {why}"[:300])
+        if "without trouble" in why:
+            look_again(world, operator)
+            return
+        world.run_until(world.kernel.now_us + us(PAUSE_S))
+
+
+def _result(world: World, violation: Violation | None, real_s: float) -> Result:
+    witness, kernel = world.witness, world.kernel
+    world.digest.update(f"{kernel.events} {kernel.now_us} {world.network.sent}".encode())
+    world.digest.update(witness.head)
+    failure = None
+    if violation is not None:
+        failure = Failure(
+            invariant=violation.invariant,
+            expected=violation.expected,
+            found=violation.found,
+            at_s=kernel.now_s,
+            before=tuple(world.lines[-KEPT_LINES:]),
+        )
+    promised = [promise.outcome for promise in witness.promises.values()]
+    return Result(
+        seed=world.scenario.seed,
+        profile=world.scenario.profile,
+        failure=failure,
+        trace_hash=world.digest.hexdigest(),
+        virtual_s=kernel.now_s,
+        real_s=real_s,
+        events=kernel.events,
+        epochs=witness.epoch_of(witness.head),
+        losers=len(witness.records) - len(witness.line(witness.head)),
+        redecided=0,
+        commands=len(promised),
+        rejected=sum(not outcome.applied for outcome in promised),
+        barriers=0,
+        watched=0,
+        writes=0,
+        reads=0,
+        faults=world.faults,
+        requests=0,
+        lost_messages=world.network.lost,
+        truncated=world.topic.begin,
+        checks=witness.checks,
+        finished={"recovered": len(witness.recoveries), "lost outcomes": witness.lost_epochs},
+    )

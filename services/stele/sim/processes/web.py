@@ -1,0 +1,153 @@
+"""HTTP between simulated machines: the production handlers answer, by their routes, with real requests."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Match
+
+from stele.runtime.http import HttpError
+from stele.runtime.transport import SILENT_S, OnPiece
+from stele.sim.kernel import Owner
+
+if TYPE_CHECKING:
+    from stele.sim.processes.machine import Machine
+    from stele.sim.processes.world import World
+
+CUT_SHARE: Final = 0.02
+"""Answers whose connection breaks in the middle, where the weather is bad."""
+LOST: Final = -1
+REFUSED: Final = 0
+_NOTHING: Final[Mapping[str, str]] = {}
+
+Reply = Callable[[int, bytes], None]
+
+
+class Web:
+    """Who is at which address."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.machines: dict[str, Machine] = {}
+        self.on_served: Callable[[Machine, str], None] = lambda machine, path: None
+
+    def ask(
+        self,
+        source: Owner,
+        url: str,
+        reply: Reply,
+        params: Mapping[str, str] = _NOTHING,
+        headers: Mapping[str, str] = _NOTHING,
+        body: bytes | None = None,
+    ) -> None:
+        """``reply`` is called at the source with status and body, or not at all. 0: nobody listens there."""
+        network, parts = self._world.network, urlsplit(url)
+        target = self.machines[parts.netloc]
+        query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *params.items()])
+
+        def answer(status: int, content: bytes) -> None:
+            if network.reaches(target.name, source.name):
+                self._carry(source, reply, status, content)
+
+        if not network.reaches(source.name, target.name):
+            return
+        if not target.alive or not target.routes:
+            answer(REFUSED, b"")
+            return
+        request = _request("GET" if body is None else "POST", parts.path, query, headers, body)
+        self._carry(target, self._serve, target, request, answer)
+
+    def _carry(self, owner: Owner, call: Callable[..., None], *args: Any) -> None:
+        kernel, network = self._world.kernel, self._world.network
+        delay_us = network.delay_us(network.chance("web", owner.name))
+        kernel.deliver(kernel.now_us + delay_us, owner, call, *args)
+
+    def _serve(self, target: "Machine", request: Request, answer: Reply) -> None:
+        if target.loop is not None:
+            target.loop.create_task(self._handle(target, request, answer))
+
+    async def _handle(self, target: "Machine", request: Request, answer: Reply) -> None:
+        for route in target.routes:
+            match, more = route.matches(request.scope)
+            if match is Match.FULL:
+                request.scope.update(more)
+                try:
+                    response = await request.scope["endpoint"](request)
+                except HttpError as error:
+                    answer(error.status, str(error).encode())
+                    return
+                self.on_served(target, request.url.path)
+                answer(*_content(target, request, response))
+                return
+        answer(404, b"there is nothing of this name")
+
+
+def _request(
+    method: str, path: str, query: str, headers: Mapping[str, str], body: bytes | None
+) -> Request:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body or b"", "more_body": False}
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "root_path": "",
+        "scheme": "http",
+        "server": ("sim", 80),
+        "query_string": query.encode(),
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    return Request(scope, receive)
+
+
+def _content(target: "Machine", request: Request, response: Response) -> tuple[int, bytes]:
+    if not isinstance(response, FileResponse):
+        return response.status_code, bytes(response.body)
+    try:
+        content = target.plug.path(str(response.path)).read_bytes()
+    except FileNotFoundError:
+        return 500, b"the file is gone"
+    begin = request.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
+    return (206, content[int(begin) :]) if begin else (200, content)
+
+
+class WebTransport:
+    """A process's way to others: the production port."""
+
+    def __init__(self, machine: "Machine") -> None:
+        self._machine = machine
+
+    async def ask(
+        self,
+        url: str,
+        on_piece: OnPiece,
+        total_s: float | None,
+        params: Mapping[str, str] = _NOTHING,
+        headers: Mapping[str, str] = _NOTHING,
+        method: str = "GET",
+    ) -> int:
+        assert method == "GET", "no machine asks for more yet"
+        machine = self._machine
+        future: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+
+        def reply(status: int, content: bytes) -> None:
+            if not future.done():
+                future.set_result((status, content))
+
+        machine.world.web.ask(machine, url, reply, params, headers)
+        async with asyncio.timeout(total_s or SILENT_S):
+            status, content = await future
+        if status == REFUSED:
+            raise ConnectionRefusedError(url)
+        if machine.world.network.weather.loss and machine.chance.random() < CUT_SHARE:
+            on_piece(status, content[: len(content) // 2])
+            raise ConnectionResetError(url)
+        on_piece(status, content)
+        return status
+
+    async def close(self) -> None:
+        """Nothing is kept."""

@@ -1,0 +1,403 @@
+"""What must hold whatever is lost, checked from the bytes in the topic and what processes answer.
+
+Two states are of one history when the one leads to the other by the state ids in the records. Nothing of
+production's rules is asked: not who wins, not which history is chosen, not what is lost.
+"""
+
+import io
+from contextlib import suppress
+from functools import lru_cache
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from stele.agent.identity import Identity
+from stele.domain.commands import Outcome
+from stele.domain.image import Image
+from stele.domain.messages import Ack
+from stele.log.archive.container import Container, DamagedFileError
+from stele.log.codec import decode_epoch
+from stele.sim.kernel import us
+from stele.sim.processes.disk import Disk
+
+if TYPE_CHECKING:
+    from stele.sim.processes.machine import Machine
+    from stele.sim.processes.world import World
+
+ZERO: Final = bytes(16)
+HEAD: Final = Struct(">10x16s16s16s16sQQ")
+"""The first 90 bytes of a record: ids before and after, of the log and of the witness; epoch and witness."""
+NOTICED_S: Final = 14.0
+"""Whoever runs has noticed by then that its log is gone: ten seconds without a look, and a slow one."""
+WAKING_S: Final = 2.0
+HOLDS: Final = "what anybody held is in the new history"
+ONE_HISTORY: Final = "nobody serves an abandoned history"
+ONE_OUTCOME: Final = "I2"
+MAJORITY: Final = "nothing is deleted that no majority has"
+
+
+class Known(NamedTuple):
+    """A record that was in the topic once."""
+
+    previous: bytes
+    epoch: int
+    log_id: bytes
+    value: bytes
+
+
+class Held(NamedTuple):
+    """What somebody said that it has, when it was asked: up to ``state_id``, from epoch ``first`` on."""
+
+    state_id: bytes
+    first: int
+    is_archive: bool
+
+
+class Promise(NamedTuple):
+    """An outcome that a client was told."""
+
+    outcome: Outcome
+    at_us: int
+
+
+class Asked:
+    """What the operator was answered: who held what."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Held] = {}
+        self.taken = ""
+        """The machine whose history the operator took, where there were two."""
+
+
+class Witness:
+    """Sees the topic, every answer, and the disks."""
+
+    def __init__(self, world: "World") -> None:
+        self.checks = 0
+        self.records: dict[bytes, Known] = {}
+        self.head = ZERO
+        """The newest state of the history that the topic holds now."""
+        self.promises: dict[str, Promise] = {}
+        self.excused: set[str] = set()
+        """Requests whose outcome nobody had any more who was asked."""
+        self.asked: list[Asked] = []
+        """Since the topic was hurt the last time."""
+        self.recoveries: list[bytes] = []
+        self.lost_epochs = 0
+        self.recovered_us = -us(3600)
+        self.served_held: dict[str, Held] = {}
+        self._world = world
+        self._heads: list[bytes] = []
+        """By place in the topic: the head after that record."""
+        self._base = ZERO
+        self._remembered: dict[str, tuple[int, bytes]] = {}
+        """What processes had read when the topic was hurt, and how often they had been killed."""
+        self._hurt_after: list[bytes] = []
+
+    # -- the topic --
+
+    def durable(self, offset: int, value: bytes) -> None:
+        previous, state_id, log_id, _, epoch, _ = HEAD.unpack_from(value)
+        self.records.setdefault(state_id, Known(previous, epoch, log_id, value))
+        before = self.head
+        self.head = self._after(self.head, state_id)
+        self._heads.append(self.head)
+        if self.head != before and self._is_recovery(state_id) and state_id not in self.recoveries:
+            self._recovered(state_id)
+
+    def deleted_before(self, count: int) -> None:
+        """So many records are gone from the topic's beginning."""
+        if count:
+            self._base = self._heads[count - 1]
+            del self._heads[:count]
+
+    def hurt(self, left: int, *, anew: bool) -> None:
+        """Only the first ``left`` records are there."""
+        if anew:
+            self._base = ZERO
+        del self._heads[left:]
+        self.head = self._heads[-1] if self._heads else self._base
+        self.asked = []
+        self._hurt_after = [*self.recoveries]
+        self._remembered = {
+            machine.name: (machine.kills, machine.image.state_id)
+            for machine in self._world.machines.values()
+            if machine.alive and machine.image is not None
+        }
+
+    def _after(self, head: bytes, state_id: bytes) -> bytes:
+        """The head of a topic behind one more record."""
+        known = self.records[state_id]
+        if known.previous == head and (head == ZERO or known.log_id == self.log_of(head)):
+            return state_id
+        if self._is_recovery(state_id) and self.log_of(head) <= self.log_of(known.previous):
+            return state_id
+        return head
+
+    def _is_recovery(self, state_id: bytes) -> bool:
+        """It follows a state of another log."""
+        known = self.records[state_id]
+        return known.previous in self.records and self.log_of(known.previous) != known.log_id
+
+    def log_of(self, state_id: bytes) -> bytes:
+        return ZERO if state_id == ZERO else self.records[state_id].log_id
+
+    def line(self, state_id: bytes) -> dict[bytes, int]:
+        """All states that led to this one, with their epochs."""
+        found: dict[bytes, int] = {}
+        while state_id != ZERO and state_id in self.records:
+            known = self.records[state_id]
+            found[state_id] = known.epoch
+            state_id = known.previous
+        return found
+
+    def epoch_of(self, state_id: bytes) -> int:
+        return 0 if state_id == ZERO else self.records[state_id].epoch
+
+    # -- recovery --
+
+    def serves(self, machine: "Machine", path: str) -> None:
+        """Somebody tells what it has."""
+        if path == "/v1/history":
+            keeper = getattr(machine, "keeper", None)
+            states = keeper.archive.states(1) if keeper is not None else {}
+            if states:
+                self.served_held[machine.name] = Held(states[max(states)], 1, is_archive=True)
+        elif path == "/v1/recent":
+            image = machine.image
+            if image is not None and image.epoch:
+                first = machine.began_at + 1
+                self.served_held[machine.name] = Held(image.state_id, first, is_archive=False)
+
+    def _recovered(self, state_id: bytes) -> None:
+        """The log goes on as another one: what of the old one was there to be had must be in it."""
+        world = self._world
+        self.recoveries.append(state_id)
+        self.recovered_us = world.kernel.now_us
+        line = self.line(state_id)
+        known = self.records[state_id]
+        world.trace(f"the log goes on as {known.log_id.hex()} with epoch {known.epoch}")
+        lost = [
+            (request_id, promise)
+            for request_id, promise in self.promises.items()
+            if promise.outcome.state_id not in line and request_id not in self.excused
+        ]
+        world.trace(f"{len(lost)} outcomes that were told are not in it")
+        for request_id, promise in lost:
+            holders = [self._holders(asked, promise.outcome.state_id) for asked in self.asked]
+            self.checks += 1
+            self._world.demand(
+                not self.asked or not all(holders),
+                HOLDS,
+                f"epoch {promise.outcome.epoch} of request {request_id}, which a client was told, is in"
+                f" the log that goes on with epoch {known.epoch}",
+                f"it is not, though {sorted({each for one in holders for each in one})} had it",
+            )
+            self.excused.add(request_id)
+            self.lost_epochs += 1
+
+    def _holders(self, asked: Asked, state_id: bytes) -> list[str]:
+        """Who said that it has this state, of those whose history counts."""
+        newest = max((self.log_of(each.state_id) for each in asked.held.values()), default=ZERO)
+        lines = {
+            name: self.line(held.state_id)
+            for name, held in asked.held.items()
+            if self.log_of(held.state_id) == newest and self._can_be_had(held, asked)
+        }
+        if asked.taken:
+            lines = {name: line for name, line in lines.items() if name == asked.taken}
+        return sorted(name for name, line in lines.items() if state_id in line)
+
+    def answered(self, name: str, held: Held) -> None:
+        """Whoever was not killed since the topic was hurt has what it had read; or the topic has it still."""
+        kills, state_id = self._remembered.get(name, (-1, ZERO))
+        machine = self._world.machines[name]
+        if kills != machine.kills or state_id == ZERO or self.recoveries != self._hurt_after:
+            return
+        self.checks += 1
+        self._world.demand(
+            state_id in self.line(held.state_id) or state_id in self.line(self.head),
+            HOLDS,
+            f"{name}, which was not killed, has epoch {self.epoch_of(state_id)}, as when the topic was hurt",
+            f"it tells of epoch {self.epoch_of(held.state_id)}",
+        )
+
+    def _can_be_had(self, held: Held, asked: Asked) -> bool:
+        """An archive has the image; what a process has follows some archive's."""
+        if held.is_archive:
+            return True
+        line = self.line(held.state_id)
+        return any(
+            each.is_archive and line.get(each.state_id, -1) >= held.first - 1
+            for each in asked.held.values()
+        )
+
+    # -- answers --
+
+    def decided(self, machine: "Machine", outcome: Outcome, *, noticed: bool) -> None:
+        """A process says what became of a command."""
+        if outcome.taken:
+            self._is_not_abandoned(machine, outcome.state_id, "an outcome", noticed=noticed)
+
+    def served(self, machine: "Machine", image: Image, *, noticed: bool) -> None:
+        self._is_not_abandoned(machine, image.state_id, "a read", noticed=noticed)
+
+    def told(self, outcome: Outcome) -> None:
+        """A client has its answer."""
+        before, line = self.promises.get(outcome.request_id), self.line(self.head)
+        if before is not None and {before.outcome.state_id, outcome.state_id} <= line.keys():
+            self.checks += 1
+            same = (before.outcome.applied, before.outcome.epoch)
+            self._world.demand(
+                same == (outcome.applied, outcome.epoch),
+                ONE_OUTCOME,
+                f"request {outcome.request_id} has one outcome, {same}",
+                f"({outcome.applied}, {outcome.epoch}) is told later",
+            )
+        self.promises[outcome.request_id] = Promise(outcome, self._world.kernel.now_us)
+        if outcome.state_id in line:
+            self.excused.discard(outcome.request_id)
+
+    def newest_promise(self) -> int:
+        """The newest epoch of the log of now that any client was told."""
+        line = self.line(self.head)
+        return max((line.get(p.outcome.state_id, 0) for p in self.promises.values()), default=0)
+
+    def quiet(self, seconds: float = NOTICED_S) -> bool:
+        """Nothing has happened to the topic for so long."""
+        last_us = max(self._world.topic.faulted_us, self.recovered_us)
+        return self._world.kernel.now_us - last_us > us(seconds)
+
+    def _is_not_abandoned(
+        self, machine: "Machine", state_id: bytes, what: str, *, noticed: bool
+    ) -> None:
+        self.checks += 1
+        self._world.demand(
+            not noticed,
+            ONE_HISTORY,
+            f"{machine.name}, which has noticed that its log is lost, says no more",
+            f"it gives {what} at epoch {self.epoch_of(state_id)}",
+        )
+        awake = self._world.kernel.now_us - machine.paused_until_us > us(WAKING_S)
+        if not self.quiet() or not awake:
+            return
+        line = self.line(self.head)
+        self._world.demand(
+            state_id in line,
+            ONE_HISTORY,
+            f"what {machine.name} gives is of the history that the topic holds, up to epoch"
+            f" {self.epoch_of(self.head)}",
+            f"{what} of epoch {self.epoch_of(state_id)}, {state_id.hex()}, is not in it",
+        )
+
+    def acknowledged(self, machine: "Machine", ack: Ack) -> None:
+        """A node says what it has applied: it is on its platter, and of a history that is not abandoned."""
+        self._is_not_abandoned(machine, ack.state_id, "an ack", noticed=False)
+        on_disk = machine.disk.on_platter.get("/data/node.json")
+        assert on_disk is not None
+        told = msgspec.json.decode(on_disk.synced, type=Identity).acknowledged
+        self.checks += 1
+        self._world.demand(
+            (told.version, told.fence_version) >= (ack.version, ack.fence_version),
+            "I6",
+            f"{machine.name} has version {ack.version} and fence {ack.fence_version} on its disk before it"
+            " tells them",
+            f"it has {told.version} and {told.fence_version}",
+        )
+
+    # -- what is deleted --
+
+    def truncates(self, machine: "Machine", offset: int) -> None:
+        """Records before ``offset`` go: most members have their epochs on the disk."""
+        topic = self._world.topic
+        count = min(offset, topic.high) - topic.begin
+        if count <= 0:
+            return
+        kept = self.line(self.head)
+        there = self.line(self._heads[count - 1])
+        line = {epoch: state_id for state_id, epoch in there.items() if state_id in kept}
+        self.deleted_before(count)
+        having = [
+            each.name
+            for each in self._world.replicas
+            if not each.lost_its_disk and self._has(each.disk, line)
+        ]
+        needed = len(self._world.replicas) // 2 + 1 - self._world.lost_disks()
+        self.checks += 1
+        self._world.demand(
+            len(having) >= needed,
+            MAJORITY,
+            f"{needed} of {len(self._world.replicas)} replicas have epochs 1 to {max(line, default=0)} on"
+            f" their disks when {machine.name} deletes them",
+            f"{having} have",
+        )
+
+    def _has(self, disk: Disk, line: dict[int, bytes]) -> bool:
+        """All of these epochs are in files that a power failure leaves."""
+        found: dict[int, bytes] = {}
+        for name, content in disk.on_platter.items():
+            if name.startswith("/data/segments/") and name.endswith(".avro"):
+                found |= _states_in(content.synced)
+        return all(found.get(epoch) == state_id for epoch, state_id in line.items())
+
+    # -- the end --
+
+    def winners(self) -> dict[int, Known]:
+        """The history at the end, by epoch."""
+        return {
+            self.records[state_id].epoch: self.records[state_id]
+            for state_id in self.line(self.head)
+        }
+
+    def check_promises(self) -> None:
+        """What clients were told is in the history at the end, but for what nobody had any more."""
+        winners, line = self.winners(), self.line(self.head)
+        applied: dict[str, int] = {}
+        for number, known in sorted(winners.items()):
+            epoch = decode_epoch(known.value)
+            if epoch.request_id:
+                self.checks += 1
+                self._world.demand(
+                    epoch.request_id not in applied,
+                    ONE_OUTCOME,
+                    f"request {epoch.request_id} is applied once, in epoch"
+                    f" {applied.get(epoch.request_id)}",
+                    f"it is in epoch {number} too",
+                )
+                applied[epoch.request_id] = number
+        for request_id, promise in self.promises.items():
+            outcome = promise.outcome
+            if outcome.state_id not in line:
+                self._world.demand(
+                    request_id in self.excused,
+                    HOLDS,
+                    f"the outcome of request {request_id}, told as epoch {outcome.epoch}, is in the"
+                    " history at the end",
+                    "it is not, and no recovery lost it",
+                )
+                continue
+            self.checks += 1
+            told = outcome.epoch if outcome.applied else None
+            rewritten = applied.get(request_id) != told and (
+                not outcome.applied or applied.get(request_id) is not None
+            )
+            self._world.demand(
+                not rewritten,
+                ONE_OUTCOME,
+                f"request {request_id} was {'applied' if outcome.applied else 'refused'} in epoch"
+                f" {outcome.epoch}, as its client was told",
+                f"it is applied in epoch {applied.get(request_id)}",
+            )
+
+
+@lru_cache(maxsize=512)
+def _states_in(content: bytes) -> dict[int, bytes]:
+    """State ids by epoch that a segment's file tells, up to where it is damaged."""
+    found: dict[int, bytes] = {}
+    with suppress(DamagedFileError):
+        container = Container(io.BytesIO(content), "ArchivedRecord")
+        for record in container.records(container.blocks()):
+            _, state_id, _, _, epoch, _ = HEAD.unpack_from(record["value"])
+            found[epoch] = state_id
+    return found

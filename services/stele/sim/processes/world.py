@@ -1,0 +1,181 @@
+"""A cluster of production processes, its broker, and what happens to them."""
+
+import hashlib
+from typing import Final
+
+from stele.domain import commands
+from stele.domain.commands import SetSetting
+from stele.log.archive.segments import Limits
+from stele.runtime.catch_up import CatchUp
+from stele.sim.founding import Founding
+from stele.sim.kernel import Clock, Kernel
+from stele.sim.network import FINE, Network
+from stele.sim.processes.broker import BROKER, Topic
+from stele.sim.processes.callers import DC, Caller, Mover
+from stele.sim.processes.interposed import Current
+from stele.sim.processes.machine import Machine
+from stele.sim.processes.making import Disaster
+from stele.sim.processes.members import (
+    CLUSTER,
+    FollowerMachine,
+    LogMachine,
+    NodeMachine,
+    ReplicaMachine,
+    catch_up_of,
+)
+from stele.sim.processes.web import Web
+from stele.sim.processes.witness import Witness
+from stele.sim.violation import Violation
+
+KEPT_LINES: Final = 60
+CORES_RAISE: Final = "the cores raise nothing"
+
+
+class World:
+    """Everything in a run. Make and run it inside ``interposed``."""
+
+    def __init__(self, scenario: Disaster, current: Current, *, keep_trace: bool = False) -> None:
+        self.scenario = scenario
+        self.kernel = Kernel(f"{scenario.profile}/{scenario.seed}")
+        self.clock = Clock(self.kernel)
+        self.chance = self.kernel.random("world")
+        self.lines: list[str] = []
+        self.digest = hashlib.sha256()
+        self._keep = keep_trace
+        self._current = current
+        current.default = current.who = self
+        self.network = Network(self.kernel, scenario.weather)
+        self.web = Web(self)
+        self.witness = Witness(self)
+        self.web.on_served = self.witness.serves
+        self.topic = Topic(self.kernel, self.network, self._topic_id(), self.witness.durable)
+        self.segment_limits = Limits(epochs=scenario.segment_epochs)
+        self.logs = [LogMachine(f"w{i + 1}", self) for i in range(scenario.logs)]
+        self.replicas = [ReplicaMachine(f"cu{i + 1}", self) for i in range(scenario.replicas)]
+        self.followers = [FollowerMachine(f"f{i + 1}", self) for i in range(scenario.followers)]
+        self.nodes = [NodeMachine(f"n{i + 1}", self) for i in range(scenario.nodes)]
+        self.replica_urls = tuple(each.url for each in self.replicas)
+        self.machines: dict[str, Machine] = {
+            each.name: each for each in (*self.logs, *self.replicas, *self.followers, *self.nodes)
+        }
+        self.web.machines = self.machines
+        self.callers_work = True
+        self.callers: list[Caller] = [
+            *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
+            Mover("mover", self),
+        ]
+        self.faults = 0
+        self._broken: Violation | None = None
+
+    # -- beginning
+
+    def found(self) -> None:
+        """Lay down the first epochs by the production rules, and start everything."""
+        founding = Founding(
+            f"{self.scenario.profile}/{self.scenario.seed}", topic_id=self.topic.topic_id
+        )
+        founding.join_all(self.join_of(node.name, node.identity().host_id) for node in self.nodes)
+        founding.apply(SetSetting("snapshot_epochs", str(self.scenario.snapshot_epochs)))
+        founding.apply(SetSetting("truncate_behind", str(self.scenario.truncate_behind)))
+        self.topic.lay_down(founding.records)
+        for machine in self.machines.values():
+            machine.boot()
+        for caller in self.callers:
+            caller.start()
+
+    def join_of(self, name: str, host_id: str) -> commands.Join:
+        return commands.Join(
+            node_id=name,
+            cluster=CLUSTER,
+            address=f"http://{name}" if name in self.machines else "",
+            dc=DC,
+            rack="r1",
+            num_tokens=1,
+            host_id=host_id,
+        )
+
+    # -- what processes use
+
+    def catch_up(self, machine: Machine) -> CatchUp:
+        return catch_up_of(self, machine)
+
+    def runs(self, machine: Machine | None) -> None:
+        """Time and chance are this machine's until it says None."""
+        self._current.who = machine or self
+
+    def note(self, level: str, text: str, values: dict[str, object]) -> None:
+        self.trace(f"{level}: {text} {values}"[:400])
+
+    def trace(self, text: str) -> None:
+        line = f"{self.kernel.now_us / 1_000_000:11.6f} {text}"
+        self.digest.update(line.encode())
+        self.lines.append(line)
+        if not self._keep and len(self.lines) > 2 * KEPT_LINES:
+            del self.lines[:KEPT_LINES]
+
+    def broken(self, machine: Machine, error: BaseException) -> None:
+        """A process met what no world explains: the run ends by it."""
+        if isinstance(error, Violation):
+            self._broken = self._broken or error
+        elif self._broken is None:
+            where, trace = [], error.__traceback__
+            while trace is not None:
+                where.append(f"{trace.tb_frame.f_code.co_name}:{trace.tb_lineno}")
+                trace = trace.tb_next
+            found = f"{machine.name}: {error!r} in {' > '.join(where[-5:])}"
+            self._broken = Violation(CORES_RAISE, "no process breaks", found)
+
+    def demand(self, holds: bool, invariant: str, expected: str, found: str) -> None:
+        """Raises Violation, which ends the run although a process may swallow it."""
+        if not holds:
+            self._broken = self._broken or Violation(invariant, expected, found)
+            raise self._broken
+
+    def run_until(self, time_us: int) -> None:
+        """Raises Violation."""
+        while self.kernel.now_us < time_us:
+            self.kernel.run_until(min(time_us, self.kernel.now_us + 100_000))
+            if self._broken is not None:
+                raise self._broken
+
+    # -- what happens to it
+
+    def lost_disks(self) -> int:
+        return sum(each.lost_its_disk for each in self.replicas)
+
+    def lose_topic(self, *, silent: bool) -> list[bytes]:
+        """It is made anew with nothing in it; what it had."""
+        had = [*self.topic.records]
+        self.topic.make_anew(self._topic_id(), silent=silent)
+        self.witness.hurt(0, anew=True)
+        self.trace(f"the topic is lost, silently: {silent}")
+        return had
+
+    def roll_back(self, share: float, *, silent: bool) -> list[bytes]:
+        """Only a share of what it holds is left; what it had."""
+        topic = self.topic
+        had = [*topic.records]
+        left = int((topic.high - topic.begin) * share)
+        topic.roll_back(topic.begin + left, silent=silent)
+        self.witness.hurt(left, anew=False)
+        self.trace(f"the topic goes back to offset {topic.high}, silently: {silent}")
+        return had
+
+    def heal(self) -> None:
+        """No fault from now on: all machines are on, and reach each other."""
+        self.network.mend_all()
+        self.network.weather = FINE
+        for machine in self.machines.values():
+            machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)
+            machine.is_off = False
+            machine.disk.trap = -1
+            machine.disk.full = False
+            machine.boot()
+
+    def reaches_broker(self, machine: Machine) -> bool:
+        return self.network.reaches(machine.name, BROKER.name) and self.network.reaches(
+            BROKER.name, machine.name
+        )
+
+    def _topic_id(self) -> str:
+        return f"topic-{self.chance.getrandbits(64):016x}"

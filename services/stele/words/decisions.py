@@ -1,0 +1,281 @@
+"""What the balancer, or somebody else, has asked for of tablets, told from the log backwards.
+
+The end of a request is met before the asking, so what is kept meanwhile is what was under way at one time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from stele.domain.names import BALANCER, UNFINISHED, RequestStatus
+from stele.domain.requests.facts import Request
+from stele.domain.schema.facts import Keyspace, Table
+from stele.words.facts import EpochRow, Fact, fact_words
+
+FACTS: Final = (
+    *("RequestChanged", "CommandRefused", "BalancingSwitched"),
+    *("KeyspaceChanged", "TableChanged"),
+)
+"""Those that a decision, or a name in it, is told from."""
+COMMANDS: Final = frozenset(
+    {
+        *("tablet_migration", "tablet_resize", "tablet_repair", "table_repair"),
+        *("table_snapshot", "table_restore", "tablet_restore"),
+        *("keyspace_rf_change", "cancel"),
+        *("switch_balancing_off", "switch_balancing_on"),
+    }
+)
+"""Whose refusals are told of."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for: a move, split, merge, repair, replication, cancel or switch, or what was refused.
+
+    ``outcome`` is the request's status, or done or refused where it is decided at once, and ``detail`` what is
+    to be said about it; ``took_s`` runs from the asking to the end. Tablets are those of when it was asked for.
+    """
+
+    epoch: int
+    at_ms: int
+    kind: str
+    what: str
+    by: str
+    reason: str
+    outcome: str
+    detail: str = ""
+    took_s: float | None = None
+    request_id: str = ""
+    table: str = ""
+    tablet: int | None = None
+    from_node: str = ""
+    to_node: str = ""
+    to_shard: int | None = None
+    tablets_before: int | None = None
+    tablets: int | None = None
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """Whose decisions, about which table and tablet; what is empty, or None, is any."""
+
+    by: str = BALANCER
+    table: str = ""
+    tablet: int | None = None
+
+    def is_by(self, actor: str) -> bool:
+        return not self.by or actor == self.by
+
+    def is_about(self, request: Request, names: Mapping[str, str]) -> bool:
+        of = names.get(request.table_id or request.keyspace_id, "")
+        inside = self.table == of or (not request.table_id and self.table.startswith(f"{of}."))
+        if self.table and not inside:
+            return False
+        return self.tablet is None or (_is_of_one(request) and request.tablet == self.tablet)
+
+    def is_named_in(self, text: str) -> bool:
+        """A refusal tells in words what it is about."""
+        if not self.table:
+            return True
+        tablet = "" if self.tablet is None else rf"tablet {self.tablet} of "
+        pattern = rf"{tablet}(?<![\w.-]){re.escape(self.table)}(?![\w-]|\.\w)"
+        return re.search(pattern, text, re.IGNORECASE) is not None
+
+    def is_inside(self, scope: str) -> bool:
+        """What is switched by this name holds for the table."""
+        inside = scope in ("", self.table) or self.table.startswith(f"{scope}.")
+        return self.tablet is None and (not self.table or inside)
+
+
+class Past:
+    """The fold over epochs, the newest first. ``names`` are those of keyspaces and tables by id; it learns."""
+
+    def __init__(self, wanted: Wanted, names: dict[str, str]) -> None:
+        self._wanted = wanted
+        self._names = names
+        self._newest: dict[str, Request] = {}
+        """The newest row of requests whose asking has not been met yet."""
+
+    def add(self, row: EpochRow) -> Iterator[Decision]:
+        """What was asked for in an epoch, the last first."""
+        facts = [*_flat(row.facts)]
+        for fact in facts:
+            self._learn(fact)
+        if row.command == "cancel":
+            yield from self._cancel(row, facts)
+        for fact in reversed(facts):
+            match fact.get("type"):
+                case "RequestChanged":
+                    yield from self._request(row, fact)
+                case "CommandRefused":
+                    yield from self._refusal(row, fact)
+                case "BalancingSwitched":
+                    yield from self._switch(row, fact)
+
+    def _request(self, row: EpochRow, fact: Fact) -> Iterator[Decision]:
+        request = _request_of(fact)
+        if request is None or not _is_of_tablets(request) or not self._wanted.is_by(request.actor):
+            return
+        newest = self._newest.setdefault(request.request_id, request)
+        if request.submitted_epoch < row.epoch:
+            return
+        del self._newest[request.request_id]
+        if self._wanted.is_about(newest, self._names):
+            yield self._told(newest)
+
+    def _told(self, request: Request) -> Decision:
+        kind, of = _kind(request), request.table_id or request.keyspace_id
+        name = self._names.get(of, of)
+        ended = request.status not in UNFINISHED
+        took_s = (request.finished_at_ms - request.submitted_at_ms) / 1000
+        return Decision(
+            epoch=request.submitted_epoch,
+            at_ms=request.submitted_at_ms,
+            kind=kind,
+            what=_words(request, kind, name),
+            by=request.actor,
+            reason=request.reason,
+            outcome=request.status,
+            detail=request.error,
+            took_s=took_s if ended else None,
+            request_id=request.request_id,
+            table=name if request.table_id else "",
+            tablet=request.tablet if _is_of_one(request) else None,
+            from_node=request.from_node,
+            to_node=request.to_node,
+            to_shard=request.to_shard if request.to_shard >= 0 else None,
+            tablets_before=request.tablet_count_before if request.resizes else None,
+            tablets=request.tablet_count if request.resizes else None,
+        )
+
+    def _cancel(self, row: EpochRow, facts: Sequence[Fact]) -> Iterator[Decision]:
+        targets = [r for f in facts if f.get("type") == "RequestChanged" and (r := _request_of(f))]
+        if not targets or not self._wanted.is_by(row.actor):
+            return
+        target, names = targets[0], self._names
+        told = _is_of_tablets(target) or row.actor == BALANCER
+        if told and self._wanted.is_about(target, names):
+            about = self._told(target).what if _is_of_tablets(target) else _plain(target, names)
+            yield _at_once(row, "cancel", f"cancel {about}", target.request_id)
+
+    def _refusal(self, row: EpochRow, fact: Fact) -> Iterator[Decision]:
+        wanted, actor = self._wanted, str(fact["actor"])
+        told = fact["command"] in COMMANDS and wanted.is_by(actor)
+        if told and wanted.is_named_in(fact["message"]):
+            yield Decision(
+                epoch=row.epoch,
+                at_ms=row.at_ms,
+                kind="refusal",
+                what=str(fact["command"]),
+                by=actor,
+                reason=str(fact["reason"]),
+                outcome="refused",
+                detail=f"{fact['code']}: {fact['message']}",
+                request_id=str(fact["request_id"]),
+            )
+
+    def _switch(self, row: EpochRow, fact: Fact) -> Iterator[Decision]:
+        of = str(fact["of"])
+        name = self._names.get(of, of)
+        if self._wanted.is_by(row.actor) and self._wanted.is_inside(name):
+            words = fact_words({**fact, "of": name})
+            yield _at_once(row, "switch", words, row.request_id)
+
+    def _learn(self, fact: Fact) -> None:
+        """Whatever the fact names; the newest name of a thing is met first, and none changes."""
+        try:
+            match fact.get("type"):
+                case "KeyspaceChanged":
+                    keyspace = msgspec.convert(fact["keyspace"], Keyspace)
+                    self._names.setdefault(keyspace.keyspace_id, keyspace.name)
+                case "TableChanged":
+                    table = msgspec.convert(fact["table"], Table)
+                    of = self._names.get(table.keyspace_id, table.keyspace_id)
+                    self._names.setdefault(table.table_id, f"{of}.{table.name}")
+        except msgspec.ValidationError:
+            return
+
+
+def _flat(facts: Sequence[Fact]) -> Iterator[Fact]:
+    """With those of parts."""
+    for fact in facts:
+        if fact.get("type") == "Part":
+            yield from _flat(fact["facts"])
+        else:
+            yield fact
+
+
+def _request_of(fact: Fact) -> Request | None:
+    """None of what this build cannot read."""
+    try:
+        return msgspec.convert(fact["request"], Request)
+    except msgspec.ValidationError:
+        return None
+
+
+def _is_of_tablets(request: Request) -> bool:
+    if request.replication:
+        return True
+    return bool(request.table_id) and (request.moves_replica or request.resizes or request.repairs)
+
+
+def _is_of_one(request: Request) -> bool:
+    """About a single tablet."""
+    return request.moves_replica or request.stays_in_place
+
+
+def _kind(request: Request) -> str:
+    if request.tag:
+        return "restore" if request.restore_id else "snapshot"
+    if request.repairs:
+        return "repair"
+    if request.resizes:
+        return _resize_kind(request)
+    if not request.moves_replica:
+        return "replication"
+    if not request.recounts:
+        return "move"
+    return "add replica" if request.to_node else "delete replica"
+
+
+def _resize_kind(request: Request) -> str:
+    if not request.tablet_count_before:
+        return "resize"
+    return "split" if request.tablet_count > request.tablet_count_before else "merge"
+
+
+def _words(request: Request, kind: str, name: str) -> str:
+    if request.resizes:
+        return f"{kind} {name} {_numbers(request)}"
+    if request.tag:
+        tablet = f" {request.tablet}" if request.restores_tablet else ""
+        return f"{kind} {name}{tablet} {'from' if request.restore_id else 'as'} {request.tag}"
+    if not _is_of_one(request):
+        to = f" to {request.wanted.words()}" if request.replication else ""
+        return f"{kind} {name}{to}{request.among.words()}"
+    return f"{kind} {name} {request.tablet}{request.ways()}{request.among.words()}"
+
+
+def _numbers(request: Request) -> str:
+    before = f"{request.tablet_count_before} " if request.tablet_count_before else ""
+    return f"{before}to {request.tablet_count}"
+
+
+def _plain(request: Request, names: Mapping[str, str]) -> str:
+    id_ = request.table_id or request.keyspace_id
+    return f"{request.kind} {request.node_id or names.get(id_, id_)}".rstrip()
+
+
+def _at_once(row: EpochRow, kind: str, what: str, request_id: str) -> Decision:
+    return Decision(
+        epoch=row.epoch,
+        at_ms=row.at_ms,
+        kind=kind,
+        what=what,
+        by=row.actor,
+        reason=row.reason,
+        outcome=RequestStatus.DONE,
+        request_id=request_id,
+    )

@@ -1,0 +1,112 @@
+"""The metadata-log's diff as signed lines: + is new, - is gone, ~ has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from stele.domain.ring.ranges import RangeReplicas
+
+Json = Mapping[str, Any]
+Line = tuple[str, str]
+
+_ENTITIES = (
+    ("nodes", "node", "node_id"),
+    ("requests", "request", "request_id"),
+    ("keyspaces", "keyspace", "keyspace_id"),
+    ("tables", "table", "table_id"),
+    ("transitions", "transition", "transition_id"),
+    ("services", "service", "service_id"),
+    ("cdc_generations", "CDC generation", "generation_id"),
+    ("table_snapshots", "snapshot", "snapshot_id"),
+    ("table_restores", "restore", "restore_id"),
+    ("catch_up_replicas", "catch-up replica", "replica_id"),
+    ("log_readers", "reader", "reader_id"),
+)
+
+
+def diff_lines(diff: Json) -> list[Line]:
+    """Lines in the order commits, topology, rows of entities, placements, features, settings."""
+    return [
+        *_fields("commits", diff.get("commits", {})),
+        *_fields("override", diff.get("overrides", {})),
+        *_fields("topology", diff.get("topology", {})),
+        *_fields("coordinator", diff.get("coordinator", {})),
+        *_fields("balancing", diff.get("balancing", {})),
+        *(line for part in _ENTITIES for line in _rows(diff.get(part[0], {}), *part[1:])),
+        *_fields("archive", diff.get("archive", {})),
+        *_placements(diff.get("placements", {})),
+        *_repairs(diff.get("repairs", {})),
+        *_features(diff.get("features", {})),
+        *_settings(diff.get("settings", {})),
+    ]
+
+
+def _fields(what: str, changed: Json) -> Iterator[Line]:
+    for name, values in changed.items():
+        yield "~", f"{what}: {name} {_value(values['before'])} -> {_value(values['after'])}"
+
+
+def _rows(rows: Json, what: str, key: str) -> Iterator[Line]:
+    for row in rows.get("removed", ()):
+        yield "-", f"{what} {row[key]}"
+    for row in rows.get("added", ()):
+        yield "+", f"{what} {row[key]}{_short(row, key)}"
+    for row in rows.get("changed", ()):
+        yield from _fields(f"{what} {row[key]}", row["fields"])
+
+
+def _placements(placements: Json) -> Iterator[Line]:
+    for name, rows in placements.items():
+        signed = [("-", row) for row in rows["removed"]] + [("+", row) for row in rows["added"]]
+        for sign, row in sorted(signed, key=lambda found: (found[1]["start"], found[0] == "+")):
+            yield sign, f"placement {name}: {_range(row)}"
+
+
+def _repairs(tables: Json) -> Iterator[Line]:
+    for table_id, found in tables.items():
+        yield "~", f"repairs: table {table_id} has {found['repaired']} tablets with other times"
+
+
+def _range(row: Json) -> str:
+    span = f"({row['start']}, {row['end']}]"
+    there = msgspec.convert(row, RangeReplicas)
+    reads, writes = (" ".join(map(there.place, nodes)) for nodes in (there.reads, there.writes))
+    return f"{span} {reads}" if reads == writes else f"{span} reads {reads}, writes {writes}"
+
+
+def _features(features: Json) -> Iterator[Line]:
+    for name in features.get("removed", ()):
+        yield "-", f"feature {name}"
+    for name in features.get("added", ()):
+        yield "+", f"feature {name}"
+
+
+def _settings(settings: Json) -> Iterator[Line]:
+    for name in settings.get("removed", {}):
+        yield "-", f"setting {name}"
+    for name, value in settings.get("added", {}).items():
+        yield "+", f"setting {name} = {value}"
+    yield from _fields("setting", settings.get("changed", {}))
+
+
+def _short(row: Json, key: str) -> str:
+    names = ("name", "kind", "node_id", "status", "state", "dc", "rack")
+    shown = [str(row[name]) for name in names if name != key and row.get(name)]
+    return f": {' '.join(shown)}" if shown else ""
+
+
+def _value(value: object) -> str:
+    match value:
+        case None | "":
+            return "(none)"
+        case list():
+            return f"{len(value)} values" if value else "none"
+        case dict() if "off_since" in value:
+            return f"off since epoch {value['off_since']}" if value["off_since"] else "on"
+        case dict():
+            return f"{len(value)} entries"
+        case _:
+            return str(value)

@@ -1,0 +1,89 @@
+"""What a replica refuses to clients, for whom no barrier waits, and what to nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from stele.agent.codes import Code
+from stele.agent.judging import Judge
+from stele.agent.routing import Routing
+from stele.domain.ring.partitioner import token_of
+from stele.domain.routed import MalformedRequest, Routed, routed_of
+from stele.log.follower import LogFollower
+from tests.node.world import Sessions, World
+
+
+def judge_of(follower: LogFollower, *, clients: bool = True) -> Judge:
+    sessions = Sessions(follower)
+    routing = Routing(follower)
+    return Judge("n1", follower, routing, sessions.session_is_open, 0.02, clients=clients)
+
+
+def routed(world: World, key: bytes, version: int = 0, **more: str) -> Routed:
+    return Routed(
+        version=version or world.version,
+        epoch=world.image.epoch,
+        data_id=world.data_id,
+        token=token_of(key),
+        **more,
+    )
+
+
+def code(judge: Judge, request: Routed) -> Code | None:
+    refusal = judge.refusal(request)
+    return None if refusal is None else refusal.code
+
+
+async def test_a_client_is_refused_as_soon_as_the_range_changed_though_nothing_is_fenced() -> None:
+    """A barrier that all members answered needs no fence, and a client is no member."""
+    world = World()
+    world.start_join()
+    world.fence()
+    follower = await world.follower()
+    judge, before = judge_of(follower), world.version
+    changes, stays = world.key_that_changes(), world.key_that_stays()
+    old_of_client = [routed(world, key, before) for key in (changes, stays)]
+    old_of_node = [routed(world, key, before, coordinating="n2") for key in (changes, stays)]
+    assert [code(judge, each) for each in (*old_of_client, *old_of_node)] == [None] * 4
+    world.advance()
+    assert world.image.topology.fence_version == before < world.version
+    await follower.wait_for_epoch(world.image.epoch)
+    assert [code(judge, each) for each in old_of_client] == [Code.STALE_VERSION, None]
+    assert [code(judge, each) for each in old_of_node] == [None, None]
+    stale = judge.fenced(old_of_client[0])
+    assert stale is not None and stale.epoch == world.image.topology.since_epoch
+    assert code(judge, routed(world, changes)) is None
+
+
+async def test_a_node_that_serves_no_clients_takes_nothing_without_a_coordinator() -> None:
+    world = World()
+    judge = judge_of(await world.follower(), clients=False)
+    assert code(judge, routed(world, b"k")) is Code.STALE_VERSION
+    assert code(judge, routed(world, b"k", coordinating="n2")) is None
+
+
+async def test_a_client_is_refused_what_was_truncated_and_what_was_dropped() -> None:
+    for change in (World.truncate, World.drop):
+        world = World()
+        judge, request = judge_of(follower := await world.follower()), routed(world, b"k")
+        change(world)
+        await follower.wait_for_epoch(world.image.epoch)
+        assert code(judge, request) is Code.STALE_VERSION
+
+
+async def test_a_replica_that_has_not_read_so_far_says_so_and_reads_on_first() -> None:
+    world = World()
+    judge = judge_of(await world.follower())
+    later = routed(world, b"k", world.version + 1)
+    await judge.catch_up([later])
+    assert code(judge, later) is Code.BEHIND
+
+
+def test_what_a_look_up_gives_travels_in_headers() -> None:
+    request = Routed(version=3, epoch=9, data_id="k1", token=-7, session="s", log_id="0a" * 16)
+    assert routed_of(request.headers()) == request
+    without = {k: v for k, v in request.headers().items() if k != "x-stele-token"}
+    with pytest.raises(MalformedRequest, match="no x-stele-token"):
+        routed_of(without)
+    with pytest.raises(MalformedRequest, match="x-stele-epoch: nine is no number"):
+        routed_of({**request.headers(), "x-stele-epoch": "nine"})

@@ -1,0 +1,124 @@
+"""What a replica takes from the store when no other replica has it, and what it does not take."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from stele.catch_up.filling import Givers, fill, reachable
+from stele.catch_up.keeper import Keeper
+from stele.log.archive.archive import Archive
+from stele.log.blobs.folder import FolderStore
+from stele.log.errors import TruncatedError
+from stele.log.port import Ends
+from stele.log.start import BEGINNING
+from stele.runtime.catch_up import CatchUp
+from tests.log.archive.story import long_story
+from tests.log.archive_store.made import Made, names, record_of, small_blocks
+
+NEW_LOG = bytes([0xC0] * 16)
+CLUSTER = "demo"
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store", timeout_s=5)
+
+
+@pytest.fixture
+async def keeper(tmp_path: Path) -> AsyncIterator[Keeper]:
+    """Of an empty folder."""
+    made = Keeper(Archive(tmp_path / "own"), snapshots_kept=3, sync_interval_s=0.1)
+    yield made
+    await made.close()
+
+
+def givers(store: FolderStore, cluster: str = CLUSTER) -> Givers:
+    """No other replica, and this store."""
+    return Givers(CatchUp([]), store, cluster)
+
+
+async def begins_with(keeper: Keeper, givers: Givers, begin: int) -> int:
+    """The epoch that reading goes on behind, where the topic begins at this offset; 0: nobody gives one."""
+
+    async def ends() -> Ends:
+        return Ends(begin, 10_000)
+
+    try:
+        return (await reachable(BEGINNING, keeper, givers, ends)).image.epoch
+    except TruncatedError:
+        return 0
+
+
+async def test_an_empty_replica_gets_snapshot_and_epochs(
+    tmp_path: Path, store: FolderStore, keeper: Keeper
+) -> None:
+    made = Made(tmp_path / "archive")
+    await made.copy(store)
+    began = await begins_with(keeper, givers(store), record_of(made.story.epochs[59]).offset)
+    assert began == 60
+    tries = 0
+    while await fill(keeper, givers(store), began):
+        tries += 1
+        assert tries < 10
+    assert [*keeper.archive.segments.read(1)] == [record_of(e) for e in made.story.epochs[:60]]
+
+
+async def test_a_snapshot_that_the_topic_has_left_behind_is_no_beginning(
+    tmp_path: Path, store: FolderStore, keeper: Keeper
+) -> None:
+    made = Made(tmp_path / "archive")
+    await made.copy(store)
+    behind = record_of(made.story.epochs[59]).offset + 1
+    assert await begins_with(keeper, givers(store), behind) == 0
+    assert keeper.archive.snapshots.all() == []
+
+
+async def test_a_damaged_snapshot_gives_way_to_the_one_before(
+    tmp_path: Path, store: FolderStore, keeper: Keeper
+) -> None:
+    made = Made(tmp_path / "archive")
+    await made.copy(store)
+    for name in await names(store):
+        if "00060-" in name and "decided" in name:
+            path = tmp_path / "store" / name
+            path.write_bytes(path.read_bytes()[:-5])
+    assert await begins_with(keeper, givers(store), 1) == 41
+
+
+@pytest.mark.parametrize("what", ["empty", "another cluster", "away"])
+async def test_a_store_that_gives_nothing_is_no_error(
+    tmp_path: Path, store: FolderStore, keeper: Keeper, what: str
+) -> None:
+    cluster = CLUSTER
+    if what == "another cluster":
+        await Made(tmp_path / "archive").copy(store)
+        cluster = "books"
+    elif what == "away":
+        (tmp_path / "store").write_bytes(b"")
+    assert await begins_with(keeper, givers(store, cluster), 1) == 0
+    assert await fill(keeper, givers(store, cluster), 60) != ""
+    assert keeper.archive.segments.spans() == []
+
+
+async def test_epochs_that_lead_elsewhere_are_not_kept(
+    tmp_path: Path, store: FolderStore, keeper: Keeper
+) -> None:
+    """The store has epochs that a recovery gave up, and nothing of the log since."""
+    await Made(tmp_path / "old", snapshots=()).copy(store)
+    story = long_story()
+    story.recover(NEW_LOG, 30)
+    made = Made(tmp_path / "new", last=31, first=31, snapshots=(31,), story=story)
+    kept = made.archive.snapshots.newest()
+    assert kept is not None
+    keeper.archive.snapshots.adopt(kept.path.read_bytes(), kept.decided_path.read_bytes())
+    told = await fill(keeper, givers(store), 31)
+    assert "another history" in told
+    assert keeper.archive.segments.spans() == []

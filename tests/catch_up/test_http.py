@@ -1,0 +1,131 @@
+"""What a replica answers to questions that nobody should ask."""
+
+import asyncio
+import io
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from stele.catch_up.http import Api
+from stele.catch_up.identity import ReplicaIdentity
+from stele.catch_up.recovering import NotRecoverable, RecoverQuestion
+from stele.domain.facts import Epoch
+from stele.domain.image import EMPTY
+from stele.log.archive.archive import Archive
+from stele.log.archive.records import Archived, as_container
+from stele.log.chain import FROZEN
+from stele.log.follower import LogFollower
+from stele.runtime.answers.catch_up import RecoveredAnswer
+from stele.runtime.recent import BYTES, Recent
+
+RECORD_BYTES = 1 << 20
+
+
+class Recoveries:
+    """How many are under way at once."""
+
+    def __init__(self) -> None:
+        self.running = self.most = 0
+
+    async def recover(self, asked: RecoverQuestion, more: list[Archived]) -> RecoveredAnswer:
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.01)
+        self.running -= 1
+        raise NotRecoverable("not now")
+
+
+@pytest.fixture
+def recoveries() -> Recoveries:
+    return Recoveries()
+
+
+@pytest.fixture
+def follower() -> SimpleNamespace:
+    return SimpleNamespace(image=EMPTY, failure=None, trouble="")
+
+
+@pytest.fixture
+def client(tmp_path: Path, recoveries: Recoveries, follower: SimpleNamespace) -> httpx.AsyncClient:
+    identity = ReplicaIdentity("cu-1", "demo", "folder")
+    api = Api(identity, Archive(tmp_path), cast(LogFollower, follower), recoveries.recover)
+    app: Any = api.app("catch-up", lambda: None)  # type: ignore[arg-type,return-value]
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://replica")
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "/v1/start?epoch=" + "9" * 5000,
+        "/v1/start?epoch=-1",
+        "/v1/start?epoch=٣",
+        "/v1/start?decided=2",
+        "/v1/start?floor_state_id=" + "zz" * 16,
+        "/v1/records?from=1&limit_bytes=1000000000",
+        "/v1/records?from=1e9",
+    ],
+)
+async def test_bad_numbers_are_refused_with_what_is_taken(
+    client: httpx.AsyncClient, question: str
+) -> None:
+    answer = await client.get(question)
+    assert answer.status_code == 400
+    assert "It is" in answer.text
+
+
+async def test_garbage_is_no_epochs_to_recover_from(
+    client: httpx.AsyncClient, recoveries: Recoveries
+) -> None:
+    for body in (b"garbage", b"Obj\x01" + b"\xff" * 100):
+        answer = await client.post("/v1/recover", content=body)
+        assert answer.status_code == 409
+    assert recoveries.most == 0
+
+
+async def test_one_recovery_waits_for_the_other(
+    client: httpx.AsyncClient, recoveries: Recoveries
+) -> None:
+    """They would write the same files."""
+    answers = await asyncio.gather(*(client.post("/v1/recover") for _ in range(3)))
+    assert [answer.status_code for answer in answers] == [409] * 3
+    assert recoveries.most == 1
+
+
+async def test_who_follows_another_log_is_given_no_epochs(client: httpx.AsyncClient) -> None:
+    """This replica may have what a recovery gave up."""
+    here = EMPTY.log_id.hex()
+    assert (await client.get(f"/v1/records?from=1&log_id={here}")).status_code == 200
+    other = await client.get("/v1/records?from=1&log_id=" + "0b" * 16)
+    assert other.status_code == 404
+    assert "other_log" in other.text
+
+
+async def test_who_reads_the_log_no_more_gives_no_epochs_of_it(
+    client: httpx.AsyncClient, follower: SimpleNamespace
+) -> None:
+    follower.failure = TimeoutError("gone")
+    here = EMPTY.log_id.hex()
+    assert (await client.get(f"/v1/records?from=1&log_id={here}")).status_code == 404
+    assert (await client.get("/v1/records?from=1")).status_code == 200, "for whoever recovers"
+
+
+async def test_a_recovery_takes_all_that_a_process_may_have_read_last(
+    client: httpx.AsyncClient, recoveries: Recoveries
+) -> None:
+    """Records that cannot be packed, as many as ``/v1/recent`` gives."""
+    latest, state_id, rest = Recent(), bytes(16), random.Random(1)
+    for number in range(1, 2 * BYTES // RECORD_BYTES):
+        before, state_id = state_id, rest.randbytes(16)
+        frozen = FROZEN.pack(before, state_id, bytes(16), bytes(16), number, 0)
+        value = frozen + rest.randbytes(RECORD_BYTES - len(frozen))
+        latest.add(number, value, cast(Epoch, SimpleNamespace(epoch=number, at_ms=0)))
+    body = io.BytesIO()
+    as_container(body, latest.records())
+    assert body.tell() > BYTES - RECORD_BYTES
+    answer = await client.post("/v1/recover", content=body.getvalue())
+    assert answer.json()["code"] == "not_recovered"
+    assert recoveries.most == 1

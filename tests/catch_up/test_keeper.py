@@ -1,0 +1,188 @@
+"""A replica begins with what its disk still has, and keeps what comes, whatever is missing before."""
+
+import asyncio
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from stele.catch_up.filling import missing
+from stele.catch_up.keeper import RECORD_BYTES, Keeper
+from stele.domain.commands import FoundCluster, SetSetting
+from stele.domain.image import EMPTY
+from stele.log.archive.archive import Archive
+from stele.log.archive.records import Archived
+from stele.log.archive.segments import Limits
+from stele.log.archive.snapshots import head_of
+from stele.log.archive.spans import Span
+from stele.log.chain import Anchor, digest_of
+from stele.log.codec import encode_epoch
+from tests.domain.epochs import LOG_ID
+from tests.domain.epochs import History as Story
+
+EPOCHS = 60
+SMALL = Limits(epochs=10, size_bytes=1 << 20)
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    story = Story(empty=EMPTY)
+    assert story.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
+    while story.image.epoch < EPOCHS:
+        assert story.apply(SetSetting("s", str(story.image.epoch))) is None
+    return story
+
+
+def records_of(story: Story) -> list[Archived]:
+    return [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+
+
+def folder_with(folder: Path, story: Story, snapshot: int) -> Path:
+    """All epochs in segments of ten, and a snapshot."""
+    archive, records = Archive(folder, SMALL), records_of(story)
+    for record in records:
+        archive.segments.add(record)
+        archive.segments.sync()
+    archive.segments.close()
+    image, record = story.images[snapshot], records[snapshot - 1]
+    anchor = Anchor(record.offset, digest_of(record.value))
+    archive.snapshots.write(image, head_of(image, record.offset + 1, anchor, record.at_ms), ())
+    return folder
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) * 2 // 3] ^= 4
+    path.write_bytes(content)
+
+
+def segment(folder: Path, first: int, last: int) -> Path:
+    return folder / "segments" / f"{first:020}-{last:020}.avro"
+
+
+async def test_a_damaged_segment_is_set_aside_and_its_epochs_are_kept_again(
+    tmp_path: Path, story: Story
+) -> None:
+    folder = folder_with(tmp_path, story, 25)
+    flip(segment(folder, 31, 40))
+    keeper = Keeper(Archive(folder, SMALL), 3, 0.01)
+    began = keeper.begin()
+    assert began.image.state_id == story.images[began.image.epoch].state_id
+    assert 25 <= began.image.epoch <= 30
+    assert keeper.archive.damaged
+    for record, epoch in [*zip(records_of(story), story.epochs, strict=True)]:
+        if epoch.epoch > began.image.epoch:
+            keeper.on_winner(record.offset, record.value, epoch, story.images[epoch.epoch])
+    await keeper.close()
+    segments = keeper.archive.segments
+    assert segments.spans() == [Span(1, EPOCHS)]
+    assert [*segments.read(1)] == records_of(story)
+
+
+def test_a_replica_without_its_beginning_and_without_a_snapshot_begins_anew(
+    tmp_path: Path, story: Story
+) -> None:
+    """It had begun with a snapshot of another one, which cannot be read any more."""
+    folder = folder_with(tmp_path, story, 25)
+    segment(folder, 1, 10).unlink()
+    (snapshot,) = [p for p in (folder / "snapshots").iterdir() if "decided" not in p.name]
+    snapshot.write_bytes(snapshot.read_bytes()[:-40])
+    keeper = Keeper(Archive(folder, SMALL), 3, 0.01)
+    assert keeper.begin().image.epoch == 0
+    assert keeper.archive.damaged
+
+
+async def test_a_disk_that_failed_once_is_not_written_again(
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block that it took in part would stand before what comes, and take it along at the next start."""
+    keeper, records = Keeper(Archive(tmp_path, SMALL), 3, 0.01), records_of(story)
+    synced, fsync = 0, os.fsync
+
+    def full(handle: int) -> None:
+        fsync(handle)
+        if synced:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("stele.log.archive.segments.os.fsync", full)
+    task = asyncio.create_task(keeper.run())
+    for record, epoch in zip(records[:15], story.epochs, strict=False):
+        keeper.on_winner(record.offset, record.value, epoch, story.images[epoch.epoch])
+        if record.epoch == 5:
+            while keeper.last < 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            synced = keeper.last
+    with pytest.raises(OSError, match="No space"):
+        await task
+    assert keeper.last == synced
+    with suppress(OSError):
+        await keeper.close()
+    monkeypatch.undo()
+    left = Archive(tmp_path, SMALL).segments
+    assert left.damaged == []
+    assert [*left.read(1)] == records[: left.last]
+    assert left.last >= 5
+
+
+def test_a_damaged_segment_that_is_read_is_missing_from_then_on(
+    tmp_path: Path, story: Story
+) -> None:
+    """So that it is asked of the others, and not announced."""
+    folder = folder_with(tmp_path, story, 55)
+    flip(segment(folder, 11, 20))
+    keeper = Keeper(Archive(folder, SMALL), 3, 0.01)
+    began = keeper.begin()
+    assert began.image.epoch == EPOCHS
+    with pytest.raises(Exception, match="damaged"):
+        list(keeper.archive.segments.read(11))
+    assert missing(keeper.archive.segments.spans(), began.image.epoch) == Span(11, 20)
+    assert any("-00000000000000000020" in each for each in keeper.archive.damaged)
+
+
+async def test_a_disk_that_is_slower_than_the_log_is_waited_for_and_written_a_little_at_a_time(
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for all that came answers nobody for as long as that takes, and holds it all in memory."""
+    keeper, records = Keeper(Archive(tmp_path, SMALL), 3, 0.01), records_of(story)
+    largest = RECORD_BYTES + max(len(record.value) for record in records)
+    monkeypatch.setattr("stele.catch_up.keeper.MOST_WAITING_BYTES", 10 * largest)
+    monkeypatch.setattr("stele.catch_up.keeper.MOST_AT_ONCE_BYTES", 2 * largest)
+    lasts, plain = list[int](), keeper.archive.segments.sync
+
+    def sync() -> int:
+        lasts.append(plain())
+        return lasts[-1]
+
+    monkeypatch.setattr(keeper.archive.segments, "sync", sync)
+    left = [*zip(records, story.epochs, strict=True)]
+    while keeper.has_room():
+        record, epoch = left.pop(0)
+        keeper.on_winner(record.offset, record.value, epoch, story.images[epoch.epoch])
+    assert 10 <= records.index(left[0][0]) <= 20
+    task = asyncio.create_task(keeper.run())
+    while not keeper.has_room():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for record, epoch in left:
+        keeper.on_winner(record.offset, record.value, epoch, story.images[epoch.epoch])
+    await keeper.close()
+    await task
+    assert [*keeper.archive.segments.read(1)] == records
+    steps = [last - before for before, last in zip([0, *lasts], lasts, strict=False)]
+    sizes = [RECORD_BYTES + len(record.value) for record in records]
+    assert max(steps) <= 2 * largest // min(sizes) + 1
+
+
+async def test_behind_a_long_log_one_snapshot_in_ten_is_written_and_the_newest(
+    tmp_path: Path, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = Keeper(Archive(tmp_path, SMALL), EPOCHS, 0.01)
+    monkeypatch.setattr("stele.catch_up.keeper.is_due", lambda *_: True)
+    monkeypatch.setattr("stele.catch_up.keeper.is_asked", lambda epoch: epoch.epoch == 15)
+    for record, epoch in zip(records_of(story), story.epochs, strict=True):
+        keeper.on_winner(record.offset, record.value, epoch, story.images[epoch.epoch])
+    await keeper.close()
+    written = sorted(kept.head.epoch for kept in keeper.archive.snapshots.all())
+    behind = [10, 15, *range(25, EPOCHS, 10)]
+    assert written == sorted({*behind, EPOCHS})

@@ -1,0 +1,105 @@
+"""The mirror goes on whatever the store does, and says how far it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.catch_up import metrics
+from stele.catch_up.mirror import Mirror, store_of
+from stele.catch_up.settings import CatchUpSettings
+from stele.log.archive_store.claim import Claim, Kind, claim
+from stele.log.archive_store.stored import stored_archive
+from stele.log.blobs.folder import FolderStore
+from stele.runtime.settings import ConfigurationError
+from tests.log.archive_store.made import SNAPSHOTS, Made, small_blocks
+
+WITHIN_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_blocks(monkeypatch)
+
+
+def settings(folder: Path, **more: Any) -> CatchUpSettings:
+    given = {"archive_store": f"file://{folder}", "archive_store_interval_s": 0.01, **more}
+    return CatchUpSettings(**given)
+
+
+async def until(mirror: Mirror, condition: Callable[[], object]) -> None:
+    """Run the mirror until that is so."""
+    running = asyncio.create_task(mirror.run())
+    try:
+        async with asyncio.timeout(WITHIN_S):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def mirror_of(made: Made, given: CatchUpSettings) -> Mirror:
+    store = store_of(given)
+    assert store is not None
+    image = made.story.image
+    return Mirror(store, made.archive, lambda: image, given)
+
+
+async def test_a_store_that_comes_back_gets_everything(tmp_path: Path) -> None:
+    made = Made(tmp_path / "archive")
+    folder = tmp_path / "store"
+    folder.write_bytes(b"no folder yet")
+    mirror = mirror_of(made, settings(folder))
+    failed = metrics.store_failures._value.get()
+    await until(mirror, lambda: mirror.answer.why)
+    assert mirror.answer.epoch == 0
+    assert metrics.store_failures._value.get() > failed
+    folder.unlink()
+    await until(mirror, lambda: mirror.answer.epoch == 80)
+    assert mirror.answer.why == ""
+    assert mirror.answer.snapshot_epoch == SNAPSHOTS[-1]
+    assert metrics.store_epoch._value.get() == 80
+    assert metrics.store_snapshot_epoch._value.get() == SNAPSHOTS[-1]
+
+
+async def test_a_store_of_another_cluster_is_refused_and_said_so(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "store", 5)
+    await claim(store, Claim(cluster="books", cluster_id="books/2", kind=Kind.MIRROR))
+    mirror = mirror_of(Made(tmp_path / "archive"), settings(tmp_path / "store"))
+    await until(mirror, lambda: mirror.answer.why)
+    assert "holds the archive of cluster 'books'" in mirror.answer.why
+    assert [blob.name for blob in await store.list()] == ["stele.json"]
+
+
+async def test_an_error_that_nobody_foresaw_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Made(tmp_path / "archive")
+    mirror = mirror_of(made, settings(tmp_path / "store"))
+    with monkeypatch.context() as broken:
+        broken.setattr(made.archive.snapshots, "all", lambda: 1 / 0)
+        await until(mirror, lambda: "ZeroDivisionError" in mirror.answer.why)
+    await until(mirror, lambda: mirror.answer.snapshot_epoch == SNAPSHOTS[-1])
+
+
+async def test_what_is_older_than_what_is_kept_goes(tmp_path: Path) -> None:
+    """The story is of 2023: all of it is old, but for what its newest snapshot is needed for."""
+    made = Made(tmp_path / "archive")
+    mirror = mirror_of(made, settings(tmp_path / "store", archive_store_keep_days=30))
+    await until(mirror, lambda: mirror.answer.epoch == 80)
+    store = FolderStore(tmp_path / "store", 5)
+    await until(mirror, lambda: len([*(tmp_path / "store").rglob("segments/*.avro")]) == 2)
+    stored = await stored_archive(store)
+    assert [shot.epoch for shot in stored.shots] == [60]
+    assert stored.spans == [(49, 80)]
+
+
+def test_what_names_no_store_is_a_wrong_setting() -> None:
+    assert store_of(CatchUpSettings()) is None
+    with pytest.raises(ConfigurationError, match=r"STELE_ARCHIVE_STORE: .*names no store"):
+        store_of(CatchUpSettings(archive_store="ftp://x"))

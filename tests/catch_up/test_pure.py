@@ -1,0 +1,69 @@
+"""When snapshots are due, which of them stay, and what is missing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.catch_up.due import MB, Since, is_due
+from stele.catch_up.filling import missing
+from stele.catch_up.identity import check_cluster
+from stele.catch_up.retention import OLDER, forgotten
+from stele.domain.commands import AnnounceReplica, AskSnapshot, SetSetting
+from stele.log.archive.spans import Span
+from stele.runtime.settings import ConfigurationError
+from tests.domain.history import three_nodes
+
+
+def test_a_snapshot_is_due_by_epochs_by_bytes_or_when_it_is_asked_for() -> None:
+    log, _ = three_nodes()
+    assert log.apply(SetSetting("snapshot_epochs", "100")) is None
+    assert log.apply(SetSetting("snapshot_mb", "1")) is None
+    image, epoch = log.image, log.epochs[-1]
+    assert not is_due(Since(99, MB - 1), image, epoch)
+    assert is_due(Since(100, 0), image, epoch)
+    assert is_due(Since(1, MB), image, epoch)
+    assert Since().after(b"four").after(b"x") == Since(2, 5)
+
+
+def test_a_snapshot_that_is_asked_for_is_of_that_epoch() -> None:
+    log, _ = three_nodes()
+    place = {"dc": "dc1", "rack": "r1", "address": "http://here:1"}
+    assert log.apply(AnnounceReplica(replica_id="cu-1", **place)) is None
+    assert log.apply(AskSnapshot()) is None
+    assert is_due(Since(1, 1), log.image, log.epochs[-1])
+
+
+def test_all_replicas_count_anew_from_a_recovery() -> None:
+    """Who wrote it has taken a snapshot there, and who folds over it later must take the next ones with him."""
+    log, _ = three_nodes()
+    log.recover(b"\xc0" * 16, 0)
+    assert is_due(Since(1, 1), log.image, log.epochs[-1])
+
+
+@given(st.sets(st.integers(1, 10_000), max_size=200), st.integers(1, 6))
+def test_the_newest_snapshots_stay_and_of_the_others_no_more_than_so_many(
+    epochs: set[int], newest: int
+) -> None:
+    gone = forgotten([*epochs], newest)
+    kept = epochs - {*gone}
+    assert {*sorted(epochs)[-newest:]} <= kept
+    assert len(kept) <= newest + OLDER
+    assert not epochs or len(epochs) <= newest or min(epochs) in kept, "the oldest one stays"
+
+
+def test_what_is_missing_is_asked_for_from_the_newest_back() -> None:
+    assert missing([Span(1, 50)], 50) is None
+    assert missing([], 0) is None
+    assert missing([], 7) == Span(1, 7)
+    assert missing([Span(1, 50)], 200) == Span(51, 200)
+    assert missing([Span(1, 50), Span(150, 230)], 200) == Span(51, 149)
+    assert missing([Span(20, 50), Span(51, 230)], 200) == Span(1, 19)
+    assert missing([Span(1, 230)], 200) is None
+
+
+def test_an_archive_is_never_another_clusters() -> None:
+    """A backup that was restored has no identity yet: what is in it tells."""
+    for archived in ("", "demo"):
+        check_cluster(archived, "demo")
+    with pytest.raises(ConfigurationError, match="of cluster 'staging', and not of 'demo'"):
+        check_cluster("staging", "demo")

@@ -1,0 +1,162 @@
+"""A log is recovered once, whoever does it at the same time: no two histories go on from it."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from stele.catch_up.holdings import Holdings
+from stele.catch_up.identity import ReplicaIdentity
+from stele.catch_up.keeper import Keeper
+from stele.catch_up.recovering import RecoverQuestion, recover
+from stele.domain.commands import FoundCluster, SetSetting
+from stele.domain.image import EMPTY
+from stele.domain.recovery.histories import Choice, Source, choose
+from stele.log.archive.archive import Archive
+from stele.log.archive.records import Archived
+from stele.log.archive.spans import Span
+from stele.log.codec import encode_epoch
+from stele.log.errors import LaterLogError
+from stele.log.follower import LogFollower
+from stele.log.memory import MemoryLog, MemoryPartition
+from stele.log.port import Record
+from stele.runtime.answers.catch_up import RecoveredAnswer
+from tests.domain.epochs import LOG_ID
+from tests.domain.epochs import History as Story
+
+EPOCHS = 12
+NEW = bytes([0xC0] * 16)
+
+
+def story_of(epochs: int = EPOCHS) -> Story:
+    story = Story(empty=EMPTY)
+    assert story.apply(FoundCluster("demo/1", LOG_ID.hex())) is None
+    while story.image.epoch < epochs:
+        assert story.apply(SetSetting("s", str(story.image.epoch))) is None
+    return story
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return story_of()
+
+
+def replica(folder: Path, story: Story) -> Keeper:
+    """It has all of the story on its disk."""
+    archive = Archive(folder)
+    archive.segments.adopt(
+        Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs
+    )
+    return Keeper(archive, 3, 0.01)
+
+
+def asked(story: Story) -> RecoverQuestion:
+    image = story.image
+    return RecoverQuestion(
+        image.epoch, image.state_id, image.epoch, image.log_id, "ada", "why", force=False
+    )
+
+
+class SlowTopic(MemoryLog):
+    """Reading what it holds takes until ``go``."""
+
+    def __init__(self, partition: MemoryPartition) -> None:
+        super().__init__(partition)
+        self.go, self.reading = asyncio.Event(), asyncio.Event()
+
+    async def read(self, offset: int, limit: int) -> list[Record]:
+        found = await super().read(offset, limit)
+        self.reading.set()
+        await self.go.wait()
+        return found
+
+
+async def recovered(keeper: Keeper, partition: MemoryPartition, story: Story) -> RecoveredAnswer:
+    topic = MemoryLog(partition)
+
+    async def ends() -> tuple[int, int]:
+        return 0, await topic.end_offset()
+
+    return await recover(keeper, topic, ends, asked(story), [])
+
+
+async def test_who_looks_through_the_topic_while_another_recovers_adopts_that(
+    tmp_path: Path, story: Story
+) -> None:
+    one, two = replica(tmp_path / "1", story), replica(tmp_path / "2", story)
+    partition = MemoryPartition()
+    for epoch in story.epochs[:5]:
+        partition.append(encode_epoch(epoch))
+    topic = SlowTopic(partition)
+
+    async def ends() -> tuple[int, int]:
+        return 0, await topic.end_offset()
+
+    slow = asyncio.create_task(recover(two, topic, ends, asked(story), []))
+    await topic.reading.wait()
+    first = await recovered(one, partition, story)
+    topic.go.set()
+    second = await slow
+    assert second.log_id == first.log_id
+    assert (first.was_there, second.was_there) == (False, True)
+    assert [k.head for k in one.archive.snapshots.all()] == [
+        k.head for k in two.archive.snapshots.all()
+    ]
+    assert two.archive.segments.last == EPOCHS + 1
+
+
+async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(
+    tmp_path: Path, story: Story
+) -> None:
+    """Its recovery may be truncated by now: who writes one of his own makes a second history."""
+    later = story_of()
+    later.recover(NEW, EPOCHS)
+    assert later.apply(SetSetting("after", "1")) is None
+    partition = MemoryPartition()
+    partition.append(encode_epoch(later.epochs[-1]))
+    with pytest.raises(LaterLogError, match=NEW.hex()):
+        await recovered(replica(tmp_path, story), partition, story)
+    assert len(partition.records) == 1
+
+
+async def test_what_stands_behind_a_gap_is_known_and_is_no_image(
+    tmp_path: Path, story: Story
+) -> None:
+    """A damaged file was set aside, and nobody else has its epochs: the log goes on before them."""
+    records = [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+    archive = Archive(tmp_path)
+    archive.segments.adopt(records[:5])
+    archive.segments.adopt(records[8:])
+    follower = cast(LogFollower, SimpleNamespace(image=story.image, failure=None, trouble=""))
+    told = Holdings(ReplicaIdentity("cu-1", "demo", "folder"), archive, follower).history()
+    assert (told.first_image, told.last_image, max(told.states)) == (1, 5, EPOCHS)
+    states = {epoch: bytes.fromhex(state_id) for epoch, state_id in told.states.items()}
+    source = Source(
+        name="cu-1", log_id=told.log_id, states=states, first_image=1, last_image=told.last_image
+    )
+    chosen = choose([source])
+    assert isinstance(chosen, Choice)
+    assert (chosen.epoch, chosen.known_epoch) == (5, EPOCHS)
+
+    shorter = story_of(5)
+    assert shorter.image.state_id == chosen.state_id
+    keeper = Keeper(archive, 3, 0.01)
+    answer = await recovered(keeper, MemoryPartition(), shorter)
+    assert (answer.last_epoch, answer.epoch) == (5, 6)
+    assert archive.segments.spans() == [Span(1, 6)]
+
+
+async def test_a_process_gives_what_stands_in_a_gap(tmp_path: Path, story: Story) -> None:
+    records = [Archived(e.epoch, e.epoch - 1, e.at_ms, encode_epoch(e)) for e in story.epochs]
+    archive = Archive(tmp_path)
+    archive.segments.adopt(records[:5])
+    archive.segments.adopt(records[8:])
+    topic = MemoryLog(MemoryPartition())
+
+    async def ends() -> tuple[int, int]:
+        return 0, await topic.end_offset()
+
+    answer = await recover(Keeper(archive, 3, 0.01), topic, ends, asked(story), records[5:])
+    assert answer.last_epoch == EPOCHS

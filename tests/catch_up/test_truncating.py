@@ -1,0 +1,40 @@
+"""What is deleted from the topic: only what the log says, and only of this log."""
+
+import asyncio
+import contextlib
+
+import msgspec
+import pytest
+
+from stele.catch_up import truncating
+from stele.catch_up.truncating import truncate
+from stele.domain.archive.facts import LogTruncated
+from stele.log.port import Ends
+from tests.domain.history import three_nodes
+
+replace = msgspec.structs.replace
+
+
+@pytest.mark.parametrize(
+    ("certain", "same_log", "deleted"), [(True, True, 7), (False, True, 0), (True, False, 0)]
+)
+async def test_nothing_is_deleted_while_it_is_not_certain_which_log_this_is(
+    certain: bool, same_log: bool, deleted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offsets of a log that was lost or recovered say nothing of the topic that is there now."""
+    image = three_nodes()[0].image
+    log_id = image.log_id.hex() if same_log else "0a" * 16
+    fact = LogTruncated(epoch=7, offset=7, log_id=log_id, hash="", members=())
+    image = replace(image, archive=replace(image.archive, truncated=fact))
+    said = list[int]()
+    monkeypatch.setattr(truncating, "LOOK_S", 0.01)
+
+    async def ends() -> Ends:
+        return Ends(0, 100)
+
+    task = asyncio.create_task(truncate(said.append, lambda: image, ends, lambda: certain))
+    await asyncio.sleep(0.2)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert said == ([deleted] if deleted else [])

@@ -1,0 +1,105 @@
+"""``stele backup``, ``stele backup verify`` and ``stele restore`` as somebody types them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stele.log.archive.archive import Archive
+from stele.log.archive_store.backup import back_up
+from stele.log.archive_store.source import LocalSource
+from stele.log.blobs.folder import FolderStore
+from stele.stack.ports import free_port
+from tests.cli.conftest import Stele
+from tests.log.archive_store.made import Made
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    return Made(tmp_path / "archive")
+
+
+@pytest.fixture
+def copy(tmp_path: Path, made: Made) -> Path:
+    """A backup in a folder."""
+    folder = tmp_path / "backup"
+    source = LocalSource(made.archive, lambda: made.about)
+    asyncio.run(back_up(FolderStore(folder, 5), source, made_ms=1, made_from="here"))
+    return folder
+
+
+def test_a_backup_is_verified_and_restored(stele: Stele, copy: Path, tmp_path: Path) -> None:
+    verified = stele("backup", "verify", str(copy))
+    assert verified.exit_code == 0, verified.err
+    assert "epochs 1 to 80, 80 of them folded; 1 snapshot compared" in verified.out
+    assert "nothing is wrong" in verified.out
+    restored = stele("restore", f"file://{copy}", "--into", str(tmp_path / "into"))
+    assert restored.exit_code == 0, restored.err
+    assert "epochs 1 to 80, newest snapshot of epoch 60" in restored.out
+    assert "It is the metadata" in restored.out
+    assert Archive(tmp_path / "into").segments.spans() == [(1, 80)]
+    again = stele("restore", str(copy), "--into", str(tmp_path / "into"))
+    assert again.exit_code == 2
+    assert "is not empty. Name a folder that does not exist." in again.err
+
+
+def test_json_says_the_same(stele: Stele, copy: Path, tmp_path: Path) -> None:
+    verified = msgspec.json.decode(stele("backup", "verify", str(copy), "--json").out)
+    restored = msgspec.json.decode(
+        stele("restore", str(copy), "--into", str(tmp_path / "into"), "--json").out
+    )
+    assert (verified["first_epoch"], verified["last_epoch"], verified["flaws"]) == (1, 80, [])
+    assert restored["state_id"] == verified["state_id"]
+
+
+def test_what_is_wrong_is_named(stele: Stele, copy: Path, tmp_path: Path) -> None:
+    path = next(copy.rglob("*-decided.avro"))
+    path.write_bytes(path.read_bytes()[:-5])
+    verified = stele("backup", "verify", str(copy))
+    assert verified.exit_code == 1
+    assert path.name in verified.out
+    assert "wrong: 1" in verified.out
+    assert "--check" in verified.out
+    restored = stele("restore", str(copy), "--into", str(tmp_path / "into"))
+    assert restored.exit_code == 1
+    assert "`stele backup verify` tells all that is wrong" in restored.err
+    assert not (tmp_path / "into").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "said"),
+    [
+        (["backup", "x"], 2, "No address of catch-up is known. Give --catch-up"),
+        (["backup", "ftp://x", "--catch-up", "http://127.0.0.1:1"], 2, "names no store"),
+        (["backup", "verify", "nowhere"], 1, "holds no archive of Stele"),
+        (["backup", "verify", "s3://b/x", "--endpoint", "b:1"], 2, "is no endpoint"),
+        (["restore", "nowhere", "--into", "there"], 1, "holds no archive of Stele"),
+        (["restore", "nowhere"], 2, "--into"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(
+    stele: Stele,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+    exit_code: int,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("STELE_CATCH_UP_URLS", raising=False)
+    ran = stele(*arguments)
+    assert ran.exit_code == exit_code
+    assert said in ran.err
+    assert ran.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_replicas_that_do_not_answer_are_unreachable(stele: Stele, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    ran = stele("backup", str(tmp_path / "backup"), "--catch-up", url)
+    assert ran.exit_code == 3
+    assert "Is catch-up running?" in ran.err
+    assert ran.out == ""

@@ -1,0 +1,247 @@
+"""``stele catch-up`` and ``stele log``: what they show of the archive, and what they ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stele.domain.archive.facts import ArchiveFact
+from stele.runtime.answers.metadata_log import CatchUpAnswer
+from stele.runtime.request_ids import new_request_id
+from stele.words.archive_facts import ARCHIVE
+from tests.cli.conftest import Server, Stele, at, cluster, request
+from tests.cli.test_changes import ACCEPTED, sent
+from tests.cli.test_reads import IDLE
+
+LOG = "00" * 16
+
+
+def announced(epoch: int, content: str = "a") -> dict[str, Any]:
+    return {
+        "epoch": epoch,
+        "state_id": LOG,
+        "hash": 64 * content,
+        "size_bytes": 2_500_000,
+        "first_epoch": 1,
+        "anchor_offset": 3 * epoch,
+        "log_id": LOG,
+        "announced_ms": 1_000,
+    }
+
+
+def replica(number: int, state: str = "member", *snapshots: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "replica_id": f"c-{number}",
+        "dc": "dc1",
+        "rack": f"r{number}",
+        "address": f"http://10.0.0.{number}:8086",
+        "state": state,
+        "since_epoch": 5,
+        "snapshots": snapshots,
+    }
+
+
+def agreed(epoch: int, *members: str) -> dict[str, Any]:
+    return {
+        "epoch": epoch,
+        "offset": 3 * epoch,
+        "hash": 64 * "a",
+        "members": members,
+        "since_ms": 1_000,
+    }
+
+
+def archive(server: Server, **more: Any) -> None:
+    three = [replica(1, "member", announced(90), announced(100)), replica(2, "member")]
+    answer = {
+        **at(110),
+        "archive_replication": "3",
+        "replicas": [*three, {**replica(3, "candidate", announced(100, "b")), "diverged": [100]}],
+        "readers": [{"reader_id": "spark", "epoch": 95, "moved_ms": 1_000}],
+        "agreed": [agreed(100, "c-1", "c-2"), agreed(90, "c-1", "c-2")],
+        "archive": {"asked_epoch": 0, "truncated": None},
+        "truncation": {
+            "epoch": 90,
+            "offset": 270,
+            "lost_readers": ["old"],
+            "why_not_more": "reader spark is at epoch 95",
+        },
+        **more,
+    }
+    msgspec.convert(answer, CatchUpAnswer)
+    server.answer("GET", "/v1/catch_up", answer)
+
+
+HEARD = {
+    "c-1": {"silent_for_s": 1.25, "is_down": False, "epoch": 108},
+    "c-2": {"silent_for_s": 700.0, "is_down": True, "epoch": 80},
+    "c-3": {"silent_for_s": None, "is_down": True, "epoch": 0},
+}
+WAIT = {
+    "request_ids": [],
+    "waiting_for": "a catch-up replica that is free and up, in place of c-2, which is dead",
+    "blockers": [],
+    "kind": "archive",
+}
+
+
+def row(shown: str, name: str) -> list[str]:
+    """In the last table that has it."""
+    return [line.split() for line in shown.splitlines() if line.startswith(name)][-1]
+
+
+def test_show_tells_who_has_what_and_who_is_alive(server: Server, stele: Stele) -> None:
+    archive(server)
+    server.answer("GET", "/v1/progress", {**IDLE, "replicas": HEARD, "waits": [WAIT]})
+    ran = stele("catch-up", "show")
+    assert ran.exit_code == 0, ran.err
+    assert "members    2; archive_replication is 3" in ran.out
+    assert "of epoch 100, which c-1 c-2 have" in ran.out
+    assert "has all epochs" in ran.out
+    assert "up to epoch 90: reader spark is at epoch 95" in ran.out
+    assert "c-3 has diverged: its snapshot of epoch 100 is not the members'" in ran.out
+    assert "waits for a catch-up replica that is free and up, in place of c-2" in ran.out
+    assert row(ran.out, "c-1")[3:] == [
+        *["member", "1.2", "s", "ago", "2", "100", "1", "to", "100", "2.5", "MB"],
+        "http://10.0.0.1:8086",
+    ]
+    assert row(ran.out, "c-2")[3:6] == ["member", "down,", "11"]
+    assert "none announced" in next(x for x in ran.out.splitlines() if x.startswith("c-2"))
+    assert row(ran.out, "c-3")[3:5] == ["candidate", "down"]
+    assert row(ran.out, "spark")[1] == "95"
+
+
+def test_show_does_without_a_coordinator_and_as_json(server: Server, stele: Stele) -> None:
+    truncated = {"epoch": 50, "offset": 150, "log_id": LOG, "hash": 64 * "a", "members": ["c-1"]}
+    archive(server, agreed=[], archive={"asked_epoch": 7, "truncated": truncated})
+    ran = stele("catch-up", "show")
+    assert ran.exit_code == 0, ran.err
+    assert "none that a majority of the members has" in ran.out
+    assert "begins at epoch 50" in ran.out
+    assert row(ran.out, "c-1")[4] == "unknown"
+    shown = msgspec.json.decode(stele("catch-up", "show", "--json").out)
+    assert shown["catch_up"]["archive"]["truncated"]["epoch"] == 50 and shown["replicas"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "replication"),
+    [((), ""), (("3",), "3"), (("dc1=2", "dc2=1"), "dc1=2,dc2=1"), (("dc1=2,dc2=1",),) * 2],
+)
+def test_reconfigure_asks_for_so_many(
+    server: Server, stele: Stele, arguments: tuple[str, ...], replication: Any
+) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("catch-up", "reconfigure", *arguments, "--no-wait")
+    assert ran.exit_code == 0, ran.err
+    wanted = replication if isinstance(replication, str) else replication[0]
+    command = {"type": "reconfigure_catch_up", "replication": wanted, "as_of_epoch": 0}
+    assert sent(server)["command"] == command
+
+
+def test_reconfigure_cancels_the_one_under_way(server: Server, stele: Stele) -> None:
+    mine = {"kind": "reconfigure_catch_up", "archive_replication": "3", "node_id": ""}
+    rows = [request("running"), request("running", request_id=new_request_id(), **mine)]
+    cluster(server, requests=rows)
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("catch-up", "reconfigure", "--cancel")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["command"] == {"type": "cancel", "target": rows[1]["request_id"]}
+    assert "is cancelled since epoch 8" in ran.out
+
+
+def test_reconfigure_cancels_nothing_where_nothing_is_under_way(
+    server: Server, stele: Stele
+) -> None:
+    cluster(server, requests=[request("running")])
+    ran = stele("catch-up", "reconfigure", "--cancel")
+    assert ran.exit_code == 1 and "No change of the members is under way" in ran.err
+    assert stele("catch-up", "reconfigure", "3", "--cancel").exit_code == 2
+
+
+def test_forget_says_since_when(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("catch-up", "forget", "c-3", "--force")
+    assert ran.exit_code == 0, ran.err
+    command = {"type": "forget_replica", "replica_id": "c-3", "force": True}
+    assert sent(server)["command"] == command
+    assert "c-3 is forgotten since epoch 8" in ran.out
+
+
+def test_why_says_what_the_archive_lacks_though_nothing_is_under_way(
+    server: Server, stele: Stele
+) -> None:
+    cluster(server)
+    server.answer("GET", "/v1/progress", {**IDLE, "waits": [WAIT]})
+    ran = stele("why")
+    assert ran.exit_code == 0, ran.err
+    assert f"the archive waits for {WAIT['waiting_for']}" in ran.out
+
+
+# The log.
+
+
+def test_a_snapshot_is_waited_for_until_a_majority_has_it(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", {**ACCEPTED, "epoch": 105})
+    archive(server)
+    archive(server, agreed=[agreed(105, "c-1", "c-2")])
+    ran = stele("log", "snapshot")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["command"] == {"type": "ask_snapshot"}
+    assert "asked for of epoch 105" in ran.out and "c-1 c-2 have that of epoch 105" in ran.out
+
+
+def test_a_snapshot_that_no_majority_takes_is_told(server: Server, stele: Stele) -> None:
+    server.answer("POST", "/v1/commands", {**ACCEPTED, "epoch": 105})
+    archive(server)
+    ran = stele("log", "snapshot", "--timeout", "0.4")
+    assert ran.exit_code == 1
+    assert "no majority of the members has it after 0.4 s" in ran.out
+    assert stele("log", "snapshot", "--no-wait").exit_code == 0
+
+
+def test_a_dry_run_says_up_to_where_and_why_not_further(server: Server, stele: Stele) -> None:
+    archive(server)
+    ran = stele("log", "truncate", "--dry-run")
+    assert ran.exit_code == 0, ran.err
+    assert "epochs 1 to 89 can be deleted" in ran.out
+    assert "why not further: reader spark is at epoch 95" in ran.out
+    assert "readers that are lost, and not waited for: old" in ran.out
+    assert not server.asked_for("/v1/commands")
+    assert server.asked_for("/v1/catch_up")[0].query["level"] == ["linearizable"]
+
+
+def test_the_log_is_truncated_as_far_as_it_can_be(server: Server, stele: Stele) -> None:
+    archive(server)
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    ran = stele("log", "truncate")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["command"] == {"type": "truncate_log", "epoch": 90, "offset": 270}
+    assert "the log begins at epoch 90, offset 270, since epoch 8" in ran.out
+
+
+def test_a_log_that_cannot_be_truncated_says_why(server: Server, stele: Stele) -> None:
+    archive(server, truncation={"why_not_more": "no catch-up replica is a member"})
+    ran = stele("log", "truncate")
+    assert ran.exit_code == 1 and not server.asked_for("/v1/commands")
+    assert "Nothing of the log can be deleted now" in ran.err
+    assert "no catch-up replica is a member" in ran.err
+    ran = stele("log", "truncate", "--dry-run")
+    assert ran.exit_code == 0
+    assert "nothing can be deleted: the log begins at epoch 1" in ran.out
+
+
+def test_readers_are_listed_and_forgotten(server: Server, stele: Stele) -> None:
+    archive(server)
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    assert row(stele("log", "readers").out, "spark")[1] == "95"
+    shown = msgspec.json.decode(stele("log", "readers", "--json").out)
+    assert shown["readers"][0]["reader_id"] == "spark" and shown["epoch"] == 110
+    ran = stele("log", "readers", "forget", "spark")
+    assert ran.exit_code == 0, ran.err
+    assert sent(server)["command"] == {"type": "forget_reader", "reader_id": "spark"}
+
+
+def test_facts_of_the_archive_have_words() -> None:
+    assert {*ARCHIVE} == {fact.__name__ for fact in ArchiveFact.__args__}

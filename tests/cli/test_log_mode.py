@@ -1,0 +1,80 @@
+"""``stele log freeze|single-user|thaw``: what they ask for, and what they and refused commands say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.cli.conftest import Server, Stele, cluster
+from tests.cli.test_errors import last_line
+from tests.cli.test_tables import OUTCOME, sent
+
+FROZEN = {
+    "mode": "frozen",
+    "actor": "",
+    "by": "bob",
+    "reason": "moving the brokers",
+    "since_epoch": 41,
+    "since_ms": 1_700_000_000_000,
+}
+TEXT = (
+    "the log is frozen since epoch 41 (2023-11-14 22:13:20 UTC) by order of bob: moving the brokers"
+)
+
+
+def topology(server: Server, commits: dict[str, Any]) -> None:
+    cluster(server, 41)
+    (canned,) = server.answers.pop(("GET", "/v1/topology"))
+    server.answer("GET", "/v1/topology", {**msgspec.json.decode(canned.body), "commits": commits})
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("freeze", "--reason", "x"), {"mode": "frozen", "actor": ""}),
+        (("single-user", "bob", "--reason", "x"), {"mode": "single_user", "actor": "bob"}),
+        (("thaw",), {"mode": "open", "actor": ""}),
+    ],
+)
+def test_what_is_asked_for(
+    server: Server, stele: Stele, words: tuple[str, ...], command: dict[str, str]
+) -> None:
+    topology(server, {})
+    server.answer("POST", "/v1/commands", OUTCOME)
+    ran = stele("log", *words)
+    assert ran.exit_code == 0, ran.err
+    assert sent(server) == {"type": "restrict_commits", **command}
+
+
+def test_who_restricts_the_log_is_told_who_had_done_so_before(server: Server, stele: Stele) -> None:
+    topology(server, FROZEN)
+    server.answer("POST", "/v1/commands", OUTCOME)
+    frozen = stele("log", "freeze", "--reason", "x").out.splitlines()
+    assert frozen[1:] == [f"before: {TEXT}", f"{TEXT}; `stele log thaw` opens it"]
+    assert stele("log", "thaw").out.splitlines()[1:] == [
+        f"before: {TEXT}",
+        "open to all since epoch 41",
+    ]
+
+
+@pytest.mark.parametrize("words", [("freeze",), ("single-user", "bob")])
+def test_nobody_is_kept_out_without_being_told_why(
+    server: Server, stele: Stele, words: tuple[str, ...]
+) -> None:
+    ran = stele("log", *words)
+    assert ran.exit_code == 2 and "--reason" in ran.err
+    assert not server.asked_for("/v1/commands")
+
+
+def test_a_command_that_is_not_taken_says_by_whom_why_and_what_to_type(
+    server: Server, stele: Stele
+) -> None:
+    topology(server, FROZEN)
+    why = {"code": "frozen", "message": f"{TEXT}.", "hint": "`stele log thaw` opens it to all."}
+    server.answer("POST", "/v1/commands", {**why, "details": {}}, 423)
+    ran = stele("keyspace", "create", "music", "--replication", "dc1=1")
+    assert ran.exit_code == 1
+    assert "moving the brokers. `stele log thaw` opens it to all." in last_line(ran.err)
+    assert TEXT in " ".join(stele("status").out.split())

@@ -1,0 +1,66 @@
+"""The kit holds our own agents for sound, and says of broken ones which rule they break."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from stele.conformance import company
+from stele.conformance.kit import name_of, run_kit
+from stele.conformance.rules import RULES
+from stele.conformance.scenes import SCENES
+from tests import forked
+from tests.conformance.broken import BROKEN
+from tests.examples.go_agent import command_line
+
+EVERY_SCENE = tuple(map(name_of, SCENES))
+AGENTS = {
+    "the store for trials": lambda: (sys.executable, "-m", "stele.node"),
+    "sixty lines": lambda: (sys.executable, "examples/sixty_lines/store.py"),
+    "valkey": lambda: (sys.executable, "examples/valkey_shards/agent.py"),
+    "go": command_line,
+}
+
+
+@pytest.fixture(autouse=True)
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(company, "spawn", forked.start)
+
+
+def test_every_broken_agent_breaks_a_rule_that_there_is() -> None:
+    assert {rule for rule, _ in BROKEN.values()} <= {*RULES}
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("agent", AGENTS)
+async def test_our_own_agents_break_no_rule(kafka: str, tmp_path: Path, agent: str) -> None:
+    result = await run_kit(kafka, tmp_path, await asyncio.to_thread(AGENTS[agent]))
+    assert result.broken == ()
+    assert result.scenes == EVERY_SCENE
+    assert not result.not_asked
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("bug", [bug.__name__ for bug in BROKEN])
+async def test_a_broken_agent_is_caught_by_the_rule_that_it_breaks(
+    kafka: str, tmp_path: Path, bug: str
+) -> None:
+    argv = (sys.executable, "-m", "tests.conformance.broken", bug)
+    rule, scene = {b.__name__: found for b, found in BROKEN.items()}[bug]
+    result = await run_kit(kafka, tmp_path, argv, only=[] if scene is None else [name_of(scene)])
+    assert rule in {broken.rule for broken in result.broken}, result
+
+
+@pytest.mark.broker
+async def test_what_is_no_agent_at_all_does_not_join(kafka: str, tmp_path: Path) -> None:
+    result = await run_kit(kafka, tmp_path, (sys.executable, "-c", "raise SystemExit('not me')"))
+    (broken,) = result.broken
+    assert broken.rule == "joins" and "not me" in broken.what
+    assert not result.scenes

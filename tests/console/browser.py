@@ -1,0 +1,84 @@
+"""A Chromium that is there, or why the tests of the page are left out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Error, Page, sync_playwright
+
+from tests.polling import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = ROOT / "build" / "console"
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+WIDTH, HEIGHT = 1280, 860
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """That of the machine, else that of Playwright; without one the test is skipped."""
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    given = os.environ.get("STELE_TEST_CHROMIUM", found)
+    with sync_playwright() as playwright:
+        try:
+            browser = playwright.chromium.launch(
+                executable_path=given, args=["--no-sandbox"] if os.geteuid() == 0 else []
+            )
+        except Error as error:
+            pytest.skip(f"no Chromium: {str(error).splitlines()[0]}; install one, as chromium")
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Watched:
+    """A page, and whatever it complained about."""
+
+    def __init__(self, browser: Browser, url: str, theme: str = "light") -> None:
+        context = browser.new_context(
+            viewport={"width": WIDTH, "height": HEIGHT},
+            color_scheme="dark" if theme == "dark" else "light",
+        )
+        context.set_default_timeout(20_000)
+        self.page: Page = context.new_page()
+        self.complaints = list[str]()
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda m: self._said(m.type, m.text))
+        self.url = url
+
+    def _said(self, kind: str, text: str) -> None:
+        is_network = "Failed to load resource" in text  # a service that is away, on purpose
+        if kind == "error" and not is_network:
+            self.complaints.append(text)
+
+    def open(self, place: str = "") -> Page:
+        """Go there, and wait until the page knows the state."""
+        self.page.goto(self.url + "/" + place)
+        self.until("Boolean(globalThis.steleConsole?.state.overview)")
+        return self.page
+
+    def until(self, condition: str, deadline_s: float = 20.0) -> None:
+        """Playwright's own way needs ``eval`` in the page, which its policy forbids."""
+        wait_until(lambda: self.page.evaluate(condition), condition, deadline_s)
+
+    def picture(self, name: str) -> None:
+        PICTURES.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=PICTURES / f"{name}.png")
+
+
+def serious_faults(page: Page, *rules: str) -> list[str]:
+    """What axe finds that keeps somebody out, by all rules or these: rule, and where."""
+    options = {"runOnly": {"type": "rule", "values": [*rules]}} if rules else {}
+    found = Axe().run(page, options=options).response["violations"]
+    return [
+        f"{each['id']}: {[node['target'] for node in each['nodes']][:4]}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]

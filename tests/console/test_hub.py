@@ -1,0 +1,41 @@
+"""One stream for all pages: in order, once each, and only so much kept."""
+
+from __future__ import annotations
+
+from stele.console.hub import KEPT, Hub
+
+
+def test_what_is_behind_an_epoch_is_told_in_order() -> None:
+    hub = Hub()
+    for epoch in range(5, 10):
+        hub.add(epoch, b"%d" % epoch)
+    assert hub.after(6) == [(7, b"7"), (8, b"8"), (9, b"9")]
+    assert hub.after(4, most=2) == [(5, b"5"), (6, b"6")]
+    assert hub.after(9) == []
+
+
+def test_a_gap_is_told_as_nothing_so_that_nobody_skips_it() -> None:
+    hub = Hub()
+    for epoch in range(1, KEPT + 11):
+        hub.add(epoch, b"")
+    assert (hub.oldest, hub.newest) == (11, KEPT + 10)
+    assert hub.after(9) == []
+    assert [n for n, _ in hub.after(10, most=1)] == [11]
+
+
+def test_the_bell_rings_for_all_who_took_it_before() -> None:
+    hub = Hub()
+    first = hub.bell()
+    hub.add(1, b"")
+    assert first.is_set()
+    assert not hub.bell().is_set()
+
+
+def test_another_history_leaves_nothing_and_is_counted() -> None:
+    hub = Hub()
+    hub.add(1, b"")
+    bell = hub.bell()
+    hub.begin_anew()
+    assert (hub.newest, hub.history) == (0, 1)
+    assert bell.is_set()
+    hub.add(7, b"")  # the next one may be any

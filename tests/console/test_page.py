@@ -1,0 +1,271 @@
+"""The page in a real browser against a real stack."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from stele.runtime.request_ids import new_request_id
+from stele.stack.stack import SERVICES, Stack
+from tests.console.browser import PICTURES, Watched, chromium, serious_faults
+from tests.polling import wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
+
+NEEDED = {"metadata-log", "coordinator", "session-guard", "tablet-balancer", "console"}
+EXPECT_MS = 20_000
+LIVE_MS = 250
+"""A change is on the page so long after it was written; of a busy machine a quarter of them is asked for."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=EXPECT_MS)
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def stack(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Without a browser none is started."""
+    directory: Path = tmp_path_factory.mktemp("console")
+    services = [spec for spec in SERVICES if spec.name in NEEDED]
+    with Stack(directory, nodes=3, services=services) as running:
+        wait_until(lambda: normal(running) == 3, "three nodes to be normal", 60)
+        command(running, type="create_keyspace", name="library", replication={"dc1": 3})
+        command(running, type="create_keyspace", name="shop", replication={"dc1": 2}, tablets=True)
+        command(running, type="create_table", name="shop.orders")
+        yield running
+
+
+@pytest.fixture
+def watched(stack: Stack, browser: Browser) -> Iterator[Watched]:
+    page = Watched(browser, stack.url("console"))
+    yield page
+    page.page.context.close()
+    assert not page.complaints
+
+
+def command(stack: Stack, **fields: object) -> int:
+    """Its epoch."""
+    body = {"request_id": new_request_id(), "actor": "ann", "reason": "a trial", "command": fields}
+    answer = httpx.post(f"{stack.url('metadata-log')}/v1/commands", json=body, timeout=20)
+    assert answer.status_code == 200, answer.text
+    epoch: int = answer.json()["epoch"]
+    return epoch
+
+
+def normal(stack: Stack) -> int:
+    """How many nodes are."""
+    nodes = httpx.get(f"{stack.url('metadata-log')}/v1/nodes", timeout=10).json()["nodes"]
+    return sum(node["state"] == "normal" for node in nodes)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz", timeout=5).is_success
+    except httpx.TransportError:
+        return False
+
+
+def newest(stack: Stack) -> int:
+    epoch: int = httpx.get(f"{stack.url('metadata-log')}/v1/topology", timeout=10).json()["epoch"]
+    return epoch
+
+
+def test_a_join_is_seen_live(stack: Stack, watched: Watched) -> None:
+    page = watched.open("#/nodes")
+    expect(page.locator("[data-node=n3]")).to_contain_text("normal")
+    page.evaluate(RECORD)
+    stack.add_node(4)
+    expect(page.locator("[data-node=n4]")).to_contain_text("normal", timeout=60_000)
+    page.goto(watched.url + "/#/requests")
+    expect(page.locator("tbody tr", has_text="join n4")).to_contain_text("done")
+    assert {"bootstrapping", "normal"} <= {*page.evaluate("globalThis.states")}
+    delays: list[float] = page.evaluate("globalThis.delays")
+    assert len(delays) > 5
+    assert sorted(delays)[len(delays) // 4] < LIVE_MS, delays
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    (PICTURES / "delays.json").write_text(json.dumps(sorted(delays)))
+    watched.picture("requests")
+
+
+RECORD = """() => {
+    const known = globalThis.steleConsole;
+    globalThis.delays = [];
+    globalThis.states = [];
+    let epoch = known.state.newest;
+    known.listen(() => {
+        const row = known.state.overview.nodes.find((node) => node.node_id === "n4");
+        if (row) globalThis.states.push(row.state);
+        if (known.state.newest === epoch) return;
+        epoch = known.state.newest;
+        globalThis.delays.push(known.state.delayMs);
+    });
+}"""
+
+
+def test_the_line_of_time_goes_to_an_epoch_and_back(stack: Stack, watched: Watched) -> None:
+    before = newest(stack)
+    after = command(stack, type="set_setting", name="colour", value="<b>blue</b>")
+    page = watched.open("#/nodes")
+    expect(page.locator("[data-node=n1]")).to_contain_text("normal")
+    page.locator("input.slider").fill("1")
+    expect(page.locator("[data-notice=past]")).to_contain_text("epoch 1 of")
+    expect(page.locator("[data-node=n1]")).to_have_count(0)
+    assert page.evaluate("location.hash") == "#/nodes?epoch=1"
+    page.get_by_role("button", name="one epoch on").click()
+    expect(page.locator("[data-notice=past]")).to_contain_text("epoch 2 of")
+    page.get_by_role("button", name="live").click()
+    expect(page.locator("[data-node=n1]")).to_contain_text("normal")
+
+    page.goto(f"{watched.url}/#/history?from={before}&to={after}")
+    line = page.locator(".diff .plus", has_text="setting colour")
+    expect(line).to_have_text("+ setting colour = <b>blue</b>")
+    expect(line.locator("b")).to_have_count(1)
+    first = page.locator(f"[data-epoch='{after}']")
+    expect(first).to_contain_text("ann: a trial")
+    expect(first).to_contain_text("colour = <b>blue</b>")
+    watched.picture("difference")
+
+
+def test_a_search_finds_who_was_refused_what(stack: Stack, watched: Watched) -> None:
+    body = {
+        "request_id": new_request_id(),
+        "actor": "eve",
+        "reason": "why not",
+        "command": {"type": "leave", "node_id": "n99"},
+    }
+    answer = httpx.post(f"{stack.url('metadata-log')}/v1/commands", json=body, timeout=20)
+    assert answer.status_code == 409
+    command(stack, type="set_setting", name="colour", value="red")
+    page = watched.open("#/history?refused=true&actor=eve")
+    found = page.locator("[data-list=found] .epoch")
+    expect(found).to_have_count(1)
+    expect(found.first).to_contain_text("refused")
+    expect(found.first).to_contain_text("leave")
+
+
+def test_what_is_being_typed_is_not_taken_away_by_what_comes_in(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/history")
+    for field in ("input[name=actor]", "[data-field=against]"):
+        page.locator(field).fill("3")
+        epoch = command(stack, type="set_setting", name="colour", value=field)
+        watched.until(f"globalThis.steleConsole.state.overview.epoch >= {epoch}")
+        expect(page.locator(field)).to_have_value("3")
+
+
+def test_what_differs_is_drawn_on_the_map(stack: Stack, watched: Watched) -> None:
+    """Since epoch 1 all of the ring is new; since now nothing is."""
+    now = newest(stack)
+    page = watched.open("#/map?map=*tokens&against=1")
+    watched.until("globalThis.steleConsole.state.map?.differs")
+    differing = "[...globalThis.steleConsole.state.map.differs].filter(Boolean).length"
+    assert page.evaluate(differing) == page.evaluate("globalThis.steleConsole.state.map.rows")
+    page.locator("[data-field=against]").fill(str(now))
+    page.locator("[data-field=against]").press("Enter")
+    watched.until(f"{differing} === 0")
+
+
+def test_an_operation_is_planned_started_and_cancelled_by_buttons(
+    stack: Stack, watched: Watched
+) -> None:
+    """While one node stands still a leave waits for it, so there is time to cancel."""
+    page = watched.open("#/nodes?node=n1")
+    stack.kill("n3", signal.SIGSTOP)
+    try:
+        page.get_by_role("button", name="decommission…").click()
+        expect(page.locator("[data-plan=starts], [data-plan=waits]")).to_contain_text(
+            "plan of leave n1"
+        )
+        expect(page.locator("dialog code", has_text="stele decommission n1")).to_be_visible()
+        deed = page.get_by_role("button", name="do it")
+        expect(deed).to_be_disabled()
+        page.locator("[name=reason]").fill("a smaller machine")
+        page.locator("[name=who]").fill("ann")
+        watched.picture("plan")
+        deed.click()
+        expect(page.locator("[data-outcome=done]")).to_be_visible()
+        page.get_by_role("button", name="requests", exact=True).click()
+        request = page.locator(".request", has_text="leave n1")
+        expect(request).to_contain_text("a smaller machine")
+        expect(request.locator(".why")).to_contain_text("n3", timeout=30_000)
+        watched.picture("why")
+        request.locator("[data-deed=cancel]").click()
+        page.locator("[name=reason]").fill("not now")
+        page.get_by_role("button", name="cancel the request").click()
+        expect(page.locator("[data-outcome=done]")).to_be_visible()
+    finally:
+        stack.kill("n3", signal.SIGCONT)
+    page.get_by_role("button", name="close", exact=True).last.click()
+    over = page.locator("tbody tr", has_text="leave n1")
+    expect(over).to_contain_text("cancelled", timeout=60_000)
+
+
+def test_a_metadata_log_that_is_away_is_named_and_waited_for(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/health")
+    expect(page.locator("[data-process=metadata-log]")).to_contain_text("up")
+    stack.stop_one("metadata-log")
+    try:
+        expect(page.locator("[data-notice=trouble]")).to_contain_text("metadata-log")
+        expect(page.locator("[data-process=metadata-log]")).to_contain_text("down")
+        watched.picture("away")
+        page.get_by_role("link", name="Nodes").click()
+        expect(page.locator("[data-node=n1]")).to_contain_text("normal")
+    finally:
+        stack.start_one("metadata-log")
+    expect(page.locator("[data-notice=trouble]")).to_have_count(0, timeout=30_000)
+    epoch = command(stack, type="set_setting", name="colour", value="green")
+    watched.until(f"globalThis.steleConsole.state.newest >= {epoch}")
+    known = page.evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")
+    assert known == [*range(known[0], known[0] - len(known), -1)]
+
+
+def test_a_page_that_was_cut_off_goes_on_without_a_gap(stack: Stack, watched: Watched) -> None:
+    page = watched.open("#/history")
+    before = page.evaluate("globalThis.steleConsole.state.newest")
+    page.context.set_offline(True)
+    stack.kill("console")  # its stream ends, and what it kept is gone
+    epochs = [command(stack, type="set_setting", name="colour", value=f"c{n}") for n in range(5)]
+    page.context.set_offline(False)
+    newest = f"globalThis.steleConsole.state.newest >= {epochs[-1]}"
+    watched.until(newest, 60)  # the process starts again, and the page asks again later and later
+    known = page.evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")
+    assert set(range(before, epochs[-1] + 1)) <= {*known}
+    assert known == sorted({*known}, reverse=True)
+    wait_until(lambda: answers(stack.url("console")), "the console to be back")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_view_has_a_serious_fault_for_who_does_not_see_it(
+    stack: Stack, browser: Browser, theme: str
+) -> None:
+    watched = Watched(browser, stack.url("console"), theme)
+    for view in VIEWS:
+        page = watched.open(f"#/{view}")
+        expect(page.locator("main section").first).to_be_visible()
+        found = serious_faults(page, *(["color-contrast"] if theme == "dark" else []))
+        watched.picture(f"{view.partition('?')[0]}-{theme}")
+        assert not found, (view, found)
+    watched.page.context.close()
+    assert not watched.complaints
+
+
+VIEWS = (
+    "map?row=1",
+    "nodes?node=n1",
+    "requests",
+    "history?text=colour&from=5&to=8",
+    "balance",
+    "health",
+)

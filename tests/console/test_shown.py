@@ -1,0 +1,139 @@
+"""What the page is given to show of a state, and what somebody should look at."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import msgspec
+
+from stele.console.alerts import ProcessShown, alerts
+from stele.console.images import NEWEST, OLDER, Images
+from stele.console.kept import MOST, Kept
+from stele.console.maps import TOKENS
+from stele.console.shown import overview, requests_shown, row_shown, rows_of_node, why_shown
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.runtime.answers.coordinator import Progress
+from stele.runtime.answers.session_guard import Liveness, NodeLiveness
+from tests.console.test_packed_map import grown, images
+from tests.domain.history import join, three_nodes
+
+IDLE = Progress(
+    term=1, active=True, version=1, fence_version=1, waits=(), transitions=(), cleanups={}
+)
+
+
+@cache
+def joining() -> Image:
+    """Node n4 is on its way in."""
+    history, world = three_nodes()
+    assert history.apply(join(4)) is None
+    world.until(lambda: history.image.topology.transitions, "the join has begun")
+    return history.image
+
+
+def test_the_overview_has_every_node_map_and_request() -> None:
+    image = images(grown())[-1]
+    found = overview(image)
+    assert [node.node_id for node in found.nodes] == ["n1", "n2", "n3", "n4"]
+    assert found.nodes[0].number == image.ring.nodes.numbers["n1"]
+    assert {each.placement for each in found.maps} == {TOKENS, *image.ring.placements}
+    assert "shop.orders" in {each.name for each in found.maps}
+    assert {each.kind for each in found.requests} == {"join"}
+    assert msgspec.json.encode(found, enc_hook=str)
+
+
+def test_a_state_before_the_founding_can_be_shown() -> None:
+    found = overview(EMPTY_FOR_FOLLOWERS)
+    assert (found.epoch, found.nodes, found.maps) == (0, (), ())
+
+
+def test_a_request_can_be_cancelled_while_it_can_be_undone_and_not_when_it_is_over() -> None:
+    (new, *old) = requests_shown(joining())
+    assert new.what == "join n4"
+    assert new.state
+    assert new.can_cancel
+    assert not any(each.can_cancel for each in old)
+
+
+def test_a_row_names_its_replicas_and_the_transitions_that_change_it() -> None:
+    image = joining()
+    (transition,) = image.topology.open()
+    (name,) = image.ring.placements
+    rows = image.ring.placements[name].rows
+    changing = {(row.start, row.end) for row in transition.plans[name].rows}
+    for place, row in enumerate(rows):
+        shown = row_shown(image, name, place)
+        assert shown is not None
+        assert (shown.start, shown.end, shown.writes) == (str(row.start), str(row.end), row.writes)
+        if (row.start, row.end) in changing:
+            assert shown.transitions == (transition.transition_id,)
+    assert row_shown(image, name, len(rows)) is None
+    assert row_shown(image, "nothing", 0) is None
+
+
+def test_a_node_holds_the_rows_that_name_it() -> None:
+    image = images(grown())[-1]
+    for node_id in ("n1", "n4"):
+        for name, held in rows_of_node(image, node_id).items():
+            rows = image.ring.placements[name].rows
+            assert held["places"] == [at for at, row in enumerate(rows) if node_id in row.writes]
+    assert rows_of_node(image, "n9") == {}
+
+
+def test_why_says_what_the_command_line_says() -> None:
+    image = joining()
+    found = why_shown(image, IDLE)
+    (request_id,) = found.by_request
+    assert any("join n4" in text for text, _ in found.lines)
+    assert any(f"stele cancel {request_id}" in text for text in found.by_request[request_id])
+    alone = why_shown(image, None)
+    assert any("No coordinator answers" in text for text, _ in alone.lines)
+
+
+def test_what_is_bad_comes_first_and_says_what_to_do() -> None:
+    image = images(grown())[-1]
+    processes = [
+        ProcessShown(service="catch-up", url="http://x", up=True, ok=True, lag=5000),
+        ProcessShown(service="coordinator", url="http://y", up=False, ok=False, reason="gone"),
+        ProcessShown(
+            service="placements", url="http://z", up=True, ok=True, stopped={"blue": "why"}
+        ),
+    ]
+    down = NodeLiveness(node_id="n2", liveness=Liveness.DOWN, silent_for_s=9.0)
+    found = alerts(image, "", processes, [down], IDLE)
+    assert [alert.level for alert in found] == ["bad", "bad", "bad", "warning"]
+    assert all(alert.do for alert in found)
+    assert any("stele exclude n2" in alert.do for alert in found)
+    assert any("blue" in alert.text for alert in found)
+    assert alerts(image, "", [], [], IDLE) == ()
+    assert "No coordinator" in alerts(image, "", [], [], None)[0].text
+
+
+def test_the_newest_states_are_kept_and_a_few_of_the_past() -> None:
+    kept = Images()
+    for epoch in range(1, NEWEST + 11):
+        kept.add(msgspec.structs.replace(EMPTY_FOR_FOLLOWERS, epoch=epoch))
+    assert kept.get(10) is None
+    assert kept.get(11) is not None
+    for epoch in range(1, OLDER + 2):
+        kept.keep(msgspec.structs.replace(EMPTY_FOR_FOLLOWERS, epoch=epoch))
+    assert kept.get(1) is None
+    near = kept.before(14, 3)
+    assert near is not None
+    assert near.epoch == 13
+    assert kept.before(9_000, 3) is None
+
+
+async def test_an_answer_is_made_once_for_all_who_ask() -> None:
+    kept, made = Kept(), list[int]()
+
+    def make() -> bytes:
+        made.append(1)
+        return b"x"
+
+    assert [await kept.get("a", make) for _ in range(5)] == [b"x"] * 5
+    assert len(made) == 1
+    for number in range(MOST):
+        await kept.get(number, make)
+    await kept.get("a", make)
+    assert len(made) == MOST + 2

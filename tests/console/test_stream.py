@@ -1,0 +1,202 @@
+"""A page's stream over a metadata-log that comes, goes, and turns out to be another one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from stele.console.hub import Hub
+from stele.console.mirror import Mirror
+from stele.console.stream import Pages, told_event
+from stele.console.told import told_live
+from stele.console.upstream import Upstream
+from stele.console.watch import Watch
+from stele.domain.evolve import evolve
+from stele.domain.facts import Epoch
+from stele.domain.image import Image
+from stele.runtime.http import HttpError
+from tests.console.generated import Generated, served
+from tests.console.test_packed_map import grown, images
+from tests.domain.history import History
+from tests.services.world import until
+
+LIMIT_S = 10.0
+
+
+class Console:
+    """The console's parts over one address, without its HTTP side."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self.hub = Hub()
+        upstream = Upstream(http, {"metadata-log": (url,), "coordinator": (), "session-guard": ()})
+        self.mirror = Mirror(upstream, self._taken, self.hub.begin_anew)
+        self.watch = Watch(upstream, self.mirror, self.hub, 60.0)
+        self.pages = Pages(self.mirror, self.hub, self.watch)
+        self.stopping = asyncio.Event()
+
+    def _taken(self, before: Image, epoch: Epoch, after: Image) -> None:
+        self.hub.add(epoch.epoch, told_event(told_live(before, epoch, after)))
+
+    async def read(self, epoch: int) -> None:
+        """Until it knows an epoch."""
+        async with asyncio.timeout(LIMIT_S):
+            while self.mirror.image.epoch < epoch:
+                await self.hub.bell().wait()
+
+    async def page(
+        self, until: int, after: int = 0, state_id: str = ""
+    ) -> list[tuple[str, dict[str, Any]]]:
+        """Events up to that of an epoch, and the hello before them."""
+        found = list[tuple[str, dict[str, Any]]]()
+        async with asyncio.timeout(LIMIT_S):
+            async for raw in self.pages.events(after, state_id, self.stopping):
+                lines = [line for line in raw.decode().splitlines() if ": " in line]
+                fields = dict(line.split(": ", 1) for line in lines)
+                if fields.get("event", "looked") == "looked":
+                    continue
+                name, data = fields["event"], msgspec.json.decode(fields["data"])
+                found.append((name, data))
+                if data["epoch"] >= until and data.get("how") != "resumed":
+                    return found
+        return found
+
+
+@asynccontextmanager
+async def console(generated: Generated) -> AsyncIterator[Console]:
+    async with served(generated) as url, aiohttp.ClientSession(read_bufsize=1 << 22) as http:
+        found = Console(http, url)
+        task = asyncio.create_task(found.mirror.run())
+        try:
+            yield found
+        finally:
+            found.stopping.set()
+            task.cancel()
+            await asyncio.wait({task})
+
+
+def begun(history: History, at: int) -> Generated:
+    """The log as it was at an epoch; ``tell`` goes on."""
+    return Generated(images(history)[at])
+
+
+def tell(generated: Generated, history: History, to: int) -> None:
+    for epoch in history.epochs[generated.image.epoch : to]:
+        generated.tell(epoch, evolve(generated.image, epoch))
+
+
+def epochs_in(events: list[tuple[str, dict[str, Any]]]) -> list[int]:
+    return [data["epoch"] for name, data in events if name == "epoch"]
+
+
+async def test_a_page_gets_each_epoch_once_and_in_order() -> None:
+    history = grown()
+    generated = begun(history, 3)
+    async with console(generated) as found:
+        await found.read(3)
+        page = asyncio.create_task(found.page(12))
+        await asyncio.sleep(0)
+        tell(generated, history, 12)
+        events = await page
+    assert events[0][1]["how"] == "begun"
+    assert epochs_in(events) == list(range(4, 13))
+    assert all(data["live"] for name, data in events if name == "epoch")
+
+
+async def test_a_hundred_pages_share_one_stream_and_each_gets_all() -> None:
+    history = grown()
+    generated = begun(history, 3)
+    async with console(generated) as found:
+        await found.read(3)
+        pages = [asyncio.create_task(found.page(12)) for _ in range(100)]
+        await until(lambda: found.hub.readers == 100, "all pages to be there")
+        tell(generated, history, 12)
+        for events in await asyncio.gather(*pages):
+            assert epochs_in(events) == list(range(4, 13))
+        await until(lambda: found.hub.readers == 0, "all pages to be gone")
+    assert generated.streams == 1
+
+
+async def test_a_page_that_slept_gets_what_it_missed() -> None:
+    history = grown()
+    generated = begun(history, 3)
+    async with console(generated) as found:
+        await found.read(3)
+        tell(generated, history, 12)
+        await found.read(12)
+        events = await found.page(12, 5, _id(history, 5))
+    assert events[0][1]["how"] == "resumed"
+    assert epochs_in(events) == list(range(6, 13))
+
+
+async def test_a_page_that_knows_more_than_the_console_kept_is_given_the_past() -> None:
+    """The console itself was started anew meanwhile."""
+    history = grown()
+    generated = begun(history, 3)
+    tell(generated, history, 12)
+    async with console(generated) as found:
+        await found.read(12)
+        events = await found.page(12, 5, _id(history, 5))
+    assert events[0][1]["how"] == "resumed"
+    assert epochs_in(events) == list(range(6, 13))
+    assert not any(data["live"] for name, data in events if name == "epoch")
+
+
+async def test_a_page_of_another_history_reads_all_anew() -> None:
+    history = grown()
+    async with console(begun(history, 9)) as found:
+        await found.read(9)
+        events = await found.page(9, 9, bytes(16).hex())
+    assert events == [("hello", {"how": "anew", "epoch": 9, "state_id": _id(history, 9)})]
+
+
+async def test_a_log_that_was_recovered_without_what_was_told_is_read_anew() -> None:
+    history = grown()
+    generated = begun(history, 3)
+    async with console(generated) as found:
+        await found.read(3)
+        tell(generated, history, 9)
+        await found.read(9)
+        before = found.hub.history
+        other = msgspec.structs.replace(images(history)[4], state_id=bytes(15) + b"\7")
+        generated.forget(other)
+        async with asyncio.timeout(LIMIT_S):
+            while found.hub.history == before:
+                await found.hub.bell().wait()
+        assert found.mirror.image.state_id == other.state_id
+
+
+async def test_a_log_that_is_away_is_named_and_followed_again() -> None:
+    history = grown()
+    generated = begun(history, 3)
+    generated.away = True
+    async with console(generated) as found:
+        await until(lambda: "away" in found.mirror.trouble, "the trouble to be told")
+        with pytest.raises(HttpError, match="away"):
+            await found.mirror.at(3)
+        generated.away = False
+        await found.read(3)
+        tell(generated, history, 5)
+        await found.read(5)
+        assert found.mirror.trouble == ""
+
+
+async def test_a_state_of_the_past_is_that_of_the_fold() -> None:
+    history = grown()
+    generated = begun(history, 1)
+    tell(generated, history, 12)
+    async with console(generated) as found:
+        await found.read(12)
+        for epoch in (4, 11, 2, 12):
+            at = await found.mirror.at(epoch)
+            assert at.state_id == images(history)[epoch].state_id
+            assert at.membership == images(history)[epoch].membership
+
+
+def _id(history: History, epoch: int) -> str:
+    return images(history)[epoch].state_id.hex()

@@ -1,0 +1,61 @@
+"""Catch-up replicas of the tests' world: while they live they are heard, and announce what is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stele.coordinator.knowledge import ReplicaHeard
+from stele.domain.archive.limits import TRUNCATE_BEHIND
+from stele.domain.archive.truncation import truncatable
+from stele.domain.commands import TruncateLog
+from tests.domain.archive.announced import replica, snapshot
+
+if TYPE_CHECKING:
+    from tests.coordinator.world import Brain, World
+
+
+@dataclass
+class SimReplica:
+    """``idle`` is heard and takes no snapshots. It has every epoch from ``first_epoch`` on."""
+
+    replica_id: str
+    dc: str = "dc1"
+    rack: str = "r1"
+    alive: bool = True
+    idle: bool = False
+    content: str = "right"
+    first_epoch: int = 1
+
+    def look(self, world: World) -> None:
+        """Announce itself, and the snapshot that was asked for last, until the log shows it; truncate the log
+        as the setting says.
+        """
+        if not self.alive:
+            return
+        archive = world.image.archive
+        if self.replica_id not in archive.replicas:
+            assert world.apply(replica(self.replica_id, self.dc, self.rack)) is None
+        elif not self.idle:
+            newest = max((each.epoch for each in archive.announced(self.replica_id)), default=0)
+            found = truncatable(world.image, world.history.at_ms)
+            if newest < archive.asked_epoch:
+                self.announce(world, archive.asked_epoch)
+            elif found.epoch and TRUNCATE_BEHIND.of(world.image.features.settings):
+                assert world.apply(TruncateLog(found.epoch, found.offset)) is None
+
+    def announce(self, world: World, epoch: int) -> None:
+        said = snapshot(self.replica_id, epoch, self.first_epoch, self.content)
+        assert world.apply(said) is None
+
+
+def heard_by(brain: Brain) -> dict[str, ReplicaHeard]:
+    """What a coordinator knows of them after it has asked all once more."""
+    world, before = brain.world, brain.heard
+    found = dict[str, ReplicaHeard]()
+    for name in world.image.archive.replicas:
+        known = before.get(name, ReplicaHeard(world.now_s))
+        each = world.replicas.get(name)
+        heard = each is not None and each.alive
+        found[name] = ReplicaHeard(known.since_s, world.now_s) if heard else known
+    return found

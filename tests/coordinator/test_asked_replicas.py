@@ -1,0 +1,134 @@
+"""Catch-up replicas are asked for a sign of life, each in vain for a short time at most."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from stele.coordinator import replicas
+from stele.coordinator.replicas import AskedReplicas
+from stele.domain.archive.facts import Replica
+from stele.domain.names import ReplicaState
+from stele.runtime.answers.position import Position
+
+UNREACHABLE = "http://127.0.0.1:9"
+
+
+def replica(name: str, address: str) -> Replica:
+    return Replica(
+        replica_id=name,
+        dc="dc1",
+        rack="r1",
+        address=address,
+        state=ReplicaState.MEMBER,
+        since_epoch=1,
+    )
+
+
+def position(instance: str) -> bytes:
+    return msgspec.json.encode(Position("catch-up", instance, 7, "", "", ""))
+
+
+@asynccontextmanager
+async def serving(answer: Callable[[], web.Response]) -> AsyncIterator[str]:
+    async def get(_: web.Request) -> web.Response:
+        return answer()
+
+    app = web.Application()
+    app.router.add_get("/v1/position", get)
+    async with TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+@asynccontextmanager
+async def asking(*known: Replica) -> AsyncIterator[AskedReplicas]:
+    asked = AskedReplicas(lambda: [*known])
+    task = asyncio.ensure_future(asked.run())
+    try:
+        yield asked
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas, "ASK_S", 0.05)
+    monkeypatch.setattr(replicas, "ANSWER_S", 0.5)
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert condition(), what
+
+
+async def test_who_answers_is_heard_with_its_epoch() -> None:
+    async with (
+        serving(lambda: web.Response(body=position("c-1"))) as url,
+        asking(replica("c-1", url), replica("c-2", UNREACHABLE)) as asked,
+    ):
+        await until(lambda: asked.heard["c-1"].heard_s if asked.heard else None, "c-1 heard")
+        assert asked.heard["c-1"].epoch == 7
+        assert asked.heard["c-2"].heard_s is None
+        assert asked.heard["c-2"].since_s <= (asked.heard["c-1"].heard_s or 0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: web.Response(body=position("another")),
+        lambda: web.Response(body=b"{}"),
+        lambda: web.Response(body=b"no json"),
+        lambda: web.Response(status=500, body=position("c-1")),
+        lambda: web.Response(body=b"[" * 10_000_000),
+    ],
+    ids=["somebody else", "another shape", "no json", "a failure", "too much"],
+)
+async def test_another_answer_is_no_sign_of_life(answer: Callable[[], web.Response]) -> None:
+    count = 0
+
+    def counted() -> web.Response:
+        nonlocal count
+        count += 1
+        return answer()
+
+    async with serving(counted) as url, asking(replica("c-1", url)) as asked:
+        await until(lambda: count >= 2, "asked again")
+        assert asked.heard["c-1"].heard_s is None
+
+
+async def test_silence_counts_from_the_first_question_and_from_the_last_answer() -> None:
+    up = True
+
+    def answer() -> web.Response:
+        return web.Response(body=position("c-1")) if up else web.Response(status=503)
+
+    async with serving(answer) as url, asking(replica("c-1", url)) as asked:
+        await until(lambda: asked.heard and asked.heard["c-1"].heard_s, "heard")
+        first_s = asked.heard["c-1"].since_s
+        up = False
+        await asyncio.sleep(0.3)
+        last_s = asked.heard["c-1"].heard_s
+        await asyncio.sleep(0.2)
+        assert asked.heard["c-1"].since_s == first_s
+        assert asked.heard["c-1"].heard_s == last_s
+
+
+async def test_who_has_slept_counts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asking(replica("c-1", UNREACHABLE)) as asked:
+        await until(lambda: asked.heard, "asked")
+        before_s = asked.heard["c-1"].since_s
+        monkeypatch.setattr(replicas, "AWAY_S", 0.0)
+        await until(lambda: asked.heard["c-1"].since_s > before_s, "counted anew")
+
+
+async def test_nobody_is_asked_while_none_is_given() -> None:
+    async with asking() as asked:
+        await asyncio.sleep(0.15)
+        assert asked.heard == {}

@@ -1,0 +1,306 @@
+"""The coordinator looks after the archive: its members, who of them is dead, how far the log is truncated."""
+
+import pytest
+
+from stele.coordinator.knowledge import ReplicaHeard, Wait
+from stele.domain.archive.limits import UPKEEP
+from stele.domain.commands import (
+    AdmitDivergence,
+    AskSnapshot,
+    Cancel,
+    ReconfigureCatchUp,
+    SetSetting,
+)
+from stele.domain.names import ReplicaState, RequestStatus
+from stele.domain.requests.facts import Request
+from stele.runtime.answers.coordinator import WaitKind
+from tests.coordinator.stories import status_of
+from tests.coordinator.world import World, three_nodes
+from tests.domain.archive.announced import replica, snapshot
+
+DEAD_S = 60
+
+
+def members(world: World) -> list[str]:
+    return world.image.archive.members()
+
+
+def archived(names: str = "r1 r2 r3", replication: str = "3") -> World:
+    """A log that was truncated: whoever comes now must get what was deleted."""
+    world = three_nodes()
+    assert world.apply(SetSetting("archive_replication", replication)) is None
+    assert world.apply(SetSetting("archive_dead_after_s", str(DEAD_S))) is None
+    assert world.apply(SetSetting("truncate_behind", "1")) is None
+    world.add_replicas(names)
+    assert world.apply(AskSnapshot()) is None
+    world.until(lambda: world.image.archive.truncated, "the log to be truncated")
+    return world
+
+
+def reconfigurations(world: World) -> list[Request]:
+    return [r for r in world.image.requests.requests.values() if r.reconfigures]
+
+
+def waits(world: World, kind: WaitKind = WaitKind.ARCHIVE) -> list[Wait]:
+    world.tick()
+    return [wait for wait in world.brain.steps.waits if wait.kind is kind]
+
+
+# What is asked for.
+
+
+def test_members_are_changed_as_asked_for() -> None:
+    world = archived("r1 r2", "1")
+    assert members(world) == ["r1"]
+    world.add_replicas("r3 r4", dc="dc2")
+    assert world.apply(ReconfigureCatchUp(replication="dc1=1,dc2=2"), "asked") is None
+    world.until(lambda: not world.image.requests.unfinished(), "the members to be changed")
+    assert status_of(world, "asked") is RequestStatus.DONE
+    assert members(world) == ["r1", "r3", "r4"]
+
+
+def test_requests_queue_and_are_all_done() -> None:
+    world = archived("r1 r2 r3 r4", "3")
+    for number, replication in enumerate(("4", "1", "2")):
+        asked = ReconfigureCatchUp(replication=replication)
+        assert world.apply(asked, f"asked-{number}") is None
+    world.run()
+    ends = [r.finished_epoch for r in sorted(reconfigurations(world), key=lambda r: r.request_id)]
+    assert ends == sorted(ends) and all(
+        r.status is RequestStatus.DONE for r in reconfigurations(world)
+    )
+    assert len(members(world)) == 2
+
+
+def test_a_request_that_waits_for_its_turn_says_so() -> None:
+    world = archived("r1 r2", "1")
+    world.replicas["r2"].idle = True
+    for name in ("first", "second"):
+        assert world.apply(ReconfigureCatchUp(replication="2"), name) is None
+    world.pass_s(5)
+    told = {wait.request_ids[0]: wait.what for wait in waits(world, WaitKind.REST)}
+    assert told["first"].startswith("r2 to have a snapshot of epoch")
+    assert told["second"] == "reconfigure_catch_up (first), which was asked for before"
+
+
+def test_nobody_is_chosen_who_was_never_heard() -> None:
+    world = archived("r1 r2", "1")
+    world.replicas["r2"].alive = False
+    world.replace_brain()
+    assert world.apply(ReconfigureCatchUp(replication="2"), "asked") is None
+    world.run()
+    assert members(world) == ["r1"]
+    assert not any(image.archive.of_state(ReplicaState.JOINING) for image in world.images)
+    world.replicas["r2"].alive = True
+    world.until(lambda: members(world) == ["r1", "r2"], "r2 to be taken once it is up")
+
+
+def test_who_joins_and_dies_is_waited_for_and_then_another_is_chosen() -> None:
+    world = archived("r1 r2 r3", "1")
+    world.replicas["r2"].idle = True
+    assert world.apply(ReconfigureCatchUp(replication="2"), "asked") is None
+    world.pass_s(2)
+    assert world.image.archive.of_state(ReplicaState.JOINING) == ["r2"]
+    world.replicas["r2"].alive = False
+    world.pass_s(20)
+    (wait,) = waits(world)
+    assert wait.what == "a sign of life of catch-up replica r2, which joins"
+    assert wait.patience is not None and wait.patience.limit_s == DEAD_S
+    assert wait.request_ids == ("asked",)
+    world.until(lambda: members(world) == ["r1", "r3"], "another to be chosen", DEAD_S + 10)
+
+
+def test_a_request_that_is_cancelled_leaves_those_who_are_members() -> None:
+    world = archived("r1 r2 r3", "1")
+    world.replicas["r3"].idle = True
+    assert world.apply(ReconfigureCatchUp(replication="3"), "asked") is None
+    world.until(lambda: world.image.archive.of_state(ReplicaState.JOINING) == ["r3"], "r3 to join")
+    assert world.apply(SetSetting("archive_replication", "2")) is None
+    assert world.apply(Cancel("asked"), "cancel") is None
+    world.pass_s(5)
+    assert members(world) == ["r1", "r2"]
+    assert not world.image.requests.unfinished()
+
+
+# What nobody asks for.
+
+
+def test_a_dead_member_is_replaced_by_itself() -> None:
+    world = archived("r1 r2 r3 r4")
+    world.replicas["r2"].alive = False
+    world.pass_s(DEAD_S - 5)
+    assert not reconfigurations(world)
+    world.until(lambda: members(world) == ["r1", "r3", "r4"], "r2 to be replaced", 30)
+    world.run()
+    (request,) = reconfigurations(world)
+    assert (request.actor, request.status) == ("coordinator", RequestStatus.DONE)
+    assert request.reason == f"r2 has been silent for more than {DEAD_S} s"
+    world.replicas["r2"].alive = True
+    world.pass_s(60)
+    assert len(reconfigurations(world)) == 1, "it is a candidate now"
+
+
+def test_without_a_free_replica_it_says_what_is_lacking() -> None:
+    world = archived()
+    world.replicas["r2"].alive = False
+    world.pass_s(DEAD_S + 20)
+    (wait,) = waits(world)
+    assert wait.what == "a catch-up replica that is free and up, in place of r2, which is dead"
+    assert not wait.request_ids and not reconfigurations(world)
+    world.add_replicas("r4")
+    world.until(lambda: members(world) == ["r1", "r3", "r4"], "r4 to take its place")
+
+
+def test_no_member_is_replaced_where_the_setting_says_never() -> None:
+    world = archived("r1 r2 r3 r4")
+    assert world.apply(SetSetting("archive_dead_after_s", "0")) is None
+    world.replicas["r2"].alive = False
+    world.pass_s(2 * DEAD_S)
+    assert members(world) == ["r1", "r2", "r3"] and not waits(world)
+
+
+def test_members_that_are_too_few_become_more_once_there_are_replicas() -> None:
+    world = archived("r1")
+    world.add_replicas("r2")
+    assert world.image.archive.of_state(ReplicaState.CANDIDATE) == ["r2"]
+    world.until(lambda: members(world) == ["r1", "r2"], "r2 to become a member")
+    world.run()
+    (request,) = reconfigurations(world)
+    assert request.reason == "1 are members, 3 are asked for, and 2 can be"
+
+
+def test_members_that_are_too_many_become_fewer() -> None:
+    world = archived()
+    assert world.apply(SetSetting("archive_replication", "1")) is None
+    world.until(lambda: members(world) == ["r1"], "the others to go")
+
+
+def test_dcs_that_lack_members_get_them() -> None:
+    world = archived()
+    world.add_replicas("s1", dc="dc2")
+    assert world.apply(SetSetting("archive_replication", "dc1=2,dc2=1")) is None
+    world.until(lambda: members(world) == ["r1", "r2", "s1"], "dc2 to have one")
+
+
+def test_a_setting_that_nobody_can_meet_changes_nothing() -> None:
+    world = archived()
+    assert world.apply(SetSetting("archive_replication", "dc9=1")) is None
+    world.pass_s(30)
+    assert members(world) == ["r1", "r2", "r3"] and not reconfigurations(world)
+
+
+def test_a_coordinator_that_hears_nobody_replaces_nobody() -> None:
+    world = archived("r1 r2 r3 r4")
+    for each in world.replicas.values():
+        each.alive = False
+    world.pass_s(2 * DEAD_S)
+    assert members(world) == ["r1", "r2", "r3"] and not reconfigurations(world)
+
+
+def test_a_new_coordinator_counts_silence_from_when_it_listens() -> None:
+    world = archived("r1 r2 r3 r4")
+    world.replicas["r2"].alive = False
+    world.pass_s(DEAD_S - 5)
+    world.replace_brain()
+    world.pass_s(DEAD_S - 5)
+    assert not reconfigurations(world)
+    world.until(lambda: members(world) == ["r1", "r3", "r4"], "r2 to be replaced", 30)
+
+
+def test_who_has_diverged_is_not_chosen_before_others() -> None:
+    world = archived("r1 r2 r3 r4")
+    world.replicas["r3"].content = "wrong"
+    assert world.apply(AskSnapshot()) is None
+    world.pass_s(5)
+    assert world.apply(ReconfigureCatchUp(), "asked") is None
+    world.until(lambda: members(world) == ["r1", "r2", "r4"], "r3 to go")
+
+
+# Truncation.
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_the_log_is_truncated_behind_so_many_snapshots(behind: int) -> None:
+    world = three_nodes()
+    world.add_replicas("r1 r2 r3")
+    assert world.apply(SetSetting("truncate_behind", str(behind))) is None
+    asked = list[int]()
+    for _ in range(3):
+        assert world.apply(AskSnapshot()) is None
+        asked.append(world.image.epoch)
+        world.pass_s(5)
+    assert world.image.archive.truncated_epoch == asked[-behind]
+
+
+def test_the_log_is_not_truncated_by_itself_unless_the_setting_says_so() -> None:
+    world = three_nodes()
+    world.add_replicas("r1 r2 r3")
+    for _ in range(4):
+        assert world.apply(AskSnapshot()) is None
+        world.pass_s(5)
+    assert world.image.archive.truncated is None
+
+
+def test_what_is_waited_for_beside_holds_up_no_request() -> None:
+    """A join says what it waits for itself."""
+    world = archived()
+    world.replicas["r2"].alive = False
+    world.pass_s(DEAD_S + 20)
+    world.add("a2")
+    world.nodes["a2"].mute = True
+    world.pass_s(5)
+    assert any(w.kind is WaitKind.ARCHIVE for w in world.brain.steps.waits)
+    own = [w for w in world.brain.steps.waits if "join-a2" in w.request_ids]
+    assert own and own[0].kind is WaitKind.STREAM
+
+
+def test_a_replica_that_was_never_asked_is_neither_up_nor_dead() -> None:
+    assert ReplicaHeard(5.0).heard_s is None
+    world = archived("r1 r2 r3 r4")
+    world.brain.heard = {}
+    world.brain.look()
+    assert not reconfigurations(world)
+
+
+# Who diverges.
+
+
+def diverges(world: World, name: str, folder: str = "") -> None:
+    """A replica's next snapshot is not the others', and it says so."""
+    assert world.apply(AskSnapshot()) is None
+    epoch = world.image.archive.asked_epoch
+    others = [each for each in world.replicas.values() if each.replica_id != name]
+    world.replicas[name].idle = True
+    for each in others:
+        if not each.idle:
+            each.announce(world, epoch)
+    assert world.apply(snapshot(name, epoch, content="other", folder=folder)) is None
+    told = AdmitDivergence(replica_id=name, epoch=epoch, folder_id=folder)
+    assert world.apply(told) is None
+
+
+def test_a_member_that_diverges_begins_anew_and_is_replaced_when_it_does_again() -> None:
+    world = archived("r1 r2 r3 r4")
+    world.history.enable(UPKEEP)
+    world.replicas["r4"].alive = True
+    diverges(world, "r2")
+    world.pass_s(DEAD_S + 10)
+    assert members(world) == ["r1", "r2", "r3"], "once may be a disk"
+    assert not reconfigurations(world)
+    assert world.apply(replica("r2", folder="second")) is None
+    diverges(world, "r2", "second")
+    world.until(lambda: members(world) == ["r1", "r3", "r4"], "r2 to be replaced", 30)
+    (request,) = reconfigurations(world)
+    assert request.reason == "r2 has diverged again"
+
+
+def test_where_nobody_is_free_it_says_for_whom_it_waits() -> None:
+    world = archived("r1 r2 r3")
+    world.history.enable(UPKEEP)
+    diverges(world, "r2")
+    assert world.apply(replica("r2", folder="second")) is None
+    diverges(world, "r2", "second")
+    world.pass_s(5)
+    assert members(world) == ["r1", "r2", "r3"]
+    (wait,) = waits(world)
+    assert wait.what.endswith("in place of r2, which has diverged again")

@@ -1,0 +1,106 @@
+"""The tables of the contract are the code's: topics, fields, kinds, codes, headers, rules, scenes."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+
+import pytest
+
+from stele.agent.agent import HEARTBEAT_S
+from stele.agent.codes import Code
+from stele.agent.orders import REPORT_INTERVAL_S
+from stele.agent.probing import JUDGE_PATH
+from stele.conformance.kit import name_of
+from stele.conformance.rules import RULES
+from stele.conformance.scenes import SCENES
+from stele.domain import routed
+from stele.domain.messages import Ack, Load, Order, Report
+from stele.domain.names import OrderKind, ReportStatus
+from stele.log.schemas import schema_folder
+from stele.runtime.kafka import Topic
+from tests.docs.pages import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "agent.md").read_text()
+
+
+def table(section: str, head: str) -> list[list[str]]:
+    """The rows of the table with this first column, in the section."""
+    _, _, rest = PAGE.partition(f"# {section}\n")
+    lines = rest.partition(f"\n| {head} |")[2].splitlines()[2:]
+    rows = list[list[str]]()
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def first(section: str, head: str) -> list[str]:
+    return [row[0].strip("`") for row in table(section, head)]
+
+
+@pytest.mark.parametrize(
+    ("section", "message", "schema"),
+    [
+        ("Acks", Ack, "ack"),
+        ("Orders", Order, "order"),
+        ("Reports", Report, "report"),
+        ("Load", Load, "load"),
+    ],
+)
+def test_the_fields_are_those_of_the_schema(section: str, message: type, schema: str) -> None:
+    found = json.loads((schema_folder() / f"{schema}.avsc").read_text())["fields"]
+
+    def kind(field: dict[str, object]) -> str:
+        written = field["type"]
+        return str(written["type"] if isinstance(written, dict) else written)
+
+    rows = table(section, "field")
+    assert [(row[0].strip("`"), row[1]) for row in rows] == [(f["name"], kind(f)) for f in found]
+    fields: tuple[str, ...] = message.__struct_fields__  # type: ignore[attr-defined]
+    assert {row[0].strip("`") for row in rows} == {*fields}
+
+
+@pytest.mark.parametrize(
+    ("section", "head", "words"),
+    [
+        ("Orders", "kind", OrderKind),
+        ("Reports", "status", ReportStatus),
+        ("Requests of clients and other nodes", "code", Code),
+    ],
+)
+def test_the_words_are_those_of_the_code(section: str, head: str, words: type[StrEnum]) -> None:
+    assert first(section, head) == [str(word) for word in words]
+
+
+def test_the_topics_are_those_that_a_node_has_to_do_with() -> None:
+    rows = table("Topics", "topic")
+    assert {row[0].strip("`") for row in rows} == {*Topic} - {Topic.PLACEMENTS}
+    for row in rows:
+        assert (schema_folder() / row[3].strip("`")).exists(), row
+
+
+def test_the_headers_and_the_path_are_those_of_the_code() -> None:
+    names = (
+        routed.VERSION,
+        routed.EPOCH,
+        routed.DATA,
+        routed.TOKEN,
+        routed.COORDINATING,
+        routed.SESSION,
+        routed.LOG,
+    )
+    assert first("Requests of clients and other nodes", "header") == [*names]
+    assert f"`POST <address>{JUDGE_PATH}`" in PAGE
+
+
+def test_the_rules_are_those_of_the_kit() -> None:
+    rows = table("Rules", "rule")
+    assert {row[0].strip("`"): row[1] for row in rows} == RULES
+
+
+def test_the_page_tells_of_every_scene_and_of_the_times() -> None:
+    assert len(SCENES) == len({name_of(scene) for scene in SCENES}) == 12
+    assert f"every {HEARTBEAT_S:g} s, and at once" in PAGE
+    assert f"every {REPORT_INTERVAL_S:g} s" in PAGE

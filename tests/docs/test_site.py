@@ -1,0 +1,69 @@
+"""The site that `make docs` builds: every page is in it, can be searched, and no link leads nowhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import REPOSITORY
+
+AT_THE_ROOT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+LINK = re.compile(r"\]\((?!https?://|#)([^)#\s]+)")
+
+
+def build(docs: Path, work: Path) -> subprocess.CompletedProcess[str]:
+    """With our settings, from pages in another folder."""
+    settings = work / "mkdocs.yml"
+    ours = REPOSITORY / "mkdocs.yml"
+    settings.write_text(f"INHERIT: {ours}\ndocs_dir: {docs}\nsite_dir: {work / 'site'}\n")
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(settings)],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_the_site_has_every_page_and_a_search(tmp_path: Path) -> None:
+    built = build(REPOSITORY / "docs", tmp_path)
+    assert built.returncode == 0, built.stderr
+    index = json.loads((tmp_path / "site" / "search" / "search_index.json").read_text())
+    found = {entry["location"].partition("#")[0] for entry in index["docs"]}
+    pages = (path.relative_to(REPOSITORY / "docs") for path in (REPOSITORY / "docs").rglob("*.md"))
+    names = {"index.html" if str(p) == "README.md" else f"{p.with_suffix('.html')}" for p in pages}
+    assert names <= found
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "README.md#nothing-here", "/absolute.md"])
+def test_a_dead_link_fails_the_site(tmp_path: Path, link: str) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    page = docs / "README.md"
+    page.write_text("# Title\n\n## Heading\n\n[there](README.md#heading)\n")
+    assert build(docs, tmp_path).returncode == 0
+    page.write_text(f"# Title\n\n[gone]({link})\n")
+    built = build(docs, tmp_path)
+    assert built.returncode != 0
+    assert link.partition("#")[2] in built.stderr and "README.md" in built.stderr
+
+
+@pytest.mark.parametrize("page", AT_THE_ROOT)
+def test_what_the_first_pages_point_to_is_there(page: str) -> None:
+    links = LINK.findall((REPOSITORY / page).read_text())
+    assert links
+    assert not [link for link in links if not (REPOSITORY / link).exists()]
+
+
+def test_every_operation_and_service_is_in_the_index() -> None:
+    index = (REPOSITORY / "docs" / "README.md").read_text()
+    folders = ("operations", "services")
+    pages = [path for folder in folders for path in (REPOSITORY / "docs" / folder).glob("*.md")]
+    assert not [p.name for p in pages if f"({p.parent.name}/{p.name})" not in index]

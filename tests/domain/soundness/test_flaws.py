@@ -1,0 +1,350 @@
+"""Each flaw by itself: a sound state, one edit, and what is said of it and where."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from immutables import Map
+
+from stele.domain.commands import CreateKeyspace, CreateTable
+from stele.domain.image import Image
+from stele.domain.names import NodeState
+from stele.domain.ring.placement import Placement
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.spans import PlacementError
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.domain.schema.facts import TableOptions
+from stele.domain.soundness.check import flaws_of
+from stele.domain.soundness.described import Described, Placed, checked, described
+from stele.domain.soundness.rows import row_flaws
+from stele.domain.soundness.transitions import under_way
+from tests.domain.history import join, three_nodes
+
+replace = msgspec.structs.replace
+
+
+@cache
+def sound() -> Image:
+    history, _ = three_nodes()
+    assert (
+        history.apply(CreateKeyspace("shop", {"dc1": 2}, tablets=True, initial_tablets=4)) is None
+    )
+    assert history.apply(CreateTable("shop.orders")) is None
+    assert history.apply(CreateTable("library.books")) is None
+    assert not [*flaws_of(history.image)]
+    return history.image
+
+
+@cache
+def joining() -> Image:
+    """A node is on its way in."""
+    history, world = three_nodes()
+    assert history.apply(join(4)) is None
+    world.until(lambda: history.image.topology.transitions, "the join has begun")
+    return history.image
+
+
+def with_node(image: Image, node_id: str, **changes: Any) -> Image:
+    node = replace(image.membership.nodes[node_id], **changes)
+    members = replace(image.membership, nodes=image.membership.nodes.set(node_id, node))
+    return replace(image, membership=members)
+
+
+def without_node(image: Image, node_id: str) -> Image:
+    members = replace(image.membership, nodes=image.membership.nodes.delete(node_id))
+    return replace(image, membership=members)
+
+
+def with_table(image: Image, **changes: Any) -> Image:
+    table = image.schema.table_named("shop.orders")
+    assert table is not None
+    changed = replace(table, **changes)
+    tables = image.schema.tables.set(table.table_id, changed)
+    return replace(image, schema=replace(image.schema, tables=tables))
+
+
+def with_keyspace(image: Image, **changes: Any) -> Image:
+    keyspace = image.schema.named("library")
+    assert keyspace is not None
+    by_id = image.schema.by_id.set(keyspace.keyspace_id, replace(keyspace, **changes))
+    return replace(image, schema=replace(image.schema, by_id=by_id))
+
+
+def with_row(image: Image, **changes: Any) -> Image:
+    """Of the first tablet."""
+    name = next(name for name in image.ring.placements if name.startswith("tablets:"))
+    first, *others = image.ring.placements[name].rows
+    numbers = image.ring.nodes.with_nodes(("ghost",))
+    made = Placement.of((replace(first, **changes), *others), numbers)
+    return replace(
+        image, ring=replace(image.ring, placements=image.ring.placements.set(name, made))
+    )
+
+
+def with_versions(image: Image, **changes: Any) -> Image:
+    return replace(image, topology=replace(image.topology, **changes))
+
+
+TOKEN = 77
+EDITS: dict[str, tuple[Callable[[Image], Image], str]] = {
+    "unknown node in a placement": (
+        lambda image: with_row(image, reads=("ghost", "n1"), writes=("ghost", "n1")),
+        "there is no node ghost",
+    ),
+    "a node that has gone": (lambda image: without_node(image, "n2"), "there is no node n2"),
+    "a node that has left": (
+        lambda image: with_node(image, "n2", state=NodeState.LEFT, tokens=()),
+        "node n2 has left",
+    ),
+    "nobody reads": (lambda image: with_row(image, reads=(), writes=()), "nobody serves its reads"),
+    "a shard that is none": (
+        lambda image: with_row(image, reads=("n1",), writes=("n1",), shards=(3,)),
+        "node n1 has 1 shards, and a replica on 3",
+    ),
+    "a row of a version to come": (
+        lambda image: with_row(image, version=10**6),
+        "are not in order below the topology's version",
+    ),
+    "token of two nodes": (
+        lambda image: with_node(
+            with_node(image, "n1", tokens=(TOKEN,), num_tokens=1),
+            "n2",
+            tokens=(TOKEN,),
+            num_tokens=1,
+        ),
+        "node n2: its token 77 is also that of n1",
+    ),
+    "token twice": (
+        lambda image: with_node(image, "n1", tokens=(TOKEN, TOKEN), num_tokens=2),
+        "it has a token twice",
+    ),
+    "token that is the lower bound": (
+        lambda image: with_node(image, "n1", tokens=(MIN_TOKEN,), num_tokens=1),
+        "node n1: its tokens are not all from",
+    ),
+    "fewer tokens than said": (
+        lambda image: with_node(image, "n1", num_tokens=999),
+        "num_tokens says 999",
+    ),
+    "address of two nodes": (
+        lambda image: with_node(image, "n1", address="http://n3"),
+        "node n3: its address http://n3 is also that of n1",
+    ),
+    "host of two nodes": (
+        lambda image: with_node(image, "n1", host_id="host-n3"),
+        "its host id host-n3 is also that of n1",
+    ),
+    "a rack without a name": (lambda image: with_node(image, "n1", rack="a b"), "for a rack"),
+    "excluded in the future": (
+        lambda image: with_node(image, "n1", excluded_since=10**6),
+        "which is to come",
+    ),
+    "fence before its version": (
+        lambda image: with_versions(image, fence_version=10**6),
+        "topology: the fence is at version 1000000",
+    ),
+    "version since the future": (
+        lambda image: with_versions(image, since_epoch=10**6),
+        "topology: its epochs are after epoch",
+    ),
+    "no such placement": (
+        lambda image: with_keyspace(image, placement="dc9:9"),
+        "there is no placement dc9:9",
+    ),
+    "a factor of nothing": (
+        lambda image: with_keyspace(image, replication={"dc1": 0}),
+        "leave out a dc that has no replicas",
+    ),
+    "truncated in the future": (
+        lambda image: with_table(image, truncated_version=10**6),
+        "its truncated_version 1000000 is above",
+    ),
+    "a table without its map": (
+        lambda image: with_table(image, placement=""),
+        "it has no tablet map, and its keyspace says tablets: True",
+    ),
+    "a map of another table": (
+        lambda image: with_table(image, placement="tablets:nobody"),
+        "there is no table nobody in its keyspace",
+    ),
+    "two keyspaces of one name": (
+        lambda image: replace(
+            image,
+            schema=replace(
+                image.schema,
+                by_id=image.schema.by_id.set(
+                    "twin",
+                    replace(image.schema.named("library"), keyspace_id="twin"),  # type: ignore[type-var, arg-type]
+                ),
+            ),
+        ),
+        "keyspace library: several have this name",
+    ),
+    "tokens that the rows are not of": (
+        lambda image: with_node(
+            with_node(image, "n1", tokens=image.membership.nodes["n2"].tokens),
+            "n2",
+            tokens=image.membership.nodes["n1"].tokens,
+        ),
+        "and by the nodes' tokens, dcs and racks it is",
+    ),
+    "a token beside its range": (
+        lambda image: with_node(
+            image, "n1", tokens=(TOKEN, *image.membership.nodes["n1"].tokens[1:])
+        ),
+        "the nodes' tokens do not make this range",
+    ),
+    "a node in another dc": (
+        lambda image: with_node(image, "n1", dc="dc2"),
+        "and by the nodes' tokens, dcs and racks it is",
+    ),
+    "a replica on who is no member yet": (
+        lambda image: with_node(image, "n1", state=NodeState.NONE),
+        "the nodes' tokens do not make this range",
+    ),
+    "another replication in the same placement": (
+        lambda image: with_keyspace(image, replication={"dc1": 2}),
+        "its placement is dc1:3, and by its replication it is dc1:2",
+    ),
+    "no replication": (lambda image: with_keyspace(image, replication={}), "no replicas in any dc"),
+    "a first number of tablets without tablets": (
+        lambda image: with_keyspace(image, initial_tablets=4),
+        "initial_tablets is 4",
+    ),
+    "a tablet that is written to more than it is read from": (
+        lambda image: with_row(image, reads=("n1",), writes=("n1", "n2")),
+        "it is not read from all who are written to",
+    ),
+    "options that no table can have": (
+        lambda image: with_table(image, options=TableOptions(min_tablet_count=-5)),
+        "Options of a table are from 0",
+    ),
+    "a version with nothing above it": (
+        lambda image: with_versions(image, version=(1 << 63) - 1),
+        "topology: its version 9223372036854775807 is above",
+    ),
+    "a placement of nobody": (
+        lambda image: replace(
+            image,
+            ring=replace(
+                image.ring,
+                placements=image.ring.placements.set("dc1:1", image.ring.placements["dc1:3"]),
+            ),
+        ),
+        "placement dc1:1: no keyspace and no table has it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edit_is_found(name: str) -> None:
+    edit, said = EDITS[name]
+    found = [*map(str, flaws_of(edit(sound())))]
+    assert any(said in flaw for flaw in found), found
+
+
+UNDER_WAY: dict[str, tuple[Callable[[Image], Image], str]] = {
+    "its request is gone": (
+        lambda image: replace(image, requests=replace(image.requests, open=Map())),
+        "a transition carries it out, and it is not there",
+    ),
+    "its node is gone": (lambda image: without_node(image, "n4"), "no node n4, which it is about"),
+    "its placement is gone": (
+        lambda image: replace(
+            image,
+            ring=replace(image.ring, placements=image.ring.placements.delete("dc1:3")),
+        ),
+        "there is no placement dc1:3, which it plans for",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNDER_WAY)
+def test_a_transition_that_points_to_nothing_is_found(name: str) -> None:
+    image = joining()
+    assert not [*flaws_of(image)]
+    assert [*under_way(image)]
+    edit, said = UNDER_WAY[name]
+    found = [*map(str, flaws_of(edit(image)))]
+    assert any(said in flaw for flaw in found), found
+
+
+def test_what_is_there_twice_is_named_with_both_places() -> None:
+    state = described(sound())
+    facts = [Placed(fact, f"line {n}") for n, (fact, _) in enumerate(state.facts)]
+    at = next(n for n, (fact, _) in enumerate(facts) if type(fact).__name__ == "NodeChanged")
+    twice = state._replace(facts=[*facts, Placed(facts[at].fact, "line 900")])
+    assert [*map(str, checked(twice).flaws)] == [
+        f"line 900: node n1 is there already, in line {at}"
+    ]
+
+
+def test_a_fact_that_follows_from_nothing_is_named() -> None:
+    state = described(sound())
+    facts = [
+        Placed(fact, f"line {n}")
+        for n, (fact, _) in enumerate(state.facts)
+        if type(fact).__name__ != "KeyspaceChanged"
+    ]
+    found = checked(state._replace(facts=facts))
+    assert found.image is None
+    assert "TableChanged names" in str(found.flaws[0])
+
+
+ends = st.integers(MIN_TOKEN, MIN_TOKEN + 6)
+nodes = st.lists(st.sampled_from("abc"), max_size=3).map(tuple)
+rows = st.lists(st.builds(RangeReplicas, ends, ends, nodes, nodes), max_size=4)
+
+
+@given(rows)
+def test_rows_without_a_flaw_are_a_placement_and_others_are_none(
+    some: list[RangeReplicas],
+) -> None:
+    flaws = [*row_flaws("p", some)]
+    try:
+        Placement.of(sorted(some, key=lambda row: row.start))
+    except PlacementError:
+        assert flaws
+    else:
+        assert not flaws
+
+
+HUGE = 1 << 70
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        RangeReplicas(MIN_TOKEN - 1, MIN_TOKEN, ("a",), ("a",)),
+        RangeReplicas(MIN_TOKEN, HUGE, ("a",), ("a",)),
+        RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a",), version=HUGE),
+        RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a",), version_before=-1),
+        RangeReplicas(MIN_TOKEN, MIN_TOKEN, ("a",), ("a",), shards=(1 << 40,)),
+    ],
+)
+def test_numbers_that_no_row_can_hold_are_flaws(row: RangeReplicas) -> None:
+    assert [*row_flaws("p", [row])]
+
+
+def test_numbers_that_no_record_can_hold_are_flaws() -> None:
+    state = described(with_node(sound(), "n1", cleanup_since=HUGE))
+    assert "does not fit in 8 bytes" in str(checked(state).flaws[0])
+    assert "there is none with the number" in str(checked(state._replace(epoch=-1)).flaws[0])
+
+
+def test_an_overlap_names_both_ranges() -> None:
+    some = [
+        RangeReplicas(MIN_TOKEN, 10, ("a",), ("a",)),
+        RangeReplicas(5, MIN_TOKEN, ("a",), ("a",)),
+    ]
+    (flaw,) = row_flaws("p", some)
+    least = MIN_TOKEN
+    assert str(flaw) == f"placement p, range (5, {least}]: it overlaps ({least}, 10]"
+
+
+def test_a_state_of_nothing_is_sound() -> None:
+    assert checked(Described(0, bytes(16), [], (), {})).flaws == ()

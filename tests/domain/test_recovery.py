@@ -1,0 +1,261 @@
+"""A log that is recovered goes on under another id, and which history it goes on from is compared first."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stele.domain.base import Rejection
+from stele.domain.cluster.facts import Incarnation, LogRecovered
+from stele.domain.cluster.lineage import Standing, standing
+from stele.domain.commands import CreateKeyspace, Envelope
+from stele.domain.decide import decide
+from stele.domain.evolve import evolve
+from stele.domain.facts import Epoch
+from stele.domain.image import EMPTY, Image
+from stele.domain.recovery.histories import Choice, Source, choose
+from stele.domain.recovery.record import NewLog, Why, recovered, recovery_of
+from stele.domain.recovery.versions import LOST_VERSIONS
+from stele.domain.schema.facts import KeyspaceChanged
+from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
+from stele.domain.view import diff, view
+from stele.log.codec import decode_epoch, encode_epoch
+from tests.domain.epochs import LOG_ID
+from tests.domain.history import join, three_nodes
+
+SECOND, THIRD = (bytes([number] * 16) for number in (0xC0, 0xC1))
+WHY = Why(actor="ada", reason="the brokers burnt down", origin="console")
+
+replace = msgspec.structs.replace
+
+
+def new_log(log_id: bytes = SECOND, state_id: bytes = b"\xff" * 15 + b"\x01") -> NewLog:
+    return NewLog(log_id=log_id, state_id=state_id, topic_id="anew", at_ms=7)
+
+
+def record(image: Image, new: NewLog | None = None, known_epoch: int = 0) -> Epoch:
+    found = recovered(image, new or new_log(), WHY, known_epoch)
+    assert isinstance(found, Epoch)
+    return found
+
+
+@pytest.fixture
+def image() -> Image:
+    return three_nodes()[0].image
+
+
+def test_a_recovered_log_goes_on_after_the_last_epoch_under_its_new_id(image: Image) -> None:
+    found = record(image, known_epoch=image.epoch + 3)
+    after = evolve(image, found)
+    assert (after.epoch, after.log_id, after.topic_id) == (image.epoch + 1, SECOND, "anew")
+    assert (found.witness_epoch, found.witness_state_id) == (image.epoch, image.state_id)
+    assert (found.actor, found.reason, found.origin) == ("ada", WHY.reason, "console")
+    (before,) = after.founding.incarnations
+    assert (before.log_id, before.topic_id) == (LOG_ID.hex(), image.topic_id)
+    assert (before.last_epoch, before.state_id) == (image.epoch, image.state_id.hex())
+    assert before.known_epoch == image.epoch + 3
+    assert replace(after, epoch=0, state_id=b"", founding=image.founding) == replace(
+        image, epoch=0, state_id=b""
+    )
+    assert recovery_of(decode_epoch(encode_epoch(found))) == found.facts[0]
+
+
+def test_a_log_that_was_recovered_twice_is_its_own_snapshot(image: Image) -> None:
+    once = evolve(image, record(image))
+    twice = evolve(once, record(once, new_log(THIRD, b"\xff" * 16)))
+    again = facts_to_image(image_to_facts(twice), twice.epoch, twice.state_id)
+    assert again.founding == twice.founding
+    assert state_hash(again) == state_hash(twice)
+    assert [before.log_id for before in again.founding.incarnations] == [LOG_ID.hex(), SECOND.hex()]
+    assert again.log_id == THIRD
+    shown = msgspec.convert(view(again)["incarnations"], tuple[Incarnation, ...])
+    assert shown == twice.founding.incarnations
+    assert diff(image, again)["cluster"]["log_id"] == {
+        "before": LOG_ID.hex(),
+        "after": THIRD.hex(),
+    }
+
+
+def test_ids_that_are_not_greater_and_a_log_that_never_was_are_refused(image: Image) -> None:
+    for new in (new_log(LOG_ID), new_log(bytes(16)), new_log(state_id=image.state_id)):
+        refused = recovered(image, new, WHY)
+        assert isinstance(refused, Rejection) and refused.code == "not_later"
+    refused = recovered(EMPTY, new_log(), WHY)
+    assert isinstance(refused, Rejection) and refused.code == "nothing_to_recover"
+
+
+def test_what_contradicts_itself_is_no_recovery(image: Image) -> None:
+    found = record(image)
+    (fact,) = found.facts
+    assert isinstance(fact, LogRecovered)
+    for wrong in (
+        replace(found, facts=()),
+        replace(found, facts=(fact, fact)),
+        replace(found, epoch=found.epoch + 1),
+        replace(found, prev_state_id=bytes(16)),
+        replace(found, log_id=THIRD),
+        replace(found, facts=(replace(fact, from_log_id=THIRD.hex()),)),
+    ):
+        assert recovery_of(wrong) is None
+
+
+def test_ids_made_in_the_same_epoch_differ_once_the_log_was_recovered(image: Image) -> None:
+    """A keyspace that was made in a lost epoch, and is made again, must not find the lost one's data."""
+    lost = replace(image, epoch=image.epoch + 1)
+    envelope = Envelope(request_id="", command=CreateKeyspace("again", {"dc1": 3}))
+    ids = set[str]()
+    for each in (lost, evolve(image, record(image))):
+        facts = decide(each, envelope, 0)
+        assert not isinstance(facts, Rejection)
+        ids |= {fact.keyspace.keyspace_id for fact in facts if isinstance(fact, KeyspaceChanged)}
+    assert len(ids) == 2
+
+
+def test_versions_of_a_recovered_log_are_greater_than_any_that_was_lost() -> None:
+    """A data id holds the version that truncated what was before, and a token the one that it was made by."""
+    history, world = three_nodes()
+    before = history.image.topology.version
+    history.recover(SECOND, known_epoch=history.image.epoch + 2_000_000)
+    floor = history.image.founding.version_floor
+    assert floor == before + 2_000_000
+    assert history.image.topology.version == before, "what is not changed keeps its version"
+    assert history.apply(join(4)) is None
+    world.run()
+    topology = history.image.topology
+    assert topology.version > floor
+    assert topology.settled()
+    again = record(history.image, new_log(THIRD))
+    (fact,) = again.facts
+    assert isinstance(fact, LogRecovered)
+    assert fact.version_floor == topology.version + LOST_VERSIONS
+    soon = record(evolve(history.image, again), new_log(b"\xff" * 16, b"\xff" * 16))
+    (next_fact,) = soon.facts
+    assert isinstance(next_fact, LogRecovered)
+    assert next_fact.version_floor == fact.version_floor + LOST_VERSIONS
+
+
+# How an epoch that somebody knows stands to it.
+
+
+def test_epochs_of_old_incarnations_are_kept_or_lost(image: Image) -> None:
+    last = image.epoch
+    once = evolve(image, record(image))
+    twice = evolve(once, record(once, new_log(THIRD, b"\xff" * 16))).founding
+    old, between = LOG_ID.hex(), SECOND.hex()
+    assert standing(twice, THIRD.hex(), last + 99) is Standing.HERE
+    assert standing(twice, old, last, image.state_id.hex()) is Standing.KEPT
+    assert standing(twice, old, 0) is Standing.KEPT
+    assert standing(twice, old, last + 1) is Standing.LOST
+    assert standing(twice, old, last, "00" * 16) is Standing.OTHER
+    assert standing(twice, between, last + 1, once.state_id.hex()) is Standing.KEPT
+    assert standing(twice, between, last, "00" * 16) is Standing.OTHER
+    assert standing(twice, between, last + 2) is Standing.LOST
+    assert standing(twice, "ab" * 16, 1) is Standing.OTHER
+
+
+# Which history is left.
+
+
+def states(*numbers: int, side: int = 0) -> dict[int, bytes]:
+    return {number: bytes([side, number] * 8) for number in numbers}
+
+
+def archive(name: str, *numbers: int, side: int = 0, since: int = 1) -> Source:
+    known = states(*numbers, side=side)
+    return Source(
+        name=name, log_id="aa", states=known, first_image=since, last_image=max(known, default=0)
+    )
+
+
+def teller(name: str, *numbers: int, side: int = 0) -> Source:
+    return Source(name=name, log_id="aa", states=states(*numbers, side=side))
+
+
+def chosen(*sources: Source, take: str = "") -> Choice:
+    found = choose(sources, take)
+    assert isinstance(found, Choice), found
+    return found
+
+
+def test_the_longest_history_is_chosen_and_what_is_known_to_be_lost_is_said() -> None:
+    found = chosen(archive("a", 1, 2, 3), archive("b", 1, 2, 3, 4, 5), teller("n1", 2, 7))
+    assert (found.source, found.epoch, found.state_id) == ("b", 5, states(5)[5])
+    assert (found.known_epoch, found.ahead, found.apart) == (7, ("n1",), ())
+    assert (found.shared, found.unproven) == (("b",), ())
+    level = chosen(archive("d", 1, 2), archive("c", 1, 2))
+    assert (level.source, level.shared, level.known_epoch) == ("c", ("c", "d"), 2)
+
+
+def test_sources_that_disagree_are_two_histories_and_one_must_be_named() -> None:
+    other = {**states(1, 2), **states(3, 4, side=9)}
+    fork = Source(name="b", log_id="aa", states=other, first_image=1, last_image=4)
+    sources = (archive("a", 1, 2, 3), fork, teller("n1", 3))
+    refused = choose(sources)
+    assert isinstance(refused, Rejection) and refused.code == "two_histories"
+    assert refused.details == {
+        "epoch": "3",
+        states(3)[3].hex(): "a, n1",
+        states(3, side=9)[3].hex(): "b",
+    }
+    found = chosen(*sources, take="a")
+    assert (found.source, found.epoch, found.apart, found.known_epoch) == ("a", 3, ("b",), 4)
+    assert chosen(*sources, take="b").apart == ("a", "n1")
+
+
+def test_a_node_that_acknowledged_another_history_counts_too() -> None:
+    refused = choose((archive("a", 1, 2, 3), teller("n1", 2, side=9)))
+    assert isinstance(refused, Rejection) and refused.code == "two_histories"
+
+
+def test_a_source_that_shares_no_epoch_proves_nothing_and_is_named() -> None:
+    found = chosen(archive("a", 7, 8, 9, since=7), archive("b", 2, 3), teller("n1"))
+    assert (found.source, found.unproven) == ("a", ("b",))
+
+
+def test_a_log_of_another_cluster_is_never_chosen_because_it_is_longer() -> None:
+    """A backup that was restored in the wrong place: its epochs are numbered on from far behind."""
+    ours, ours_too = archive("ours", 1, 2, 3), teller("node", 2, 3)
+    theirs = replace(archive("theirs", 101, 102), log_id="ff" * 16)
+    rejected = choose([ours, ours_too, theirs])
+    assert isinstance(rejected, Rejection)
+    assert rejected.code == "two_logs"
+    assert chosen(ours, ours_too, theirs, take="ours").epoch == 3
+    before = Incarnation(ours.log_id, "topic", 100, "00" * 16, 100, 1)
+    assert chosen(ours, replace(theirs, incarnations=(before,))).source == "theirs"
+
+
+def test_nothing_can_be_chosen_where_nobody_has_an_image() -> None:
+    for sources, take in (((), ""), ((teller("n1", 3),), ""), ((teller("n1", 3),), "n1")):
+        refused = choose(sources, take)
+        assert isinstance(refused, Rejection) and refused.code == "nothing_left"
+    refused = choose((archive("a", 1),), take="b")
+    assert isinstance(refused, Rejection) and refused.code == "unknown_source"
+    assert "Name one of: a." in refused.hint
+
+
+def test_epochs_that_an_earlier_recovery_gave_up_are_no_second_history(image: Image) -> None:
+    """An archive that missed the recovery still has what was lost."""
+    after = evolve(image, record(image)).founding
+    last, old, new = image.epoch, LOG_ID.hex(), SECOND.hex()
+    kept = {last: image.state_id}
+    missed = Source(
+        name="b",
+        log_id=old,
+        states=kept | states(last + 1, last + 2, side=9),
+        first_image=1,
+        last_image=last + 2,
+    )
+    went_on = Source(
+        name="a",
+        log_id=new,
+        states=kept | states(last + 1),
+        first_image=1,
+        last_image=last + 1,
+        incarnations=after.incarnations,
+    )
+    found = chosen(missed, went_on)
+    assert (found.source, found.epoch, found.known_epoch) == ("a", last + 1, last + 1)
+    assert chosen(missed, went_on, take="b").epoch == last
+    process = replace(missed, first_image=last + 2)
+    refused = choose((process, went_on), take="b")
+    assert isinstance(refused, Rejection) and refused.code == "nothing_left"

@@ -1,0 +1,38 @@
+"""The drill, as anybody runs it: the log of a cluster is lost under load, and nothing acknowledged is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stele.cli.demo.checks import read_report
+
+pytestmark = pytest.mark.end_to_end
+
+DEADLINE_S = 600.0
+CLAIMS = {
+    "no acknowledged command is lost",
+    "no epoch is lost that anybody had read",
+    "no read went back behind an acknowledged write",
+    "no acknowledged write is lost",
+    "every process has the same state at the same epoch",
+}
+
+
+def test_every_check_of_the_drill_holds(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    arguments = ("drill", "--dir", str(tmp_path / "stack"), "--report", str(report))
+    done = subprocess.run(
+        [sys.executable, "-m", "stele.cli", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert report.exists(), done.stdout + done.stderr
+    found = read_report(report)
+    broken = [check for check in found.checks if not check.held]
+    assert done.returncode == 0, f"{found.failure}\n{broken}\n{done.stdout[-4000:]}{done.stderr}"
+    assert {check.name for check in found.checks} == CLAIMS
+    assert found.figures["commands_lost"] == 0

@@ -1,0 +1,55 @@
+"""A Java program with stock Avro and Kafka clients sends a command and reads its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stele.log.schemas import schema_folder
+from stele.runtime.java import find_java
+from stele.stack.jars import JarSet, classpath
+from tests.services.processes import services
+
+PROGRAM = Path("examples/java_producer/SendCommand.java")
+JAVAC = shutil.which("javac")
+
+
+LIMIT_S = 120
+
+
+async def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return await asyncio.to_thread(
+        subprocess.run, words, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+
+
+@pytest.mark.broker
+@pytest.mark.skipif(JAVAC is None, reason="there is no javac here: install a JDK, 17 or newer")
+async def test_a_java_program_sends_a_command_and_hears_its_one_outcome(
+    kafka: str, topics: str, tmp_path: Path
+) -> None:
+    jars = classpath(JarSet.EXAMPLES)
+    compiled = await run(
+        str(JAVAC), "--release", "17", "-Xlint:all", "-cp", jars, "-d", str(tmp_path), str(PROGRAM)
+    )
+    assert compiled.returncode == 0, compiled.stderr
+
+    async def send(*arguments: str) -> tuple[int, list[str]]:
+        words = [str(find_java().program), "-cp", f"{jars}{os.pathsep}{tmp_path}", "SendCommand"]
+        done = await run(*words, kafka, topics, str(schema_folder()), *arguments)
+        lines = done.stdout.splitlines()
+        assert lines, done.stderr[-2000:]
+        return done.returncode, lines[-1].split()
+
+    async with services(kafka, topics, "redis://127.0.0.1:1/0", tmp_path) as start:
+        service = await start("metadata_log")
+        code, (request_id, *said) = await send("colour", "blue")
+        assert (code, said[0]) == (0, "applied")
+        found = await service.get("/v1/settings?level=barrier")
+        assert found["settings"]["colour"] == "blue"
+        assert await send("colour", "blue", request_id) == (0, [request_id, *said]), "one outcome"

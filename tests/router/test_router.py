@@ -1,0 +1,208 @@
+"""Look-ups of the router, tries after stale answers, and quorums, on a log in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from stele.domain.image import Image
+from stele.domain.ring.partitioner import token_of
+from stele.router import (
+    NotReady,
+    Place,
+    Router,
+    StaleRoute,
+    StaleTooLong,
+    Unavailable,
+    UnknownName,
+    read_quorum,
+    write_quorum,
+)
+from tests.node.world import KEYSPACE, World
+
+WITHOUT = [
+    "confluent_kafka",
+    "fastavro",
+    "faust",
+    "prometheus_client",
+    "pyspark",
+    "redis",
+    "rich",
+    "sse_starlette",
+    "stamina",
+    "starlette",
+    "structlog",
+    "uvicorn",
+]
+"""What a client need not have installed."""
+
+
+def router_at(image: Image) -> Router:
+    router = Router()
+    router.take(image)
+    return router
+
+
+async def test_a_key_has_the_replicas_of_its_row_before_while_and_after_a_join() -> None:
+    world = World()
+    router = router_at(world.image)
+    world.start_join()
+    seen = set[tuple[int, bool]]()
+    while world.image.topology.transitions:
+        router.take(world.image)
+        key = world.key(lambda row: row.other) if _moves(world) else b"key"
+        found, row = router.lookup(KEYSPACE, key), world.row(key)
+        assert (found.reads, found.writes, found.token) == (row.reads, row.writes, token_of(key))
+        assert (found.version, found.epoch) == (world.version, world.image.epoch)
+        assert found.data_id == world.data_id and found.log_id == world.image.log_id.hex()
+        assert found.place("n1").address == "http://n1"
+        seen.add((found.version, bool(row.other)))
+        world.advance()
+    assert {moves for _, moves in seen} == {True, False}
+
+
+def _moves(world: World) -> bool:
+    placement = world.image.placement_of(KEYSPACE)
+    assert placement is not None
+    return any(row.other for row in placement.rows)
+
+
+async def test_a_write_counts_once_a_quorum_of_both_sides_has_it() -> None:
+    world = World()
+    world.start_join()
+    world.advance()
+    found = router_at(world.image).lookup(KEYSPACE, world.key(lambda row: row.other))
+    assert len(found.writes) == 4
+    old, new = set(found.reads), set(found.row.other)
+    (lost,) = old - new
+    assert not found.written({lost, *sorted(old & new)[:1]})
+    assert found.written({lost, *sorted(old & new)})
+    assert found.read(set(sorted(old)[:2])) and not found.read({lost})
+
+
+async def test_a_name_that_nothing_serves_says_which_do() -> None:
+    world = World()
+    with pytest.raises(NotReady, match="wait_ready"):
+        Router().lookup(KEYSPACE, b"k")
+    router = router_at(world.image)
+    with pytest.raises(UnknownName, match="no keyspace 'libary' at epoch"):
+        router.lookup("libary", b"k")
+    assert router.lookup(KEYSPACE, b"k").reads
+    world.drop()
+    router.take(world.image)
+    with pytest.raises(UnknownName):
+        router.lookup(KEYSPACE, b"k")
+
+
+async def test_a_stale_answer_is_tried_again_with_what_came_meanwhile() -> None:
+    world = World()
+    router = router_at(world.image)
+    first = world.image.epoch
+    world.start_join()
+    newest = world.image
+    asyncio.get_running_loop().call_later(0.02, router.take, newest)
+    epochs = list[int]()
+    async for attempt in router.attempts(KEYSPACE, b"k"):
+        with attempt as replicas:
+            epochs.append(replicas.epoch)
+            if replicas.epoch < newest.epoch:
+                raise StaleRoute(newest.epoch)
+    assert epochs == [first, newest.epoch]
+
+
+async def test_what_stays_stale_is_given_up_in_time_and_other_errors_at_once() -> None:
+    router = router_at(World().image)
+    tries = 0
+    with pytest.raises(StaleTooLong, match="nothing newer came in time"):
+        async for attempt in router.attempts(KEYSPACE, b"k", timeout_s=0.1):
+            with attempt:
+                tries += 1
+                raise StaleRoute()
+    assert 2 <= tries <= 7
+    with pytest.raises(StaleTooLong):
+        async for attempt in router.attempts(KEYSPACE, b"k", timeout_s=0.05):
+            with attempt:
+                raise StaleRoute(10**6)
+    with pytest.raises(ZeroDivisionError):
+        async for attempt in router.attempts(KEYSPACE, b"k"):
+            with attempt:
+                raise ZeroDivisionError
+
+
+Send = Callable[[Place], Awaitable[str]]
+
+
+def send_to(**ends: object) -> tuple[Send, list[str]]:
+    """Who is in ``ends`` fails so, or never answers (None); the list has those who did it."""
+    done = list[str]()
+
+    async def send(place: Place) -> str:
+        end = ends.get(place.node_id, "")
+        if isinstance(end, Exception):
+            raise end
+        await (asyncio.Event().wait() if end is None else asyncio.sleep(0.001))
+        done.append(place.node_id)
+        return place.address
+
+    return send, done
+
+
+async def test_a_write_returns_with_a_quorum_and_goes_on_to_the_others() -> None:
+    replicas = router_at(World().image).lookup(KEYSPACE, b"k")
+    send, done = send_to(n3=OSError("down"))
+    assert await write_quorum(replicas, send) == {n: f"http://{n}" for n in ("n1", "n2")}
+    assert sorted(done) == ["n1", "n2"]
+
+    late = asyncio.Event()
+
+    async def slow(place: Place) -> None:
+        if place.node_id == "n3":
+            await late.wait()
+        done.append(f"late {place.node_id}")
+
+    await write_quorum(replicas, slow)
+    late.set()
+    await asyncio.sleep(0.01)
+    assert "late n3" in done
+
+
+async def test_too_few_answers_say_who_did_not_and_a_stale_one_is_raised() -> None:
+    replicas = router_at(World().image).lookup(KEYSPACE, b"k")
+    send, _ = send_to(n2=OSError("down"), n3=None)
+    with pytest.raises(Unavailable, match=r"n2: down; n3: .*did not answer within") as caught:
+        await read_quorum(replicas, send, timeout_s=0.05)
+    assert caught.value.answered == {"n1"} and set(caught.value.refused) == {"n2", "n3"}
+    send, _ = send_to(n2=StaleRoute(9), n3=None)
+    with pytest.raises(StaleRoute) as stale:
+        await write_quorum(replicas, send, timeout_s=5)
+    assert stale.value.epoch == 9
+
+
+async def test_a_quorum_counts_though_one_replica_calls_the_version_stale() -> None:
+    replicas = router_at(World().image).lookup(KEYSPACE, b"k")
+    ready = asyncio.Event()
+
+    async def send(place: Place) -> None:
+        if place.node_id == "n3":
+            await ready.wait()
+            raise StaleRoute
+        if place.node_id == "n2":
+            await ready.wait()
+        ready.set()
+
+    assert len(await read_quorum(replicas, send)) == 2
+
+
+def test_it_is_imported_without_spark_kafka_and_what_serves() -> None:
+    program = f"""
+import sys
+for name in {WITHOUT!r}:
+    sys.modules[name] = None  # importing it raises ImportError
+import stele.router
+stele.router.Router.lookup, stele.router.http_router
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -1,0 +1,118 @@
+"""What several replicas have together, to be backed up."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stele.log.archive.container import DamagedFileError
+from stele.log.archive.records import Archived
+from stele.log.archive.spans import NotArchivedError, Span
+from stele.log.archive_store.layout import Shot
+from stele.runtime.answers.catch_up import ArchiveAnswer, SnapshotAnswer, SpanAnswer
+from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
+from stele.runtime.replica_source import DifferentLogsError, replica_source
+from tests.log.archive.story import long_story
+from tests.log.archive_store.made import record_of
+
+OLD, NEW = "01" * 16, "02" * 16
+STATE = "ab" * 16
+
+
+def snapshot(epoch: int) -> SnapshotAnswer:
+    return SnapshotAnswer(
+        name=f"{epoch:020}-{STATE}",
+        epoch=epoch,
+        state_id=STATE,
+        log_id=NEW,
+        at_ms=1,
+        size_bytes=1,
+        decided_bytes=1,
+        next_offset=1,
+        anchor_offset=0,
+    )
+
+
+def answer(
+    *spans: tuple[int, int],
+    cluster_id: str = "books/1",
+    log_id: str = NEW,
+    shots: tuple[int, ...] = (),
+) -> ArchiveAnswer:
+    return ArchiveAnswer(
+        replica_id="cu",
+        cluster="books",
+        cluster_id=cluster_id,
+        log_id=log_id,
+        incarnations=(),
+        epoch=100,
+        trouble="",
+        spans=tuple(SpanAnswer(*span) for span in spans),
+        size_bytes=1,
+        snapshots=tuple(snapshot(epoch) for epoch in shots),
+        damaged=(),
+    )
+
+
+class Canned(CatchUp):
+    """Replicas that answer so, and have one record."""
+
+    def __init__(self, *answers: ArchiveAnswer, record: Archived | None = None) -> None:
+        super().__init__([])
+        self._answers = answers
+        self._record = record
+
+    async def archives(self) -> list[tuple[str, ArchiveAnswer]]:
+        return [(f"http://{number}", found) for number, found in enumerate(self._answers)]
+
+    async def records(self, first: int, last: int, log_id: str = "") -> list[Archived]:
+        del log_id
+        if self._record is None or not first <= self._record.epoch <= last:
+            raise NotArchivedError(first)
+        return [self._record]
+
+    async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
+        return [f"{url} {snapshot.epoch} {decided}".encode()] * 2
+
+
+async def test_what_one_replica_lacks_another_has() -> None:
+    source = await replica_source(
+        Canned(answer((1, 10), (30, 40), shots=(10,)), answer((8, 35), shots=(10, 20)))
+    )
+    assert await source.about() == ("books", "books/1", NEW)
+    assert await source.spans() == [Span(1, 40)]
+    assert await source.shots() == [Shot(NEW, 10, STATE), Shot(NEW, 20, STATE)]
+    assert source.urls == ["http://0", "http://1"]
+
+
+async def test_replicas_of_the_log_before_a_recovery_do_not_count() -> None:
+    source = await replica_source(Canned(answer((1, 90), log_id=OLD), answer((1, 50))))
+    assert (await source.about()).log_id == NEW
+    assert await source.spans() == [Span(1, 50)]
+    assert source.urls == ["http://1"]
+
+
+async def test_replicas_of_two_clusters_are_refused() -> None:
+    with pytest.raises(DifferentLogsError, match="different clusters"):
+        await replica_source(Canned(answer((1, 9)), answer((1, 9), cluster_id="films/1")))
+
+
+async def test_replicas_that_know_no_log_yet_do_not_count() -> None:
+    empty = msgspec.structs.replace(answer(), cluster="", cluster_id="", log_id="")
+    for canned in (Canned(), Canned(empty)):
+        with pytest.raises(CatchUpUnavailable):
+            await replica_source(canned)
+
+
+async def test_a_snapshot_that_cannot_be_read_is_not_given_out() -> None:
+    source = await replica_source(Canned(answer((1, 40), shots=(20,))))
+    with pytest.raises(DamagedFileError):
+        await source.files(Shot(NEW, 20, STATE))
+
+
+async def test_the_state_of_an_epoch_is_asked_for() -> None:
+    record = record_of(long_story().epochs[6])
+    source = await replica_source(Canned(answer((1, 40)), record=record))
+    assert await source.state_id_of(7) == record.links[1].hex()
+    assert await source.state_id_of(8) is None
+    assert await source.records(7, 9) == [record]

@@ -1,0 +1,122 @@
+"""Where a process begins, and below what it acknowledges nothing, by what the replicas answer."""
+
+import asyncio
+import time
+from typing import Any, cast
+
+import pytest
+
+from stele.log.errors import OtherHistoryError
+from stele.log.follower import Floor
+from stele.log.port import Ends
+from stele.log.start import BEGINNING, Start
+from stele.runtime.answers.catch_up import Known, SnapshotAnswer, StartAnswer
+from stele.runtime.catch_up import CatchUp
+from stele.runtime.starting import Beginning, begin
+
+OLD, NEW = "0a" * 16, "0b" * 16
+
+
+def answer(name: str, last: int, log_id: str = OLD, **more: Any) -> StartAnswer:
+    more = {"known": Known.SAME, "tail_bytes": 0, **more}
+    state = f"{last:032x}"
+    return StartAnswer(replica_id=name, log_id=log_id, last=last, last_state_id=state, **more)
+
+
+def snapshot(epoch: int, log_id: str) -> SnapshotAnswer:
+    return SnapshotAnswer(
+        name=f"{epoch}-{log_id}",
+        epoch=epoch,
+        state_id="00" * 16,
+        log_id=log_id,
+        at_ms=0,
+        size_bytes=1,
+        decided_bytes=1,
+        next_offset=epoch + 1,
+        anchor_offset=epoch,
+    )
+
+
+class Replicas:
+    """They answer so long after the first question: by ``after_s``."""
+
+    def __init__(self, *answers: tuple[float, StartAnswer], known: int = 3) -> None:
+        self.replicas = known
+        self.asked = list[dict[str, object]]()
+        self.loaded = list[str]()
+        self._answers = answers
+        self._began_s = time.monotonic()
+
+    async def starts(self, grace_s: float = 0.05, **question: object) -> list[Any]:
+        """As ``CatchUp.starts``: the nearest first, and others only as long as the grace is."""
+        self.asked.append(question)
+        await asyncio.sleep(0)
+        there = [(s, a) for s, a in self._answers if s <= time.monotonic() - self._began_s]
+        return [(a.replica_id, a) for _, a in there]
+
+    async def load(self, url: str, which: SnapshotAnswer, *, decided: bool) -> Start:
+        self.loaded.append(which.name)
+        return BEGINNING
+
+
+async def started(
+    replicas: Replicas, begin_offset: int = 0, floor: Floor | None = None, patience_s: float = 5.0
+) -> Beginning:
+    async def ends() -> Ends:
+        return Ends(begin_offset, 10_000)
+
+    return await begin(
+        cast(CatchUp, replicas), "", ends, floor, decided=True, patience_s=patience_s
+    )
+
+
+async def test_most_replicas_are_waited_for_so_that_a_log_without_its_end_is_noticed() -> None:
+    """After all machines were off, replicas may come a moment later than metadata-log does."""
+    late = Replicas((0.0, answer("new", 0)), (0.3, answer("full", 90)))
+    _, floor = await started(late)
+    assert floor is not None
+    assert floor.epoch == 90
+
+
+async def test_a_start_goes_on_without_most_replicas_after_a_while() -> None:
+    began_s = time.monotonic()
+    _, floor = await started(Replicas((0.0, answer("one", 7))), patience_s=0.3)
+    assert floor is not None
+    assert floor.epoch == 7
+    assert (await started(Replicas(), patience_s=0.0)).floor is None
+    assert (await started(Replicas(known=0))).floor is None
+    assert time.monotonic() - began_s < 4
+
+
+async def test_a_replica_that_missed_a_recovery_gives_no_snapshot_though_its_epochs_are_later() -> (
+    None
+):
+    stale = answer("stale", 340, OLD, snapshot=snapshot(340, OLD))
+    right = answer("right", 339, NEW, snapshot=snapshot(339, NEW), recovered=True)
+    replicas = Replicas((0.0, stale), (0.0, right))
+    _, floor = await started(replicas)
+    assert replicas.loaded == [f"339-{NEW}"]
+    assert floor is not None
+    assert floor.epoch == 339
+
+
+@pytest.mark.parametrize(
+    ("own", "known", "least"),
+    [(0, Known.SAME, 90), (50, Known.SAME, 90), (95, Known.UNKNOWN, 95), (50, Known.UNKNOWN, 50)],
+)
+async def test_the_later_floor_counts(own: int, known: Known, least: int) -> None:
+    found = await started(
+        Replicas((0.0, answer("a", 90, known=known)), known=1), floor=Floor(own, b"s" * 16)
+    )
+    assert found.floor is not None
+    assert found.floor.epoch == least
+
+
+async def test_who_acknowledged_an_epoch_that_the_archive_does_not_keep_is_told() -> None:
+    """Nobody can tell any more whether it is of this history; waiting would not end."""
+    replicas = Replicas((0.0, answer("a", 90, known=Known.UNKNOWN, begins=60)), known=1)
+    with pytest.raises(OtherHistoryError, match="begins at epoch 60"):
+        await started(replicas, begin_offset=70, floor=Floor(59, b"s" * 16))
+    found = await started(replicas, floor=Floor(60, b"s" * 16))
+    assert found.floor is not None
+    assert (await started(replicas, floor=Floor(0, b""))).floor is not None

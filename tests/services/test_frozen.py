@@ -1,0 +1,130 @@
+"""A frozen log and the real processes around it: nobody changes anything, nobody ends, all goes on after."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.cli.main import run
+from stele.domain.base import Rejection
+from stele.domain.commands import Advance, Envelope, Outcome, SetSetting
+from stele.domain.names import NodeState
+from stele.domain.requests.ids import named
+from stele.domain.requests.not_taken import FROZEN
+from stele.log.commander import Commander, NotTakenError
+from stele.log.flight import Reply
+from tests.services.nodes import HTTP_OK, Cluster, cluster_of, state_of
+from tests.services.processes import Start
+from tests.services.world import LogWriter, fake_nodes, settle, until
+
+pytestmark = pytest.mark.broker
+
+REASON = "moving the brokers"
+LOCKED = 423
+NOT_TAKEN = 2
+
+
+async def stele(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
+    """A command line's exit code and what it printed."""
+    capsys.readouterr()
+    code = await asyncio.to_thread(run, (*words, "--url", cluster.log_url))
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+async def post(cluster: Cluster, name: str, actor: str = "bob") -> tuple[int, dict[str, Any]]:
+    command = {"type": "set_setting", "name": name, "value": "v"}
+    body = {"request_id": named(name), "actor": actor, "command": command}
+    async with cluster.http.post(f"{cluster.log_url}/v1/commands", json=body) as answer:
+        return answer.status, await answer.json()
+
+
+async def test_a_frozen_cluster_stands_still_and_goes_on_after_the_thaw(
+    kafka: str,
+    topics: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("STELE_URL", raising=False)
+    monkeypatch.setenv("STELE_ACTOR", "ada")
+    async with cluster_of(kafka, topics, tmp_path, "n1", "n2", "n3") as cluster:
+        monkeypatch.setenv("STELE_COORDINATOR_URLS", cluster.coordinator.url)
+        code, out, err = await stele(cluster, capsys, "log", "freeze", "--reason", REASON)
+        assert code == 0, err
+        assert f"by order of ada: {REASON}; `stele log thaw` opens it" in " ".join(out.split())
+        await until(lambda: cluster.image.commits.since_epoch, "the freeze")
+        epoch = cluster.image.epoch
+
+        status, told = await post(cluster, "early")
+        assert (status, told["code"]) == (LOCKED, FROZEN)
+        assert told["details"]["by"] == "ada" and "`stele log thaw`" in told["hint"]
+        async with Commander(kafka, topics) as commander:
+            envelope = Envelope(request_id=named("k"), command=SetSetting("k", "v"), actor="bob")
+            with pytest.raises(NotTakenError, match=REASON):
+                await commander.submit(envelope, 20)
+
+        await cluster.start_node("n4")
+        await cluster.coordinator.restart()
+        assert (await cluster.put("n1", "key", b"value"))[0] == HTTP_OK
+        for service in (cluster.nodes["n1"], cluster.nodes["n4"], cluster.coordinator):
+            await service.until("/healthz", lambda h: REASON in h["reason"] and h["ok"], "health")
+        await cluster.coordinator.until(
+            "/v1/progress", lambda p: any(REASON in w["waiting_for"] for w in p["waits"]), "why"
+        )
+        await asyncio.sleep(2)
+        assert cluster.image.epoch == epoch, "a frozen log does not grow"
+        for words in ("status", "why"):
+            _, out, err = await stele(cluster, capsys, words)
+            assert f"the log is frozen since epoch {epoch}" in " ".join(out.split()), err
+
+        single = ("log", "single-user", "carol", "--reason", REASON)
+        assert (await stele(cluster, capsys, *single))[0] == 0
+        assert (await post(cluster, "hers", "carol"))[0] == HTTP_OK
+        assert (await post(cluster, "early"))[1]["code"] == "single_user"
+
+        code, out, _ = await stele(cluster, capsys, "log", "thaw")
+        assert code == 0 and "open to all since epoch" in out
+        assert (await post(cluster, "early"))[0] == HTTP_OK
+        await cluster.normal("n4")
+        assert state_of(cluster, "n4") == NodeState.NORMAL
+        history = (await stele(cluster, capsys, "epochs", "--from", str(epoch), "--last", "1"))[1]
+        assert "the log is frozen" in " ".join(history.split())
+
+
+async def test_a_coordinator_that_is_told_of_a_freeze_sends_the_same_again(
+    kafka: str, writer: LogWriter, start: Start
+) -> None:
+    """The freeze was on its way with the command; nothing was decided, so nothing is planned anew."""
+    told: list[str] = []
+    plain = writer.pipeline.submit
+
+    def submit(envelope: Envelope, reply: Reply) -> None:
+        if len(told) == NOT_TAKEN or not isinstance(envelope.command, Advance):
+            plain(envelope, reply)
+            return
+        told.append(envelope.request_id)
+        image = writer.image
+        reply(
+            Outcome(
+                request_id=envelope.request_id,
+                applied=False,
+                epoch=image.epoch,
+                state_id=image.state_id,
+                rejection=Rejection(FROZEN, "frozen"),
+                taken=False,
+                log_id=image.log_id,
+            )
+        )
+
+    writer.pipeline.submit = submit  # type: ignore[method-assign]
+    await start("coordinator", resend_s=0.3)
+    async with fake_nodes(kafka, writer, "n1") as nodes:
+        await nodes["n1"].join()
+        await until(lambda: settle(writer.image) and len(told) == NOT_TAKEN, "the join")
+    assert len({*told}) == 1

@@ -1,0 +1,125 @@
+"""A node, on real processes, whose log was recovered: first with all of its epochs, then without some."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from stele.runtime.service import EXIT_BAD_CONFIGURATION
+from tests.services.archive_site import Site, command, newest, spans
+from tests.services.processes import Service, services
+from tests.services.test_recover import remake
+from tests.services.world import until
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+KEY = "/v1/data/library/k"
+
+
+@pytest.fixture
+async def site(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Site]:
+    async with services(kafka, topics, redis_url, tmp_path) as start:
+        yield Site(start, tmp_path, kafka, topics)
+
+
+async def die(*running: Service) -> None:
+    """All at once, as when a machine loses its power."""
+    for service in running:
+        service.kill()
+    for service in running:
+        await asyncio.to_thread(service.process.wait, 30)
+
+
+async def archived(replica: Service, last: int) -> None:
+    def has_it(answer: Any) -> bool:
+        return bool(spans(answer)) and spans(answer)[-1][1] >= last
+
+    await replica.until("/v1/archive", has_it, f"epoch {last} to be archived")
+
+
+async def recovered(site: Site, dead: list[Service]) -> dict[str, Any]:
+    """The topic is emptied while all of these are down, and the log goes on from the archive's folder."""
+    await remake(site, [])
+    replica = dead[-1]
+    await replica.start()
+    await replica.until("/v1/archive", lambda answer: answer["trouble"], "the loss to be noticed")
+    answer: dict[str, Any] = await site.stele(
+        "recover", "--reason", "the power failed", "--no-wait", "--json"
+    )
+    await until(lambda: replica.process.poll() is not None, "the archive to end, to begin anew", 30)
+    await replica.start()
+    for service in dead[:-1]:
+        await service.start()
+    log = dead[0]
+    await log.until("/healthz", lambda a: a["ok"] and a["epoch"] >= answer["epoch"], "well again")
+    return answer
+
+
+async def truncated(log: Service, name: str) -> None:
+    """A version more, and everything that the keyspace held is deleted."""
+    asked = await command(log, name, type="truncate", name="library")
+    assert asked.status_code == 200, asked.text
+    request_id = asked.json()["request_id"]
+
+    def done(answer: Any) -> bool:
+        return bool(answer["request"]["status"] == "done")
+
+    await log.until(f"/v1/requests/{request_id}", done, "the truncation")
+
+
+async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_lost(
+    site: Site, tmp_path: Path
+) -> None:
+    log, replica = await site.metadata_log(), await site.catch_up(1)
+    more = {"catch_up_urls": site.urls}
+    coordinator = await site._start("coordinator", "co-1", **more)
+    folder = tmp_path / "n1"
+    node = await site._start("node", "n1", node_id="n1", data_dir=folder, num_tokens=4, **more)
+    await node.until("/v1/node", lambda a: a["state"] == "normal", "n1 to be a member", 60)
+    made = await command(log, type="create_keyspace", name="library", replication={"dc1": 1})
+    assert made.status_code == 200, made.text
+    await node.until("/v1/node", lambda a: a["epoch"] >= made.json()["epoch"], "the keyspace")
+    async with httpx.AsyncClient(timeout=20) as client:
+        assert (await client.put(node.url + KEY, content=b"v")).status_code == 200
+
+        # Nothing is lost: the archive has all that the node acknowledged.
+        old = json.loads((folder / "node.json").read_text())["log_id"]
+        await archived(replica, await newest(log))
+        await die(node, log, coordinator, replica)
+        first = await recovered(site, [log, coordinator, replica])
+        assert first["log_id"] > old
+        await node.start()
+        await node.until("/healthz", lambda a: a["ok"] and a["epoch"] >= first["epoch"], "n1 well")
+        found = await client.get(node.url + KEY)
+        assert (found.status_code, found.content) == (200, b"v")
+        identity = json.loads((folder / "node.json").read_text())
+        assert (identity["log_id"], identity["accepted_losses"]) == (first["log_id"], [])
+
+        # It goes on, with versions above any that may be lost; and then the archive misses some of them.
+        await truncated(log, "once")
+        assert (await node.get("/v1/node"))["version"] > 1_000_000
+        await archived(replica, await newest(log))
+        await die(replica)
+        await truncated(log, "twice")
+        acknowledged = json.loads((folder / "node.json").read_text())["acknowledged"]["epoch"]
+        await die(node, log, coordinator)
+        second = await recovered(site, [log, coordinator, replica])
+        assert second["last_epoch"] < acknowledged
+        with contextlib.suppress(AssertionError):  # it may end before it says where it listens
+            await node.start()
+        await until(lambda: node.process.poll() is not None, "n1 to give up", 30)
+        assert node.process.poll() == EXIT_BAD_CONFIGURATION
+        assert f"STELE_ACCEPT_LOST_EPOCHS={first['log_id']}" in node.process.tail()
+        await node.restart(STELE_ACCEPT_LOST_EPOCHS=first["log_id"])
+        await node.until("/healthz", lambda a: a["ok"] and a["epoch"] >= second["epoch"], "n1 well")
+        assert (await client.put(node.url + KEY, content=b"w")).status_code == 200
+    (loss,) = json.loads((folder / "node.json").read_text())["accepted_losses"]
+    assert (loss["log_id"], loss["epoch"]) == (first["log_id"], acknowledged)
+    assert loss["kept_epoch"] == second["last_epoch"]

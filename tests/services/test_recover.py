@@ -1,0 +1,153 @@
+"""Disasters on real processes: the topic is gone, or rolled back; nothing that anybody held is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from stele.log.flows import flow_topic
+from stele.log.kafka import KafkaLog
+from stele.runtime.kafka import ensure_topics
+from tests.services.archive_site import Site, change, command, fill, is_well, newest, spans
+from tests.services.processes import Service, services
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+@pytest.fixture
+async def site(kafka: str, topics: str, redis_url: str, tmp_path: Path) -> AsyncIterator[Site]:
+    async with services(kafka, topics, redis_url, tmp_path) as start:
+        yield Site(start, tmp_path, kafka, topics)
+
+
+async def epochs_topic(site: Site) -> list[bytes]:
+    """Its records."""
+    log = KafkaLog(site.kafka, flow_topic(site.cluster, "epochs"))
+    try:
+        found = list[bytes]()
+        ends = await log.ends()
+        while len(found) < ends.end:
+            found += [record.value for record in await log.read(len(found), 2000)]
+        return found
+    finally:
+        await log.close()
+
+
+async def remake(site: Site, records: list[bytes]) -> None:
+    """The topic is another one, and holds these records alone."""
+    topic = flow_topic(site.cluster, "epochs")
+    admin = AdminClient({"bootstrap.servers": site.kafka})
+    await asyncio.to_thread(admin.delete_topics([topic])[topic].result, 30)
+    for _ in range(100):
+        if topic not in (await asyncio.to_thread(admin.list_topics, timeout=10)).topics:
+            break
+        await asyncio.sleep(0.1)
+    await asyncio.to_thread(ensure_topics, site.kafka, site.cluster)
+    producer = Producer({"bootstrap.servers": site.kafka, "acks": "all"})
+    for value in records:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(30) == 0
+
+
+async def past_of(log: Service, last: int) -> dict[int, Any]:
+    """What epochs and states of the past are."""
+    return {
+        epoch: [await log.get(f"/v1/epochs/{epoch}"), await log.get(f"/v1/state?epoch={epoch}")]
+        for epoch in (2, last // 2, last)
+    }
+
+
+async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered(
+    site: Site,
+) -> None:
+    """As by a retention that somebody had set: all epochs are on disks, and none in the topic."""
+    log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
+    await fill(log, 60)
+    last = await newest(log)
+    for replica in (one, two):
+        await replica.until(
+            "/v1/archive", lambda a: spans(a)[-1:] and spans(a)[-1][1] >= last, "archived"
+        )
+    for process in (log, one, two):
+        process.kill()
+        await asyncio.to_thread(process.process.wait, 30)
+    epochs = flow_topic(site.cluster, "epochs")
+    end = TopicPartition(epochs, 0, OFFSET_END)
+    admin = AdminClient({"bootstrap.servers": site.kafka})
+    await asyncio.to_thread(admin.delete_records([end])[end].result, 30)
+
+    await asyncio.gather(one.start(), two.start())
+    async with site.supervised():
+        for replica in (one, two):
+            found = await replica.until("/v1/archive", lambda a: a["trouble"], "it to say so")
+            assert "stele recover" in found["trouble"]
+        told = await site.stele("recover", "--dry-run")
+        assert "did not tell may be more" in told  # the third replica never ran
+        answer = await site.stele("recover", "--reason", "nothing was left of the topic", "--json")
+        assert answer["epoch"] == answer["last_epoch"] + 1 > last
+        for process in (log, one, two):
+            await is_well(process)
+        assert await change(log, "after", "1") > last + 1
+        end_epoch = await newest(log)
+        for replica in (one, two):
+            found = await replica.until(
+                "/v1/archive",
+                lambda a: spans(a)[-1:] and spans(a)[-1][1] >= end_epoch,
+                "it goes on",
+            )
+            assert spans(found)[0][0] == 1
+
+
+@pytest.mark.parametrize("left", [0, 60], ids=["nothing is left", "rolled back to the past"])
+async def test_a_lost_log_goes_on(site: Site, left: int) -> None:
+    log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
+    first = await command(log, "first", type="set_setting", name="early", value="1")
+    await fill(log, 100)
+    last = await newest(log)
+    for replica in (one, two):
+        await replica.until(
+            "/v1/archive", lambda a: spans(a)[-1:] and spans(a)[-1][1] >= last, "archived"
+        )
+    two.kill()
+    await asyncio.to_thread(two.process.wait, 30)
+    site.running.remove(two)
+    last = await change(log, "late", "1")
+    before, old = await past_of(log, last), await log.get("/v1/topology")
+    records = await epochs_topic(site)
+
+    await remake(site, records[:left])
+    await log.until("/healthz", lambda a: not a["ok"], "metadata-log notices that its log is gone")
+    refused = await command(log, type="set_setting", name="never", value="1")
+    assert refused.status_code == 503
+    await one.until("/v1/archive", lambda a: a["trouble"], "so does catch-up")
+    told = await site.stele("recover", "--dry-run", "--json")
+    assert told["choice"]["epoch"] == told["choice"]["known_epoch"] == last
+
+    async with site.supervised():
+        answer = await site.stele("recover", "--reason", "the topic was lost", "--json")
+        assert (answer["last_epoch"], answer["epoch"]) == (last, last + 1)
+        await log.until("/healthz", lambda a: a["ok"] and a["epoch"] > last, "well again")
+        now = await log.get("/v1/topology?level=barrier")
+        assert now["cluster_id"] == old["cluster_id"]
+        assert now["log_id"] == answer["log_id"] > old["log_id"]
+        assert await past_of(log, last) == before
+        again = await command(log, "first", type="set_setting", name="early", value="1")
+        assert again.json()["epoch"] == first.json()["epoch"]
+        assert await change(log, "after", "1") > last + 1
+
+        late = await site.catch_up(2)
+        end = await newest(log)
+        found = await late.until(
+            "/v1/archive", lambda a: spans(a)[-1:] and spans(a)[-1][1] >= end, "the late replica"
+        )
+        assert spans(found)[0][0] == 1
+        assert len(spans(found)) == 1
+        assert found["log_id"] == answer["log_id"]
+        text = await site.stele("recover", "--reason", "again", fails=True)
+        assert "without trouble" in text

@@ -1,0 +1,79 @@
+"""Kills of the job, its JVM and its Python workers, in any order: the tables equal a plain replay, row by row.
+
+`STELE_TEST_KILLS` says how many; a hundred take an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.polling import wait_until
+from tests.spark.checks import assert_materialized
+from tests.spark.conftest import Append
+from tests.spark.histories import images, random_log
+from tests.spark.test_service import READY_S, position, running
+
+KILLS = int(os.environ.get("STELE_TEST_KILLS", "4"))
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.slow,
+    pytest.mark.timeout(300 + 200 * KILLS),
+]
+
+
+def job(process: subprocess.Popen[str]) -> None:
+    process.kill()
+
+
+def jvm(process: subprocess.Popen[str]) -> None:
+    kill_children(process, lambda child: child.name() == "java")
+
+
+def workers(process: subprocess.Popen[str]) -> None:
+    kill_children(process, lambda child: "pyspark.daemon" in child.cmdline())
+
+
+def kill_children(process: subprocess.Popen[str], chosen: Callable[[psutil.Process], bool]) -> None:
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if chosen(child):
+                child.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
+    kafka: str, topics: str, append: Append, folder: Path
+) -> None:
+    chance = random.Random(KILLS)
+    log = random_log(2, contended=60)
+    cuts = sorted(chance.sample(range(1, len(log)), KILLS))
+    kinds = [(jvm, job, workers)[number % 3] for number in range(KILLS)]
+    chance.shuffle(kinds)
+    sent = 0
+    with ExitStack() as stack:
+        process, url = stack.enter_context(running(kafka, topics, folder))
+        for cut, kill in zip(cuts, kinds, strict=True):
+            append(topics, log[sent:cut])
+            sent = cut
+            reach(url, chance.randrange(len(images(log[:cut]))))
+            kill(process)
+            if kill is not workers:
+                process.wait(READY_S)
+                process, url = stack.enter_context(running(kafka, topics, folder))
+        append(topics, log[sent:])
+        reach(url, images(log)[-1].epoch)
+    assert_materialized(kafka, folder / "delta", topics, log)
+
+
+def reach(url: str, epoch: int) -> None:
+    wait_until(lambda: int(str(position(url)["epoch"])) >= epoch, f"epoch {epoch}", READY_S)

@@ -1,0 +1,112 @@
+"""SQL over the tables: what docs/analytics.md shows is run, and `stele sql` answers or says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.cli.main import run as stele
+from stele.placements.queries import VIEWS, QueryError, run
+from stele.placements.tables import SCHEMAS
+from tests.docs.pages import Block, blocks
+from tests.spark.filled import fill
+from tests.spark.histories import images, random_log
+
+PAGE = "docs/analytics.md"
+NOTEBOOK = Path(__file__).resolve().parents[2] / "docs/notebooks/cluster.ipynb"
+EMPTY = "nothing has stopped"
+"""Said in a comment of a query whose answer is empty here."""
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("delta")
+    fill(folder, "one", 1)
+    fill(folder, "two", 2)
+    return folder
+
+
+def of_page(language: str) -> list[Block]:
+    return [block for block in blocks(PAGE) if block.language == language]
+
+
+def text_of(block: Block) -> str:
+    return "\n".join(block.lines)
+
+
+@pytest.mark.parametrize("block", of_page("sql"), ids=lambda block: block.place)
+def test_each_query_of_the_page_has_an_answer(block: Block, tables: Path) -> None:
+    found = run(str(tables), text_of(block))
+    assert (found.num_rows == 0) == (EMPTY in text_of(block))
+
+
+@pytest.mark.parametrize("block", of_page("python"), ids=lambda block: block.place)
+def test_the_python_of_the_page_runs(
+    block: Block, tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tables.parent / "work").mkdir(exist_ok=True)
+    monkeypatch.chdir(tables.parent / "work")
+    exec(compile(text_of(block), block.place, "exec"), {"address": str(tables)})
+
+
+def test_each_cell_of_the_notebook_runs_and_gives_rows(
+    tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STELE_DELTA_DIR", str(tables))
+    names: dict[str, Any] = {}
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    for number, cell in enumerate(cells):
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"], f"cell {number} was saved with what it printed"
+            exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+    for name in ("lag", "audit", "shares", "evenness", "live"):
+        assert len(names[name]) > 0, name
+    assert {*names["live"].cluster} == {"one", "two"}
+
+
+def test_each_table_and_each_view_has_a_query_on_the_page() -> None:
+    words = {word for block in of_page("sql") for word in text_of(block).split()}
+    assert {*SCHEMAS, *VIEWS} <= words
+
+
+def test_the_history_has_the_ranges_of_every_epoch(tables: Path) -> None:
+    for image in images(random_log(1))[10::13]:
+        epoch = image.epoch
+        found = run(
+            str(tables),
+            "SELECT placement, count(*) AS ranges FROM placements_history WHERE cluster = 'one' "
+            f"AND from_epoch <= {epoch} AND (to_epoch IS NULL OR to_epoch > {epoch}) GROUP BY 1",
+        )
+        expected = {name: len(placement.rows) for name, placement in image.ring.placements.items()}
+        assert {row["placement"]: row["ranges"] for row in found.to_pylist()} == expected
+
+
+def test_the_audit_has_what_was_refused_with_its_code(tables: Path) -> None:
+    found = run(str(tables), "SELECT * FROM audit WHERE outcome = 'refused'").to_pylist()
+    assert {"keyspace_exists", "request_in_progress"} <= {row["refused_as"] for row in found}
+    assert all(row["command"] and row["request_id"] for row in found)
+
+
+@pytest.mark.parametrize("sql", ["INSERT INTO nodes VALUES (1)", "DROP TABLE nodes", "", "selec"])
+def test_what_is_no_query_is_refused(sql: str, tables: Path) -> None:
+    with pytest.raises(QueryError, match="begins with SELECT"):
+        run(str(tables), sql)
+
+
+def test_the_command_prints_rows_and_json_and_says_what_is_wrong(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = "SELECT node_id, node_state FROM nodes WHERE cluster = 'one' ORDER BY node_id LIMIT 1"
+    assert stele(["sql", query, "--tables", str(tables)]) == 0
+    assert capsys.readouterr().out.split() == ["node_id", "node_state", "n1", "normal"]
+    assert stele(["sql", query, "--tables", str(tables), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [{"node_id": "n1", "node_state": "normal"}]
+    assert stele(["sql", "--json"]) == 0
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)} == {*SCHEMAS, *VIEWS}
+    assert stele(["sql", "SELECT nothing FROM nodes", "--tables", str(tables)]) == 2
+    assert "nothing" in capsys.readouterr().err
+    assert stele(["sql", query, "--tables", str(tmp_path)]) == 1
+    assert "Start the service placements" in capsys.readouterr().err

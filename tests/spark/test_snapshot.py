@@ -1,0 +1,131 @@
+"""Behind a truncation a cluster goes on with a snapshot of a catch-up replica, and the others do not wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from stele.domain.placement_hash import placement_hash
+from stele.placements.read import current_placements, holds_epoch, placements_at, read_table
+from stele.runtime.kafka import ensure_topics
+from stele.stack.ports import free_port
+from tests.services.processes import Service
+from tests.spark.checks import assert_topic, image_hash
+from tests.spark.conftest import Append
+from tests.spark.histories import cluster_log, images
+from tests.spark.test_job import make_job, make_options, reached, run_until, wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
+EVERY = 20
+"""Epochs from one snapshot to the next."""
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stele.placements import beginning, job
+
+    monkeypatch.setattr(job, "LOOK_S", 0.5)
+    monkeypatch.setattr(job, "METADATA_AGE_MS", 500)
+    monkeypatch.setattr(job, "SNAPSHOT_S", 0.5)
+    monkeypatch.setattr(beginning, "PATIENCE_S", 3.0)
+
+
+def replica(kafka: str, cluster: str, folder: Path, port: int) -> Service:
+    env = {
+        "STELE_CLUSTER": cluster,
+        "STELE_INSTANCE_ID": "cu-1",
+        "STELE_KAFKA_BOOTSTRAP": kafka,
+        "STELE_HTTP_PORT": str(port),
+        "STELE_DATA_DIR": str(folder / "archive"),
+    }
+    folder.mkdir(exist_ok=True)
+    return Service("catch_up", folder, env)
+
+
+def truncate(kafka: str, cluster: str, offset: int) -> None:
+    where = TopicPartition(f"stele.{cluster}.epochs", 0, offset)
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.delete_records([where])[where].result(20)
+
+
+async def test_a_cluster_behind_a_truncation_waits_alone_and_goes_on_with_a_snapshot(
+    spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
+) -> None:
+    from stele.placements.standing import ReadAgain
+
+    good, cut = f"{cluster}-good", f"{cluster}-cut"
+    log = cluster_log(cut, 150, EVERY)
+    for name in (good, cut):
+        ensure_topics(kafka, name)
+        append(name, log[:60])
+    port = free_port()
+    options = msgspec.structs.replace(
+        make_options(kafka, cluster, folder, pattern=f"{cluster}-.*"),
+        catch_up_urls=(f"http://127.0.0.1:{port}/",),
+    )
+    job = make_job(spark, options, folder)
+    both = reached(job, **{good: log[:60], cut: log[:60]})
+    await asyncio.to_thread(run_until, job, both, "the first 60 epochs")
+
+    for name in (good, cut):
+        append(name, log[60:120])
+    catch_up = replica(kafka, cut, folder, port)
+    await catch_up.start()
+    try:
+        await catch_up.until("/v1/archive", has_snapshot, "a snapshot")
+        await catch_up.stop()
+        truncate(kafka, cut, 120 - 1)  # the record that it ends with stays
+
+        job = make_job(spark, options, folder)
+        alone = reached(job, **{good: log[:120], cut: log[:60]})
+        await asyncio.to_thread(job.start)
+        try:
+            await asyncio.to_thread(wait_for, job, alone, "the cluster that is whole")
+            assert set(job.stopped) == {cut}
+            assert "see that catch-up runs" in job.stopped[cut]
+            await catch_up.start()
+            with pytest.raises(ReadAgain, match="goes on with a snapshot"):
+                await asyncio.to_thread(wait_for, job, lambda: False, "the snapshot")
+        finally:
+            await asyncio.to_thread(job.stop)
+    finally:
+        await catch_up.stop()
+    append(cut, log[120:])
+    job = make_job(spark, options, folder)
+    await asyncio.to_thread(run_until, job, reached(job, **{cut: log}), "the end of the log")
+    assert not job.stopped
+    check_tables(kafka, folder / "delta", cut, log)
+
+
+def has_snapshot(archive: Any) -> bool:
+    found = [snapshot["epoch"] for snapshot in archive["snapshots"]]  # the newest first
+    return bool(found) and found[0] == 120 == archive["spans"][-1]["last"]
+
+
+def check_tables(kafka: str, delta: Path, cluster: str, log: Sequence[bytes]) -> None:
+    """All is there up to epoch 60 and from the snapshot of 120 on; what was between is said to be unknown."""
+    expected = images(tuple(log))
+    rows = read_table(delta, "events", cluster)
+    epochs = sorted(row["epoch"] for row in rows if row["row_kind"] == "epoch")
+    assert epochs == [*range(1, 61), *range(121, 151)]
+    assert [row["epoch"] for row in rows if row["row_kind"] == "snapshot"] == [120]
+    known = [epoch for epoch in range(151) if holds_epoch(delta, cluster, epoch)]
+    assert known == [*range(61), *range(120, 151)]
+    assert placement_hash(current_placements(delta, cluster)) == image_hash(expected[-1])
+    for epoch in (20, 60, 120, 133, 150):
+        assert placement_hash(placements_at(delta, cluster, epoch)) == image_hash(expected[epoch])
+    past = read_table(delta, "placements_past", cluster)
+    assert past
+    assert all(row["from_epoch"] < row["to_epoch"] for row in past)
+    assert {row["to_epoch"] for row in past}.isdisjoint(range(61, 120))
+    assert_topic(kafka, cluster, expected[-1])

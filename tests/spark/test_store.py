@@ -1,0 +1,168 @@
+"""Where tables may lie: a folder, or a bucket of an object store, on which two jobs may write at once too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from deltalake import write_deltalake
+
+from stele.placements.derived_tables import Derived
+from stele.placements.events_table import Events
+from stele.placements.read import current_placements, reached, read_table
+from stele.placements.store import Store
+from stele.placements.tables import EVENTS, TableLost, open_table
+from stele.placements.upkeep import Upkeep, upkeep
+from stele.stack.ports import free_port
+from tests.polling import wait_until
+from tests.spark.histories import images, random_log
+from tests.spark.test_chain import arrow, rows_of
+from tests.spark.test_read import rows
+
+START_S = 30.0
+
+
+@pytest.fixture(params=["folder", "s3"])
+def address(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    if request.param == "folder":
+        yield f"file://{tmp_path}/delta"
+        return
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    settings = {
+        "AWS_ACCESS_KEY_ID": "stele",
+        "AWS_SECRET_ACCESS_KEY": "of the tests",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    port = endpoint.rpartition(":")[2]
+    # A process of its own: delta-rs holds the interpreter's lock while it waits for an answer.
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", port],
+        env={**os.environ, **settings},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: answers(f"{endpoint}/bucket"), "the bucket", START_S)
+        yield "s3://bucket/some/prefix"
+    finally:
+        server.kill()
+        server.wait(10)
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.put(url, timeout=5).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def test_two_processes_write_each_commit_once_and_both_know_what_the_other_wrote(
+    address: str,
+) -> None:
+    store, log = Store(address), random_log(1)
+    mine, other = Events(store), Events(store)
+    first, all_of_it = rows_of({}, arrow(log[:30])), rows_of({}, arrow(log))
+    assert other.commit(first, {})
+    brought: dict[str, object] = {}
+    assert not mine.commit(all_of_it, brought)  # type: ignore[arg-type]
+    assert (mine.heads, mine.number) == (other.heads, 1)
+    assert set(brought) == {"c"}
+    assert mine.commit(rows_of(mine.heads, arrow(log)), {})
+    assert Events(store).heads == mine.heads
+    last = images(log)[-1]
+    found = reached(address, "c")
+    assert found is not None
+    assert (found.epoch, found.state_id) == (last.epoch, last.state_id.hex())
+    assert [epoch.epoch for epoch in Events(store).epochs_of("c")] == [*range(1, last.epoch + 1)]
+
+
+def test_a_commit_that_was_made_though_it_seemed_to_fail_is_not_made_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, log = Events(Store(tmp_path)), random_log(1)
+    write = Events._write
+
+    def fails_late(self: Events, made: object) -> None:
+        write(self, made)
+        raise OSError("no answer in time")
+
+    monkeypatch.setattr(Events, "_write", fails_late)
+    brought: dict[str, object] = {}
+    assert not mine.commit(rows_of({}, arrow(log)), brought)  # type: ignore[arg-type]
+    assert mine.heads["c"].next_offset == len(log)
+    assert set(brought) == {"c"}
+    assert rows_of(mine.heads, arrow(log)).num_rows == 0
+
+
+def test_upkeep_between_two_commits_does_not_make_a_batch_judge_again(tmp_path: Path) -> None:
+    store, log = Store(tmp_path), random_log(1)
+    mine = Events(store)
+    Derived(store)
+    for cut in (10, 20, 30):
+        assert mine.commit(rows_of(mine.heads, arrow(log[:cut])), {})
+    upkeep(store)
+    assert mine.commit(rows_of(mine.heads, arrow(log)), {})
+    assert len(read_table(store.uri(""), EVENTS, "c")) == Events(store)._table.count()
+
+
+def test_upkeep_joins_files_in_a_process_of_its_own_and_a_failure_ends_nothing(
+    address: str,
+) -> None:
+    store, log = Store(address), random_log(1)
+    events = Events(store)
+    Derived(store)
+    for cut in (10, 20, 30):
+        assert events.commit(rows_of(events.heads, arrow(log[:cut])), {})
+    assert len(store.table(EVENTS).file_uris()) == 3
+    beside = Upkeep(address)
+    beside.start()
+    wait_until(lambda: not beside.running(), "the upkeep", START_S)
+    assert len(store.table(EVENTS).file_uris()) == 1
+    assert Events(store).heads == events.heads
+    nowhere = Upkeep(f"{address}/nowhere")
+    nowhere.start()
+    wait_until(lambda: not nowhere.running(), "the failure", START_S)
+
+
+def test_derived_tables_lie_there_too(address: str) -> None:
+    tables = Derived(Store(address))
+    tables.write_past({"a": []}, {"a": 2})
+    tables.write_current({"a": rows(2)}, {"a": 2})
+    assert tables.load("a") == (2, rows(2))
+    assert len(current_placements(address, "a")["dc1:3"]) == 3
+
+
+def test_a_table_that_is_made_anew_is_not_gone_on_with(tmp_path: Path) -> None:
+    mine = Events(Store(tmp_path / "delta"))
+    (tmp_path / "delta").rename(tmp_path / "away")
+    with pytest.raises(TableLost, match="no Delta table at"):
+        mine.refresh()
+    other = open_table(Store(tmp_path / "delta"), EVENTS)
+    write_deltalake(other, rows_of({}, arrow(random_log(1)[:3])), mode="append")
+    with pytest.raises(TableLost, match="made anew"):
+        mine.refresh()
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("http://a/b", "no place for tables"),
+        ("s3://", "names no bucket"),
+        ("file://host/a", "another machine"),
+    ],
+)
+def test_an_address_that_is_none_says_how_it_is_written(address: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"{text}.*Write a path"):
+        Store(address)

@@ -1,0 +1,186 @@
+"""The tables of what is true now: their rows are the image's, and what a table keeps is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+from deltalake import DeltaTable
+
+from stele.domain.commands import CreateKeyspace, Leave
+from stele.domain.image import Image
+from stele.domain.names import RequestKind
+from stele.placements import balance
+from stele.placements.derived_tables import USER_METADATA, Derived
+from stele.placements.read import read_table
+from stele.placements.store import Store
+from stele.placements.summaries import SUMMARIES, Row, rows_of
+from tests.domain.history import join, three_nodes
+from tests.spark.histories import images, random_log
+
+SQL_WORDS = {
+    "at",
+    "end",
+    "start",
+    "offset",
+    "from",
+    "to",
+    "order",
+    "group",
+    "table",
+    "key",
+    "kind",
+    "state",
+}
+
+
+def image_of_three() -> Image:
+    return three_nodes()[0].image
+
+
+def rows(name: str, image: Image, cluster: str = "c") -> list[Row]:
+    return rows_of(SUMMARIES[name], cluster, image)
+
+
+def test_nodes_keyspaces_and_the_cluster_are_the_images() -> None:
+    image = image_of_three()
+    nodes = {row["node_id"]: row for row in rows("nodes", image)}
+    assert {name: (row["dc"], row["rack"], row["node_state"]) for name, row in nodes.items()} == {
+        f"n{n}": ("dc1", f"r{n}", "normal") for n in (1, 2, 3)
+    }
+    (keyspace,) = rows("keyspaces", image)
+    assert (keyspace["keyspace_name"], keyspace["replication"]) == ("library", '{"dc1":3}')
+    (cluster,) = rows("clusters", image)
+    assert (cluster["as_of_epoch"], cluster["state_id"]) == (image.epoch, image.state_id.hex())
+    assert cluster["topology_version"] == image.topology.version > 1
+
+
+def test_the_shares_of_the_ring_make_up_the_replication_factor() -> None:
+    shares: dict[tuple[str, str], float] = {}
+    for row in rows("ownership", image_of_three()):
+        key = row["placement"], row["replica_role"]
+        shares[key] = shares.get(key, 0.0) + row["ring_share"]
+    assert shares == {("dc1:3", "read"): pytest.approx(3), ("dc1:3", "write"): pytest.approx(3)}
+
+
+def test_a_request_says_how_long_it_waited_and_ran() -> None:
+    history, driver = three_nodes()
+    history.apply(join(4, "r3"))
+    driver.run()
+    history.apply(Leave("n3"))
+    (pending,) = leaves(history.image)
+    assert (pending["request_status"], pending["waited_s"], pending["ran_s"]) == (
+        "pending",
+        None,
+        None,
+    )
+    driver.run()
+    image = history.image
+    (known,) = [r for r in image.requests.requests.values() if r.kind is RequestKind.LEAVE]
+    times = {"submitted_at_ms": 1_000, "started_at_ms": 3_500, "finished_at_ms": 10_000}
+    timed = msgspec.structs.replace(known, **times)
+    requests = image.requests.requests.set(known.request_id, timed)
+    image = msgspec.structs.replace(
+        image, requests=msgspec.structs.replace(image.requests, requests=requests)
+    )
+    (done,) = leaves(image)
+    assert (done["waited_s"], done["ran_s"]) == (2.5, 6.5)
+    assert done["finished_epoch"] > done["submitted_epoch"] > 0
+    assert done["finished_at"] == datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC)
+
+
+def leaves(image: Image) -> list[Row]:
+    return [row for row in rows("requests", image) if row["request_kind"] == RequestKind.LEAVE]
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+def test_every_column_is_filled_and_none_is_a_word_of_sql(name: str) -> None:
+    schema = SUMMARIES[name].schema
+    assert SQL_WORDS.isdisjoint(schema.names)
+    for image in (image_of_three(), images(random_log(1))[30]):
+        assert all(list(row) == schema.names for row in rows(name, image))
+
+
+def written(folder: Path, name: str, cluster: str = "c") -> Mapping[str, Row]:
+    summary = SUMMARIES[name]
+    key = summary.key or next(iter(summary.columns))
+    return {row[key]: row for row in read_table(folder, name, cluster)}
+
+
+def test_rows_are_replaced_by_newer_epochs_alone_and_commits_name_their_epochs(
+    tmp_path: Path,
+) -> None:
+    history, driver = three_nodes()
+    before = history.image
+    tables = Derived(Store(tmp_path))
+    tables.write_summaries({"c": before, "other": before})
+    history.apply(CreateKeyspace("more", {"dc1": 2}))
+    history.apply(join(4, "r3"))
+    driver.run()
+    history.apply(Leave("n3"))
+    driver.run()
+    tables.write_summaries({"c": history.image})
+    tables.write_summaries({"c": before})
+    assert written(tmp_path, "nodes")["n3"]["node_state"] == "left"
+    assert written(tmp_path, "nodes", "other")["n3"]["node_state"] == "normal"
+    assert len(read_table(tmp_path, "keyspaces", "c")) == 2
+    newest, first, *_ = DeltaTable(str(tmp_path / "nodes")).history()
+    assert msgspec.json.decode(newest[USER_METADATA]) == {"c": history.image.epoch}
+    assert msgspec.json.decode(first[USER_METADATA]) == dict.fromkeys(("c", "other"), before.epoch)
+    changes = DeltaTable(str(tmp_path / "nodes")).load_cdf(starting_version=2).read_all()
+    assert changes.num_rows > 0
+
+
+def test_balance_has_a_row_whenever_nodes_or_ranges_changed_and_counts_nodes_that_have_nothing(
+    tmp_path: Path,
+) -> None:
+    history, _ = three_nodes()
+    tables = Derived(Store(tmp_path))
+    even = history.image
+    tables.write_summaries({"c": even})
+    tables.write_summaries({"c": even})
+    history.apply(CreateKeyspace("more", {"dc1": 1}))
+    tables.write_summaries({"c": history.image})
+    found = read_table(tmp_path, "balance", "c")
+    first = [row for row in found if row["as_of_epoch"] == even.epoch]
+    assert {(r["placement"], r["replica_role"], r["node_count"]) for r in first} == {
+        ("dc1:3", "read", 3),
+        ("dc1:3", "write", 3),
+    }
+    assert all(r["least_share"] == r["most_share"] == pytest.approx(1) for r in first)
+    assert all(r["fewest_ranges"] == r["most_ranges"] > 0 for r in first)
+    (one,) = [r for r in found if r["placement"] == "dc1:1" and r["replica_role"] == "read"]
+    assert one["as_of_epoch"] == history.image.epoch > even.epoch
+    assert one["mean_share"] == pytest.approx(1 / 3)
+    assert one["least_share"] <= one["mean_share"] <= one["most_share"]
+    nobody = msgspec.structs.replace(history.image.ring, placements={})
+    assert [*balance.rows("c", msgspec.structs.replace(history.image, ring=nobody))] == []
+
+
+def test_requests_that_the_log_has_forgotten_stay_in_their_table(tmp_path: Path) -> None:
+    image = image_of_three()
+    tables = Derived(Store(tmp_path))
+    tables.write_summaries({"c": image})
+    known = written(tmp_path, "requests")
+    assert len(known) >= 3
+    forgotten = msgspec.structs.replace(image.requests, requests=type(image.requests.requests)())
+    later = msgspec.structs.replace(image, epoch=image.epoch + 1, requests=forgotten)
+    tables.write_summaries({"c": later})
+    assert written(tmp_path, "requests") == known
+
+
+def test_a_table_whose_part_of_the_image_did_not_change_is_not_written_again(
+    tmp_path: Path,
+) -> None:
+    history, _ = three_nodes()
+    tables = Derived(Store(tmp_path))
+    tables.write_summaries({"c": history.image})
+    history.apply(CreateKeyspace("more", {"dc1": 2}))
+    tables.write_summaries({"c": history.image})
+    versions = {name: DeltaTable(str(tmp_path / name)).version() for name in SUMMARIES}
+    assert (versions["nodes"], versions["requests"]) == (1, 1)
+    assert (versions["keyspaces"], versions["ownership"], versions["clusters"]) == (2, 2, 2)
+    assert len(read_table(tmp_path, "keyspaces", "c")) == 2

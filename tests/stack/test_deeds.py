@@ -1,0 +1,170 @@
+"""One process of a stack: stopped, started, killed for good, removed; and who does not come back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stele.cli.errors import CliError
+from stele.cli.local import deeds
+from stele.cli.local.control import Control, Deed
+from stele.cli.local.deeds import do, note_who_left
+from stele.cli.local.lifecycle import empty
+from stele.cli.main import run
+from stele.domain.membership.facts import Node
+from stele.domain.names import NodeState
+from stele.stack.stack import ServiceSpec, Stack
+from stele.stack.supervisor import State
+
+ANNOUNCING = """
+import json, os, pathlib, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+folder = os.environ.get("STELE_DATA_DIR")
+if folder:
+    (pathlib.Path(folder) / "node.json").write_text("{}")
+print(json.dumps({"http": "http://127.0.0.1:1"}), flush=True)
+signal.sigwait([signal.SIGTERM])
+"""
+
+FakeModule = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def stack(tmp_path: Path, fake_module: FakeModule) -> Iterator[Stack]:
+    """One service and n1, n2, none of which needs a broker."""
+    running = stack_over(tmp_path / "run", fake_module("announcing", ANNOUNCING))
+    running.start_services(running._wanted())
+    try:
+        yield running
+    finally:
+        running.supervisor.stop_all()
+
+
+def stack_over(directory: Path, modules: Path) -> Stack:
+    specs = [
+        ServiceSpec("fake", "announcing"),
+        *(
+            ServiceSpec(name, "announcing", {"STELE_DATA_DIR": "{directory}"})
+            for name in ("n1", "n2")
+        ),
+    ]
+    path = os.pathsep.join([str(modules), os.environ.get("PYTHONPATH", "")])
+    return Stack(directory, nodes=0, services=specs, env={"PYTHONPATH": path})
+
+
+def names(stack: Stack) -> list[str]:
+    return [spec.name for spec in stack._wanted()]
+
+
+def state_of(stack: Stack, name: str) -> State:
+    return stack.supervisor.status_of(name).state
+
+
+def test_a_process_is_stopped_started_and_restarted_by_its_name(stack: Stack) -> None:
+    first = stack.supervisor.status_of("fake").pid
+    do(stack, Control(deed=Deed.STOP, name="fake"))
+    assert state_of(stack, "fake") is State.STOPPED
+    assert not psutil.pid_exists(first or 0)
+    do(stack, Control(deed=Deed.START, name="fake"))
+    second = stack.supervisor.status_of("fake").pid
+    with pytest.raises(CliError, match="runs already"):
+        do(stack, Control(deed=Deed.START, name="fake"))
+    assert do(stack, Control(deed=Deed.RESTART, name="fake")).url == stack.url("fake")
+    third = stack.supervisor.status_of("fake")
+    assert third.state is State.RUNNING
+    assert len({first, second, third.pid}) == 3
+
+
+def test_what_was_stopped_comes_back_with_the_next_stack_and_what_was_killed_does_not(
+    stack: Stack,
+) -> None:
+    do(stack, Control(deed=Deed.STOP, name="n1"))
+    do(stack, Control(deed=Deed.KILL, name="n2"))
+    assert stack.supervisor.status_of("n2").exit_code == -signal.SIGKILL
+    assert names(stack) == ["fake", "n1"]
+    assert stack.why_down("n2") == "it was killed on purpose"
+    do(stack, Control(deed=Deed.START, name="n2"))
+    assert state_of(stack, "n2") is State.RUNNING
+    assert names(stack) == ["fake", "n1", "n2"]
+
+
+def test_a_killed_node_of_an_earlier_stack_can_be_started(
+    stack: Stack, tmp_path: Path, fake_module: FakeModule
+) -> None:
+    do(stack, Control(deed=Deed.KILL, name="n2"))
+    later = stack_over(stack.directory, fake_module("announcing", ANNOUNCING))
+    later.start_services(later._wanted())
+    try:
+        assert later.node_names() == ["n1"]
+        spec = later._specs[-1]
+        later.node_spec = lambda number: spec  # type: ignore[method-assign]
+        do(later, Control(deed=Deed.START, name="n2"))
+        assert later.node_names() == ["n1", "n2"]
+    finally:
+        later.supervisor.stop_all()
+
+
+def test_a_removed_node_leaves_nothing_but_its_name(stack: Stack) -> None:
+    do(stack, Control(deed=Deed.REMOVE, name="n2"))
+    folder = stack.directory / "services" / "n2"
+    assert [path.name for path in folder.iterdir()] == ["stays_down"]
+    assert stack.node_names() == ["n1"]
+    assert names(stack) == ["fake", "n1"]
+    started = list[ServiceSpec]()
+    stack.start_services = started.extend  # type: ignore[method-assign, assignment]
+    stack.url = lambda name: name  # type: ignore[method-assign]
+    assert do(stack, Control()).name == "n3", "n2 has left: no node can join under its name"
+
+
+@pytest.mark.parametrize("deed", [d for d in Deed if d is not Deed.ADD_NODE])
+def test_an_unknown_process_is_answered_with_the_known_ones(stack: Stack, deed: Deed) -> None:
+    with pytest.raises(CliError, match="no process 'n9'") as raised:
+        do(stack, Control(deed=deed, name="n9"))
+    assert raised.value.hint == "Known: fake, n1, n2."
+
+
+def test_nodes_that_have_left_do_not_come_back(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Left:
+        def __init__(self, *_: object, **__: object) -> None: ...
+
+        def nodes(self) -> list[Node]:
+            states = {"n1": NodeState.NORMAL, "n2": NodeState.LEFT, "n7": NodeState.LEFT}
+            return [
+                Node(node_id=name, address="", dc="", rack="", num_tokens=1, state=state)
+                for name, state in states.items()
+            ]
+
+    monkeypatch.setattr(deeds, "Reading", Left)
+    monkeypatch.setattr(deeds, "find_places", lambda *_: None)
+    note_who_left(stack)
+    assert stack.why_down("n2") == "it has left the cluster"
+    assert names(stack) == ["fake", "n1"]
+    assert not (stack.directory / "services" / "n7").exists(), "it runs elsewhere"
+
+
+def test_who_left_is_unknown_while_no_metadata_log_answers(stack: Stack) -> None:
+    note_who_left(stack)
+    assert names(stack) == ["fake", "n1", "n2"]
+
+
+def test_down_with_purge_deletes_what_a_stack_made_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_ = tmp_path / "run"
+    (run_ / "services" / "n1").mkdir(parents=True)
+    (run_ / "stack.log").write_text("")
+    (run_ / "thesis.txt").write_text("mine")
+    assert run(["stack", "down", "--purge", "--dir", str(run_)]) == 1
+    assert "thesis.txt, which no stack made" in capsys.readouterr().err
+    assert (run_ / "services" / "n1").exists()
+    (run_ / "thesis.txt").unlink()
+    assert run(["stack", "down", "--purge", "--dir", str(run_)]) == 0
+    assert not run_.exists()
+    empty(run_)

@@ -1,0 +1,138 @@
+"""A service that is forked is to a test what one is that was started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stele.stack.process import Command, Process
+from tests import forked
+from tests.fork_server import MESSAGE_BYTES
+from tests.polling import wait_until
+
+KILLED_S = 60.0
+PARENT = """
+import os, sys
+from pathlib import Path
+from tests import forked
+from tests.stack.test_forked import command
+print(forked.start(command(Path(sys.argv[1]))).pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Each with output of its own; they are ended."""
+    monkeypatch.delenv(forked.SPAWN, raising=False)
+    running = list[Process]()
+
+    def started(**env: str) -> Process:
+        running.append(forked.start(command(tmp_path / str(len(running)), **env)))
+        return running[-1]
+
+    yield started
+    for process in running:
+        process.kill()
+
+
+def command(folder: Path, **env: str) -> Command:
+    folder.mkdir(exist_ok=True)
+    argv = [sys.executable, "-m", "tests.stack.sleeping", "one", "two"]
+    return Command("sleeping", argv, folder / "out", folder / "err", {**os.environ, **env})
+
+
+def said(process: Process) -> dict[str, Any]:
+    wait_until(lambda: process.stdout_of_this_run().endswith("\n"), "what it says of itself")
+    what: dict[str, Any] = json.loads(process.stdout_of_this_run())
+    return what
+
+
+def test_it_has_its_own_arguments_variables_group_and_output(start: Start) -> None:
+    one, other = start(STELE_GREETING="hello"), start()
+    what = said(one)
+    assert what["arguments"] == ["one", "two"]
+    assert what["greeting"] == "hello"
+    assert what["pid"] == what["group"] == one.pid != other.pid
+    assert said(other)["greeting"] is None
+
+
+def test_it_ends_with_its_own_code_and_words(start: Start) -> None:
+    process = start()
+    said(process)
+    assert process.poll() is None
+    assert process.wait(0.01) is None
+    assert process.stop() == 1
+    assert process.poll() == 1
+    assert process.tail().startswith("it has ended\n")
+
+
+def test_of_a_killed_one_the_signal_is_known(start: Start) -> None:
+    process = start()
+    process.signal(signal.SIGSTOP)
+    assert process.kill() == -signal.SIGKILL
+
+
+def test_two_in_turn_do_not_share_a_hash_seed(start: Start) -> None:
+    first, second = said(start()), said(start())
+    assert first["parent"] != second["parent"]
+    assert ("PYTHONHASHSEED" in os.environ) == (first["hash"] == second["hash"])
+
+
+def test_what_only_a_start_can_give_it_is_started(start: Start) -> None:
+    """The interpreter reads its seed before anything else."""
+    hashes = {said(start(PYTHONHASHSEED="7"))["hash"] for _ in range(2)}
+    assert len(hashes) == 1
+    assert said(start(PYTHONHASHSEED="7"))["parent"] == os.getpid()
+
+
+def test_they_are_started_where_the_environment_says_so(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(forked.SPAWN, "plain")
+    assert said(start())["parent"] == os.getpid()
+
+
+def test_what_is_too_long_for_a_message_is_refused_and_ends_nothing(start: Start) -> None:
+    running = [start(), start()]
+    with pytest.raises(OSError, match="bytes"):
+        start(STELE_GREETING="x" * 2 * MESSAGE_BYTES)
+    assert [process.poll() for process in running] == [None, None]
+
+
+def test_a_module_that_is_not_there_ends_as_if_it_had_been_started(tmp_path: Path) -> None:
+    there = command(tmp_path)
+    argv = [*there.argv[:2], "tests.stack.nowhere"]
+    process = forked.start(Command("nowhere", argv, there.stdout, there.stderr))
+    assert process.wait(KILLED_S) == 1
+    assert "No module named tests.stack.nowhere" in process.tail()
+
+
+def test_it_dies_with_whoever_had_it_forked(tmp_path: Path) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        check=False,
+        timeout=KILLED_S,
+    )
+    pid = int(killed.stdout)
+    assert killed.returncode == -signal.SIGKILL
+
+    def ended() -> bool:
+        with suppress(ProcessLookupError):
+            os.kill(pid, 0)
+            return False
+        return True
+
+    wait_until(ended, f"process {pid} to end")

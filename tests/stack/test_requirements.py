@@ -1,0 +1,22 @@
+"""What is locked can be installed on every Python that is promised."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from stele.stack.jars import project_root
+
+BACKPORT = re.compile(r"^backports[.-]zstd(.*)$", re.MULTILINE)
+
+
+def test_what_newer_pythons_have_themselves_is_not_asked_for_there() -> None:
+    """It has no wheel for 3.14: that one has it in the standard library."""
+    root = project_root()
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert any(
+        re.fullmatch(r"backports.zstd.*python_version < '3.14'", d) for d in project["dependencies"]
+    )
+    for lock in ("all", "services", "placements", "router", "agent"):
+        (found,) = BACKPORT.findall((root / "requirements" / f"{lock}.txt").read_text())
+        assert "python_full_version < '3.14'" in found, lock
