@@ -8,7 +8,7 @@ from collections.abc import Callable
 POLL_S = 0.02
 
 
-def wait_until(condition: Callable[[], object], what: str, deadline_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, deadline_s: float = 90.0) -> None:
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() >= end:

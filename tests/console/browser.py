@@ -64,7 +64,7 @@ class Watched:
         self.until("Boolean(globalThis.steleConsole?.state.overview)")
         return self.page
 
-    def until(self, condition: str, deadline_s: float = 20.0) -> None:
+    def until(self, condition: str, deadline_s: float = 90.0) -> None:
         """Playwright's own way needs ``eval`` in the page, which its policy forbids."""
         wait_until(lambda: self.page.evaluate(condition), condition, deadline_s)
 

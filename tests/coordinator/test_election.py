@@ -15,7 +15,7 @@ from tests.services.groups import take_the_name_away
 
 pytestmark = pytest.mark.broker
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 Candidate = Callable[[str], Awaitable[Election]]
 
 

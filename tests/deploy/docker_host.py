@@ -19,7 +19,7 @@ from pathlib import Path
 PACKAGES = ("docker.io", "debootstrap", "docker-compose", "iptables")
 INSTALL_TIMEOUT_S = 300  # 120 MB of packages on a slow line
 ANSWER_TIMEOUT_S = 10
-START_DEADLINE_S = 40.0
+START_DEADLINE_S = 90.0
 STOP_DEADLINE_S = 60.0
 POLL_S = 0.2
 ENDED_WITH_US = ("setpriv", "--pdeathsig", "TERM")

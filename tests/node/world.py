@@ -32,7 +32,7 @@ RECOVERED = bytes([0xC0] * 16)
 TERM = 1
 
 
-async def until(condition: Callable[[], object], what: str, deadline_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"not within {deadline_s} s: {what}"

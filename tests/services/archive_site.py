@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 
 from stele.domain.requests.ids import named
+from stele.log.ends import Prober
+from stele.log.flows import flow_topic
 from stele.stack.ports import free_port
 from stele.stack.process import Command
 from tests import forked
@@ -24,6 +26,7 @@ from tests.services.processes import PLAIN_HTTP, Service, Start
 LOOK_S = 0.1
 CLI_S = 120
 WELL_S = 120.0
+DELETED_S = 90.0
 
 
 class Site:
@@ -84,6 +87,17 @@ class Site:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
 
+    async def begins_behind(self, offset: int) -> int:
+        """The topic's first offset, once it is behind this one."""
+        prober, topic = Prober(self.kafka), flow_topic(self.cluster, "epochs")
+        try:
+            async with asyncio.timeout(DELETED_S):
+                while (begin := (await asyncio.to_thread(prober.ends, topic)).begin) <= offset:  # noqa: ASYNC110
+                    await asyncio.sleep(LOOK_S)
+        finally:
+            prober.close()
+        return begin
+
     async def stele(self, *arguments: str, fails: bool = False) -> Any:
         """The command line's answer, as JSON if it is that."""
         env = {
@@ -125,6 +139,13 @@ async def command(log: Service, request_id: str = "", **fields: Any) -> httpx.Re
     async with httpx.AsyncClient(timeout=20, verify=PLAIN_HTTP) as client:
         body = {"request_id": named(request_id) if request_id else "", "command": fields}
         return await client.post(f"{log.url}/v1/commands", json=body)
+
+
+async def snapshots(log: Service, count: int) -> None:
+    """So many that every replica takes, however far behind; of those that are due it passes over some."""
+    for _ in range(count):
+        answer = await command(log, type="ask_snapshot")
+        assert answer.status_code == 200, answer.text
 
 
 async def change(log: Service, name: str, value: str) -> int:

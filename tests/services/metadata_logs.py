@@ -18,7 +18,7 @@ from tests import forked
 from tests.polling import wait_until
 from tests.services.processes import PLAIN_HTTP
 
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 
 
 class Service:

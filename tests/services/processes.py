@@ -62,7 +62,7 @@ class Service:
         return answer.json()
 
     async def until(
-        self, path: str, condition: Callable[[Any], object], what: str, deadline_s: float = 30.0
+        self, path: str, condition: Callable[[Any], object], what: str, deadline_s: float = 90.0
     ) -> Any:
         """Poll a route until its answer fits; returns the answer."""
         found: Any = None

@@ -15,7 +15,6 @@ from stele.cli.main import run
 from tests.servers import S3Server, s3_server
 from tests.services.archive_site import Site, change, command, fill, is_well, newest, spans
 from tests.services.processes import Service, services
-from tests.services.test_catch_up import begins_later
 from tests.services.test_recover import remake
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -116,7 +115,7 @@ async def test_a_store_is_all_that_is_left_and_the_cluster_goes_on(
 
     # The topic forgets its beginning, and the only replica its disk: the next one gets all from the store.
     await change(log, "truncate_behind", "1")
-    assert await begins_later(kafka, topics) > 50
+    assert await site.begins_behind(50) > 50
     last = await newest(log)
     await one.until("/v1/archive", is_mirrored, "all is in the store before the disk is lost")
     await end(one)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stele.log.ends import Prober
-from stele.log.flows import flow_topic
-from tests.services.archive_site import Site, change, command, fill, newest, spans
+from tests.services.archive_site import (
+    Site,
+    change,
+    command,
+    fill,
+    newest,
+    snapshots,
+    spans,
+)
 from tests.services.processes import services
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -42,6 +47,7 @@ async def test_a_truncated_log_is_whole_for_everybody(site: Site, kafka: str, to
     for replica in (one, two):
         await replica.until("/v1/archive", lambda a: spans(a)[-1][1] >= last, "all is archived")
         assert spans(await replica.get("/v1/archive"))[0][0] == 1
+    await snapshots(log, 3)
 
     def hashes_of(state: Any) -> list[dict[int, str]]:
         return [
@@ -60,8 +66,7 @@ async def test_a_truncated_log_is_whole_for_everybody(site: Site, kafka: str, to
     assert all(hashes[0][epoch] == hashes[1][epoch] for epoch in both)
 
     await change(log, "truncate_behind", "1")
-    begin = await begins_later(kafka, topics)
-    assert begin > 100
+    assert await site.begins_behind(100) > 100
     for epoch, (found, image) in before.items():
         assert await log.get(f"/v1/epochs/{epoch}") == found
         assert await log.get(f"/v1/state?epoch={epoch}") == image
@@ -97,16 +102,3 @@ async def test_a_truncated_log_is_whole_for_everybody(site: Site, kafka: str, to
         assert all(each["verdict"]["first_epoch"] == 1 for each in verified)
         assert all(each["verdict"]["snapshots"] and each["compared"] > 0 for each in verified)
         assert len({each["verdict"]["state_hash"] for each in verified}) <= 2, "one may be behind"
-
-
-async def begins_later(kafka: str, cluster: str) -> int:
-    prober = Prober(kafka)
-    try:
-        for _ in range(200):
-            begin = (await asyncio.to_thread(prober.ends, flow_topic(cluster, "epochs"))).begin
-            if begin:
-                return begin
-            await asyncio.sleep(0.1)
-    finally:
-        prober.close()
-    raise AssertionError("the topic was not truncated")

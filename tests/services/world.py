@@ -42,7 +42,7 @@ TIMEOUT_S = 30.0
 HEARTBEAT_S = 0.2
 
 
-async def until(condition: Callable[[], object], what: str, deadline_s: float = 30.0) -> None:
+async def until(condition: Callable[[], object], what: str, deadline_s: float = 90.0) -> None:
     """Wait inside the event loop; the failure says what was awaited."""
     end = time.monotonic() + deadline_s
     while not condition():

@@ -47,7 +47,7 @@ def writer_of(world: GuardedWorld, url: str, cluster: str, **more: Any) -> Redis
     return RedisWriter(settings, world.follower, world.guard, world.proofs)
 
 
-async def until(condition: Callable[[], object], what: str, deadline_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], what: str, deadline_s: float = 60.0) -> None:
     async with asyncio.timeout(deadline_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

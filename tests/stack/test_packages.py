@@ -14,6 +14,7 @@ from stele.stack.jars import project_root
 
 ROOT = project_root()
 LIMIT_S = 120
+UV = str(Path(sys.executable).parent / "uv")
 TOO_MUCH = ("faust", "mode", "obstore", "pyspark", "redis", "sse_starlette")
 """Packages of services that neither a client nor a store has to do with."""
 ROUTER_MIB, AGENT_MIB = 150, 160
@@ -58,7 +59,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("services", "schemas"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     run(
-        "uv",
+        UV,
         "build",
         "--wheel",
         "--no-build-isolation",
@@ -79,8 +80,8 @@ def test_it_is_enough_and_no_more(
     wheel: Path, tmp_path: Path, lock: str, program: str, limit_mib: int
 ) -> None:
     python = tmp_path / "venv" / "bin" / "python"
-    run("uv", "venv", "--quiet", "--python", sys.executable, str(python.parents[1]))
-    install = ("uv", "pip", "install", "--quiet", "--python", str(python))
+    run(UV, "venv", "--quiet", "--python", sys.executable, str(python.parents[1]))
+    install = (UV, "pip", "install", "--quiet", "--python", str(python))
     run(*install, "--require-hashes", "-r", str(ROOT / "requirements" / f"{lock}.txt"))
     run(*install, "--no-deps", str(wheel))
     run(str(python), "-c", program, cwd=tmp_path)
