@@ -7,7 +7,6 @@ writer, asked without HTTP. ``replay``: the log consumed raw, and folded to an i
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 import uuid
@@ -77,8 +76,8 @@ async def commit(bootstrap: str, clients: int, seconds: float) -> Measured:
     """Commits of the service's writer in this process."""
     cluster = f"own{uuid.uuid4().hex[:8]}"
     await asyncio.to_thread(ensure_topics, bootstrap, cluster)
-    os.environ |= {"STELE_CLUSTER": cluster, "STELE_FOUND": "auto"}
-    writer = Writer(KafkaLog(bootstrap, flow_topic(cluster, "epochs")), MetadataLogSettings())
+    settings = MetadataLogSettings(cluster=cluster, found="auto")
+    writer = Writer(KafkaLog(bootstrap, flow_topic(cluster, "epochs")), settings)
     await writer.start()
     clock = Clock(seconds)
 
