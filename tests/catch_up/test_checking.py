@@ -1,4 +1,4 @@
-"""A replica checks its archive when it is asked to: once at a time, and not for longer than it runs."""
+"""A replica checks its archive when it is asked to, and by itself: one at a time, for as long as it runs."""
 
 import asyncio
 from pathlib import Path
@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from stele.catch_up import checking
-from stele.catch_up.checking import Checks
+from stele.catch_up.checking import FILE, Checks, due_in_s
 from stele.runtime.answers.catch_up import CheckState
 from tests.log.archive_store.made import SNAPSHOTS, Made
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
 
 
 async def ended(checks: Checks) -> None:
@@ -51,3 +57,42 @@ async def test_a_check_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     await ended(checks)
     assert checks.answer.state is CheckState.FAILED
     assert "no disk" in checks.answer.why
+
+
+async def test_what_was_found_outlives_the_process(tmp_path: Path) -> None:
+    made, kept = Made(tmp_path), tmp_path / FILE
+    flip_a_bit(min(tmp_path.glob("segments/*")))  # noqa: ASYNC240
+    checks = Checks(made.archive, kept)
+    checks.begin(100)
+    await ended(checks)
+    await checks.close()
+    assert checks.answer.verdict is not None and checks.answer.verdict.flaws
+    assert Checks(made.archive, kept).answer == checks.answer
+    kept.write_bytes(b"torn")
+    assert Checks(made.archive, kept).answer.state is CheckState.NONE
+
+
+async def test_it_is_checked_again_and_again_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = Checks(Made(tmp_path).archive, tmp_path / FILE)
+    monkeypatch.setattr(checking, "UNASKED_PERCENT", 100)
+    checks.repeat(every_days=0.0)
+    await asyncio.sleep(0.05)
+    assert not checks.answer.began_ms, "only when asked"
+    checks.repeat(every_days=0.2 / checking.DAY_S)
+    ends = set[int]()
+    async with asyncio.timeout(60):
+        while len(ends) < 3:
+            await asyncio.sleep(0.01)
+            ends |= {checks.answer.ended_ms} - {0}
+    await checks.close()
+
+
+@pytest.mark.parametrize(
+    ("ended_s", "now_s", "wait_s"), [(100, 100, 50), (100, 130, 20), (100, 900, 0), (900, 100, 50)]
+)
+def test_it_is_due_one_interval_after_the_last_whatever_a_clock_does(
+    ended_s: int, now_s: int, wait_s: float
+) -> None:
+    assert due_in_s(ended_s * 1000, now_s * 1000, 50.0) == wait_s

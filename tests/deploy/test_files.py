@@ -16,7 +16,14 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = ("stele/services:", "stele/placements:")
 JOBS = {"topics", "analytics"}  # they end, and have no health to ask for
 READ_ONLY = {"analytics": "placements:/var/lib/stele:ro"}  # another's volume, to look at
-SERVICES_WITH_METRICS = ("coordinator", "metadata_log", "node", "placements", "session_guard")
+SERVICES_WITH_METRICS = (
+    "catch_up",
+    "coordinator",
+    "metadata_log",
+    "node",
+    "placements",
+    "session_guard",
+)
 
 
 @pytest.fixture(scope="module")

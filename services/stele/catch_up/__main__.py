@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from stele.catch_up.checking import FILE, Checks
 from stele.catch_up.diverging import set_aside
 from stele.catch_up.filling import Givers
 from stele.catch_up.http import Api
@@ -69,6 +70,8 @@ async def _run(settings: CatchUpSettings, identity: ReplicaIdentity, stop: Stop)
         async with archiving(keeper, givers, ports) as (followed, ends):
             recovering = partial(recover_and_end, keeper, followed, ports)
             api = Api(identity, archive, followed.follower, recovering)
+            api.checks = Checks(archive, settings.data_dir / FILE)
+            api.checks.repeat(settings.check_every_days)
             follower = followed.follower
             mirror = mirror_of(givers.store, keeper, follower, settings)
             stored = None if mirror is None else lambda: mirror.answer

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from stele.catch_up import metrics
+from stele.catch_up.checking import FILE as CHECKED
 from stele.catch_up.identity import FILE, ReplicaIdentity
 from stele.domain.archive.divergence import is_told, to_admit
 from stele.domain.image import Image
@@ -80,7 +81,7 @@ def set_aside(folder: Path) -> Path | None:
         if older != aside:
             shutil.rmtree(older)
     aside.mkdir(exist_ok=True)
-    for name in (SEGMENTS, SNAPSHOTS, FILE):  # the last one makes it another folder
+    for name in (SEGMENTS, SNAPSHOTS, CHECKED, FILE):  # the last one makes it another folder
         if (folder / name).exists():
             (folder / name).replace(aside / name)
     sync_folder(folder)

@@ -2,6 +2,7 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from stele.runtime.answers.catch_up import CheckAnswer
 from stele.runtime.metrics import REGISTRY
 
 archived_epoch = Gauge(
@@ -46,3 +47,20 @@ divergences = Counter(
     "How often this replica's snapshot was not the members', so that it began anew.",
     registry=REGISTRY,
 )
+checked_seconds = Gauge(
+    "stele_archive_checked_seconds",
+    "When the newest check of the whole archive came to a verdict; seconds since 1970, 0: never.",
+    registry=REGISTRY,
+)
+flaws = Gauge(
+    "stele_archive_flaws",
+    "What the newest check of the whole archive found wrong.",
+    registry=REGISTRY,
+)
+
+
+def told(answer: CheckAnswer) -> None:
+    """What a check has found."""
+    if answer.verdict is not None:
+        checked_seconds.set(answer.ended_ms / 1000)
+        flaws.set(len(answer.verdict.flaws))

@@ -55,6 +55,15 @@ class CatchUpSettings(ServiceSettings, frozen=True, kw_only=True):
             description="Older epochs that no later ones need are deleted from the store; 0: never.",
         ),
     ] = 0.0
+    check_every_days: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3650,
+            description="The whole archive is read and checked so often, with a twentieth of a processor;"
+            " 0: only when asked (stele log verify).",
+        ),
+    ] = 7.0
     sync_interval_s: Annotated[
         float,
         Meta(
