@@ -48,11 +48,11 @@ def test_a_cluster_that_is_nowhere_is_unreachable_and_says_how_to_start_one(
 def test_a_silent_service_is_unreachable_within_the_time_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run(["status", "--url", DEAD, "--timeout", "0.3"]) == 3
+    assert run(["status", "--url", DEAD, "--timeout", "2"]) == 3
     err = capsys.readouterr().err
     assert f"{DEAD} cannot be reached" in err.splitlines()[0]
     assert "trying again (1)" in err.splitlines()[0]
-    assert "metadata-log did not answer in 0.3 s" in last_line(err)
+    assert "metadata-log did not answer in 2 s" in last_line(err)
 
 
 @pytest.mark.parametrize("timeout_s", [1.0, 3.0])
@@ -66,6 +66,41 @@ def test_the_time_limit_holds_for_a_service_that_hangs(
         took_s = time.monotonic() - began
     assert code == 3
     assert took_s < timeout_s + 1.0, capsys.readouterr().err
+
+
+def test_an_address_that_takes_the_question_and_is_silent_is_named_before_the_try_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as hung:
+        url = f"http://127.0.0.1:{hung.getsockname()[1]}"
+        assert run(["status", "--url", url, "--timeout", "6"]) == 3
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"stele: {url} has not answered for ")
+    assert "waiting for" in first
+    assert "metadata-log did not answer in 6 s" in last and url in last
+
+
+def test_an_address_that_takes_no_connection_is_named_before_the_try_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its queue is full, so packets are dropped, as behind a wall of fire."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
+        port = deaf.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)):
+            url = f"http://127.0.0.1:{port}"
+            assert run(["nodes", "--url", url, "--timeout", "5"]) == 3
+    assert capsys.readouterr().err.splitlines()[0].startswith(f"stele: {url} ")
+
+
+def test_something_else_at_the_address_ends_at_once_and_is_named(
+    server: Server, stele: Stele
+) -> None:
+    """It speaks HTTP and has no such path: there is nothing to wait for."""
+    ran = stele("status")
+    assert ran.exit_code == 1
+    assert f"answers at {server.url}/ is no metadata-log: 404" in one_line(ran.err)
+    assert "--url" in ran.err
+    assert len(server.asked) == 1
 
 
 def test_a_terminal_gets_one_line_that_counts() -> None:

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from stele.cli.errors import Exit
+from stele.cli.main import run
 from stele.conformance import company
 from stele.conformance.kit import name_of, run_kit
 from stele.conformance.rules import RULES
 from stele.conformance.scenes import SCENES
+from stele.stack.process import Command, spawn
 from tests import forked
 from tests.conformance.broken import BROKEN
 from tests.examples.go_agent import command_line
@@ -64,3 +67,34 @@ async def test_what_is_no_agent_at_all_does_not_join(kafka: str, tmp_path: Path)
     (broken,) = result.broken
     assert broken.rule == "joins" and "not me" in broken.what
     assert not result.scenes
+
+
+def test_settings_of_another_cluster_are_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they stand in a shell after ``eval "$(stele stack env)"``: agents read that cluster's snapshots."""
+    monkeypatch.setenv("STELE_CATCH_UP_URLS", "http://127.0.0.1:1")
+    monkeypatch.setenv("STELE_LOG_LEVEL", "debug")
+    monkeypatch.setenv("MY_STORE", "fast")
+    environment = company.clean_environment()
+    assert "STELE_CATCH_UP_URLS" not in environment
+    assert environment["STELE_LOG_LEVEL"] == "debug"
+    assert environment["MY_STORE"] == "fast"
+
+
+def test_its_last_words_are_whole_lines(tmp_path: Path) -> None:
+    out, err = tmp_path / "a1.out", tmp_path / "a1.err"
+    many = "print(*range(1000, 2000), sep='\\n')"
+    process = spawn(Command("a1", (sys.executable, "-c", many), stdout=out, stderr=err))
+    process.wait(60)
+    first, *lines = company.last_words(process).splitlines()
+    assert str(err) in first
+    assert lines == [str(number) for number in range(1992, 2000)]
+
+
+def test_a_folder_of_others_is_not_emptied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "thesis.txt"
+    kept.write_text("years of work")
+    assert run(["conformance", "--dir", str(tmp_path), "--", "true"]) == Exit.USAGE
+    assert kept.read_text() == "years of work"
+    assert "Give --dir a folder" in " ".join(capsys.readouterr().err.split())

@@ -28,7 +28,7 @@ from stele.cli.local.lock import is_held
 from stele.cli.main import run
 from stele.cli.places import DEFAULT_DIRECTORY, read_stack_file
 from stele.stack.process import Command, Process, spawn
-from tests.docs.pages import Block, Shown, commands
+from tests.docs.pages import REPOSITORY, Block, Shown, commands
 from tests.polling import POLL_S, wait_until
 
 COMMAND_TIMEOUT_S = 60
@@ -52,6 +52,7 @@ _NAMES = {
 }
 """What stands for a varying word of each kind; what is in parentheses is remembered."""
 _KNOWN = re.compile(rf"{_URL}|{_ID}|\b\d\d+\b")
+EVAL_ENV = 'eval "$(stele stack env)"'
 _SHELL = frozenset("|<>&;$")
 
 
@@ -63,8 +64,10 @@ class Reader:
         self._directory = directory
         self._known: dict[str, str] = {}
         self._background: list[Process] = []
+        self._jobs: list[Process] = []
         bin_ = Path(sys.executable).parent
         self.environment = {**os.environ, "PATH": f"{bin_}:{os.environ['PATH']}", "COLUMNS": "160"}
+        self.environment["STELE"] = str(REPOSITORY)
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +114,13 @@ class Reader:
         words = shlex.split(command, comments=True)
         if words[-1] == "&":
             return 0, self._run_beside(command.removesuffix("&"))
+        if command == EVAL_ENV:
+            self._learn_the_stack()
+            return 0, ""
+        if words[0].rstrip(";") == "wait":
+            codes = [job.wait(COMMAND_TIMEOUT_S) for job in self._jobs]
+            assert codes == [0] * len(codes), [job.tail() for job in self._jobs]
+            command = command.partition(";")[2]
         if words[0] == "stele" and not _SHELL & set(command):
             return run_here(words[1:])
         done = subprocess.run(
@@ -125,8 +135,18 @@ class Reader:
         )
         return done.returncode, done.stdout
 
+    def _learn_the_stack(self) -> None:
+        """As the shell of a person does by this line."""
+        code, printed = run_here(["stack", "env"])
+        assert code == 0, printed
+        for line in printed.splitlines():
+            name, _, value = line.removeprefix("export ").partition("=")
+            self.environment[name] = "".join(shlex.split(value))
+
     def _run_beside(self, command: str) -> str:
-        """A service: goes on running once it has said where, which the page calls ``$NODE`` from then on."""
+        """A job whose output goes to a file, or a service.
+
+        The service goes on running once it has said where, which the page calls ``$NODE`` from then on."""
         output = self._directory / f"beside-{len(self._background)}"
         process = spawn(
             Command(
@@ -139,6 +159,9 @@ class Reader:
             )
         )
         self._background.append(process)
+        if ">" in command:
+            self._jobs.append(process)
+            return ""
 
         def announced() -> bool:
             assert process.poll() is None, f"it ended: {process.tail()}"

@@ -27,8 +27,8 @@ from stele.runtime.http_server import StartFailed
 from stele.runtime.settings import ConfigurationError
 
 WELL = Health(ok=True, epoch=7, state_id="s7", lag_epochs=0)
-LIMIT_BYTES = 10_000
-NESTED = b'{"more":' + b"[" * 4_000 + b"]" * 4_000 + b"}"
+LIMIT_BYTES = 1_000_000
+NESTED = b'{"more":' + b"[" * 400_000 + b"]" * 400_000 + b"}"
 """JSON that is deeper than any stack, where nobody looks at what it is."""
 
 
@@ -103,7 +103,7 @@ async def test_a_405_names_the_allowed_methods() -> None:
 async def test_a_body_of_unknown_length_is_limited_too() -> None:
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(20):
-            yield b"x" * 1_000
+            yield b"x" * (LIMIT_BYTES // 10)
 
     async with client() as http:
         answer = await http.post("/ask", content=chunks())

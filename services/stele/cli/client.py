@@ -34,6 +34,8 @@ SILENCE_S = 60.0
 """An event stream says something at least this often (keep-alive), or is taken for dead."""
 
 _TRY_AGAIN = (503, 504)
+_NOBODYS_PATH = ("", "not_found")
+"""Codes of an answer about the path and not about what was asked for; empty: the words of something else."""
 
 
 class _TryAgainError(Exception):
@@ -82,7 +84,13 @@ class Client:
         answer = self._retrying(service, "GET", path, params=given)
         if answer.is_success:
             return answer.content
-        raise refusal_of(answer)
+        error = refusal_of(answer)
+        if answer.status_code == httpx.codes.NOT_FOUND and error.code in _NOBODYS_PATH:
+            raise RefusedError(
+                f"Who answers at {answer.url.copy_with(path='/', query=None)} is no {service}: 404 for {path}.",
+                f"Is the address right ({self.places.source})? See `stele stack status`.",
+            )
+        raise error
 
     def post(self, service: str, path: str, body: object) -> httpx.Response:
         """Any instance's answer to a question that is too long for an address. Raises CliError."""
@@ -243,14 +251,15 @@ class Client:
             index = (first + step) % len(urls)
             limit_s = min(self.timeout_s, deadline.left_s() / (len(urls) - step))
             try:
-                answer = self._http(urls[index]).request(
-                    method,
-                    urls[index] + path,
-                    params=params,
-                    content=content,
-                    headers={"content-type": "application/json"} if content else None,
-                    timeout=_timeout(limit_s),
-                )
+                with self._notice.waiting(urls[index], limit_s):
+                    answer = self._http(urls[index]).request(
+                        method,
+                        urls[index] + path,
+                        params=params,
+                        content=content,
+                        headers={"content-type": "application/json"} if content else None,
+                        timeout=_timeout(limit_s),
+                    )
             except httpx.TransportError as error:
                 why = f"{urls[index]} cannot be reached: {_short(error)}"
                 continue

@@ -49,10 +49,30 @@ SERVICE_SETTINGS: Final = {
     "STELE_HEARTBEAT_TIMEOUT_S": "5",
     "STELE_BARRIER_PATIENCE_S": "1",
 }
+SETTINGS_PREFIX: Final = "STELE_"
+NO_SETTINGS_OF_A_CLUSTER: Final = {"STELE_HOME", "STELE_LOG_LEVEL"}
+TAIL_LINES: Final = 8
 
 
 class ServiceEnded(Exception):
     """A service of ours ended: nothing can be said of the agent."""
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours, without settings of another cluster: ``eval "$(stele stack env)"`` names its catch-up, say."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(SETTINGS_PREFIX) or name in NO_SETTINGS_OF_A_CLUSTER
+    }
+
+
+def last_words(process: Process) -> str:
+    """The last whole lines that it wrote, and where all of them are."""
+    lines = process.tail().splitlines()[-TAIL_LINES:]
+    if not lines:
+        return "; it wrote nothing"
+    return f". It wrote last (all: {process.command.stderr}):\n" + "\n".join(lines)
 
 
 class Company:
@@ -195,10 +215,10 @@ class Company:
             process = self.agents.get(name)
             code = None if process is None else process.poll()
             if process is not None and code is not None:
-                raise Wrong(rule, name, f"no {what}: it ended with {code}: {process.tail()[-600:]}")
+                raise Wrong(rule, name, f"no {what}: it ended with {code}{last_words(process)}")
             if time.monotonic() > end_s:
-                tail = "" if process is None else process.tail()[-600:]
-                raise Wrong(rule, name, f"no {what} within {limit_s:g} s. {tail}")
+                said = "" if process is None else last_words(process)
+                raise Wrong(rule, name, f"no {what} within {limit_s:g} s{said}")
 
     async def pause(self, seconds: float = LOOK_S) -> None:
         """Wait, and look at what should have come meanwhile. Raises Wrong once a rule is broken."""
@@ -212,7 +232,7 @@ class Company:
     def _check_services(self) -> None:
         for module, process in self._services.items():
             if process.poll() is not None:
-                raise ServiceEnded(f"{module} ended with {process.poll()}: {process.tail()[-600:]}")
+                raise ServiceEnded(f"{module} ended with {process.poll()}{last_words(process)}")
 
     def _on_order(self, value: bytes) -> None:
         order = decode_order(value)
@@ -240,7 +260,7 @@ class Company:
                 argv,
                 stdout=self._folder / f"{name}.out",
                 stderr=self._folder / f"{name}.err",
-                env={**os.environ, **common, **settings},
+                env={**clean_environment(), **common, **settings},
             )
         )
 

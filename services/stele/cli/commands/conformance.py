@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from stele.cli.errors import Exit
+from stele.cli.errors import Exit, UsageError
 from stele.cli.output import console
 from stele.conformance.kit import Result, name_of, run_kit
 from stele.conformance.rules import Broken
@@ -19,6 +20,8 @@ from stele.conformance.scenes import SCENES
 from stele.stack.broker import BrokerCluster
 
 DIRECTORY = Path("build/conformance")
+MARK = "conformance.txt"
+"""In a folder that the kit may empty."""
 
 
 def conformance(
@@ -31,12 +34,13 @@ def conformance(
     """Drive an agent through joins, a crash, orders, tablets, a truncation, a leave, a wiped disk, a recovery.
 
     Write `stele conformance -- COMMAND...`. COMMAND is started several times, each time as another node, told
-    so by STELE_* variables. Exit status 0 only when no rule of docs/agent.md was broken.
+    so by STELE_* variables; those of your shell are not passed on. Exit status 0 only when no rule of
+    docs/agent.md was broken.
 
     Args:
         command: The agent's command line.
         kafka: Brokers to use; without it one is started.
-        directory: Where data and logs go; emptied first.
+        directory: Where data and logs go; emptied first, when it is of an earlier run.
         scene: Play this one behind the first, and not all: the name that a run prints. May be said again.
         json: Print the result as JSON.
     """
@@ -49,8 +53,15 @@ def conformance(
             f"There is no scene {', '.join(unknown)}. Scenes: {', '.join(map(name_of, SCENES))}."
         )
         return Exit.USAGE
-    shutil.rmtree(directory, ignore_errors=True)
     folder = directory.resolve()
+    if not _is_ours_or_empty(folder):
+        raise UsageError(
+            f"{directory} holds files that are not of a run of this kit, and would be emptied.",
+            "Give --dir a folder that is new or empty.",
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / MARK).write_text("Made by `stele conformance`, which empties this folder.\n")
 
     def show(scene: str, broken: Sequence[Broken]) -> None:
         if not json:
@@ -66,9 +77,14 @@ def conformance(
             brokers.wait_ready()
             result = asyncio.run(run_kit(brokers.bootstrap, folder, command, show, scene or ()))
         finally:
+            gc.collect()  # producers end before the broker does, or librdkafka complains of it here
             brokers.stop()
     _print(result, json=json)
     return Exit.OK if result.passed else Exit.FAILED
+
+
+def _is_ours_or_empty(folder: Path) -> bool:
+    return not folder.exists() or (folder / MARK).is_file() or not any(folder.iterdir())
 
 
 def _print(result: Result, *, json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Final
 
 import msgspec
@@ -138,4 +139,13 @@ def schema() -> bytes:
         (Cluster, OfflinePlan), ref_template="#/$defs/{name}"
     )
     found = {"$schema": DIALECT, "$ref": "#/$defs/Cluster", "answer": plan, "$defs": parts}
-    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(_dedented(found)), indent=2) + b"\n"
+
+
+def _dedented(schema: object) -> object:
+    """Python 3.13 takes the indentation out of docstrings, older ones leave it: the same text by both."""
+    if isinstance(schema, dict):
+        return {key: _dedented(value) for key, value in schema.items()}
+    if isinstance(schema, list | tuple):
+        return [_dedented(value) for value in schema]
+    return cleandoc(schema) if isinstance(schema, str) else schema

@@ -46,10 +46,11 @@ ClusterFact = ClusterCreated | LogRecovered
 
 
 class FoundCluster(Command, frozen=True, tag="found"):
-    """The first epoch of a log. What is empty is filled in by the metadata log that takes the command.
+    """The first epoch of a log.
 
-    ``cluster_id`` is '<name>/<uuid>', ``log_id`` 32 hex digits; ``topic_id`` is what the brokers call the
-    topic.
+    ``cluster_id`` is '<name>/<uuid>', made by the metadata log that takes the command where it is empty.
+    ``log_id``, 32 hex digits, and ``topic_id``, what the brokers call the topic, always come from that
+    metadata log, whatever the command says.
     """
 
     cluster_id: str = ""
