@@ -24,6 +24,13 @@ LIVE_MS = 250
 """A change is on the page so long after it was written; of a busy machine a quarter of them is asked for."""
 
 
+WRONG = (
+    *("constructor", "__proto__", "%E0%A4%A", "map?epoch=abc", "map?epoch=-1", "map?against=x"),
+    *("map?colour=constructor", "map?map=__proto__", "map?row=-1", "map?row=99999999"),
+    *("requests?request=constructor", "nodes?node=__proto__", "history?from=x&to=7"),
+)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=EXPECT_MS)
@@ -152,6 +159,46 @@ def test_a_search_finds_who_was_refused_what(stack: Stack, watched: Watched) -> 
     expect(found.first).to_contain_text("leave")
 
 
+def test_what_the_log_says_is_shown_as_text_and_what_hides_is_named(
+    stack: Stack, watched: Watched
+) -> None:
+    """Who asks, and why, is anybody's text: markup, characters that turn the line around, endless words."""
+    markup = "<img src=x onerror=alert(1)><script>alert(1)</script>"
+    hidden, long = "safe\u202egnp.exe\u2066\x1b[31m", "w" * 4000
+    for actor, reason in ((markup, markup), (hidden, hidden), (long, long)):
+        body: dict[str, object] = {"request_id": new_request_id(), "actor": actor, "reason": reason}
+        body["command"] = {"type": "set_setting", "name": "colour", "value": reason}
+        answer = httpx.post(f"{stack.url('metadata-log')}/v1/commands", json=body, timeout=20)
+        assert answer.status_code == 200, answer.text
+    page = watched.open("#/history")
+    asked = page.locator(".epoch .by")
+    expect(asked.filter(has_text=markup)).to_have_count(1)
+    expect(asked.filter(has_text="safe⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+001B⟩[31m")).to_have_count(1)
+    expect(asked.filter(has_text=long)).to_have_count(1)
+    assert page.locator("img, script:not([src])").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("place", WRONG)
+def test_an_address_that_means_nothing_leads_to_a_page_that_works(
+    stack: Stack, watched: Watched, place: str
+) -> None:
+    page = watched.open(f"#/{place}")
+    expect(page.locator("main section").first).to_be_visible()
+    assert page.evaluate("globalThis.steleConsole.state.overview.epoch") == newest(stack)
+
+
+def test_an_epoch_that_is_not_there_is_not_shown_as_another(stack: Stack, watched: Watched) -> None:
+    page = watched.open("#/nodes")
+    expect(page.locator("[data-node=n1]")).to_be_visible()
+    page.evaluate("location.hash = '#/nodes?epoch=999999'")
+    expect(page.locator("[data-notice=past]")).to_contain_text("cannot be shown")
+    expect(page.locator("[data-notice=problem]")).to_contain_text("not there yet")
+    expect(page.locator("[data-node=n1]")).to_have_count(0)
+    page.get_by_role("button", name="back to now").click()
+    expect(page.locator("[data-node=n1]")).to_be_visible()
+
+
 def test_what_is_being_typed_is_not_taken_away_by_what_comes_in(
     stack: Stack, watched: Watched
 ) -> None:
@@ -194,7 +241,7 @@ def test_an_operation_is_planned_started_and_cancelled_by_buttons(
         watched.picture("plan")
         deed.click()
         expect(page.locator("[data-outcome=done]")).to_be_visible()
-        page.get_by_role("button", name="requests", exact=True).click()
+        page.get_by_role("button", name="follow it", exact=True).click()
         request = page.locator(".request", has_text="leave n1")
         expect(request).to_contain_text("a smaller machine")
         expect(request.locator(".why")).to_contain_text("n3", timeout=30_000)

@@ -144,6 +144,7 @@ async def test_a_page_that_knows_more_than_the_console_kept_is_given_the_past() 
         events = await found.page(12, 5, _id(history, 5))
     assert events[0][1]["how"] == "resumed"
     assert epochs_in(events) == list(range(6, 13))
+    assert generated.dumps == 1  # who wakes up costs no state of the past
     assert not any(data["live"] for name, data in events if name == "epoch")
 
 
@@ -169,6 +170,35 @@ async def test_a_log_that_was_recovered_without_what_was_told_is_read_anew() -> 
             while found.hub.history == before:
                 await found.hub.bell().wait()
         assert found.mirror.image.state_id == other.state_id
+
+
+async def test_a_state_of_a_history_that_is_over_is_not_kept() -> None:
+    """It was being read when the log turned out to be another one."""
+    history = grown()
+    generated = begun(history, 1)
+    tell(generated, history, 9)
+    async with console(generated) as found:
+        await found.read(9)
+        reading, go_on = asyncio.Event(), asyncio.Event()
+        dump = found.mirror._dump
+
+        async def slow(params: dict[str, object]) -> Image:
+            image = await dump(params)
+            if params:
+                reading.set()
+                await go_on.wait()
+            return image
+
+        found.mirror._dump = slow  # type: ignore[method-assign]
+        asked = asyncio.create_task(found.mirror.at(4))
+        await reading.wait()
+        other = msgspec.structs.replace(images(history)[6], state_id=bytes(15) + b"\7")
+        generated.forget(other)
+        await until(lambda: found.mirror.image is not images(history)[9], "the end of the stream")
+        await until(lambda: found.mirror.image.state_id == other.state_id, "the other history")
+        go_on.set()
+        await asked
+        assert found.mirror._images.get(4) is None
 
 
 async def test_a_log_that_is_away_is_named_and_followed_again() -> None:

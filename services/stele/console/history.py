@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from stele.console.mirror import SERVICE, Mirror, refused
+from stele.console.shared import Shared
 from stele.console.shown import names_by_id
 from stele.console.told import Told, names_of, told
 from stele.console.upstream import Answered, Upstream
@@ -64,11 +65,12 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Asks metadata-log; the words are the command line's."""
+    """Asks metadata-log, once an epoch for all pages; the words are the command line's."""
 
     def __init__(self, upstream: Upstream, mirror: Mirror) -> None:
         self._upstream = upstream
         self._mirror = mirror
+        self._shared = Shared()
 
     async def page(self, before: int, limit: int) -> Page:
         """Epochs before this one, the newest first; 0: the newest there are. Raises HttpError, AwayError."""
@@ -140,10 +142,14 @@ class History:
         return rows
 
     async def _get(self, path: str, params: dict[str, Any]) -> bytes:
-        answer: Answered = await self._upstream.ask(SERVICE, path, params)
-        if not answer.ok:
-            raise refused(answer)
-        return answer.body
+        async def ask() -> bytes:
+            answer: Answered = await self._upstream.ask(SERVICE, path, params)
+            if not answer.ok:
+                raise refused(answer)
+            return answer.body
+
+        key = (self._mirror.image.state_id, path, *sorted((k, str(v)) for k, v in params.items()))
+        return await self._shared.get(key, ask)
 
 
 def _plain(found: Any) -> Any:

@@ -85,9 +85,20 @@ class Mirror:
         if known is not None:
             return known
         async with self._turn:
-            known = self._images.get(epoch) or await self._past(epoch)
-            self._images.keep(known)
+            known, images = self._images.get(epoch), self._images
+            if known is None:
+                known = await self._past(epoch)
+            if self._images is images:  # else it is of a history that is over
+                images.keep(known)
             return known
+
+    async def state_id_at(self, epoch: int) -> str:
+        """In hex, without reading the whole state. Raises HttpError, AwayError."""
+        known = self._images.get(epoch)
+        if known is None:
+            (found, *_) = await self.epochs(epoch, 1)
+            return found.state_id.hex()
+        return known.state_id.hex()
 
     async def epochs(self, first: int, count: int) -> list[Epoch]:
         """Up to so many epochs. Raises HttpError, AwayError."""
@@ -126,7 +137,7 @@ class Mirror:
 
     def _begin(self, image: Image) -> None:
         """The whole state was read; what was known of before may be another history."""
-        self._images.clear()
+        self._images = Images()
         self.image = image
         self._images.add(image)
         self._reset()

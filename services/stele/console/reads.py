@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from stele.console.kept import Kept
 from stele.console.maps import map_of
 from stele.console.mirror import Mirror, refused
 from stele.console.packed_map import packed_map
+from stele.console.shared import Shared
 from stele.console.shown import overview, requests_shown, row_shown, rows_of_node
 from stele.console.upstream import AwayError, Upstream
 from stele.console.watch import Watch
@@ -35,6 +37,8 @@ BALANCER: Final = {
     "/api/balance/why": "/v1/balance/why",
     "/api/balance/sizes": "/v1/balance/sizes",
 }
+BALANCER_S: Final = 1.0
+"""So long an answer of the balancer is good for all pages."""
 _JSON: Final = msgspec.json.Encoder(enc_hook=str)
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -52,6 +56,7 @@ class Reads:
         self._history = History(upstream, mirror)
         self._about = about
         self._kept = Kept()
+        self._shared = Shared()
 
     def routes(self) -> list[Route]:
         found: dict[str, Handler] = {
@@ -139,6 +144,8 @@ class Reads:
 
     async def request(self, request: Request) -> Response:
         image, request_id = await self._image(request), request.query_params.get("id", "")
+        if not request_id:
+            raise _nothing("request", request_id, image)
         known = image.request(request_id)
         shown = next((r for r in requests_shown(image) if r.request_id == request_id), None)
         epochs = await self._history.search({"request": request_id, "limit": 100})
@@ -156,14 +163,27 @@ class Reads:
         return await self._json(request, await self._history.decisions(wanted, limit, before))
 
     async def heat(self, request: Request) -> Response:
-        return await self._json(request, {"samples": list(self._watch.heat)})
+        samples = [*self._watch.heat]
+        packs = takes_gzip(request)
+        body = await self._kept.get(
+            ("heat", samples[-1].at_ms if samples else 0, packs),
+            lambda: _packed(_JSON.encode({"samples": samples}), gzip_it=packs),
+        )
+        return _whole(body, "application/json", packed=packs)
 
     def _of_balancer(self, path: str) -> Handler:
         async def balancer(request: Request) -> Response:
-            answer = await self._upstream.ask("tablet-balancer", path, dict(request.query_params))
-            if not answer.ok:
-                raise refused(answer)
-            return await respond(request, answer.body)
+            params = dict(request.query_params)
+
+            async def ask() -> bytes:
+                answer = await self._upstream.ask("tablet-balancer", path, params)
+                if not answer.ok:
+                    raise refused(answer)
+                return answer.body
+
+            turn = int(time.monotonic() / BALANCER_S)
+            key = (turn, path, *sorted(params.items()))
+            return await respond(request, await self._shared.get(key, ask))
 
         return balancer
 

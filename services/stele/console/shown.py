@@ -74,6 +74,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     services: tuple[Any, ...]
     balancing_off: tuple[str, ...]
+    keyspaces: tuple[str, ...]
+    tables: tuple[str, ...]
 
 
 class RequestShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,6 +164,8 @@ def overview(image: Image) -> Overview:
         settings=dict(image.features.settings),
         services=tuple(image.services.services[s] for s in sorted(image.services.services)),
         balancing_off=tuple(_off(image)),
+        keyspaces=tuple(sorted(each.name for each in image.schema.by_id.values())),
+        tables=tuple(sorted(map(image.schema.full_name, image.schema.tables.values()))),
     )
 
 

@@ -1,8 +1,8 @@
 // Requests: what each waits for, who holds it up, how far its streams are, and what can be done.
 
-import { html } from "./vendor/htm-preact.js";
+import { html, useState } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
-import { ask } from "./ask.js";
+import { ask, operations } from "./ask.js";
 import { go, shownEpoch, state } from "./store.js";
 import { Badge, EpochItem, EpochLink, NodeLink, Sentence, Time, useAnswer, useStore } from "./ui.js";
 import { duration, size } from "./words.js";
@@ -13,6 +13,7 @@ export function RequestsView() {
   const open = requests.filter((/** @type {any} */ r) => r.status === "pending" || r.status === "running");
   const over = requests.filter((/** @type {any} */ r) => !open.includes(r));
   return html`<section class="requestsview" aria-label="Requests">
+    ${!shownEpoch() && html`<${Menu} />`}
     <h2>Under way</h2>
     ${open.length ? open.map((/** @type {any} */ r) => html`<${Open} key=${r.request_id} request=${r} />`) : html`<p>Nothing to do: no request is pending or running.</p>`}
     <h2>Over</h2>
@@ -27,6 +28,18 @@ export function RequestsView() {
     </table>
     ${state.place.request && html`<${Story} id=${state.place.request} />`}
   </section>`;
+}
+
+/** All that can be asked for. */
+function Menu() {
+  const [name, setName] = useState("");
+  const begin = (/** @type {Event} */ e) => {
+    e.preventDefault();
+    if (name) ask(name);
+  };
+  return html`<form class="bar" onSubmit=${begin}><label>ask for <select name="operation" value=${name} onChange=${(/** @type {any} */ e) => setName(e.target.value)}>
+    <option value="">…</option>${operations().map((each) => html`<option value=${each.name}>${each.title}</option>`)}</select></label>
+    <button disabled=${!name}>go on…</button></form>`;
 }
 
 /** @param {{request: any}} props */
@@ -46,13 +59,13 @@ function Open({ request }) {
       <label>streams <progress max=${work.bytes_total} value=${work.bytes_done}></progress></label>
       ${looked.why.streamed[request.request_id] ?? ""}
       <ul class="plain">${Object.entries(work.nodes).map(([node, n]) => html`<li>${node}: ${n.kind} ${n.status}, ${size(n.bytes_done)} of ${size(n.bytes_total)}</li>`)}</ul></div>`}
-    ${!shownEpoch() && request.can_cancel && html`<button data-deed="cancel" onClick=${() => ask({ type: "cancel", target: request.request_id }, `Cancel: ${request.what}`)}>cancel…</button>`}
+    ${!shownEpoch() && request.can_cancel && html`<button data-deed="cancel" onClick=${() => ask("cancel", { request: request.request_id }, `Cancel: ${request.what}`)}>cancel…</button>`}
   </article>`;
 }
 
 /** One request from its asking to its end. @param {{id: string}} props */
 function Story({ id }) {
-  const { answer, problem } = useAnswer((signal) => get("/api/request", { id, epoch: shownEpoch() || undefined }, signal), `${id} ${shownEpoch() || state.overview?.epoch}`);
+  const { answer, problem } = useAnswer((signal) => get("/api/request", { id, epoch: shownEpoch() || undefined }, signal), `${id} ${shownEpoch()}`, state.overview?.epoch);
   const close = html`<button class="close" onClick=${() => go({ request: "" })} aria-label="close">×</button>`;
   if (problem) return html`<aside class="panel"><h2>Request ${close}</h2><p class="bad">${problem}</p></aside>`;
   if (!answer) return html`<aside class="panel"><h2>Request ${close}</h2></aside>`;

@@ -112,7 +112,9 @@ export async function refresh(withMap = true) {
     if (!state.newest) set({ newest: overview.epoch, newestId: overview.state_id });
     if (withMap || shownMap()?.placement !== state.map?.placement) await refreshMap();
   } catch (error) {
-    if (mine === turn) fail(error);
+    if (mine !== turn) return;
+    if (shownEpoch() && state.overview?.epoch !== shownEpoch()) set({ overview: null, map: null, mapNumber: state.mapNumber + 1 });
+    fail(error);
   }
 }
 
@@ -216,9 +218,11 @@ function take(told) {
 /** @param {string} name @param {any} data */
 function on(name, data) {
   if (name === "epoch") {
+    if (data.epoch > state.newest + 1 && state.newest) throw new Error(`epoch ${data.epoch} came after ${state.newest}`);
     if (data.epoch === state.newest + 1 || !state.newest) take(data);
   } else if (name === "looked") {
     set({ looked: data });
+    if (!shownEpoch() && (state.overview?.epoch ?? 0) < state.newest) later();
   } else if (name === "hello") {
     if (data.how === "resumed") return;
     set({ newest: data.epoch, newestId: data.state_id, epochs: [] });
