@@ -257,6 +257,63 @@ def test_an_operation_is_planned_started_and_cancelled_by_buttons(
     expect(over).to_contain_text("cancelled", timeout=60_000)
 
 
+def test_a_keyspace_is_made_and_dropped_and_who_did_it_is_found_by_its_name(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/requests")
+
+    def ask(operation: str, why: str, **fields: str) -> None:
+        page.locator("select[name=operation]").select_option(operation)
+        page.get_by_role("button", name="go on").click()
+        for name, text in fields.items():
+            page.locator(f"dialog [name={name}]").fill(text)
+        page.locator("[data-deed=plan]").click()
+        page.locator("dialog [name=reason]").fill(why)
+        page.locator("dialog [name=who]").fill("mallory")
+        page.get_by_role("button", name="do it").click()
+
+    ask("create-keyspace", "a trial", name="archive", replication="dc1=1")
+    expect(page.locator("[data-outcome=done]")).to_be_visible()
+    page.get_by_role("button", name="close", exact=True).last.click()
+    ask("create-keyspace", "once more", name="archive", replication="dc1=1")
+    expect(page.locator("[data-outcome=refused]")).to_contain_text("archive")
+    page.get_by_role("button", name="leave it").click()
+    ask("drop-keyspace", "nobody needs it", name="archive")
+    expect(page.locator("[data-outcome=done]")).to_be_visible()
+    page.get_by_role("button", name="follow it").click()
+    expect(page.locator("aside .badge", has_text="done")).to_be_visible(timeout=60_000)
+
+    page.goto(f"{watched.url}/#/history?about=archive")
+    found = page.locator("[data-list=found] .epoch")
+    dropped = found.filter(has_text="nobody needs it")
+    expect(dropped).to_have_count(1)
+    expect(dropped).to_contain_text("drop_keyspace archive")
+    begins = found.filter(has_text="drop_keyspace archive begins")
+    begins.locator(".facts button").first.click()
+    expect(page.locator("aside[aria-label=Request]")).to_contain_text("mallory: nobody needs it")
+
+
+def test_a_join_that_waits_is_shown_and_cancelled(stack: Stack, watched: Watched) -> None:
+    """A node asks by itself; another one that stands still holds it up."""
+    page = watched.open("#/requests")
+    stack.kill("n2", signal.SIGSTOP)
+    try:
+        stack.add_node(5)
+        request = page.locator(".request", has_text="join n5")
+        expect(request).to_be_visible(timeout=60_000)
+        expect(request.locator(".why")).to_contain_text("n2", timeout=60_000)
+        page.goto(f"{watched.url}/#/nodes?node=n5")
+        page.locator("aside [data-deed=cancel]").click()
+        page.locator("[name=reason]").fill("the wrong machine")
+        page.get_by_role("button", name="cancel the request").click()
+        expect(page.locator("[data-outcome=done]")).to_be_visible()
+        page.get_by_role("button", name="follow it").click()
+    finally:
+        stack.kill("n2", signal.SIGCONT)
+    expect(page.locator("aside .badge", has_text="cancelled")).to_be_visible(timeout=60_000)
+    stack.kill_for_good("n5")
+
+
 def test_a_metadata_log_that_is_away_is_named_and_waited_for(
     stack: Stack, watched: Watched
 ) -> None:
@@ -268,10 +325,15 @@ def test_a_metadata_log_that_is_away_is_named_and_waited_for(
         expect(page.locator("[data-process=metadata-log]")).to_contain_text("down")
         watched.picture("away")
         page.get_by_role("link", name="Nodes").click()
-        expect(page.locator("[data-node=n1]")).to_contain_text("normal")
+        page.locator("[data-node=n1]").click()
+        of_node = page.locator("aside[aria-label='Node n1']")
+        expect(of_node).to_contain_text("metadata-log does not answer")
+        expect(of_node).to_contain_text("address")
     finally:
         stack.start_one("metadata-log")
     expect(page.locator("[data-notice=trouble]")).to_have_count(0, timeout=30_000)
+    expect(of_node).not_to_contain_text("does not answer", timeout=30_000)
+    expect(of_node.locator(".epoch").first).to_be_visible()
     epoch = command(stack, type="set_setting", name="colour", value="green")
     watched.until(f"globalThis.steleConsole.state.newest >= {epoch}")
     known = page.evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.console.history import History
+from stele.console.history import History, Page
 from stele.console.kept import Kept
 from stele.console.maps import map_of
 from stele.console.mirror import Mirror, refused
@@ -115,8 +115,14 @@ class Reads:
         if known is None:
             raise _nothing("node", node_id, image)
         rows = await asyncio.to_thread(rows_of_node, image, node_id)
-        history = await self._history.search({"about": node_id, "limit": 30})
-        answer = {"epoch": image.epoch, "node": known, "maps": rows, "history": history}
+        history, away = await self._searched({"about": node_id, "limit": 30})
+        answer = {
+            "epoch": image.epoch,
+            "node": known,
+            "maps": rows,
+            "history": history,
+            "away": away,
+        }
         return await self._json(request, answer)
 
     async def epochs(self, request: Request) -> Response:
@@ -148,10 +154,18 @@ class Reads:
             raise _nothing("request", request_id, image)
         known = image.request(request_id)
         shown = next((r for r in requests_shown(image) if r.request_id == request_id), None)
-        epochs = await self._history.search({"request": request_id, "limit": 100})
+        epochs, away = await self._searched({"request": request_id, "limit": 100})
         if known is None and not epochs.epochs:
+            if away:
+                raise HttpError(503, "away", away, hint="The page goes on when it is back.")
             raise _nothing("request", request_id, image)
-        answer = {"epoch": image.epoch, "request": known, "shown": shown, "epochs": epochs}
+        answer = {
+            "epoch": image.epoch,
+            "request": known,
+            "shown": shown,
+            "epochs": epochs,
+            "away": away,
+        }
         return await self._json(request, answer)
 
     async def decisions(self, request: Request) -> Response:
@@ -186,6 +200,13 @@ class Reads:
             return await respond(request, await self._shared.get(key, ask))
 
         return balancer
+
+    async def _searched(self, asked: dict[str, object]) -> tuple[Page, str]:
+        """What the history says, or who is away: the rest of an answer does not wait for it."""
+        try:
+            return await self._history.search(asked), ""
+        except AwayError as error:
+            return Page(self._mirror.image.epoch, ()), f"{error}."
 
     async def _image(self, request: Request) -> Image:
         """At ``epoch``, or the newest. Raises HttpError, AwayError."""

@@ -12,6 +12,11 @@ export class Refused extends Error {
   }
 }
 
+/** Whether it is worth asking again: somebody is away. @param {unknown} error */
+export function mayComeBack(error) {
+  return !(error instanceof Refused) || error.status >= 500;
+}
+
 /** How long a question may take; milliseconds. */
 const LIMIT_MS = 130_000;
 /** No sign of life for so long: the stream is opened anew. */
@@ -28,13 +33,14 @@ function headers(more) {
 /** @param {Response} answer */
 async function check(answer) {
   if (answer.ok) return answer;
+  /** @type {any} */
   let body = {};
   try {
     body = plain(await answer.text());
   } catch {
     // it is none of the console's own
   }
-  throw new Refused(answer.status, body);
+  throw new Refused(answer.status, body.rejection ?? body);
 }
 
 /** What reorders or hides text where it is shown. */

@@ -75,6 +75,7 @@ function NodePanel({ node: id, heard }) {
     </div>`}
     ${ofNode.length > 0 && html`<h3>Requests</h3><ul class="plain">${ofNode.map((/** @type {any} */ r) => html`<li><button class="link" onClick=${() => go({ view: "requests", request: r.request_id })}>${r.what}</button> <${Badge} state=${r.status} />${!epoch && r.can_cancel ? html` <button data-deed="cancel" onClick=${() => ask("cancel", { request: r.request_id }, `Cancel: ${r.what}`)}>cancel…</button>` : ""}</li>`)}</ul>`}
     <h3>History</h3>
+    ${answer.away && html`<p class="bad">${answer.away}</p>`}
     <ol class="epochs">${answer.history.epochs.map((/** @type {any} */ told) => html`<${EpochItem} told=${told} />`)}</ol>
   </aside>`;
 }

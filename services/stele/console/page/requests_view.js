@@ -75,6 +75,7 @@ function Story({ id }) {
   return html`<aside class="panel wide" aria-label="Request">
     <h2>${answer.shown?.what ?? "Request"} ${answer.shown && html`<${Badge} state=${answer.shown.status} />`} ${close}</h2>
     <p><code>${id}</code></p>
+    ${answer.away && html`<p class="bad">${answer.away}</p>`}
     ${answer.request?.error && html`<p class="warn">${answer.request.error}</p>`}
     <svg class="line" viewBox="0 0 1000 24" preserveAspectRatio="none" role="img" aria-label=${`Time line of ${epochs.length} epochs over ${duration(span / 1000)}`}>
       <line x1="0" x2="1000" y1="12" y2="12" />

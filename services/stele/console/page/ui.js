@@ -1,6 +1,7 @@
 // Small parts that all views share.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { mayComeBack } from "./api.js";
 import { go, listen, shownEpoch, state } from "./store.js";
 import { clock } from "./words.js";
 
@@ -16,6 +17,8 @@ export function useStore() {
 
 /** Between two answers to the same question while what it is about changes all the time; milliseconds. */
 const PAUSE_MS = 500;
+/** Between two questions to somebody who is away; milliseconds. */
+const AWAY_MS = 3000;
 
 /**
  * What a question is answered with. Asked again when `when` changes, one at a time, so that a cluster that never
@@ -37,14 +40,18 @@ export function useAnswer(ask, what, when = "") {
       busy = true;
       for (let asked; asked !== newest.current.when && !cut.signal.aborted; ) {
         asked = newest.current.when;
+        let away = false;
         try {
           const answer = await newest.current.ask(cut.signal);
+          away = Boolean(answer?.away);
           if (!cut.signal.aborted) setFound({ answer, problem: "", what });
         } catch (error) {
+          away = mayComeBack(error);
           const problem = error instanceof Error ? error.message : String(error);
           if (!cut.signal.aborted) setFound((/** @type {any} */ old) => ({ answer: old.what === what ? old.answer : null, problem, what }));
         }
-        if (asked !== newest.current.when) await new Promise((done) => setTimeout(done, PAUSE_MS));
+        if (away) asked = null;
+        if (asked !== newest.current.when) await new Promise((done) => setTimeout(done, away ? AWAY_MS : PAUSE_MS));
       }
       busy = false;
     };
@@ -104,6 +111,13 @@ export function Sentence({ text }) {
   return html`<span>${text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part))}</span>`;
 }
 
+const ID = /([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/;
+
+/** A line of an epoch, with links to the requests that it names. @param {{text: string}} props */
+function Line({ text }) {
+  return html`<li>${text.split(ID).map((part, at) => (at % 2 ? html`<button class="link" title="What became of it, and who asked for it" onClick=${() => go({ view: "requests", request: part })}>${part}</button>` : part))}</li>`;
+}
+
 /** One epoch of a list. @param {{told: any, open?: boolean}} props */
 export function EpochItem({ told }) {
   const shown = shownEpoch();
@@ -114,7 +128,7 @@ export function EpochItem({ told }) {
       <span class="by">${told.actor || "nobody"}${told.reason ? `: ${told.reason}` : ""}</span>
       <button class="link quiet" onClick=${() => go({ view: "history", from: told.epoch - 1, to: told.epoch })}>what it changed</button>
     </div>
-    <ul class="facts">${told.lines.length ? told.lines.map((/** @type {string} */ line) => html`<li>${line}</li>`) : html`<li>nothing: a barrier</li>`}
+    <ul class="facts">${told.lines.length ? told.lines.map((/** @type {string} */ line) => html`<${Line} text=${line} />`) : html`<li>nothing: a barrier</li>`}
       ${told.more > 0 && html`<li>and ${told.more} more</li>`}</ul>
   </li>`;
 }
