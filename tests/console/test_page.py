@@ -283,13 +283,15 @@ def test_a_keyspace_is_made_and_dropped_and_who_did_it_is_found_by_its_name(
     page.get_by_role("button", name="follow it").click()
     expect(page.locator("aside .badge", has_text="done")).to_be_visible(timeout=60_000)
 
+    over = page.locator("tbody tr", has_text="drop_keyspace archive")
+    expect(over.first).to_contain_text("nobody needs it")
     page.goto(f"{watched.url}/#/history?about=archive")
     found = page.locator("[data-list=found] .epoch")
     dropped = found.filter(has_text="nobody needs it")
     expect(dropped).to_have_count(1)
     expect(dropped).to_contain_text("drop_keyspace archive")
-    begins = found.filter(has_text="drop_keyspace archive begins")
-    begins.locator(".facts button").first.click()
+    begins = found.locator(".facts li", has_text="drop_keyspace archive begins")
+    begins.get_by_role("button").click()
     expect(page.locator("aside[aria-label=Request]")).to_contain_text("mallory: nobody needs it")
 
 

@@ -9,6 +9,7 @@ import msgspec
 from prometheus_client import generate_latest
 
 from stele.console.alerts import ProcessShown, alerts
+from stele.console.gone import Gone
 from stele.console.images import NEWEST, OLDER, Images
 from stele.console.kept import MOST, Kept
 from stele.console.maps import TOKENS
@@ -26,10 +27,12 @@ from stele.placements import metrics
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 from stele.runtime.metrics import REGISTRY
+from stele.words.facts import EpochRow
 from tests.console.generated import TABLE, large_image
 from tests.console.test_packed_map import grown, images
 from tests.domain.history import join, three_nodes
 
+KEYSPACE_ID, TABLE_ID, LOST_ID = (f"0000000{n}-0000-0000-0000-000000000000" for n in range(3))
 IDLE = Progress(
     term=1, active=True, version=1, fence_version=1, waits=(), transitions=(), cleanups={}
 )
@@ -141,6 +144,35 @@ def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined
         ClusterShown(cluster="red", quarantine="Cluster red: upgrade this process."),
     )
     assert clusters_of("", {}) == ()
+
+
+async def test_what_is_no_more_is_named_by_the_epoch_that_made_it_and_looked_for_once() -> None:
+    image, asked = images(grown())[-1], list[str]()
+    keyspace = {
+        "keyspace_id": KEYSPACE_ID,
+        "name": "archive",
+        "replication": {"dc1": 1},
+        "placement": "",
+    }
+    table = {"table_id": TABLE_ID, "keyspace_id": KEYSPACE_ID, "name": "old", "placement": ""}
+    made: dict[str, dict[str, object]] = {
+        KEYSPACE_ID: {"type": "KeyspaceChanged", "keyspace": keyspace},
+        TABLE_ID: {"type": "TableChanged", "table": table},
+    }
+
+    async def find(question: dict[str, object]) -> dict[str, object] | None:
+        asked.append(str(question["about"]))
+        return made.get(asked[-1])
+
+    gone = Gone(find)
+    rows = [
+        EpochRow(1, "drop_table", facts=({"type": "TableDropped", "table_id": each},))
+        for each in (TABLE_ID, LOST_ID)
+    ]
+    for _ in range(2):
+        names = await gone.names(image, rows)
+        assert names.named(f"{TABLE_ID} of {LOST_ID}") == f"archive.old of {LOST_ID}"
+    assert sorted(asked) == sorted([KEYSPACE_ID, TABLE_ID, LOST_ID])
 
 
 def test_the_newest_states_are_kept_and_a_few_of_the_past() -> None:

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from stele.console.history import History as History_
 from stele.console.hub import Hub
 from stele.console.mirror import Mirror
 from stele.console.stream import Pages, told_event
@@ -21,6 +22,7 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.runtime.http import HttpError
+from stele.words.decisions import Wanted
 from tests.console.generated import Generated, served
 from tests.console.test_packed_map import grown, images
 from tests.domain.history import History
@@ -34,7 +36,9 @@ class Console:
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self.hub = Hub()
-        upstream = Upstream(http, {"metadata-log": (url,), "coordinator": (), "session-guard": ()})
+        self.upstream = upstream = Upstream(
+            http, {"metadata-log": (url,), "coordinator": (), "session-guard": ()}
+        )
         self.mirror = Mirror(upstream, self._taken, self.hub.begin_anew)
         self.watch = Watch(upstream, self.mirror, self.hub, 60.0)
         self.pages = Pages(self.mirror, self.hub, self.watch)
@@ -209,6 +213,11 @@ async def test_a_log_that_is_away_is_named_and_followed_again() -> None:
         await until(lambda: "away" in found.mirror.trouble, "the trouble to be told")
         with pytest.raises(HttpError, match="away"):
             await found.mirror.at(3)
+        history_ = History_(found.upstream, found.mirror)
+        with pytest.raises(HttpError, match="away"):
+            await history_.page(0, 10)
+        with pytest.raises(HttpError, match="away"):
+            await history_.decisions(Wanted("", "", None), 10, 0)
         generated.away = False
         await found.read(3)
         tell(generated, history, 5)

@@ -12,6 +12,7 @@ from stele.console.shared import Shared
 from stele.console.shown import names_by_id
 from stele.console.told import Told, told
 from stele.console.upstream import Answered, Upstream
+from stele.domain.image import Image
 from stele.domain.view import diff
 from stele.words.decisions import FACTS, Decision, Past, Wanted
 from stele.words.facts import EpochRow, fact_lines
@@ -79,7 +80,7 @@ class History:
 
     async def page(self, before: int, limit: int) -> Page:
         """Epochs before this one, the newest first; 0: the newest there are. Raises HttpError, AwayError."""
-        newest = self._mirror.image.epoch
+        newest = self._mirror.newest().epoch
         last = min(newest, before - 1) if before else newest
         first = max(1, last - limit + 1)
         if last < 1:
@@ -94,6 +95,10 @@ class History:
         row = msgspec.json.decode(await self._get(f"/v1/epochs/{epoch}", {}), type=EpochRow)
         names = await self._gone.names(self._mirror.image, [row])
         return WholeEpoch(told(row, names), tuple(fact_lines(row, names)), row.facts)
+
+    async def gone(self, image: Image) -> dict[str, str]:
+        """By id what requests are about that stands no more."""
+        return await self._gone.of_requests(image)
 
     async def search(self, asked: dict[str, object]) -> Page:
         """Epochs that are asked for; ``about`` may name what is no more. Raises HttpError, AwayError."""
@@ -126,7 +131,7 @@ class History:
 
     async def decisions(self, wanted: Wanted, limit: int, before: int) -> Decisions:
         """What was asked for of tablets. Raises HttpError, AwayError."""
-        image = self._mirror.image
+        image = self._mirror.newest()
         past, found = Past(wanted, names_by_id(image)), list[Decision]()
         end = before or image.epoch + 1
         least = max(1, end - MOST_LOOKED_AT)

@@ -67,7 +67,8 @@ class Mirror:
             except _Anew as error:
                 known = self._failed(str(error))
             except _FAILURES as error:
-                self._failed(f"The metadata-log does not answer: {plain(error)}.")
+                why = error.why if isinstance(error, AwayError) else plain(error)
+                self._failed(f"The metadata-log does not answer: {why}.")
                 turn += 1
             except _UNREADABLE as error:
                 known = self._failed(f"What the metadata-log says cannot be read: {error!r}")
@@ -77,10 +78,15 @@ class Mirror:
                 turn += 1
             await asyncio.sleep(RETRY_S)
 
-    async def at(self, epoch: int) -> Image:
-        """The state at an epoch. Raises HttpError when it cannot be had, AwayError."""
+    def newest(self) -> Image:
+        """The newest state. Raises HttpError while none is known."""
         if not self.image.epoch:
             raise HttpError(503, "not_ready", self.trouble, hint="Try again in a moment.")
+        return self.image
+
+    async def at(self, epoch: int) -> Image:
+        """The state at an epoch. Raises HttpError when it cannot be had, AwayError."""
+        self.newest()
         known = self._images.get(epoch)
         if known is not None:
             return known

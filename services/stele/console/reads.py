@@ -82,10 +82,10 @@ class Reads:
 
     async def overview(self, request: Request) -> Response:
         image = await self._image(request)
-        packs = takes_gzip(request)
+        packs, gone = takes_gzip(request), await self._history.gone(image)
         body = await self._kept.get(
-            ("overview", image.state_id, packs),
-            lambda: _packed(_JSON.encode(overview(image)), gzip_it=packs),
+            ("overview", image.state_id, packs, *gone.items()),
+            lambda: _packed(_JSON.encode(overview(image, gone)), gzip_it=packs),
         )
         return _whole(body, "application/json", packed=packs)
 
@@ -153,7 +153,8 @@ class Reads:
         if not request_id:
             raise _nothing("request", request_id, image)
         known = image.request(request_id)
-        shown = next((r for r in requests_shown(image) if r.request_id == request_id), None)
+        gone = await self._history.gone(image)
+        shown = next((r for r in requests_shown(image, gone) if r.request_id == request_id), None)
         epochs, away = await self._searched({"request": request_id, "limit": 100})
         if known is None and not epochs.epochs:
             if away:
@@ -210,7 +211,7 @@ class Reads:
 
     async def _image(self, request: Request) -> Image:
         """At ``epoch``, or the newest. Raises HttpError, AwayError."""
-        newest = self._mirror.image.epoch
+        newest = self._mirror.newest().epoch
         asked = number(request, "epoch", 0) or newest
         if asked > newest:
             text = f"Epoch {asked} is not there yet; the newest is {newest}."

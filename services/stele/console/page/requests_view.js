@@ -42,6 +42,9 @@ function Menu() {
     <button disabled=${!name}>go on…</button></form>`;
 }
 
+/** @param {string} node */
+const isDown = (node) => (state.looked?.liveness ?? []).some((/** @type {any} */ row) => row.node_id === node && row.liveness === "down");
+
 /** @param {{request: any}} props */
 function Open({ request }) {
   const looked = shownEpoch() ? null : state.looked;
@@ -54,7 +57,7 @@ function Open({ request }) {
     <p class="by">asked at epoch <${EpochLink} epoch=${request.submitted_epoch} /> by ${request.actor || "nobody"}${request.reason ? `: ${request.reason}` : ""}</p>
     ${request.mark && html`<p class="warn">It goes back: ${request.mark}</p>`}
     <ul class="why">${why.map((/** @type {string} */ text) => html`<li><${Sentence} text=${text} /></li>`)}</ul>
-    ${wait && wait.blockers.length > 0 && html`<p>waits for ${wait.blockers.map((/** @type {any} */ b) => html`<${NodeLink} node=${b.node_id} /> `)}</p>`}
+    ${wait && wait.blockers.length > 0 && html`<p>waits for ${wait.blockers.map((/** @type {any} */ b) => html`<${NodeLink} node=${b.node_id} /> ${isDown(b.node_id) && html`<button onClick=${() => ask("exclude", { nodes: b.node_id })}>${b.node_id} is dead for good…</button> `}`)}</p>`}
     ${work && work.bytes_total > 0 && html`<div class="streams">
       <label>streams <progress max=${work.bytes_total} value=${work.bytes_done}></progress></label>
       ${looked.why.streamed[request.request_id] ?? ""}
