@@ -63,9 +63,11 @@ export function AskDialog({ asked }) {
     }
   };
   useEffect(() => {
+    // what there is to ask for may come after the click
+    if (!operation || dialog.current?.open) return;
     dialog.current?.showModal();
     if (isWhole) look();
-  }, [asked.number]);
+  }, [asked.number, operation !== undefined]);
   const close = () => set({ dialog: null });
   const isPlanned = plan?.key === key && !plan.busy;
   const submit = async (/** @type {Event} */ e) => {
