@@ -10,7 +10,7 @@ from stele.console.gone import Gone
 from stele.console.mirror import SERVICE, Mirror, refused
 from stele.console.shared import Shared
 from stele.console.shown import names_by_id
-from stele.console.told import Told, told
+from stele.console.told import Told, names_of, told
 from stele.console.upstream import Answered, Upstream
 from stele.domain.image import Image
 from stele.domain.view import diff
@@ -126,7 +126,13 @@ class History:
     async def diff(self, first: int, last: int) -> DiffShown:
         """What differs between two epochs. Raises HttpError, AwayError."""
         before, after = await self._mirror.at(first), await self._mirror.at(last)
-        lines = await asyncio.to_thread(lambda: diff_lines(_plain(diff(before, after))))
+        names = names_of(before, after)
+
+        def named() -> list[tuple[str, str]]:
+            found = diff_lines(_plain(diff(before, after)))
+            return [(sign, names.named(line)) for sign, line in found]
+
+        lines = await asyncio.to_thread(named)
         return DiffShown(first, last, tuple(lines[:MOST_LINES]), max(0, len(lines) - MOST_LINES))
 
     async def decisions(self, wanted: Wanted, limit: int, before: int) -> Decisions:

@@ -64,11 +64,12 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     maps: dict[str, MapChange] = {}
 
 
-def names_of(image: Image) -> HistoryNames:
-    """Names of what stands at an epoch, for the words of those that follow."""
+def names_of(*images: Image) -> HistoryNames:
+    """Names of what stands at these epochs, for the words of those that follow."""
     names = HistoryNames()
-    unfinished = (r for r in image.requests.requests.values() if _is_open(r))
-    names.add(image.schema.by_id.values(), image.schema.tables.values(), unfinished)
+    for image in images:
+        unfinished = (r for r in image.requests.requests.values() if _is_open(r))
+        names.add(image.schema.by_id.values(), image.schema.tables.values(), unfinished)
     return names
 
 
