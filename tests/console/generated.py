@@ -87,6 +87,7 @@ class Generated:
         self.away = False
         self.streams = 0
         """How often somebody has begun to follow."""
+        self.dumps = 0
         self._moved = asyncio.Event()
 
     def tell(self, epoch: Epoch, after: Image) -> None:
@@ -107,6 +108,7 @@ class Generated:
 
     async def _dump(self, request: Request) -> Response:
         self._check()
+        self.dumps += 1
         asked = int(request.query_params.get("epoch", self.image.epoch))
         body = await asyncio.to_thread(dump_of, self.images[asked])
         return Response(body, media_type="avro/binary")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import httpx
+import msgspec
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -10,13 +11,37 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from stele.console.asking import CommandAsked, PlanAsked, command_line
+from stele.cli.main import build_app as command_line
+from stele.console.asking import CommandAsked, envelope_of
 from stele.console.gate import MARK, Gate
+from stele.console.http import command_routes
+from stele.console.operations import OPERATIONS
 from stele.console.settings import ConsoleSettings, is_loopback
-from stele.domain.requests.commands import Cancel
-from stele.domain.topology.operations.commands import Exclude, Leave, Remove
-from stele.runtime.http import HttpError, parse_json
+from stele.console.upstream import Upstream
+from stele.domain.commands import (
+    Cancel,
+    CreateKeyspace,
+    DropKeyspace,
+    Envelope,
+    Exclude,
+    KeyspaceRfChange,
+    Leave,
+    MoveNode,
+    MoveTablets,
+    Rebuild,
+    Remove,
+    RepairTable,
+    ResizeTable,
+    SwitchBalancingOff,
+    SwitchBalancingOn,
+)
+from stele.domain.requests.ids import time_ms
+from stele.domain.topology.operations.commands import TabletMove
+from stele.runtime.http import Health, HttpError, build_app
+from stele.runtime.request_ids import new_request_id
 
+NOBODY = Upstream(None, {})  # type: ignore[arg-type]
+"""Who asks a service by it fails."""
 TOKEN = "t0ken"
 
 
@@ -85,35 +110,137 @@ def test_beyond_loopback_there_is_always_a_token() -> None:
     assert not is_loopback("")
 
 
-def test_a_command_without_a_reason_is_refused() -> None:
-    body = b'{"command": {"type": "leave", "node_id": "n1"}, "reason": "  "}'
+def asked(operation: str, reason: str = "x", **fields: str) -> CommandAsked:
+    return CommandAsked(operation=operation, fields=fields, reason=reason, actor=" ann ")
+
+
+async def test_a_command_without_a_reason_is_refused() -> None:
     with pytest.raises(HttpError, match="no reason"):
-        parse_json(body, CommandAsked).envelope()
+        await envelope_of(asked("decommission", "  ", node="n1"), NOBODY)
 
 
-def test_only_operations_of_the_page_are_taken() -> None:
-    for type_ in ("set_setting", "advance", "load_state"):
-        body = b'{"command": {"type": "%s", "name": "a", "value": "b"}, "reason": "x"}'
-        with pytest.raises(HttpError):
-            parse_json(body % type_.encode(), CommandAsked)
-    cancel = b'{"command": {"type": "cancel", "target": "x"}}'
-    with pytest.raises(HttpError):  # a cancel is not planned
-        parse_json(cancel, PlanAsked)
+async def test_only_operations_of_the_page_are_taken() -> None:
+    for name in ("set_setting", "advance", "load_state", "__class__", ""):
+        with pytest.raises(HttpError, match="no operation"):
+            await envelope_of(asked(name), NOBODY)
+    with pytest.raises(HttpError, match="no field 'x'"):
+        await envelope_of(asked("decommission", node="n1", x="y"), NOBODY)
+    with pytest.raises(HttpError, match="node is missing"):
+        await envelope_of(asked("decommission"), NOBODY)
 
 
-def test_the_envelope_says_who_why_and_from_where() -> None:
-    body = b'{"command": {"type": "leave", "node_id": "n1"}, "reason": "old\\n machine", "actor": " ann "}'
-    envelope = parse_json(body, CommandAsked).envelope()
+async def test_the_envelope_says_who_why_and_from_where() -> None:
+    envelope = await envelope_of(asked("decommission", "old\n machine", node="n1"), NOBODY)
     assert (envelope.actor, envelope.reason, envelope.origin) == ("ann", "old machine", "console")
     assert envelope.command == Leave("n1")
     assert envelope.request_id
+    taken = msgspec.json.decode(msgspec.json.encode(envelope), type=Envelope)
+    assert taken.command == Leave("n1")
 
 
-def test_the_same_stands_on_the_command_line() -> None:
-    assert command_line(Leave("n1")) == "stele decommission n1"
-    assert command_line(Cancel("abc")) == "stele cancel abc"
-    assert command_line(Exclude(("n1", "n2"))) == "stele exclude n1 n2"
-    assert (
-        command_line(Remove(node_id="n1", ignore_nodes=("n2",), force=True))
-        == "stele remove n1 --ignore n2 --force"
+TOKEN_BEYOND = 9_007_199_254_740_993
+"""One above what a browser's numbers hold."""
+ASKED: dict[str, tuple[dict[str, str], object]] = {
+    "cancel abc": ({"request": "abc"}, Cancel("abc")),
+    "decommission n1": ({"node": "n1"}, Leave("n1")),
+    "remove n1 --ignore n2 --ignore n3 --force": (
+        {"node": "n1", "ignore": "n2, n3", "force": "true"},
+        Remove(node_id="n1", ignore_nodes=("n2", "n3"), force=True),
+    ),
+    "exclude n1 n2": ({"nodes": "n1,n2"}, Exclude(("n1", "n2"))),
+    f"move n1 --tokens=-5,{TOKEN_BEYOND}": (
+        {"node": "n1", "tokens": f"-5,{TOKEN_BEYOND}"},
+        MoveNode(node_id="n1", tokens=(-5, TOKEN_BEYOND)),
+    ),
+    "rebuild n1 --source-dc dc2": (
+        {"node": "n1", "source_dc": "dc2"},
+        Rebuild(node_id="n1", source_dc="dc2"),
+    ),
+    "keyspace create shop --replication dc1=3 --tablets": (
+        {"name": "shop", "replication": "dc1=3", "tablets": "true"},
+        CreateKeyspace("shop", {"dc1": 3}, tablets=True),
+    ),
+    "keyspace alter shop --replication dc1=r1,r2": (
+        {"name": "shop", "replication": "dc1=r1,r2"},
+        KeyspaceRfChange("shop", {}, racks={"dc1": ("r1", "r2")}),
+    ),
+    "keyspace drop shop": ({"name": "shop"}, DropKeyspace("shop")),
+    "table resize shop.orders 16": (
+        {"name": "shop.orders", "tablets": "16"},
+        ResizeTable("shop.orders", 16),
+    ),
+    "table repair shop.orders --nodes n1 --nodes n2": (
+        {"name": "shop.orders", "nodes": "n1 n2"},
+        RepairTable("shop.orders", ("n1", "n2")),
+    ),
+    "tablet move shop.orders 3 --from n1 --to n2": (
+        {"table": "shop.orders", "tablet": "3", "from": "n1", "to": "n2"},
+        MoveTablets((TabletMove(table="shop.orders", tablet=3, from_node="n1", to_node="n2"),)),
+    ),
+    "balance on": ({}, SwitchBalancingOn()),
+}
+
+
+@pytest.mark.parametrize("line", ASKED)
+async def test_an_operation_is_what_its_command_line_asks_for(line: str) -> None:
+    """The line is read by the command line itself."""
+    fields, command = ASKED[line]
+    (operation,) = [o for o in OPERATIONS if line == o.line or line.startswith(f"{o.line} ")]
+    assert operation.command_line(fields) == f"stele {line}"
+    envelope = await envelope_of(asked(operation.name, **fields), NOBODY)
+    assert envelope.command == command
+    function, bound, _ = command_line().parse_args(
+        line.split(), print_error=False, exit_on_error=False
     )
+    assert callable(function)
+    assert bound.signature.parameters
+
+
+def test_every_operation_has_a_command_line_that_is_there() -> None:
+    for operation in OPERATIONS:
+        values = {field.name: VALUES.get(field.kind, "x") for field in operation.fields}
+        line = operation.command_line(values).removeprefix("stele ")
+        command_line().parse_args(line.split(), print_error=False, exit_on_error=False)
+
+
+VALUES = {
+    "number": "8",
+    "flag": "true",
+    "tokens": "1,2",
+    "span": "90s",
+    "replication": "dc1=3",
+    "nodes": "n1,n2",
+    "table": "shop.orders",
+}
+
+
+async def test_a_pause_is_the_same_pause_when_it_is_sent_again() -> None:
+    again = msgspec.structs.replace(
+        asked("balance-off", name="shop", lasting="30m"), request_id=new_request_id()
+    )
+    first, second = await envelope_of(again, NOBODY), await envelope_of(again, NOBODY)
+    assert first == second
+    command = first.command
+    assert isinstance(command, SwitchBalancingOff)
+    assert command.until_ms == time_ms(first.request_id) + 30 * 60_000
+
+
+@pytest.mark.parametrize("address", ["", "ftp://x", "http://", "http://[", "file:///etc/passwd"])
+async def test_only_a_node_is_asked_who_it_is(address: str) -> None:
+    with pytest.raises(HttpError):
+        await envelope_of(asked("join", address=address), NOBODY)
+
+
+async def test_who_only_looks_has_the_console_ask_no_address() -> None:
+    """Else whoever may look could have it knock at any door of its network."""
+    routes = command_routes(None, NOBODY, may_command=False)  # type: ignore[arg-type]
+    http = httpx.AsyncClient(
+        transport=httpx.ASGITransport(build_app("console", routes, lambda: Health(ok=True))),
+        base_url="http://127.0.0.1",
+    )
+    async with http:
+        for path in ("/api/plan", "/api/commands"):
+            fields = {"operation": "join", "fields": {"address": "http://127.0.0.1:1"}}
+            more = {"reason": "x"} if path == "/api/commands" else {}
+            answer = await http.post(path, json={**fields, **more})
+            assert (answer.status_code, answer.json()["code"]) == (403, "read_only")

@@ -24,6 +24,13 @@ LIVE_MS = 250
 """A change is on the page so long after it was written; of a busy machine a quarter of them is asked for."""
 
 
+WRONG = (
+    *("constructor", "__proto__", "%E0%A4%A", "map?epoch=abc", "map?epoch=-1", "map?against=x"),
+    *("map?colour=constructor", "map?map=__proto__", "map?row=-1", "map?row=99999999"),
+    *("requests?request=constructor", "nodes?node=__proto__", "history?from=x&to=7"),
+)
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     expect.set_options(timeout=EXPECT_MS)
@@ -152,6 +159,46 @@ def test_a_search_finds_who_was_refused_what(stack: Stack, watched: Watched) -> 
     expect(found.first).to_contain_text("leave")
 
 
+def test_what_the_log_says_is_shown_as_text_and_what_hides_is_named(
+    stack: Stack, watched: Watched
+) -> None:
+    """Who asks, and why, is anybody's text: markup, characters that turn the line around, endless words."""
+    markup = "<img src=x onerror=alert(1)><script>alert(1)</script>"
+    hidden, long = "safe\u202egnp.exe\u2066\x1b[31m", "w" * 4000
+    for actor, reason in ((markup, markup), (hidden, hidden), (long, long)):
+        body: dict[str, object] = {"request_id": new_request_id(), "actor": actor, "reason": reason}
+        body["command"] = {"type": "set_setting", "name": "colour", "value": reason}
+        answer = httpx.post(f"{stack.url('metadata-log')}/v1/commands", json=body, timeout=20)
+        assert answer.status_code == 200, answer.text
+    page = watched.open("#/history")
+    asked = page.locator(".epoch .by")
+    expect(asked.filter(has_text=markup)).to_have_count(1)
+    expect(asked.filter(has_text="safe⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+001B⟩[31m")).to_have_count(1)
+    expect(asked.filter(has_text=long)).to_have_count(1)
+    assert page.locator("img, script:not([src])").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("place", WRONG)
+def test_an_address_that_means_nothing_leads_to_a_page_that_works(
+    stack: Stack, watched: Watched, place: str
+) -> None:
+    page = watched.open(f"#/{place}")
+    expect(page.locator("main section").first).to_be_visible()
+    assert page.evaluate("globalThis.steleConsole.state.overview.epoch") == newest(stack)
+
+
+def test_an_epoch_that_is_not_there_is_not_shown_as_another(stack: Stack, watched: Watched) -> None:
+    page = watched.open("#/nodes")
+    expect(page.locator("[data-node=n1]")).to_be_visible()
+    page.evaluate("location.hash = '#/nodes?epoch=999999'")
+    expect(page.locator("[data-notice=past]")).to_contain_text("cannot be shown")
+    expect(page.locator("[data-notice=problem]")).to_contain_text("not there yet")
+    expect(page.locator("[data-node=n1]")).to_have_count(0)
+    page.get_by_role("button", name="back to now").click()
+    expect(page.locator("[data-node=n1]")).to_be_visible()
+
+
 def test_what_is_being_typed_is_not_taken_away_by_what_comes_in(
     stack: Stack, watched: Watched
 ) -> None:
@@ -194,7 +241,7 @@ def test_an_operation_is_planned_started_and_cancelled_by_buttons(
         watched.picture("plan")
         deed.click()
         expect(page.locator("[data-outcome=done]")).to_be_visible()
-        page.get_by_role("button", name="requests", exact=True).click()
+        page.get_by_role("button", name="follow it", exact=True).click()
         request = page.locator(".request", has_text="leave n1")
         expect(request).to_contain_text("a smaller machine")
         expect(request.locator(".why")).to_contain_text("n3", timeout=30_000)
@@ -210,6 +257,65 @@ def test_an_operation_is_planned_started_and_cancelled_by_buttons(
     expect(over).to_contain_text("cancelled", timeout=60_000)
 
 
+def test_a_keyspace_is_made_and_dropped_and_who_did_it_is_found_by_its_name(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/requests")
+
+    def ask(operation: str, why: str, **fields: str) -> None:
+        page.locator("select[name=operation]").select_option(operation)
+        page.get_by_role("button", name="go on").click()
+        for name, text in fields.items():
+            page.locator(f"dialog [name={name}]").fill(text)
+        page.locator("[data-deed=plan]").click()
+        page.locator("dialog [name=reason]").fill(why)
+        page.locator("dialog [name=who]").fill("mallory")
+        page.get_by_role("button", name="do it").click()
+
+    ask("create-keyspace", "a trial", name="archive", replication="dc1=1")
+    expect(page.locator("[data-outcome=done]")).to_be_visible()
+    page.get_by_role("button", name="close", exact=True).last.click()
+    ask("create-keyspace", "once more", name="archive", replication="dc1=1")
+    expect(page.locator("[data-outcome=refused]")).to_contain_text("archive")
+    page.get_by_role("button", name="leave it").click()
+    ask("drop-keyspace", "nobody needs it", name="archive")
+    expect(page.locator("[data-outcome=done]")).to_be_visible()
+    page.get_by_role("button", name="follow it").click()
+    expect(page.locator("aside .badge", has_text="done")).to_be_visible(timeout=60_000)
+
+    over = page.locator("tbody tr", has_text="drop_keyspace archive")
+    expect(over.first).to_contain_text("nobody needs it")
+    page.goto(f"{watched.url}/#/history?about=archive")
+    found = page.locator("[data-list=found] .epoch")
+    dropped = found.filter(has_text="nobody needs it")
+    expect(dropped).to_have_count(1)
+    expect(dropped).to_contain_text("drop_keyspace archive")
+    begins = found.locator(".facts li", has_text="drop_keyspace archive begins")
+    begins.get_by_role("button").click()
+    expect(page.locator("aside[aria-label=Request]")).to_contain_text("mallory: nobody needs it")
+
+
+def test_a_join_that_waits_is_shown_and_cancelled(stack: Stack, watched: Watched) -> None:
+    """A node asks by itself; another one that stands still holds it up."""
+    page = watched.open("#/requests")
+    stack.kill("n2", signal.SIGSTOP)
+    try:
+        stack.add_node(5)
+        request = page.locator(".request", has_text="join n5")
+        expect(request).to_be_visible(timeout=60_000)
+        expect(request.locator(".why")).to_contain_text("n2", timeout=60_000)
+        page.goto(f"{watched.url}/#/nodes?node=n5")
+        page.locator("aside [data-deed=cancel]").click()
+        page.locator("[name=reason]").fill("the wrong machine")
+        page.get_by_role("button", name="cancel the request").click()
+        expect(page.locator("[data-outcome=done]")).to_be_visible()
+        page.get_by_role("button", name="follow it").click()
+    finally:
+        stack.kill("n2", signal.SIGCONT)
+    expect(page.locator("aside .badge", has_text="cancelled")).to_be_visible(timeout=60_000)
+    stack.kill_for_good("n5")
+
+
 def test_a_metadata_log_that_is_away_is_named_and_waited_for(
     stack: Stack, watched: Watched
 ) -> None:
@@ -221,10 +327,15 @@ def test_a_metadata_log_that_is_away_is_named_and_waited_for(
         expect(page.locator("[data-process=metadata-log]")).to_contain_text("down")
         watched.picture("away")
         page.get_by_role("link", name="Nodes").click()
-        expect(page.locator("[data-node=n1]")).to_contain_text("normal")
+        page.locator("[data-node=n1]").click()
+        of_node = page.locator("aside[aria-label='Node n1']")
+        expect(of_node).to_contain_text("metadata-log does not answer")
+        expect(of_node).to_contain_text("address")
     finally:
         stack.start_one("metadata-log")
     expect(page.locator("[data-notice=trouble]")).to_have_count(0, timeout=30_000)
+    expect(of_node).not_to_contain_text("does not answer", timeout=30_000)
+    expect(of_node.locator(".epoch").first).to_be_visible()
     epoch = command(stack, type="set_setting", name="colour", value="green")
     watched.until(f"globalThis.steleConsole.state.newest >= {epoch}")
     known = page.evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")

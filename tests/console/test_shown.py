@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cache
 
 import msgspec
+from prometheus_client import generate_latest
 
 from stele.console.alerts import ProcessShown, alerts
+from stele.console.gone import Gone
 from stele.console.images import NEWEST, OLDER, Images
 from stele.console.kept import MOST, Kept
 from stele.console.maps import TOKENS
+from stele.console.pipeline import ClusterShown, clusters_of
+from stele.console.shared import Shared
 from stele.console.shown import overview, requests_shown, row_shown, rows_of_node, why_shown
+from stele.console.upstream import AwayError
+from stele.console.watch import HEAT_CELLS, HeatSample, Watch
 from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.ring.columns import Columns, Rows
+from stele.domain.ring.image import RingImage
+from stele.domain.ring.placement import Placement
+from stele.domain.schema.facts import tablet_map
+from stele.placements import metrics
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
+from stele.runtime.metrics import REGISTRY
+from stele.words.facts import EpochRow
+from tests.console.generated import TABLE, large_image
 from tests.console.test_packed_map import grown, images
 from tests.domain.history import join, three_nodes
 
+KEYSPACE_ID, TABLE_ID, LOST_ID = (f"0000000{n}-0000-0000-0000-000000000000" for n in range(3))
 IDLE = Progress(
     term=1, active=True, version=1, fence_version=1, waits=(), transitions=(), cleanups={}
 )
@@ -96,17 +112,67 @@ def test_what_is_bad_comes_first_and_says_what_to_do() -> None:
         ProcessShown(service="catch-up", url="http://x", up=True, ok=True, lag=5000),
         ProcessShown(service="coordinator", url="http://y", up=False, ok=False, reason="gone"),
         ProcessShown(
-            service="placements", url="http://z", up=True, ok=True, stopped={"blue": "why"}
+            service="placements",
+            url="http://z",
+            up=True,
+            ok=False,
+            reason="why",
+            clusters=(ClusterShown(cluster="blue", quarantine="why"),),
         ),
     ]
     down = NodeLiveness(node_id="n2", liveness=Liveness.DOWN, silent_for_s=9.0)
     found = alerts(image, "", processes, [down], IDLE)
-    assert [alert.level for alert in found] == ["bad", "bad", "bad", "warning"]
+    assert [alert.level for alert in found] == ["bad", "bad", "bad", "bad", "warning"]
     assert all(alert.do for alert in found)
     assert any("stele exclude n2" in alert.do for alert in found)
     assert any("blue" in alert.text for alert in found)
     assert alerts(image, "", [], [], IDLE) == ()
     assert "No coordinator" in alerts(image, "", [], [], None)[0].text
+
+
+def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined() -> None:
+    """By the numbers of the process itself, in the form that it gives them."""
+    metrics.epoch_reached.labels("blue").set(40)
+    metrics.epoch_reached.labels("green").set(7)
+    metrics.lag_records.labels("green").set(12)
+    metrics.strays_skipped.labels("blue").set(3)
+    text = generate_latest(REGISTRY).decode()
+    found = clusters_of(text, {"red": "Cluster red: upgrade this process."})
+    assert found == (
+        ClusterShown(cluster="blue", epoch=40, strays=3),
+        ClusterShown(cluster="green", epoch=7, not_judged=12),
+        ClusterShown(cluster="red", quarantine="Cluster red: upgrade this process."),
+    )
+    assert clusters_of("", {}) == ()
+
+
+async def test_what_is_no_more_is_named_by_the_epoch_that_made_it_and_looked_for_once() -> None:
+    image, asked = images(grown())[-1], list[str]()
+    keyspace = {
+        "keyspace_id": KEYSPACE_ID,
+        "name": "archive",
+        "replication": {"dc1": 1},
+        "placement": "",
+    }
+    table = {"table_id": TABLE_ID, "keyspace_id": KEYSPACE_ID, "name": "old", "placement": ""}
+    made: dict[str, dict[str, object]] = {
+        KEYSPACE_ID: {"type": "KeyspaceChanged", "keyspace": keyspace},
+        TABLE_ID: {"type": "TableChanged", "table": table},
+    }
+
+    async def find(question: dict[str, object]) -> dict[str, object] | None:
+        asked.append(str(question["about"]))
+        return made.get(asked[-1])
+
+    gone = Gone(find)
+    rows = [
+        EpochRow(1, "drop_table", facts=({"type": "TableDropped", "table_id": each},))
+        for each in (TABLE_ID, LOST_ID)
+    ]
+    for _ in range(2):
+        names = await gone.names(image, rows)
+        assert names.named(f"{TABLE_ID} of {LOST_ID}") == f"archive.old of {LOST_ID}"
+    assert sorted(asked) == sorted([KEYSPACE_ID, TABLE_ID, LOST_ID])
 
 
 def test_the_newest_states_are_kept_and_a_few_of_the_past() -> None:
@@ -122,6 +188,66 @@ def test_the_newest_states_are_kept_and_a_few_of_the_past() -> None:
     assert near is not None
     assert near.epoch == 13
     assert kept.before(9_000, 3) is None
+
+
+def test_what_is_kept_is_limited_in_bytes_and_what_is_shared_counts_once() -> None:
+    image = large_image(4, 1 << 14)
+    placement = image.ring.placements[tablet_map(TABLE)]
+    kept = Images()
+    kept.add(image)
+    alone = kept.newest.bytes
+    assert alone > (1 << 14) * 8
+    for epoch in range(2, 12):
+        kept.add(msgspec.structs.replace(image, epoch=epoch))
+    assert kept.newest.bytes == alone
+    rows = placement.table.all()
+
+    def copied(epoch: int) -> Image:
+        own = Placement(Columns.of(Rows(rows.keys.copy(), rows.values)), placement.nodes)
+        ring = RingImage(image.ring.placements.set(tablet_map(TABLE), own), image.ring.nodes)
+        return msgspec.structs.replace(image, ring=ring, epoch=epoch)
+
+    small = Images(most_bytes=4 * alone)
+    for epoch in range(1, 21):
+        small.add(copied(epoch))
+        small.keep(copied(epoch))
+    for limited in (small.newest, small.older):
+        assert [*limited] == [17, 18, 19, 20]
+        assert limited.bytes <= 4 * alone
+    least = Images(most_bytes=1)
+    for epoch in range(1, 5):
+        least.keep(copied(epoch))
+    assert [*least.older] == [3, 4]
+
+
+def test_the_load_of_many_nodes_over_an_hour_stays_small() -> None:
+    watch = Watch(None, None, None, 1.0)  # type: ignore[arg-type]
+    nodes = {f"n{n}": 1 for n in range(1000)}
+    for at in range(2000):
+        watch.keep(HeatSample(1_000_000 + 5000 * at, {}, nodes, nodes))
+        assert len(watch.heat) * 1000 <= HEAT_CELLS
+    moments = [sample.at_ms for sample in watch.heat]
+    assert moments == sorted(moments)
+    assert moments[-1] == 1_000_000 + 5000 * 1999
+
+
+async def test_a_question_of_many_pages_is_asked_once_and_a_failure_is_asked_again() -> None:
+    shared, asked = Shared(most=2), list[str]()
+
+    async def ask() -> bytes:
+        asked.append("")
+        await asyncio.sleep(0)
+        if len(asked) == 1:
+            raise AwayError("metadata-log", "it is away")
+        return b"x"
+
+    failed = await asyncio.gather(*(shared.get("a", ask) for _ in range(5)), return_exceptions=True)
+    assert all(isinstance(each, AwayError) for each in failed)
+    assert await asyncio.gather(*(shared.get("a", ask) for _ in range(5))) == [b"x"] * 5
+    assert len(asked) == 2
+    for key in ("b", "c", "a"):
+        await shared.get(key, ask)
+    assert len(asked) == 5
 
 
 async def test_an_answer_is_made_once_for_all_who_ask() -> None:

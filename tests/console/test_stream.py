@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 import pytest
 
+from stele.console.history import History as History_
 from stele.console.hub import Hub
 from stele.console.mirror import Mirror
 from stele.console.stream import Pages, told_event
@@ -21,6 +22,7 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.runtime.http import HttpError
+from stele.words.decisions import Wanted
 from tests.console.generated import Generated, served
 from tests.console.test_packed_map import grown, images
 from tests.domain.history import History
@@ -34,7 +36,9 @@ class Console:
 
     def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
         self.hub = Hub()
-        upstream = Upstream(http, {"metadata-log": (url,), "coordinator": (), "session-guard": ()})
+        self.upstream = upstream = Upstream(
+            http, {"metadata-log": (url,), "coordinator": (), "session-guard": ()}
+        )
         self.mirror = Mirror(upstream, self._taken, self.hub.begin_anew)
         self.watch = Watch(upstream, self.mirror, self.hub, 60.0)
         self.pages = Pages(self.mirror, self.hub, self.watch)
@@ -144,6 +148,7 @@ async def test_a_page_that_knows_more_than_the_console_kept_is_given_the_past() 
         events = await found.page(12, 5, _id(history, 5))
     assert events[0][1]["how"] == "resumed"
     assert epochs_in(events) == list(range(6, 13))
+    assert generated.dumps == 1  # who wakes up costs no state of the past
     assert not any(data["live"] for name, data in events if name == "epoch")
 
 
@@ -171,6 +176,35 @@ async def test_a_log_that_was_recovered_without_what_was_told_is_read_anew() -> 
         assert found.mirror.image.state_id == other.state_id
 
 
+async def test_a_state_of_a_history_that_is_over_is_not_kept() -> None:
+    """It was being read when the log turned out to be another one."""
+    history = grown()
+    generated = begun(history, 1)
+    tell(generated, history, 9)
+    async with console(generated) as found:
+        await found.read(9)
+        reading, go_on = asyncio.Event(), asyncio.Event()
+        dump = found.mirror._dump
+
+        async def slow(params: dict[str, object]) -> Image:
+            image = await dump(params)
+            if params:
+                reading.set()
+                await go_on.wait()
+            return image
+
+        found.mirror._dump = slow  # type: ignore[method-assign]
+        asked = asyncio.create_task(found.mirror.at(4))
+        await reading.wait()
+        other = msgspec.structs.replace(images(history)[6], state_id=bytes(15) + b"\7")
+        generated.forget(other)
+        await until(lambda: found.mirror.image is not images(history)[9], "the end of the stream")
+        await until(lambda: found.mirror.image.state_id == other.state_id, "the other history")
+        go_on.set()
+        await asked
+        assert found.mirror._images.get(4) is None
+
+
 async def test_a_log_that_is_away_is_named_and_followed_again() -> None:
     history = grown()
     generated = begun(history, 3)
@@ -179,6 +213,11 @@ async def test_a_log_that_is_away_is_named_and_followed_again() -> None:
         await until(lambda: "away" in found.mirror.trouble, "the trouble to be told")
         with pytest.raises(HttpError, match="away"):
             await found.mirror.at(3)
+        history_ = History_(found.upstream, found.mirror)
+        with pytest.raises(HttpError, match="away"):
+            await history_.page(0, 10)
+        with pytest.raises(HttpError, match="away"):
+            await history_.decisions(Wanted("", "", None), 10, 0)
         generated.away = False
         await found.read(3)
         tell(generated, history, 5)

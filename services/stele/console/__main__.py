@@ -10,6 +10,7 @@ from stele.console.gate import Gate
 from stele.console.http import command_routes, page_routes, stream_route
 from stele.console.hub import Hub
 from stele.console.mirror import LINE_BYTES, Mirror
+from stele.console.operations import shown
 from stele.console.reads import Reads
 from stele.console.settings import ConsoleSettings
 from stele.console.stream import Pages, told_event
@@ -51,6 +52,7 @@ async def main(stop: Stop) -> None:
             "cluster": settings.cluster,
             "release": version("stele"),
             "commands": settings.console_commands,
+            "operations": shown(),
         }
         app = build_app(
             NAME,

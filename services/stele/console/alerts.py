@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from stele.console.pipeline import ClusterShown
 from stele.domain.commits.restricted import restricted_text
 from stele.domain.image import Image
 from stele.runtime.answers.coordinator import Progress
@@ -26,8 +27,8 @@ class ProcessShown(msgspec.Struct, frozen=True, kw_only=True):
     lag: int | None = None
     reason: str = ""
     answered_ms: float | None = None
-    stopped: dict[str, str] = {}
-    """Of placements: clusters whose tables do not go on, and why."""
+    clusters: tuple[ClusterShown, ...] = ()
+    """Of placements: what its tables hold."""
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -67,15 +68,16 @@ def _of_log(image: Image, trouble: str) -> Iterator[Alert]:
 def _of_processes(processes: Iterable[ProcessShown]) -> Iterator[Alert]:
     for process in processes:
         where = f"{process.service} at {process.url}"
+        for each in process.clusters:
+            if each.quarantine:
+                text = f"the tables of {each.cluster} are quarantined: {each.quarantine}"
+                yield Alert("bad", text, "Then start the process again: each start tries anew.")
         if not process.up:
             yield Alert(
                 "bad", f"{where} does not answer: {process.reason}", "Start it, or see its log."
             )
         elif not process.ok:
             yield Alert("bad", f"{where} is not well: {process.reason}", "See its log.")
-        elif process.stopped:
-            for cluster, why in process.stopped.items():
-                yield Alert("bad", f"the tables of {cluster} do not go on: {why}", "See its log.")
         elif process.reason:
             yield Alert("warning", f"{where}: {process.reason}", "See its log.")
         elif process.lag is not None and process.lag > LATE_EPOCHS:

@@ -1,66 +1,112 @@
-"""What the page may ask to be done: the words of the plan first, then the command under an id of its own."""
+"""What the page asks to be done: the words of the plan first, then the command under an id of its own."""
 
 import io
 import re
 from collections.abc import Mapping
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 from rich.console import Console
 from rich.text import Text
 
-from stele.domain.commands import Envelope
-from stele.domain.requests.commands import Cancel
-from stele.domain.topology.operations.commands import (
-    Exclude,
-    Leave,
-    MoveNode,
-    Rebuild,
-    Remove,
-)
+from stele.console.operations import BY_NAME, Known, Operation
+from stele.console.upstream import AwayError, Upstream
+from stele.domain.base import Command
+from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.plans import PlanAnswer
-from stele.runtime.http import HttpError
+from stele.runtime.http import ErrorCode, HttpError
 from stele.runtime.request_ids import new_request_id
+from stele.words.given import GivenError
 from stele.words.plan import plan_parts
 
 PLAN_WIDTH: Final = 100
 ORIGIN: Final = "console"
-
-Operation = Leave | Remove | MoveNode | Rebuild | Exclude
-"""What the page can plan and ask for; whatever else the command line can is asked for there."""
+NODE_S: Final = 5.0
 
 
 class PlanAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An operation that is only planned."""
+    """An operation by its name, and its fields as text. It is only planned."""
 
-    command: Operation
+    operation: str
+    fields: dict[str, str] = {}
 
 
-class CommandAsked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A command, who asks and why. The same ``request_id`` sent again has the same outcome."""
+class CommandAsked(PlanAsked, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same to be done; who asks and why. The same ``request_id`` sent again has the same outcome."""
 
-    command: Operation | Cancel
     reason: Annotated[str, Meta(max_length=1000)]
     actor: Annotated[str, Meta(max_length=100)] = ""
     request_id: Annotated[str, Meta(max_length=36)] = ""
 
-    def envelope(self) -> Envelope:
-        """Raises HttpError where the reason is missing."""
-        if not self.reason.strip():
-            raise HttpError(
-                400,
-                "reason_missing",
-                "There is no reason.",
-                hint="Say why: the log keeps it for those who ask later.",
-            )
-        return Envelope(
-            request_id=self.request_id or new_request_id(),
-            command=self.command,
-            actor=self.actor.strip() or ORIGIN,
-            reason=" ".join(self.reason.split()),
-            origin=ORIGIN,
-        )
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """As metadata-log takes it."""
+
+    request_id: str
+    command: Command
+    actor: str
+    reason: str
+    origin: str = ORIGIN
+
+
+def operation_of(asked: PlanAsked) -> Operation:
+    """Raises HttpError."""
+    found = BY_NAME.get(asked.operation)
+    if found is None:
+        text = f"There is no operation '{asked.operation[:80]}'."
+        hint = f"There are {', '.join(BY_NAME)}; all else is asked for on the command line."
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, text, hint=hint)
+    return found
+
+
+async def command_of(asked: PlanAsked, request_id: str, upstream: Upstream) -> Command:
+    """The command; a node that comes in is asked who it is. Raises HttpError."""
+    operation = operation_of(asked)
+    try:
+        values = operation.read(asked.fields)
+    except GivenError as error:
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, error.message, hint=error.hint) from error
+    node = await _node_at(values["address"], upstream) if operation.comes else None
+    return operation.make(values, Known(request_id, node))
+
+
+async def envelope_of(asked: CommandAsked, upstream: Upstream) -> Envelope:
+    """Raises HttpError where the reason is missing, or the command cannot be made."""
+    if not asked.reason.strip():
+        hint = "Say why: the log keeps it for those who ask later."
+        raise HttpError(400, "reason_missing", "There is no reason.", hint=hint)
+    request_id = asked.request_id or new_request_id()
+    return Envelope(
+        request_id=request_id,
+        command=await command_of(asked, request_id, upstream),
+        actor=asked.actor.strip() or ORIGIN,
+        reason=" ".join(asked.reason.split()),
+    )
+
+
+async def _node_at(address: str, upstream: Upstream) -> NodeView:
+    """Who the node at an address is. Raises HttpError."""
+    url = (address if "://" in address else f"http://{address}").rstrip("/")
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        is_address = False
+    if not is_address:
+        text = f"'{address[:80]}' is no address of a node."
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, text, hint="Give http://HOST:PORT.")
+    hint = "Start it with STELE_JOIN=no, and give the address that it prints."
+    try:
+        answer = await upstream.one(f"{url}/v1/node", NODE_S)
+        return msgspec.json.decode(answer.body, type=NodeView)
+    except AwayError as error:
+        raise HttpError(409, "node_away", f"{error}.", hint=hint) from error
+    except msgspec.DecodeError as error:
+        raise HttpError(
+            409, "no_node", f"What answers at {url[:80]} is no data node.", hint=hint
+        ) from error
 
 
 def plan_text(found: PlanAnswer, names: Mapping[str, str]) -> str:
@@ -72,23 +118,3 @@ def plan_text(found: PlanAnswer, names: Mapping[str, str]) -> str:
     for part in plan_parts(found, names):
         console.print(part, soft_wrap=isinstance(part, Text))
     return re.sub(r"[ \t]+\n", "\n", out.getvalue())
-
-
-def command_line(command: Operation | Cancel) -> str:
-    """The same on the command line."""
-    match command:
-        case Cancel():
-            return f"stele cancel {command.target}"
-        case Leave():
-            return f"stele decommission {command.node_id}"
-        case Remove():
-            ignored = "".join(f" --ignore {node}" for node in command.ignore_nodes)
-            return f"stele remove {command.node_id}{ignored}{' --force' * command.force}"
-        case MoveNode():
-            tokens = ",".join(map(str, command.tokens))
-            return f"stele move {command.node_id}{f' --tokens={tokens}' if tokens else ''}"
-        case Rebuild():
-            dc = f" --source-dc {command.source_dc}" if command.source_dc else ""
-            return f"stele rebuild {command.node_id}{dc}{' --force' * command.force}"
-        case Exclude():
-            return f"stele exclude {' '.join(command.node_ids)}"

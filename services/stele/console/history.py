@@ -1,14 +1,18 @@
 """Questions about the past: epochs in words, searches, differences, what was decided about a table."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
+from stele.console.gone import Gone
 from stele.console.mirror import SERVICE, Mirror, refused
+from stele.console.shared import Shared
 from stele.console.shown import names_by_id
 from stele.console.told import Told, names_of, told
 from stele.console.upstream import Answered, Upstream
+from stele.domain.image import Image
 from stele.domain.view import diff
 from stele.words.decisions import FACTS, Decision, Past, Wanted
 from stele.words.facts import EpochRow, fact_lines
@@ -19,6 +23,8 @@ MOST_LINES: Final = 2000
 MOST_LOOKED_AT: Final = 5000
 """Epochs that are looked through for decisions at one time."""
 AT_ONCE: Final = 1000
+MOST_SLICES: Final = 50
+"""Slices of the history in which a name is looked for."""
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -64,34 +70,43 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 class History:
-    """Asks metadata-log; the words are the command line's."""
+    """Asks metadata-log, once an epoch for all pages; the words are the command line's."""
 
     def __init__(self, upstream: Upstream, mirror: Mirror) -> None:
         self._upstream = upstream
         self._mirror = mirror
+        self._shared = Shared()
+        self._gone = Gone(self._first_fact)
 
     async def page(self, before: int, limit: int) -> Page:
         """Epochs before this one, the newest first; 0: the newest there are. Raises HttpError, AwayError."""
-        newest = self._mirror.image.epoch
+        newest = self._mirror.newest().epoch
         last = min(newest, before - 1) if before else newest
         first = max(1, last - limit + 1)
         if last < 1:
             return Page(newest, ())
         rows = await self._rows({"from": first, "limit": last - first + 1})
-        names = names_of(self._mirror.image)
+        names = await self._gone.names(self._mirror.image, rows)
         epochs = tuple(told(row, names) for row in rows)
         return Page(newest, epochs[::-1], first if first > 1 else 0, len(rows))
 
     async def whole(self, epoch: int) -> WholeEpoch:
         """One epoch. Raises HttpError, AwayError."""
         row = msgspec.json.decode(await self._get(f"/v1/epochs/{epoch}", {}), type=EpochRow)
-        names = names_of(self._mirror.image)
+        names = await self._gone.names(self._mirror.image, [row])
         return WholeEpoch(told(row, names), tuple(fact_lines(row, names)), row.facts)
 
+    async def gone(self, image: Image) -> dict[str, str]:
+        """By id what requests are about that stands no more."""
+        return await self._gone.of_requests(image)
+
     async def search(self, asked: dict[str, object]) -> Page:
-        """Epochs that are asked for. Raises HttpError, AwayError."""
+        """Epochs that are asked for; ``about`` may name what is no more. Raises HttpError, AwayError."""
+        if asked.get("about"):
+            known = await self._gone.id_of(self._mirror.image, str(asked["about"]))
+            asked = {**asked, "about": known}
         found = msgspec.json.decode(await self._get("/v1/epochs/search", asked), type=_Found)
-        names = names_of(self._mirror.image)
+        names = await self._gone.names(self._mirror.image, found.epochs)
         epochs = tuple(told(row, names) for row in found.epochs)
         return Page(found.newest, epochs, found.next_before, found.looked_at, found.begins)
 
@@ -111,12 +126,18 @@ class History:
     async def diff(self, first: int, last: int) -> DiffShown:
         """What differs between two epochs. Raises HttpError, AwayError."""
         before, after = await self._mirror.at(first), await self._mirror.at(last)
-        lines = await asyncio.to_thread(lambda: diff_lines(_plain(diff(before, after))))
+        names = names_of(before, after)
+
+        def named() -> list[tuple[str, str]]:
+            found = diff_lines(_plain(diff(before, after)))
+            return [(sign, names.named(line)) for sign, line in found]
+
+        lines = await asyncio.to_thread(named)
         return DiffShown(first, last, tuple(lines[:MOST_LINES]), max(0, len(lines) - MOST_LINES))
 
     async def decisions(self, wanted: Wanted, limit: int, before: int) -> Decisions:
         """What was asked for of tablets. Raises HttpError, AwayError."""
-        image = self._mirror.image
+        image = self._mirror.newest()
         past, found = Past(wanted, names_by_id(image)), list[Decision]()
         end = before or image.epoch + 1
         least = max(1, end - MOST_LOOKED_AT)
@@ -127,6 +148,22 @@ class History:
                 found += past.add(row)
             end = first
         return Decisions(tuple(found[:limit]), end)
+
+    async def _first_fact(self, asked: dict[str, object]) -> dict[str, Any] | None:
+        """The newest of these kinds. Raises HttpError, AwayError."""
+        kinds, before = str(asked["facts"]).split(","), 0
+        for _ in range(MOST_SLICES):
+            more = {"before": before} if before else {}
+            data = await self._get("/v1/epochs/search", {**asked, **more, "limit": 1})
+            found = msgspec.json.decode(data, type=_Found)
+            for row in found.epochs:
+                for fact in row.facts:
+                    if fact.get("type") in kinds and asked["about"] in (*_texts(fact),):
+                        return fact
+            before = found.next_before
+            if not before:
+                break
+        return None
 
     async def _rows(self, asked: dict[str, Any]) -> list[EpochRow]:
         rows = msgspec.json.decode(await self._get("/v1/epochs", asked), type=list[EpochRow])
@@ -140,10 +177,21 @@ class History:
         return rows
 
     async def _get(self, path: str, params: dict[str, Any]) -> bytes:
-        answer: Answered = await self._upstream.ask(SERVICE, path, params)
-        if not answer.ok:
-            raise refused(answer)
-        return answer.body
+        async def ask() -> bytes:
+            answer: Answered = await self._upstream.ask(SERVICE, path, params)
+            if not answer.ok:
+                raise refused(answer)
+            return answer.body
+
+        key = (self._mirror.image.state_id, path, *sorted((k, str(v)) for k, v in params.items()))
+        return await self._shared.get(key, ask)
+
+
+def _texts(fact: dict[str, Any]) -> Iterator[str]:
+    """Names and ids of a keyspace or table."""
+    for kind in ("keyspace", "table"):
+        row = fact.get(kind) or {}
+        yield from (str(row[name]) for name in ("name", f"{kind}_id", "keyspace_id") if name in row)
 
 
 def _plain(found: Any) -> Any:

@@ -10,7 +10,15 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from stele.console.asking import CommandAsked, PlanAsked, command_line, plan_text
+from stele.console.asking import (
+    ORIGIN,
+    CommandAsked,
+    PlanAsked,
+    command_of,
+    envelope_of,
+    operation_of,
+    plan_text,
+)
 from stele.console.mirror import Mirror, refused
 from stele.console.reads import named, number
 from stele.console.shown import names_by_id
@@ -59,7 +67,14 @@ def stream_route(pages: Pages) -> Route:
 def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> list[Route]:
     async def plan(request: Request) -> Response:
         asked = await read_json(request, PlanAsked)
-        body = msgspec.json.encode({"command": asked.command, "actor": "console"})
+        operation = operation_of(asked)
+        if operation.comes:
+            _check_may(may_command)  # it has the console ask an address that the page names
+        command = await command_of(asked, "", upstream)
+        line = operation.command_line(asked.fields)
+        if not operation.plans:
+            return JsonResponse({"verdict": "at_once", "text": "", "command_line": line})
+        body = msgspec.json.encode({"command": command, "actor": ORIGIN})
         answer = await upstream.ask("coordinator", "/v1/plan", body=body)
         if not answer.ok:
             raise refused(answer)
@@ -69,19 +84,13 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
                 "epoch": found.epoch,
                 "verdict": found.verdict,
                 "text": plan_text(found, names_by_id(mirror.image)),
-                "command_line": command_line(asked.command),
+                "command_line": line,
             }
         )
 
     async def commands(request: Request) -> Response:
-        if not may_command:
-            raise HttpError(
-                403,
-                "read_only",
-                "This console only shows.",
-                hint="Start it with STELE_CONSOLE_COMMANDS=true, or use the command line.",
-            )
-        envelope = (await read_json(request, CommandAsked)).envelope()
+        _check_may(may_command)
+        envelope = await envelope_of(await read_json(request, CommandAsked), upstream)
         body = msgspec.json.encode(envelope)
         answer = await upstream.ask("metadata-log", "/v1/commands", body=body)
         return Response(answer.body, answer.status, media_type="application/json")
@@ -90,3 +99,13 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
         Route("/api/plan", named(plan), methods=["POST"]),
         Route("/api/commands", named(commands), methods=["POST"]),
     ]
+
+
+def _check_may(may_command: bool) -> None:
+    if not may_command:
+        raise HttpError(
+            403,
+            "read_only",
+            "This console only shows.",
+            hint="Start it with STELE_CONSOLE_COMMANDS=true, or use the command line.",
+        )

@@ -67,7 +67,8 @@ class Mirror:
             except _Anew as error:
                 known = self._failed(str(error))
             except _FAILURES as error:
-                self._failed(f"The metadata-log does not answer: {plain(error)}.")
+                why = error.why if isinstance(error, AwayError) else plain(error)
+                self._failed(f"The metadata-log does not answer: {why}.")
                 turn += 1
             except _UNREADABLE as error:
                 known = self._failed(f"What the metadata-log says cannot be read: {error!r}")
@@ -77,17 +78,33 @@ class Mirror:
                 turn += 1
             await asyncio.sleep(RETRY_S)
 
-    async def at(self, epoch: int) -> Image:
-        """The state at an epoch. Raises HttpError when it cannot be had, AwayError."""
+    def newest(self) -> Image:
+        """The newest state. Raises HttpError while none is known."""
         if not self.image.epoch:
             raise HttpError(503, "not_ready", self.trouble, hint="Try again in a moment.")
+        return self.image
+
+    async def at(self, epoch: int) -> Image:
+        """The state at an epoch. Raises HttpError when it cannot be had, AwayError."""
+        self.newest()
         known = self._images.get(epoch)
         if known is not None:
             return known
         async with self._turn:
-            known = self._images.get(epoch) or await self._past(epoch)
-            self._images.keep(known)
+            known, images = self._images.get(epoch), self._images
+            if known is None:
+                known = await self._past(epoch)
+            if self._images is images:  # else it is of a history that is over
+                images.keep(known)
             return known
+
+    async def state_id_at(self, epoch: int) -> str:
+        """In hex, without reading the whole state. Raises HttpError, AwayError."""
+        known = self._images.get(epoch)
+        if known is None:
+            (found, *_) = await self.epochs(epoch, 1)
+            return found.state_id.hex()
+        return known.state_id.hex()
 
     async def epochs(self, first: int, count: int) -> list[Epoch]:
         """Up to so many epochs. Raises HttpError, AwayError."""
@@ -126,7 +143,7 @@ class Mirror:
 
     def _begin(self, image: Image) -> None:
         """The whole state was read; what was known of before may be another history."""
-        self._images.clear()
+        self._images = Images()
         self.image = image
         self._images.add(image)
         self._reset()

@@ -103,13 +103,6 @@ def differing(before: Placement, after: Placement) -> Bytes:
     return found
 
 
-def place_of(placement: Placement, start: int) -> int:
-    """Which row of the placement, from 0 on, begins there or holds what is behind it."""
-    table = placement.table
-    at, place = table.find(start)
-    return sum(len(chunk.keys) for chunk in table.chunks[:at]) + place
-
-
 def _reads(rows: Rows) -> Ints:
     """How many serve the reads of each row; those that are listed apart are counted there."""
     counts = rows.values[READS_COUNT]

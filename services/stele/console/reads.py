@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -10,11 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stele.console.history import History
+from stele.console.history import History, Page
 from stele.console.kept import Kept
 from stele.console.maps import map_of
 from stele.console.mirror import Mirror, refused
 from stele.console.packed_map import packed_map
+from stele.console.shared import Shared
 from stele.console.shown import overview, requests_shown, row_shown, rows_of_node
 from stele.console.upstream import AwayError, Upstream
 from stele.console.watch import Watch
@@ -35,6 +37,8 @@ BALANCER: Final = {
     "/api/balance/why": "/v1/balance/why",
     "/api/balance/sizes": "/v1/balance/sizes",
 }
+BALANCER_S: Final = 1.0
+"""So long an answer of the balancer is good for all pages."""
 _JSON: Final = msgspec.json.Encoder(enc_hook=str)
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -52,6 +56,7 @@ class Reads:
         self._history = History(upstream, mirror)
         self._about = about
         self._kept = Kept()
+        self._shared = Shared()
 
     def routes(self) -> list[Route]:
         found: dict[str, Handler] = {
@@ -77,10 +82,10 @@ class Reads:
 
     async def overview(self, request: Request) -> Response:
         image = await self._image(request)
-        packs = takes_gzip(request)
+        packs, gone = takes_gzip(request), await self._history.gone(image)
         body = await self._kept.get(
-            ("overview", image.state_id, packs),
-            lambda: _packed(_JSON.encode(overview(image)), gzip_it=packs),
+            ("overview", image.state_id, packs, *gone.items()),
+            lambda: _packed(_JSON.encode(overview(image, gone)), gzip_it=packs),
         )
         return _whole(body, "application/json", packed=packs)
 
@@ -110,8 +115,14 @@ class Reads:
         if known is None:
             raise _nothing("node", node_id, image)
         rows = await asyncio.to_thread(rows_of_node, image, node_id)
-        history = await self._history.search({"about": node_id, "limit": 30})
-        answer = {"epoch": image.epoch, "node": known, "maps": rows, "history": history}
+        history, away = await self._searched({"about": node_id, "limit": 30})
+        answer = {
+            "epoch": image.epoch,
+            "node": known,
+            "maps": rows,
+            "history": history,
+            "away": away,
+        }
         return await self._json(request, answer)
 
     async def epochs(self, request: Request) -> Response:
@@ -139,12 +150,23 @@ class Reads:
 
     async def request(self, request: Request) -> Response:
         image, request_id = await self._image(request), request.query_params.get("id", "")
-        known = image.request(request_id)
-        shown = next((r for r in requests_shown(image) if r.request_id == request_id), None)
-        epochs = await self._history.search({"request": request_id, "limit": 100})
-        if known is None and not epochs.epochs:
+        if not request_id:
             raise _nothing("request", request_id, image)
-        answer = {"epoch": image.epoch, "request": known, "shown": shown, "epochs": epochs}
+        known = image.request(request_id)
+        gone = await self._history.gone(image)
+        shown = next((r for r in requests_shown(image, gone) if r.request_id == request_id), None)
+        epochs, away = await self._searched({"request": request_id, "limit": 100})
+        if known is None and not epochs.epochs:
+            if away:
+                raise HttpError(503, "away", away, hint="The page goes on when it is back.")
+            raise _nothing("request", request_id, image)
+        answer = {
+            "epoch": image.epoch,
+            "request": known,
+            "shown": shown,
+            "epochs": epochs,
+            "away": away,
+        }
         return await self._json(request, answer)
 
     async def decisions(self, request: Request) -> Response:
@@ -156,20 +178,40 @@ class Reads:
         return await self._json(request, await self._history.decisions(wanted, limit, before))
 
     async def heat(self, request: Request) -> Response:
-        return await self._json(request, {"samples": list(self._watch.heat)})
+        samples = [*self._watch.heat]
+        packs = takes_gzip(request)
+        body = await self._kept.get(
+            ("heat", samples[-1].at_ms if samples else 0, packs),
+            lambda: _packed(_JSON.encode({"samples": samples}), gzip_it=packs),
+        )
+        return _whole(body, "application/json", packed=packs)
 
     def _of_balancer(self, path: str) -> Handler:
         async def balancer(request: Request) -> Response:
-            answer = await self._upstream.ask("tablet-balancer", path, dict(request.query_params))
-            if not answer.ok:
-                raise refused(answer)
-            return await respond(request, answer.body)
+            params = dict(request.query_params)
+
+            async def ask() -> bytes:
+                answer = await self._upstream.ask("tablet-balancer", path, params)
+                if not answer.ok:
+                    raise refused(answer)
+                return answer.body
+
+            turn = int(time.monotonic() / BALANCER_S)
+            key = (turn, path, *sorted(params.items()))
+            return await respond(request, await self._shared.get(key, ask))
 
         return balancer
 
+    async def _searched(self, asked: dict[str, object]) -> tuple[Page, str]:
+        """What the history says, or who is away: the rest of an answer does not wait for it."""
+        try:
+            return await self._history.search(asked), ""
+        except AwayError as error:
+            return Page(self._mirror.image.epoch, ()), f"{error}."
+
     async def _image(self, request: Request) -> Image:
         """At ``epoch``, or the newest. Raises HttpError, AwayError."""
-        newest = self._mirror.image.epoch
+        newest = self._mirror.newest().epoch
         asked = number(request, "epoch", 0) or newest
         if asked > newest:
             text = f"Epoch {asked} is not there yet; the newest is {newest}."

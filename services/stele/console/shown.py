@@ -1,6 +1,7 @@
 """What the page shows of a state, as plain structs: pure functions of an image."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ from stele.words.why import Known, sentences, story
 
 NEWEST_REQUESTS: Final = 200
 """So many that are over are shown with the state; older ones are in the history."""
+NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_ROWS: Final = 500
 """Ranges of one node that are listed."""
 
@@ -74,6 +76,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     services: tuple[Any, ...]
     balancing_off: tuple[str, ...]
+    keyspaces: tuple[str, ...]
+    tables: tuple[str, ...]
 
 
 class RequestShown(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +130,8 @@ class WhyShown(msgspec.Struct, frozen=True, kw_only=True):
     streamed: dict[str, str]
 
 
-def overview(image: Image) -> Overview:
+def overview(image: Image, gone: Mapping[str, str] = NO_NAMES) -> Overview:
+    """``gone`` are names by id of what stands no more."""
     numbers = image.ring.nodes.numbers
     nodes = (image.membership.nodes[name] for name in sorted(image.membership.nodes))
     return Overview(
@@ -157,17 +162,19 @@ def overview(image: Image) -> Overview:
         numbers=image.ring.nodes.names,
         maps=tuple(_maps(image)),
         transitions=tuple(summary_of(t) for t in image.topology.open()),
-        requests=requests_shown(image),
+        requests=requests_shown(image, gone),
         features=tuple(image.features.enabled),
         settings=dict(image.features.settings),
         services=tuple(image.services.services[s] for s in sorted(image.services.services)),
         balancing_off=tuple(_off(image)),
+        keyspaces=tuple(sorted(each.name for each in image.schema.by_id.values())),
+        tables=tuple(sorted(map(image.schema.full_name, image.schema.tables.values()))),
     )
 
 
-def requests_shown(image: Image) -> tuple[RequestShown, ...]:
+def requests_shown(image: Image, gone: Mapping[str, str] = NO_NAMES) -> tuple[RequestShown, ...]:
     """Those under way, and the newest that are over; the newest first."""
-    names = names_by_id(image)
+    names = {**gone, **names_by_id(image)}
     found = sorted(image.requests.requests.values(), key=lambda r: -r.submitted_epoch)
     over = [r for r in found if r.status not in UNFINISHED][:NEWEST_REQUESTS]
     under_way = [r for r in found if r.status in UNFINISHED]

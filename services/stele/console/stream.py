@@ -115,7 +115,7 @@ class Pages:
         if not newest - MOST_BEHIND <= after <= newest:
             return False
         try:
-            return (await self._mirror.at(after)).state_id.hex() == state_id
+            return await self._mirror.state_id_at(after) == state_id
         except AwayError:
             return None
         except HttpError as error:

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from stele.console.maps import TOKENS
-from stele.console.packed_map import place_of, states_of
+from stele.console.packed_map import states_of
 from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
@@ -15,7 +15,8 @@ from stele.domain.membership.facts import NodeChanged
 from stele.domain.registry import FACTS
 from stele.domain.requests.facts import Request
 from stele.domain.ring.facts import PlacementChanged, PlacementDropped
-from stele.domain.ring.numbers import PAD
+from stele.domain.ring.numbers import PAD, lengths
+from stele.domain.ring.placement import Placement
 from stele.domain.ring.replicas import VERSION, WRITES, reads_of
 from stele.domain.view import epoch_view
 from stele.words.facts import EpochRow, fact_lines
@@ -27,12 +28,15 @@ MOST_ROWS: Final = 2000
 """Changed rows of a map that an event carries; of more the map is read anew."""
 
 
+Row = tuple[int, int, int, int, tuple[int, ...]]
+
+
 class MapChange(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a map that an epoch changed: (place, state, reads, version, numbers of nodes). ``anew``: read all
     of it again.
     """
 
-    rows: tuple[tuple[int, int, int, int, tuple[int, ...]], ...] = ()
+    rows: tuple[Row, ...] = ()
     anew: bool = False
 
 
@@ -60,11 +64,12 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     maps: dict[str, MapChange] = {}
 
 
-def names_of(image: Image) -> HistoryNames:
-    """Names of what stands at an epoch, for the words of those that follow."""
+def names_of(*images: Image) -> HistoryNames:
+    """Names of what stands at these epochs, for the words of those that follow."""
     names = HistoryNames()
-    unfinished = (r for r in image.requests.requests.values() if _is_open(r))
-    names.add(image.schema.by_id.values(), image.schema.tables.values(), unfinished)
+    for image in images:
+        unfinished = (r for r in image.requests.requests.values() if _is_open(r))
+        names.add(image.schema.by_id.values(), image.schema.tables.values(), unfinished)
     return names
 
 
@@ -115,16 +120,26 @@ def _map_changes(before: Image, facts: list[Any], after: Image) -> Iterator[tupl
             yield name, MapChange(anew=True)
             continue
         starts = [int(start) for rows in added for start in rows.starts]
-        yield name, MapChange(rows=tuple(_changed_row(new, start) for start in starts))
+        yield name, MapChange(rows=tuple(_changed_rows(new, starts)))
 
 
-def _changed_row(placement: Any, start: int) -> tuple[int, int, int, int, tuple[int, ...]]:
-    at, place = placement.table.find(start)
-    row = placement.table.chunks[at].rows.cut(place, place + 1)
-    numbers = tuple(int(n) for n in row.values[WRITES][0] if n != PAD)
-    reads = int(np.count_nonzero(reads_of(row)[0] != PAD))
-    version = int(row.values[VERSION][0])
-    return place_of(placement, start), int(states_of(row)[0]), reads, version, numbers
+def _changed_rows(placement: Placement, starts: list[int]) -> Iterator[Row]:
+    """Those that begin there, or hold what is behind it, chunk by chunk."""
+    table = placement.table
+    inside: dict[int, set[int]] = {}
+    for start in starts:
+        at, place = table.find(start)
+        inside.setdefault(at, set()).add(place)
+    first = np.cumsum([0, *(len(chunk.keys) for chunk in table.chunks)])
+    for at, places in inside.items():
+        chosen = sorted(places)
+        rows = table.chunks[at].rows.chosen(np.array(chosen))
+        reads = lengths(reads_of(rows)).tolist()
+        versions, writes = rows.values[VERSION].tolist(), rows.values[WRITES].tolist()
+        for each in zip(chosen, states_of(rows).tolist(), reads, versions, writes, strict=True):
+            place, state, read, version, numbers = each
+            nodes = tuple(number for number in numbers if number != PAD)
+            yield int(first[at]) + place, state, read, version, nodes
 
 
 def _is_open(request: Request) -> bool:

@@ -19,6 +19,7 @@ class AwayError(Exception):
     def __init__(self, service: str, why: str) -> None:
         super().__init__(f"{service} does not answer: {why}")
         self.service = service
+        self.why = why
 
 
 class Answered(NamedTuple):

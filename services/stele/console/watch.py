@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import deque
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -10,6 +9,7 @@ import msgspec
 from stele.console.alerts import Alert, ProcessShown, alerts
 from stele.console.hub import Hub
 from stele.console.mirror import Mirror
+from stele.console.pipeline import ClusterShown, clusters_of
 from stele.console.shown import WhyShown, why_shown
 from stele.console.upstream import AwayError, Upstream
 from stele.domain.names import NodeState
@@ -24,6 +24,8 @@ LIMIT_S: Final = 2.0
 HEAT_EVERY_S: Final = 5.0
 HEAT_KEPT: Final = 720
 """An hour of load by node."""
+HEAT_CELLS: Final = 72_000
+"""Samples times nodes at most: with many nodes every second sample goes, and they are taken more seldom."""
 MOST_NODES: Final = 64
 """So many nodes are asked how they are; of the others the session guard's word counts."""
 
@@ -69,7 +71,8 @@ class Watch:
         self.looked = Looked()
         self.number = 0
         """Of the look: it counts up."""
-        self.heat: deque[HeatSample] = deque(maxlen=HEAT_KEPT)
+        self.heat: list[HeatSample] = []
+        self._heat_every_s = HEAT_EVERY_S
         self._heat_at_s = 0.0
 
     async def run(self) -> None:
@@ -79,7 +82,7 @@ class Watch:
                 self.looked = await self._look()
                 self.number += 1
                 self._hub.ring()
-            if time.monotonic() - self._heat_at_s > HEAT_EVERY_S:
+            if time.monotonic() - self._heat_at_s > self._heat_every_s:
                 self._heat_at_s = time.monotonic()
                 await self._sample()
             await asyncio.sleep(self._every_s)
@@ -136,9 +139,21 @@ class Watch:
             epoch=health.epoch,
             lag=max(0, self._mirror.image.epoch - health.epoch) if health.epoch else None,
             reason=health.reason,
-            stopped=health.stopped,
+            clusters=await self._clusters(service, url, health.stopped),
             answered_ms=round(1000 * (time.perf_counter() - began_s), 1),
         )
+
+    async def _clusters(
+        self, service: str, url: str, stopped: dict[str, str]
+    ) -> tuple[ClusterShown, ...]:
+        """Of placements alone. Without its numbers what is quarantined is still known."""
+        if service != "placements":
+            return ()
+        try:
+            answer = await self._upstream.one(f"{url}/metrics", LIMIT_S)
+            return clusters_of(answer.body.decode() if answer.ok else "", stopped)
+        except (AwayError, ValueError):
+            return clusters_of("", stopped)
 
     async def _answer(self, service: str, path: str, kind: type[T]) -> T | None:
         """None where nobody answers, or not with what is meant."""
@@ -158,4 +173,12 @@ class Watch:
             return {node: row[name] for node, row in nodes.items() if row.get(name) is not None}
 
         at_ms = time.time_ns() // 1_000_000
-        self.heat.append(HeatSample(at_ms, of("rate"), of("size_bytes"), of("tablets")))
+        self.keep(HeatSample(at_ms, of("rate"), of("size_bytes"), of("tablets")))
+
+    def keep(self, sample: HeatSample) -> None:
+        """A sample more. Where they would be too many, an hour has fewer; what is older than an hour goes."""
+        since_ms = sample.at_ms - round(1000 * HEAT_EVERY_S * HEAT_KEPT)
+        self.heat = [*(s for s in self.heat if s.at_ms > since_ms), sample]
+        if len(self.heat) * max(1, len(sample.tablets)) > HEAT_CELLS and len(self.heat) > 2:
+            self.heat = self.heat[::-2][::-1]
+            self._heat_every_s *= 2

@@ -13,6 +13,7 @@ from stele.cli.output import console, print_value_as_json, table
 from stele.cli.switch_words import off_text, switch_text
 from stele.domain.commands import CreateKeyspace, DropKeyspace, KeyspaceRfChange
 from stele.domain.schema.facts import Keyspace, Replication, placement_name
+from stele.words.given import GivenError, replication_of
 
 app = App(name="keyspace", help="Keyspaces and how they are replicated.")
 
@@ -118,35 +119,9 @@ def _state(keyspace: Keyspace) -> str:
     return "its replication changes" if own else ""
 
 
-def parse_replication(given: tuple[str, ...]) -> Replication:
-    """``("dc1=3,dc2=r1,r2",)``: by dc how many copies, or the racks that have one each. A number with a comma
-    behind it is a rack. Raises UsageError.
-    """
-    copies, racks = dict[str, int](), dict[str, tuple[str, ...]]()
-    for dc, values in _by_dc(given):
-        if dc in copies or dc in racks:
-            raise UsageError(f"--replication names '{dc}' twice.", "Say once how many copies.")
-        if len(values) == 1 and values[0].isdigit():
-            copies[dc] = int(values[0])
-        else:
-            racks[dc] = tuple(filter(None, values))
-    return Replication(copies, racks)
-
-
-def _by_dc(given: tuple[str, ...]) -> list[tuple[str, list[str]]]:
-    """Each dc, with all that stands between its sign and the next dc."""
-    found = list[tuple[str, list[str]]]()
-    for text in given:
-        named = len(found)
-        for part in text.split(","):
-            dc, separator, value = (each.strip() for each in part.partition("="))
-            if separator and dc and value:
-                found.append((dc, [value]))
-            elif not separator and len(found) > named:
-                found[-1][1].append(dc)
-            else:
-                raise UsageError(
-                    f"--replication '{part}' is neither DC=COPIES nor DC=RACK,RACK.",
-                    "For example dc1=3, or dc1=r1,r2,r3.",
-                )
-    return found
+def parse_replication(texts: tuple[str, ...]) -> Replication:
+    """``given.replication_of``. Raises UsageError."""
+    try:
+        return replication_of(texts)
+    except GivenError as error:
+        raise UsageError(error.message, error.hint) from error

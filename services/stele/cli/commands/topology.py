@@ -27,6 +27,7 @@ from stele.domain.commands import (
 from stele.domain.names import RequestStatus
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.position import Position
+from stele.words.given import GivenError, tokens_of
 
 Ignore = Annotated[tuple[str, ...], Parameter(name="--ignore", negative="")]
 
@@ -282,11 +283,9 @@ def submit_and_follow(client: Client, change: Change, *commands: AnyCommand) -> 
 def _tokens(text: str) -> tuple[int, ...]:
     """Raises UsageError."""
     try:
-        return tuple(int(token) for token in text.split(",")) if text else ()
-    except ValueError as error:
-        raise UsageError(
-            f"'{text}' is no list of tokens.", "Whole numbers with commas: --tokens=-5,7"
-        ) from error
+        return tokens_of(text)
+    except GivenError as error:
+        raise UsageError(error.message, error.hint) from error
 
 
 def _ask_node(client: Client, url: str) -> NodeView:

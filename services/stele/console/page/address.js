@@ -2,6 +2,8 @@
 
 /** @typedef {Record<string, string>} Place */
 
+/** What is a whole number wherever it stands in the address; anything else there is left out. */
+const NUMBERS = ["epoch", "against", "from", "to", "row"];
 const KEY = "stele-console-token";
 
 /** Take the token out of the address before anybody sees it there; whether there was one. */
@@ -28,7 +30,9 @@ export function readPlace() {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   /** @type {Place} */
   const place = { view: path || "map" };
-  for (const [name, value] of new URLSearchParams(query ?? "")) place[name] = value;
+  for (const [name, value] of new URLSearchParams(query ?? "")) {
+    if (!NUMBERS.includes(name) || /^[0-9]{1,15}$/.test(value)) place[name] = value;
+  }
   return place;
 }
 

@@ -12,6 +12,11 @@ export class Refused extends Error {
   }
 }
 
+/** Whether it is worth asking again: somebody is away. @param {unknown} error */
+export function mayComeBack(error) {
+  return !(error instanceof Refused) || error.status >= 500;
+}
+
 /** How long a question may take; milliseconds. */
 const LIMIT_MS = 130_000;
 /** No sign of life for so long: the stream is opened anew. */
@@ -28,13 +33,28 @@ function headers(more) {
 /** @param {Response} answer */
 async function check(answer) {
   if (answer.ok) return answer;
+  /** @type {any} */
   let body = {};
   try {
-    body = await answer.json();
+    body = plain(await answer.text());
   } catch {
     // it is none of the console's own
   }
-  throw new Refused(answer.status, body);
+  throw new Refused(answer.status, body.rejection ?? body);
+}
+
+/** What reorders or hides text where it is shown. */
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+const MAY_HIDE = /[\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]|\\u00[01]/;
+
+/**
+ * JSON, with the number of each character that would not be seen in its place: names and reasons are anybody's.
+ * @param {string} text
+ */
+export function plain(text) {
+  if (!MAY_HIDE.test(text)) return JSON.parse(text);
+  const named = (/** @type {string} */ c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  return JSON.parse(text, (_, value) => (typeof value === "string" ? value.replace(HIDDEN, named) : value));
 }
 
 /** @param {string} path @param {Record<string, string | number | undefined>} params */
@@ -55,7 +75,7 @@ export async function get(path, params = {}, signal) {
   const limit = AbortSignal.timeout(LIMIT_MS);
   const either = signal ? AbortSignal.any([signal, limit]) : limit;
   const answer = await fetch(url(path, params), { headers: headers(), signal: either });
-  return (await check(answer)).json();
+  return plain(await (await check(answer)).text());
 }
 
 /** @param {string} path @param {Record<string, string | number | undefined>} params @param {AbortSignal} [signal] */
@@ -74,7 +94,7 @@ export async function post(path, body) {
     body: JSON.stringify(body),
     signal: AbortSignal.timeout(LIMIT_MS),
   });
-  return (await check(answer)).json();
+  return plain(await (await check(answer)).text());
 }
 
 /**
@@ -141,5 +161,5 @@ function dispatch(part, on) {
     if (line.startsWith("event: ")) name = line.slice(7);
     else if (line.startsWith("data: ")) data += line.slice(6);
   }
-  if (data) on(name, JSON.parse(data));
+  if (data) on(name, plain(data));
 }

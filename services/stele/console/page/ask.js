@@ -7,62 +7,118 @@ import { Sentence } from "./ui.js";
 
 const WHO = "stele-console-who";
 
-/** @param {any} command @param {string} title */
-export function ask(command, title) {
-  set({ dialog: { command, title, number: Date.now() } });
+/**
+ * @typedef {{name: string, label: string, kind: string, is_needed: boolean}} FieldRow
+ * @typedef {{name: string, title: string, about: string, plans: boolean, fields: FieldRow[]}} Operation
+ */
+
+/** @returns {Operation[]} all that can be asked for */
+export const operations = () => state.about?.operations ?? [];
+
+/** Ask for an operation, with what is known of its fields. @param {string} name @param {Record<string, string>} [fields] @param {string} [title] */
+export function ask(name, fields = {}, title = "") {
+  set({ dialog: { name, fields, title, number: Date.now() } });
 }
 
-/** @param {{asked: {command: any, title: string, number: number}}} props */
+/** What there is to choose from. @param {string} kind @returns {string[]} */
+function known(kind) {
+  const now = state.overview ?? {};
+  if (kind === "node" || kind === "nodes") return (now.nodes ?? []).filter((/** @type {any} */ n) => n.state !== "left").map((/** @type {any} */ n) => n.node_id);
+  if (kind === "keyspace") return now.keyspaces ?? [];
+  return kind === "table" ? [...(now.keyspaces ?? []), ...(now.tables ?? [])] : [];
+}
+
+/** @param {{field: FieldRow, value: string, put: (text: string) => void}} props */
+function Input({ field, value, put }) {
+  if (field.kind === "flag") {
+    return html`<label class="flag"><input type="checkbox" name=${field.name} checked=${value === "true"} onChange=${(/** @type {any} */ e) => put(e.target.checked ? "true" : "")} /> ${field.label}</label>`;
+  }
+  const some = known(field.kind);
+  const list = some.length ? `ask-${field.name}` : undefined;
+  return html`<label>${field.label} <input name=${field.name} required=${field.is_needed} maxlength="4000" autocomplete="off" list=${list} value=${value} onInput=${(/** @type {any} */ e) => put(e.target.value)} />
+    ${list && html`<datalist id=${list}>${some.map((each) => html`<option value=${each} />`)}</datalist>`}</label>`;
+}
+
+/** @param {{asked: {name: string, fields: Record<string, string>, title: string, number: number}}} props */
 export function AskDialog({ asked }) {
   const dialog = useRef(null);
+  const [fields, setFields] = useState(asked.fields);
   const [plan, setPlan] = useState(/** @type {any} */ (null));
   const [reason, setReason] = useState("");
   const [who, setWho] = useState(localStorage.getItem(WHO) ?? "");
-  const [requestId, setRequestId] = useState("");
+  const [sent, setSent] = useState({ key: "", id: "" });
   const [outcome, setOutcome] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
-  const plans = asked.command.type !== "cancel";
+  const operation = operations().find((each) => each.name === asked.name);
   const may = state.about?.commands;
+  const key = JSON.stringify(fields);
+  const isWhole = operation?.fields.every((field) => !field.is_needed || fields[field.name]?.trim()) ?? false;
+  const look = async () => {
+    setPlan({ key, busy: true });
+    try {
+      setPlan({ key, ...(await post("/api/plan", { operation: asked.name, fields })) });
+    } catch (error) {
+      const refused = /** @type {any} */ (error);
+      setPlan({ key, problem: refused.message, hint: refused.hint });
+    }
+  };
   useEffect(() => {
+    // what there is to ask for may come after the click
+    if (!operation || dialog.current?.open) return;
     dialog.current?.showModal();
-    if (!plans) return;
-    post("/api/plan", { command: asked.command }).then(setPlan, (error) => setPlan({ problem: error.message, hint: error.hint }));
-  }, [asked.number]);
+    if (isWhole) look();
+  }, [asked.number, operation !== undefined]);
   const close = () => set({ dialog: null });
+  const isPlanned = plan?.key === key && !plan.busy;
   const submit = async (/** @type {Event} */ e) => {
     e.preventDefault();
+    if (!isPlanned || !may) {
+      look();
+      return;
+    }
     setBusy(true);
     localStorage.setItem(WHO, who);
-    const id = requestId || newRequestId();
-    setRequestId(id);
+    // another thing that is asked for is another request
+    const thing = `${key} ${reason} ${who}`;
+    const id = sent.key === thing ? sent.id : newRequestId();
+    setSent({ key: thing, id });
     try {
-      const found = await post("/api/commands", { command: asked.command, reason, actor: who, request_id: id });
-      setOutcome({ text: `Accepted at epoch ${found.epoch}.`, done: true });
+      const found = await post("/api/commands", { operation: asked.name, fields, reason, actor: who, request_id: id });
+      setOutcome({ text: `Accepted at epoch ${found.epoch}.`, done: true, id });
     } catch (error) {
-      if (error instanceof Refused && error.status === 409) setOutcome({ text: error.message, hint: error.hint });
-      else if (error instanceof Refused && error.status < 500) setOutcome({ text: error.message, hint: error.hint });
-      else setOutcome({ text: "Whether it was taken is unknown.", hint: "Send it again: it takes effect once." });
+      const known = error instanceof Refused && error.status < 500;
+      setOutcome(known ? { text: error.message, hint: error.hint } : { text: "Whether it was taken is unknown.", hint: "Send it again: it takes effect once." });
     }
     setBusy(false);
   };
+  if (!operation) return null;
+  const put = (/** @type {string} */ name) => (/** @type {string} */ text) => setFields((/** @type {any} */ old) => ({ ...old, [name]: text }));
   return html`<dialog ref=${dialog} onClose=${close} aria-labelledby="ask-title">
     <form onSubmit=${submit}>
-      <h2 id="ask-title">${asked.title}</h2>
-      ${plans && html`<h3>What it would do</h3>${plan === null ? html`<p>planning…</p>` : plan.problem
-        ? html`<p class="bad" data-plan="refused">${plan.problem} <${Sentence} text=${plan.hint ?? ""} /></p>`
-        : html`<pre data-plan=${plan.verdict} tabindex="0">${plan.text}</pre><p class="note">On the command line: <code>${plan.command_line}</code></p>`}`}
-      ${!plans && html`<p>It is undone as far as it has gone: the placements are those of before. On the command line: <code>stele cancel ${asked.command.target}</code></p>`}
+      <h2 id="ask-title">${asked.title || operation.title}</h2>
+      <p>${operation.about}</p>
+      ${operation.fields.map((field) => html`<${Input} key=${field.name} field=${field} value=${fields[field.name] ?? ""} put=${put(field.name)} />`)}
+      ${plan?.key === key && html`<${Plan} plan=${plan} />`}
+      ${!isPlanned && html`<p><button type="button" data-deed="plan" disabled=${!isWhole || plan?.busy} onClick=${look}>${operation.plans ? "what would it do?" : "show the command"}</button></p>`}
       <label>why <input name="reason" required maxlength="1000" value=${reason} onInput=${(/** @type {any} */ e) => setReason(e.target.value)} /></label>
       <label>who <input name="who" maxlength="100" placeholder="console" value=${who} onInput=${(/** @type {any} */ e) => setWho(e.target.value)} /></label>
       ${!may && html`<p class="warn">This console only shows. Use the command line.</p>`}
       ${outcome && html`<p role="alert" class=${outcome.done ? "good" : "bad"} data-outcome=${outcome.done ? "done" : "refused"}>${outcome.text} <${Sentence} text=${outcome.hint ?? ""} /></p>`}
       <div class="deeds">
-        ${!outcome?.done && html`<button class="deed" disabled=${!may || busy || !reason.trim()}>${plans ? "do it" : "cancel the request"}</button>`}
+        ${!outcome?.done && html`<button class="deed" disabled=${!may || busy || !isPlanned || !reason.trim()}>${asked.name === "cancel" ? "cancel the request" : "do it"}</button>`}
         <button type="button" onClick=${() => dialog.current?.close()}>${outcome?.done ? "close" : "leave it"}</button>
-        ${outcome?.done && html`<button type="button" onClick=${() => { dialog.current?.close(); go({ view: "requests" }); }}>requests</button>`}
+        ${outcome?.done && html`<button type="button" onClick=${() => { dialog.current?.close(); go({ view: "requests", request: fields.request ?? outcome.id }); }}>follow it</button>`}
       </div>
     </form>
   </dialog>`;
+}
+
+/** @param {{plan: any}} props */
+function Plan({ plan }) {
+  if (plan.busy) return html`<p>planning…</p>`;
+  if (plan.problem) return html`<p class="bad" data-plan="refused">${plan.problem} <${Sentence} text=${plan.hint ?? ""} /></p>`;
+  return html`${plan.text && html`<h3>What it would do</h3><pre data-plan=${plan.verdict} tabindex="0">${plan.text}</pre>`}
+    <p class="note">On the command line: <code>${plan.command_line}</code></p>`;
 }
 
 /** A UUID of version 7: one for each thing that is asked for, however often it is sent. */

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
+import { ask } from "./ask.js";
 import { css, heat } from "./colours.js";
 import { go, state } from "./store.js";
 import { isDark } from "./theme.js";
@@ -13,9 +14,9 @@ const CELL = 14;
 export function BalanceView() {
   useStore();
   const key = `${state.newest} ${Math.floor((state.looked?.at_ms ?? 0) / 5000)}`;
-  const { answer, problem } = useAnswer((signal) => get("/api/balance", {}, signal), key);
-  const past = useAnswer((signal) => get("/api/decisions", { limit: 50 }, signal), String(state.newest));
-  const warm = useAnswer((signal) => get("/api/heat", {}, signal), key);
+  const { answer, problem } = useAnswer((signal) => get("/api/balance", {}, signal), "", key);
+  const past = useAnswer((signal) => get("/api/decisions", { limit: 50 }, signal), "", state.newest);
+  const warm = useAnswer((signal) => get("/api/heat", {}, signal), "", Math.floor((state.looked?.at_ms ?? 0) / 5000));
   return html`<section class="balanceview" aria-label="Balance">
     ${problem && html`<p class="bad">${problem}</p>`}
     ${answer && html`<${Now} answer=${answer} />`}
@@ -35,6 +36,7 @@ function Now({ answer }) {
   return html`<h2>Tablets are ${String(answer.state).replaceAll("_", " ")}</h2>
     <p>Balanced by ${answer.balanced_by}: <${Sentence} text=${answer.why} /></p>
     ${answer.off.length > 0 && html`<p class="warn">Switched off for ${answer.off.map((/** @type {any} */ o) => o.name || "the cluster").join(", ")}. <code>stele balance on</code> switches it on.</p>`}
+    <div class="deeds"><button onClick=${() => ask("balance-off")}>pause balancing…</button>${answer.off.length > 0 && html`<button onClick=${() => ask("balance-on", { name: answer.off[0].name })}>resume balancing…</button>`}</div>
     ${answer.restricted && html`<p class="warn">${answer.restricted}</p>`}
     <table><thead><tr><th>node</th><th>tablets</th><th></th><th>bytes</th><th>of its share</th><th>operations/s</th><th>reported</th></tr></thead>
       <tbody>${nodes.map(([name, n]) => html`<tr><td><${NodeLink} node=${name} /></td><td>${n.tablets}</td><td><meter min="0" max=${most} value=${n.tablets} aria-label=${`tablets of ${name}`}></meter></td>

@@ -3,11 +3,13 @@
 import { html } from "./vendor/htm-preact.js";
 import { state } from "./store.js";
 import { Badge, Sentence, useStore } from "./ui.js";
+import { counted } from "./words.js";
 
 export function HealthView() {
   useStore();
   const looked = state.looked;
   const alerts = looked?.alerts ?? [];
+  const clusters = (looked?.processes ?? []).flatMap((/** @type {any} */ p) => p.clusters);
   const services = state.overview?.services ?? [];
   return html`<section class="healthview" aria-label="Health">
     <h2>To look at</h2>
@@ -16,6 +18,11 @@ export function HealthView() {
     <table><thead><tr><th>process</th><th>address</th><th>is</th><th>epoch</th><th>behind</th><th>answered in</th><th>says</th></tr></thead>
       <tbody>${(looked?.processes ?? []).map((/** @type {any} */ p) => html`<tr key=${p.url} data-process=${p.service}><td>${p.service}</td><td>${p.url}</td><td><${Badge} state=${p.up ? (p.ok ? "up" : "failed") : "down"} /></td>
         <td>${p.epoch || ""}</td><td>${p.lag ?? ""}</td><td>${p.answered_ms === null ? "" : `${p.answered_ms} ms`}</td><td>${p.reason}</td></tr>`)}</tbody></table>
+    ${clusters.length > 0 && html`<h2>Tables of the pipeline</h2>
+    <table><thead><tr><th>cluster</th><th>is</th><th>epoch</th><th>behind</th><th>read, not in the tables</th><th>not read yet</th><th>strays skipped</th></tr></thead>
+      <tbody>${clusters.map((/** @type {any} */ c) => html`<tr key=${c.cluster} data-cluster=${c.cluster}><td>${c.cluster}</td><td><${Badge} state=${c.quarantine ? "quarantined" : "goes on"} /></td><td>${c.epoch}</td>
+        <td>${c.cluster === state.overview?.cluster ? counted(Math.max(0, state.newest - c.epoch), "epoch", "epochs") : ""}</td><td>${counted(c.waiting, "epoch", "epochs")}</td><td>${counted(c.not_judged, "record", "records")}</td><td>${c.strays}</td></tr>
+        ${c.quarantine && html`<tr><td></td><td colspan="6" class="bad">${c.quarantine}</td></tr>`}`)}</tbody></table>`}
     <h2>The log</h2>
     <dl class="flat"><dt>newest epoch</dt><dd>${state.newest}</dd>
       <dt>came to this page</dt><dd>${state.delayMs < 0 ? "none has come since the page was opened" : `${state.delayMs} ms after it was written, by the two clocks`}</dd>

@@ -7,6 +7,8 @@ import { EpochItem, useAnswer, useStore } from "./ui.js";
 import { counted } from "./words.js";
 
 const FILTERS = ["text", "actor", "about", "command"];
+/** @type {Record<string, string>} */
+const EXAMPLES = { text: "any words", actor: "who asked", about: "a node, keyspace or table", command: "such as drop_keyspace" };
 
 export function HistoryView() {
   useStore();
@@ -28,7 +30,7 @@ function Filters() {
     go(texts);
   };
   return html`<form class="bar" onSubmit=${submit}>
-    ${FILTERS.map((name) => html`<label>${name} <input name=${name} value=${texts[name] ?? ""} onInput=${(/** @type {any} */ e) => setTexts({ ...texts, [name]: e.target.value })} /></label>`)}
+    ${FILTERS.map((name) => html`<label>${name} <input name=${name} placeholder=${EXAMPLES[name]} value=${texts[name] ?? ""} onInput=${(/** @type {any} */ e) => setTexts({ ...texts, [name]: e.target.value })} /></label>`)}
     <label><input type="checkbox" name="refused" checked=${texts.refused === "true"} onChange=${(/** @type {any} */ e) => setTexts({ ...texts, refused: e.target.checked ? "true" : "" })} /> refused only</label>
     <button>search</button>
     <button type="button" onClick=${() => go({ text: "", actor: "", about: "", command: "", refused: "" })}>all</button>

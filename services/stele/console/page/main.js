@@ -12,7 +12,7 @@ import { RequestsView } from "./requests_view.js";
 import { begin, go, listen, set, shownEpoch, state } from "./store.js";
 import { applyTheme, chooseTheme, chosenTheme, watchTheme } from "./theme.js";
 import { TimeLine } from "./time_line.js";
-import { useStore } from "./ui.js";
+import { Sentence, useStore } from "./ui.js";
 import { counted } from "./words.js";
 
 /** @type {Record<string, [string, any]>} */
@@ -72,10 +72,10 @@ function Search() {
 function Notices() {
   const trouble = state.trouble || state.looked?.trouble || "";
   return html`<div class="notices" role="status" aria-live="polite">
-    ${trouble && html`<p class="bad" data-notice="trouble">${trouble} What is shown is of epoch ${state.overview?.epoch ?? "none"}; the page goes on by itself.</p>`}
-    ${state.problem && html`<p class="bad" data-notice="problem">${state.problem}
+    ${trouble && html`<p class="bad" data-notice="trouble">${trouble} ${state.overview ? `What is shown is of epoch ${state.overview.epoch}; the` : "The"} page goes on by itself.</p>`}
+    ${state.problem && html`<p class="bad" data-notice="problem"><${Sentence} text=${state.problem} />
       <button class="link" onClick=${() => set({ problem: "" })}>well</button></p>`}
-    ${shownEpoch() > 0 && html`<p class="past" data-notice="past">This is the past: epoch ${shownEpoch()} of ${state.newest}.
+    ${shownEpoch() > 0 && html`<p class="past" data-notice="past">${state.overview?.epoch === shownEpoch() ? `This is the past: epoch ${shownEpoch()} of ${state.newest}.` : state.problem ? `Epoch ${shownEpoch()} cannot be shown.` : `Epoch ${shownEpoch()} is being read…`}
       <button class="link" onClick=${() => go({ epoch: 0 })}>back to now</button></p>`}
   </div>`;
 }
@@ -98,7 +98,7 @@ function TokenDialog() {
 function Page() {
   useStore();
   if (state.locked) return html`<${TokenDialog} />`;
-  const [, View] = VIEWS[state.place.view] ?? VIEWS.map;
+  const [, View] = VIEWS[Object.hasOwn(VIEWS, state.place.view) ? state.place.view : "map"];
   return html`
     <a class="skip" href="#main" onClick=${(/** @type {Event} */ e) => { e.preventDefault(); document.getElementById("main")?.focus(); }}>to the content</a>
     <${Head} />

@@ -2,6 +2,7 @@
 
 import { html, useEffect, useRef } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
+import { ask } from "./ask.js";
 import { colouring, colourOf, css, MODES, rowText } from "./colours.js";
 import { RingDraw } from "./ring_draw.js";
 import { go, shownEpoch, shownMap, state } from "./store.js";
@@ -54,7 +55,7 @@ class Sheet {
       this.painted = "";
       this.moved = false;
     }
-    const mode = state.place.colour || "node";
+    const mode = MODES.includes(state.place.colour) ? state.place.colour : "node";
     const paint = `${state.mapNumber} ${mode} ${dark} ${state.overview?.topology.version}`;
     if (paint !== this.painted || sized) {
       this.painted = paint;
@@ -219,7 +220,7 @@ export function MapView() {
       <label>map <select value=${head?.placement ?? ""} onChange=${(/** @type {any} */ e) => go({ map: e.target.value, row: "" })}>
         ${maps.map((/** @type {any} */ m) => html`<option value=${m.placement}>${m.name} (${counted(m.rows, m.tablets ? "tablet" : "range", m.tablets ? "tablets" : "ranges")})</option>`)}
       </select></label>
-      <label>colour <select value=${state.place.colour ?? "node"} onChange=${(/** @type {any} */ e) => go({ colour: e.target.value }, true)}>
+      <label>colour <select value=${MODES.includes(state.place.colour) ? state.place.colour : "node"} onChange=${(/** @type {any} */ e) => go({ colour: e.target.value }, true)}>
         ${MODES.map((mode) => html`<option value=${mode}>${mode}</option>`)}
       </select></label>
       <span class="zoom" role="group" aria-label="Zoom">
@@ -254,12 +255,12 @@ function mapText(map, head) {
 /** @param {{placement: string, place: number, head: any}} props */
 function RowPanel({ placement, place, head }) {
   const epoch = shownEpoch();
-  const key = `${placement} ${place} ${epoch || state.overview?.epoch}`;
-  const { answer, problem } = useAnswer((signal) => get("/api/row", { placement, place, epoch: epoch || undefined }, signal), key);
+  const { answer, problem } = useAnswer((signal) => get("/api/row", { placement, place, epoch: epoch || undefined }, signal), `${placement} ${place} ${epoch}`, state.overview?.epoch);
   const table = head.tablets ? head.keyspaces[0] : "";
   const past = useAnswer(
     (signal) => (table ? get("/api/decisions", { table, tablet: place, limit: 20 }, signal) : Promise.resolve(null)),
-    `${table} ${place} ${state.newest}`,
+    `${table} ${place}`,
+    state.newest,
   );
   if (problem) return html`<aside class="panel"><p class="bad">${problem}</p></aside>`;
   if (!answer) return html`<aside class="panel"><p>…</p></aside>`;
@@ -275,6 +276,9 @@ function RowPanel({ placement, place, head }) {
       ${answer.repaired_ms > 0 && html`<dt>repaired</dt><dd>${clock(answer.repaired_ms)}</dd>`}
       ${answer.transitions.length > 0 && html`<dt>transitions</dt><dd>${answer.transitions.map((/** @type {string} */ t) => html`<button class="link" onClick=${() => go({ view: "requests", request: t })}>${t}</button> `)}</dd>`}
     </dl>
+    ${table && !epoch && html`<div class="deeds">
+      <button onClick=${() => ask("move-tablet", { table, tablet: String(place), from: answer.reads[0] ?? "" })}>move…</button>
+      <button onClick=${() => ask("repair-table", { name: table })}>repair the table…</button></div>`}
     ${table && html`<h3>History</h3>${past.answer?.decisions.length
       ? html`<ol class="plain">${past.answer.decisions.map((/** @type {any} */ d) => html`<li><button class="link" onClick=${() => go({ epoch: d.epoch })}>${d.epoch}</button> ${d.what}: ${d.outcome}${d.reason ? ` (${d.reason})` : ""}</li>`)}</ol>`
       : html`<p>Nothing was asked of this tablet in the epochs that were looked through.</p>`}
@@ -284,7 +288,7 @@ function RowPanel({ placement, place, head }) {
 
 /** Why the balancer would move it or not. @param {{table: string, tablet: number}} props */
 function WhyNot({ table, tablet }) {
-  const { answer, problem } = useAnswer((signal) => get("/api/balance/why", { table, tablet }, signal), `${table} ${tablet} ${state.newest}`);
+  const { answer, problem } = useAnswer((signal) => get("/api/balance/why", { table, tablet }, signal), `${table} ${tablet}`, state.newest);
   if (problem) return html`<p class="note">${problem}</p>`;
   if (!answer) return null;
   return html`<h3>Would the balancer move it?</h3>

@@ -7,6 +7,17 @@ import { go, shownEpoch, state } from "./store.js";
 import { Badge, EpochItem, useAnswer, useStore } from "./ui.js";
 import { asCounted, counted, duration } from "./words.js";
 
+/** What can be done with a node: the operation, its word, and the field that names the node. */
+const DEEDS = [
+  ["decommission", "decommission", "node"],
+  ["replace", "replace", "dead"],
+  ["remove", "remove", "node"],
+  ["rebuild", "rebuild", "node"],
+  ["move", "move", "node"],
+  ["cleanup", "clean up", "node"],
+  ["exclude", "exclude", "nodes"],
+];
+
 export function NodesView() {
   useStore();
   const nodes = state.overview?.nodes ?? [];
@@ -39,7 +50,7 @@ export function NodesView() {
 /** @param {{node: string, heard: any}} props */
 function NodePanel({ node: id, heard }) {
   const epoch = shownEpoch();
-  const { answer, problem } = useAnswer((signal) => get("/api/node", { node: id, epoch: epoch || undefined }, signal), `${id} ${epoch || state.overview?.epoch}`);
+  const { answer, problem } = useAnswer((signal) => get("/api/node", { node: id, epoch: epoch || undefined }, signal), `${id} ${epoch}`, state.overview?.epoch);
   const close = html`<button class="close" onClick=${() => go({ node: "" })} aria-label="close">×</button>`;
   if (problem) return html`<aside class="panel"><h2>Node ${id} ${close}</h2><p class="bad">${problem}</p></aside>`;
   if (!answer) return html`<aside class="panel"><h2>Node ${id} ${close}</h2></aside>`;
@@ -60,14 +71,11 @@ function NodePanel({ node: id, heard }) {
     <ul class="plain">${Object.entries(answer.maps).map(([placement, held]) => html`<li>${held.rows} of <button class="link" onClick=${() => go({ view: "map", map: placement, row: held.places[0] })}>${held.name}</button></li>`)}
       ${!Object.keys(answer.maps).length && html`<li>no range and no tablet</li>`}</ul>
     ${!epoch && html`<div class="deeds" role="group" aria-label="What can be done">
-      <button onClick=${() => ask({ type: "leave", node_id: id }, `Decommission ${id}`)}>decommission…</button>
-      <button onClick=${() => ask({ type: "remove", node_id: id }, `Remove ${id}, which is dead for good`)}>remove…</button>
-      <button onClick=${() => ask({ type: "rebuild", node_id: id }, `Rebuild ${id}`)}>rebuild…</button>
-      <button onClick=${() => ask({ type: "move", node_id: id }, `Give ${id} other tokens`)}>move…</button>
-      <button onClick=${() => ask({ type: "exclude", node_ids: [id] }, `Declare ${id} dead for good`)}>exclude…</button>
+      ${DEEDS.map(([name, word, field]) => html`<button onClick=${() => ask(name, { [field]: id })}>${word}…</button>`)}
     </div>`}
-    ${ofNode.length > 0 && html`<h3>Requests</h3><ul class="plain">${ofNode.map((/** @type {any} */ r) => html`<li><button class="link" onClick=${() => go({ view: "requests", request: r.request_id })}>${r.what}</button> <${Badge} state=${r.status} /></li>`)}</ul>`}
+    ${ofNode.length > 0 && html`<h3>Requests</h3><ul class="plain">${ofNode.map((/** @type {any} */ r) => html`<li><button class="link" onClick=${() => go({ view: "requests", request: r.request_id })}>${r.what}</button> <${Badge} state=${r.status} />${!epoch && r.can_cancel ? html` <button data-deed="cancel" onClick=${() => ask("cancel", { request: r.request_id }, `Cancel: ${r.what}`)}>cancel…</button>` : ""}</li>`)}</ul>`}
     <h3>History</h3>
+    ${answer.away && html`<p class="bad">${answer.away}</p>`}
     <ol class="epochs">${answer.history.epochs.map((/** @type {any} */ told) => html`<${EpochItem} told=${told} />`)}</ol>
   </aside>`;
 }

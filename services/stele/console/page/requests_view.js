@@ -1,8 +1,8 @@
 // Requests: what each waits for, who holds it up, how far its streams are, and what can be done.
 
-import { html } from "./vendor/htm-preact.js";
+import { html, useState } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
-import { ask } from "./ask.js";
+import { ask, operations } from "./ask.js";
 import { go, shownEpoch, state } from "./store.js";
 import { Badge, EpochItem, EpochLink, NodeLink, Sentence, Time, useAnswer, useStore } from "./ui.js";
 import { duration, size } from "./words.js";
@@ -13,6 +13,7 @@ export function RequestsView() {
   const open = requests.filter((/** @type {any} */ r) => r.status === "pending" || r.status === "running");
   const over = requests.filter((/** @type {any} */ r) => !open.includes(r));
   return html`<section class="requestsview" aria-label="Requests">
+    ${!shownEpoch() && html`<${Menu} />`}
     <h2>Under way</h2>
     ${open.length ? open.map((/** @type {any} */ r) => html`<${Open} key=${r.request_id} request=${r} />`) : html`<p>Nothing to do: no request is pending or running.</p>`}
     <h2>Over</h2>
@@ -29,6 +30,21 @@ export function RequestsView() {
   </section>`;
 }
 
+/** All that can be asked for. */
+function Menu() {
+  const [name, setName] = useState("");
+  const begin = (/** @type {Event} */ e) => {
+    e.preventDefault();
+    if (name) ask(name);
+  };
+  return html`<form class="bar" onSubmit=${begin}><label>ask for <select name="operation" value=${name} onChange=${(/** @type {any} */ e) => setName(e.target.value)}>
+    <option value="">…</option>${operations().map((each) => html`<option value=${each.name}>${each.title}</option>`)}</select></label>
+    <button disabled=${!name}>go on…</button></form>`;
+}
+
+/** @param {string} node */
+const isDown = (node) => (state.looked?.liveness ?? []).some((/** @type {any} */ row) => row.node_id === node && row.liveness === "down");
+
 /** @param {{request: any}} props */
 function Open({ request }) {
   const looked = shownEpoch() ? null : state.looked;
@@ -41,18 +57,18 @@ function Open({ request }) {
     <p class="by">asked at epoch <${EpochLink} epoch=${request.submitted_epoch} /> by ${request.actor || "nobody"}${request.reason ? `: ${request.reason}` : ""}</p>
     ${request.mark && html`<p class="warn">It goes back: ${request.mark}</p>`}
     <ul class="why">${why.map((/** @type {string} */ text) => html`<li><${Sentence} text=${text} /></li>`)}</ul>
-    ${wait && wait.blockers.length > 0 && html`<p>waits for ${wait.blockers.map((/** @type {any} */ b) => html`<${NodeLink} node=${b.node_id} /> `)}</p>`}
+    ${wait && wait.blockers.length > 0 && html`<p>waits for ${wait.blockers.map((/** @type {any} */ b) => html`<${NodeLink} node=${b.node_id} /> ${isDown(b.node_id) && html`<button onClick=${() => ask("exclude", { nodes: b.node_id })}>${b.node_id} is dead for good…</button> `}`)}</p>`}
     ${work && work.bytes_total > 0 && html`<div class="streams">
       <label>streams <progress max=${work.bytes_total} value=${work.bytes_done}></progress></label>
       ${looked.why.streamed[request.request_id] ?? ""}
       <ul class="plain">${Object.entries(work.nodes).map(([node, n]) => html`<li>${node}: ${n.kind} ${n.status}, ${size(n.bytes_done)} of ${size(n.bytes_total)}</li>`)}</ul></div>`}
-    ${!shownEpoch() && request.can_cancel && html`<button data-deed="cancel" onClick=${() => ask({ type: "cancel", target: request.request_id }, `Cancel: ${request.what}`)}>cancel…</button>`}
+    ${!shownEpoch() && request.can_cancel && html`<button data-deed="cancel" onClick=${() => ask("cancel", { request: request.request_id }, `Cancel: ${request.what}`)}>cancel…</button>`}
   </article>`;
 }
 
 /** One request from its asking to its end. @param {{id: string}} props */
 function Story({ id }) {
-  const { answer, problem } = useAnswer((signal) => get("/api/request", { id, epoch: shownEpoch() || undefined }, signal), `${id} ${shownEpoch() || state.overview?.epoch}`);
+  const { answer, problem } = useAnswer((signal) => get("/api/request", { id, epoch: shownEpoch() || undefined }, signal), `${id} ${shownEpoch()}`, state.overview?.epoch);
   const close = html`<button class="close" onClick=${() => go({ request: "" })} aria-label="close">×</button>`;
   if (problem) return html`<aside class="panel"><h2>Request ${close}</h2><p class="bad">${problem}</p></aside>`;
   if (!answer) return html`<aside class="panel"><h2>Request ${close}</h2></aside>`;
@@ -62,6 +78,7 @@ function Story({ id }) {
   return html`<aside class="panel wide" aria-label="Request">
     <h2>${answer.shown?.what ?? "Request"} ${answer.shown && html`<${Badge} state=${answer.shown.status} />`} ${close}</h2>
     <p><code>${id}</code></p>
+    ${answer.away && html`<p class="bad">${answer.away}</p>`}
     ${answer.request?.error && html`<p class="warn">${answer.request.error}</p>`}
     <svg class="line" viewBox="0 0 1000 24" preserveAspectRatio="none" role="img" aria-label=${`Time line of ${epochs.length} epochs over ${duration(span / 1000)}`}>
       <line x1="0" x2="1000" y1="12" y2="12" />

@@ -1,6 +1,6 @@
 // All that the page knows, and who is told when it changes.
 
-import { follow, get, getBytes, Refused } from "./api.js";
+import { follow, get, getBytes, mayComeBack, Refused } from "./api.js";
 import { readPlace, takeToken, writePlace } from "./address.js";
 import { change, unpack } from "./map_data.js";
 
@@ -12,6 +12,8 @@ const GATHER_MS = 40;
 /** Between two reads of the state while it changes all the time; milliseconds. */
 const PAUSE_MS = 250;
 const PLAY_MS = 400;
+/** Between two questions to somebody who is away; milliseconds. */
+const AWAY_MS = 3000;
 
 /**
  * @typedef {import("./map_data.js").MapData} MapData
@@ -112,7 +114,10 @@ export async function refresh(withMap = true) {
     if (!state.newest) set({ newest: overview.epoch, newestId: overview.state_id });
     if (withMap || shownMap()?.placement !== state.map?.placement) await refreshMap();
   } catch (error) {
-    if (mine === turn) fail(error);
+    if (mine !== turn) return;
+    if (shownEpoch() && state.overview?.epoch !== shownEpoch()) set({ overview: null, map: null, mapNumber: state.mapNumber + 1 });
+    fail(error);
+    if (shownEpoch() && mayComeBack(error)) setTimeout(() => mine === turn && refresh(withMap), AWAY_MS);
   }
 }
 
@@ -216,9 +221,11 @@ function take(told) {
 /** @param {string} name @param {any} data */
 function on(name, data) {
   if (name === "epoch") {
+    if (data.epoch > state.newest + 1 && state.newest) throw new Error(`epoch ${data.epoch} came after ${state.newest}`);
     if (data.epoch === state.newest + 1 || !state.newest) take(data);
   } else if (name === "looked") {
     set({ looked: data });
+    if (!shownEpoch() && (state.overview?.epoch ?? 0) < state.newest) later();
   } else if (name === "hello") {
     if (data.how === "resumed") return;
     set({ newest: data.epoch, newestId: data.state_id, epochs: [] });

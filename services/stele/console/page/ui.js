@@ -1,6 +1,7 @@
 // Small parts that all views share.
 
-import { html, useEffect, useState } from "./vendor/htm-preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
+import { mayComeBack } from "./api.js";
 import { go, listen, shownEpoch, state } from "./store.js";
 import { clock } from "./words.js";
 
@@ -14,24 +15,54 @@ export function useStore() {
   return state;
 }
 
+/** Between two answers to the same question while what it is about changes all the time; milliseconds. */
+const PAUSE_MS = 500;
+/** Between two questions to somebody who is away; milliseconds. */
+const AWAY_MS = 3000;
+
 /**
- * What a question is answered with, asked again when `key` changes; the last answer stays meanwhile.
+ * What a question is answered with. Asked again when `when` changes, one at a time, so that a cluster that never
+ * rests does not keep it from its answer; another `what` is another question, and the last answer goes.
  * @param {(signal: AbortSignal) => Promise<any>} ask
- * @param {string} key
+ * @param {string} what
+ * @param {string | number} [when]
  */
-export function useAnswer(ask, key) {
-  const [found, setFound] = useState({ answer: /** @type {any} */ (null), problem: "", key: "" });
+export function useAnswer(ask, what, when = "") {
+  const [found, setFound] = useState({ answer: /** @type {any} */ (null), problem: "", what });
+  const newest = useRef({ ask, when, again: () => {} });
+  newest.current.ask = ask;
+  newest.current.when = when;
   useEffect(() => {
     const cut = new AbortController();
-    ask(cut.signal).then(
-      (answer) => setFound({ answer, problem: "", key }),
-      (error) => {
-        if (!cut.signal.aborted) setFound((/** @type {any} */ old) => ({ ...old, problem: String(error.message ?? error), key }));
-      },
-    );
+    let busy = false;
+    const again = async () => {
+      if (busy) return;
+      busy = true;
+      for (let asked; asked !== newest.current.when && !cut.signal.aborted; ) {
+        asked = newest.current.when;
+        let away = false;
+        try {
+          const answer = await newest.current.ask(cut.signal);
+          away = Boolean(answer?.away);
+          if (!cut.signal.aborted) setFound({ answer, problem: "", what });
+        } catch (error) {
+          away = mayComeBack(error);
+          const problem = error instanceof Error ? error.message : String(error);
+          if (!cut.signal.aborted) setFound((/** @type {any} */ old) => ({ answer: old.what === what ? old.answer : null, problem, what }));
+        }
+        if (away) asked = null;
+        if (asked !== newest.current.when) await new Promise((done) => setTimeout(done, away ? AWAY_MS : PAUSE_MS));
+      }
+      busy = false;
+    };
+    newest.current.again = again;
+    again();
     return () => cut.abort();
-  }, [key]);
-  return found;
+  }, [what]);
+  useEffect(() => {
+    newest.current.again();
+  }, [when]);
+  return found.what === what ? found : { answer: null, problem: "", what };
 }
 
 /**
@@ -49,14 +80,14 @@ export function Field({ value, done, ...rest }) {
 
 /** @param {{state: string}} props */
 export function Badge({ state: text }) {
-  return html`<span class=${`badge ${KIND[text] ?? ""}`}>${text}</span>`;
+  return html`<span class=${`badge ${Object.hasOwn(KIND, text) ? KIND[text] : ""}`}>${text}</span>`;
 }
 
 /** @type {Record<string, string>} */
 const KIND = {
   normal: "good", done: "good", up: "good", running: "busy", bootstrapping: "busy", decommissioning: "busy",
   moving: "busy", rebuilding: "busy", replacing: "busy", removing: "busy", pending: "warn", none: "warn",
-  unknown: "warn", cancelled: "warn", failed: "bad", down: "bad", left: "dim", refused: "bad",
+  unknown: "warn", cancelled: "warn", failed: "bad", quarantined: "bad", "goes on": "good", down: "bad", left: "dim", refused: "bad",
 };
 
 /** A link to an epoch. @param {{epoch: number}} props */
@@ -80,6 +111,13 @@ export function Sentence({ text }) {
   return html`<span>${text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part))}</span>`;
 }
 
+const ID = /([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/;
+
+/** A line of an epoch, with links to the requests that it names. @param {{text: string}} props */
+function Line({ text }) {
+  return html`<li>${text.split(ID).map((part, at) => (at % 2 ? html`<button class="link" title="What became of it, and who asked for it" onClick=${() => go({ view: "requests", request: part })}>${part}</button>` : part))}</li>`;
+}
+
 /** One epoch of a list. @param {{told: any, open?: boolean}} props */
 export function EpochItem({ told }) {
   const shown = shownEpoch();
@@ -90,7 +128,7 @@ export function EpochItem({ told }) {
       <span class="by">${told.actor || "nobody"}${told.reason ? `: ${told.reason}` : ""}</span>
       <button class="link quiet" onClick=${() => go({ view: "history", from: told.epoch - 1, to: told.epoch })}>what it changed</button>
     </div>
-    <ul class="facts">${told.lines.length ? told.lines.map((/** @type {string} */ line) => html`<li>${line}</li>`) : html`<li>nothing: a barrier</li>`}
+    <ul class="facts">${told.lines.length ? told.lines.map((/** @type {string} */ line) => html`<${Line} text=${line} />`) : html`<li>nothing: a barrier</li>`}
       ${told.more > 0 && html`<li>and ${told.more} more</li>`}</ul>
   </li>`;
 }

@@ -1,0 +1,218 @@
+"""The demo in a browser: each of its epochs as it happens, without a gap, and afterwards any of its past."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from stele.cli.places import StackFile, read_stack_file
+from stele.domain.names import OWNS_TOKENS
+from tests.console.browser import PICTURES, Watched, chromium
+from tests.polling import wait_until
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+]
+
+DEADLINE_S = 900.0
+CHOSEN = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
+"""Parts of the history that are gone back to."""
+
+RECORD = """() => {
+    const known = globalThis.steleConsole;
+    globalThis.seen = [];
+    let last = known.state.newest;
+    globalThis.begun = last;
+    known.listen(() => {
+        const now = Date.now();
+        const fresh = [];
+        for (const told of known.state.epochs) {
+            if (told.epoch <= last) break;
+            fresh.push([told.epoch, told.state_id, now - told.at_ms, told.live]);
+        }
+        for (const each of fresh.reverse()) globalThis.seen.push(each);
+        last = Math.max(last, known.state.newest);
+    });
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    expect.set_options(timeout=60_000)
+    with chromium() as found:
+        yield found
+
+
+def stack_of(directory: Path) -> StackFile:
+    found = read_stack_file(directory)
+    assert found is not None
+    return found
+
+
+def url_of(directory: Path, service: str) -> str:
+    found = stack_of(directory).service(service)
+    assert found is not None
+    return found.url
+
+
+def is_up(directory: Path) -> bool:
+    """Whether the console and the log answer."""
+    found = read_stack_file(directory)
+    page = None if found is None else found.service("console")
+    try:
+        return page is not None and httpx.get(f"{page.url}/api/overview", timeout=5).is_success
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def watched(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Watched, Path]]:
+    """A page that has looked on from the first epochs to the end, and the stack that still runs."""
+    directory = tmp_path_factory.mktemp("demo") / "stack"
+    report = directory.parent / "report.json"
+    said = directory.parent / "said.txt"
+    arguments = ("demo", "--keep", "--dir", str(directory), "--report", str(report))
+    with said.open("wb") as out:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "stele.cli", *arguments], stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_until(lambda: is_up(directory) or demo.poll() is not None, "the console", 240)
+        assert demo.poll() is None, said.read_text()
+        page = Watched(browser, url_of(directory, "console"))
+        page.open("#/map")
+        page.page.evaluate(RECORD)
+        assert demo.wait(DEADLINE_S) == 0, said.read_text()[-4000:]
+        yield page, directory
+    finally:
+        if demo.poll() is None:
+            demo.terminate()
+            demo.wait(60)
+        down = [sys.executable, "-m", "stele.cli", "stack", "down", "--dir", str(directory)]
+        subprocess.run(down, capture_output=True, timeout=120, check=False)
+
+
+def newest(directory: Path) -> int:
+    answer = httpx.get(f"{url_of(directory, 'metadata-log')}/v1/topology", timeout=20)
+    epoch: int = answer.json()["epoch"]
+    return epoch
+
+
+def test_the_page_has_seen_each_epoch_once_and_in_order(watched: tuple[Watched, Path]) -> None:
+    """Though the coordinator and the metadata-log were killed under it."""
+    page, directory = watched
+    end = newest(directory)
+    page.until(f"globalThis.steleConsole.state.newest >= {end}")
+    begun: int = page.page.evaluate("globalThis.begun")
+    seen: list[tuple[int, str, float, bool]] = page.page.evaluate("globalThis.seen")
+    epochs = [epoch for epoch, *_ in seen]
+    assert epochs == list(range(begun + 1, epochs[-1] + 1))
+    assert epochs[-1] >= end
+    assert len(epochs) > 50
+    asked = {"from": begun + 1, "limit": len(epochs)}
+    theirs = dict[int, str]()
+    while len(theirs) < len(epochs):
+        url = f"{url_of(directory, 'metadata-log')}/v1/epochs"
+        rows = httpx.get(url, params=asked, timeout=60).json()
+        assert rows
+        theirs |= {row["epoch"]: row["state_id"] for row in rows}
+        asked = {"from": rows[-1]["epoch"] + 1, "limit": len(epochs) - len(theirs)}
+    assert {epoch: state_id for epoch, state_id, *_ in seen} == theirs
+    delays = sorted(delay for *_, delay, live in seen if live)
+    told = {
+        "epochs": len(epochs),
+        "median_ms": delays[len(delays) // 2],
+        "p95_ms": delays[int(0.95 * len(delays))],
+        "worst_ms": delays[-1],
+    }
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    (PICTURES / "demo.json").write_text(json.dumps(told, indent=2) + "\n")
+    assert not page.complaints
+
+
+def test_the_past_is_what_the_log_says_it_was(watched: tuple[Watched, Path]) -> None:
+    """Slid to on the line of time, epoch by epoch, backwards and forwards."""
+    page, directory = watched
+    log, end = url_of(directory, "metadata-log"), newest(directory)
+    shown = page.page
+    shown.goto(f"{page.url}/#/nodes?map=*tokens")
+    moved = set[str]()
+    for part in (*reversed(CHOSEN), *CHOSEN):
+        epoch = max(1, round(part * end))
+        shown.locator("input.slider").fill(str(epoch))
+        page.until(f"globalThis.steleConsole.state.overview?.epoch === {epoch}")
+        page.until(MAP_OF % epoch)
+        there = httpx.get(f"{log}/v1/nodes", params={"epoch": epoch}, timeout=60).json()["nodes"]
+        rows: list[dict[str, Any]] = shown.evaluate("globalThis.steleConsole.state.overview.nodes")
+        assert {row["node_id"]: row["state"] for row in rows} == {
+            node["node_id"]: node["state"] for node in there
+        }
+        for node in there:
+            if node["state"] != "left":
+                expect(shown.locator(f"[data-node={node['node_id']}]")).to_have_count(1)
+            moved.add(node["state"])
+        owners = shown.evaluate(OWNERS)
+        tokens = {t: n["node_id"] for n in there if n["state"] in OWNS_TOKENS for t in n["tokens"]}
+        assert owners == [tokens[token] for token in sorted(tokens)]
+    assert "normal" in moved
+
+
+MAP_OF = """((known) => !known.overview.maps.length || known.map?.epoch === %d)(
+    globalThis.steleConsole.state)"""
+"""There is none before the first node has tokens."""
+OWNERS = """() => {
+    const { map } = globalThis.steleConsole.state;
+    if (map?.placement !== "*tokens") return [];
+    const ends = [];
+    for (let at = 0; at + 1 < map.rows; at++) ends.push(map.nodes[map.replicas[at]]);
+    return ends;
+}"""
+"""The owner of each range of the ring of tokens but the last, which goes around to the first token."""
+
+
+def test_what_differs_is_what_the_command_line_says(watched: tuple[Watched, Path]) -> None:
+    page, directory = watched
+    end = newest(directory)
+    for first, last in ((1, end // 3), (end // 3, end // 2), (end // 2, end)):
+        arguments = ["diff", str(first), str(last), "--dir", str(directory)]
+        done = subprocess.run(
+            [sys.executable, "-m", "stele.cli", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+            env={**os.environ, "COLUMNS": "1000"},
+        )
+        said = {" ".join(line.split()) for line in done.stdout.splitlines()}
+        page.page.goto(f"{page.url}/#/history?from={first}&to={last}")
+        lines = page.page.locator(".diff li")
+        expect(
+            page.page.locator("h2", has_text=f"From epoch {first} to epoch {last}")
+        ).to_be_visible()
+        expect(lines.first).to_be_visible()
+        found = {" ".join(text.split()) for text in lines.all_inner_texts()}
+        assert found <= said, sorted(found - said)[:5]
+
+
+def test_the_tables_of_the_pipeline_are_told_of(watched: tuple[Watched, Path]) -> None:
+    """By what the real job of Spark says of itself."""
+    page, _ = watched
+    page.page.goto(f"{page.url}/#/health")
+    row = page.page.locator("tr[data-cluster=demo]")
+    expect(row).to_contain_text("goes on")
+    expect(row).to_contain_text("0 records")
+    page.picture("pipeline")
