@@ -55,6 +55,13 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Most records in a batch: bounds memory when catching up.")
     ] = 5000
 
+    movements: Annotated[
+        bool,
+        Meta(
+            description="Whether reports of streams are read too, and the table movements is written."
+        ),
+    ] = True
+
     def job_options(self) -> JobOptions:
         return JobOptions(
             bootstrap=self.kafka_bootstrap,
@@ -64,4 +71,5 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
             catch_up_urls=self.catch_up_urls,
             trigger_ms=self.trigger_interval_ms,
             max_offsets=self.max_offsets_per_trigger,
+            movements=self.movements,
         )
