@@ -37,7 +37,7 @@ def sessions(log: tuple[bytes, ...]) -> dict[str, tuple[Image, list[str]]]:
     for image in images(log)[1:]:
         for transition in image.topology.open():
             state = OPERATIONS[transition.kind].states[transition.state]
-            if state.streams and transition.session not in found:
+            if state.streams and transition.plans and transition.session not in found:
                 receivers = OPERATIONS[transition.kind].receiving(image, transition)
                 found[transition.session] = image, receivers
     return found

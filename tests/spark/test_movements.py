@@ -82,12 +82,11 @@ def test_a_movement_says_why_it_was_and_how_long_it_took(tmp_path: Path) -> None
         assert row["transition_kind"] == transition.kind
         assert tuple(row["request_ids"]) == transition.request_ids()
         assert row["opened_epoch"] == image.epoch
-        assert (row["range_count"] > 0) == bool(transition.plans)
+        assert row["range_count"] > 0
         assert row["movement_status"] == "success"
         assert (row["began_at"].timestamp(), row["duration_s"]) == (AT_MS / 1000, 3.0)
     kinds = {row["transition_kind"] for row in rows}
     assert {"join", "leave"} <= kinds
-    assert any(row["range_count"] for row in rows)
 
 
 def test_without_sources_the_log_says_from_whom_it_may_have_come(tmp_path: Path) -> None:
@@ -99,13 +98,14 @@ def test_without_sources_the_log_says_from_whom_it_may_have_come(tmp_path: Path)
     by_source = moved(log, told(log, 1))
     for row in rows:
         possible = row["possible_sources"]
-        assert bool(possible) == bool(row["range_count"])
+        assert possible
         assert row["from_node"] == (possible[0] if len(possible) == 1 else None)
+        assert row["to_node"] not in possible
         mine = [
             n for (s, _, to), n in by_source.items() if (s, to) == (row["session"], row["to_node"])
         ]
         assert row["bytes_moved"] == sum(mine)
-    assert {min(2, len(row["possible_sources"])) for row in rows} >= {0, 2}
+    assert any(row["from_node"] is None for row in rows)
 
 
 def test_reports_that_come_before_their_session_find_it_later(tmp_path: Path) -> None:

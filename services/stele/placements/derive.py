@@ -12,6 +12,7 @@ from typing import Final
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.log.framing import Framing
 from stele.placements.derived_tables import Derived
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events
@@ -20,7 +21,7 @@ from stele.placements.placing import ForTables, Placing, Reached
 from stele.placements.store import Store
 from stele.placements.streams import opened
 from stele.placements.summaries import Row
-from stele.placements.topic import Marker
+from stele.placements.topic import PLAIN, Marker
 from stele.placements.writers import Writers
 
 MOST_WAITING: Final = 32
@@ -53,6 +54,7 @@ class Deriver:
         on_stop: Stop,
         on_took: Took,
         on_streams: Callable[[set[tuple[str, str]]], None] = lambda _: None,
+        framing: Framing = PLAIN,
     ) -> None:
         self.reached: dict[str, Reached] = {}
         self.error: Exception | None = None
@@ -63,7 +65,7 @@ class Deriver:
         self._on_took = on_took
         self._on_streams = on_streams
         self._folds: dict[str, ClusterFold] = {}
-        self._writers = Writers(bootstrap)
+        self._writers = Writers(bootstrap, framing)
         self._dead: set[str] = set()
         self._lock = threading.Condition()
         self._new: list[Mapping[str, NewRows]] = []

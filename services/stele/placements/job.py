@@ -25,6 +25,7 @@ from stele.placements.placing import Reached
 from stele.placements.reporting import Reporting
 from stele.placements.standing import ReadAgain, Standing
 from stele.placements.store import Store
+from stele.placements.topic import framing_of
 from stele.placements.upkeep import Upkeep
 from stele.placements.watch import TopicWatch, flow_pattern
 
@@ -59,6 +60,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``{cluster}`` in them stands for the cluster's name."""
     trigger_ms: int = 200
     max_offsets: int = 5000
+    schema_ids: str = ""
+    """Of a registry, for the topic placements; empty: single-object encoding."""
     movements: bool = True
     """Whether reports are read too, in a second query."""
 
@@ -107,6 +110,7 @@ class Job:
             self._standing.stop,
             on_took,
             self._reporting.offer if self._reporting else lambda _: None,
+            framing_of(options.schema_ids),
         )
         self._upkeep = Upkeep(options.delta_dir)
         self._known: set[str] = set()

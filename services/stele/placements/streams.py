@@ -61,12 +61,10 @@ def _streams(image: Image, transition: Transition) -> Iterator[Row]:
         return
     shared = _why(image, transition)
     for node_id in operation.receiving(image, transition):
-        yield {
-            "session": transition.session,
-            "to_node": node_id,
-            **shared,
-            **_ranges(image, transition, node_id),
-        }
+        ranges = _ranges(image, transition, node_id)
+        if ranges["range_count"]:  # before there is any keyspace a join streams nothing
+            place = {"session": transition.session, "to_node": node_id}
+            yield {**place, **shared, **ranges}
 
 
 def _why(image: Image, transition: Transition) -> Row:
