@@ -19,6 +19,7 @@ from stele.log.codec import encode_report
 from stele.placements import movements as movements_module
 from stele.placements import reports as reports_module
 from stele.placements.derived_tables import Derived
+from stele.placements.fold import FoldError
 from stele.placements.movements import Movements
 from stele.placements.queries import run
 from stele.placements.read import read_table
@@ -255,6 +256,17 @@ def test_streams_that_a_snapshot_shows_again_stand_in_their_table_once(tmp_path:
     rows = [row for row in read_table(tmp_path, "streams", "c") if row["session"] == session]
     assert len(rows) == len({row["to_node"] for row in rows}) > 0
     assert derived.streams_epoch("c") == later.epoch
+
+
+def test_a_plan_that_makes_no_sense_is_its_clusters_trouble_alone() -> None:
+    session, (image, _) = next(iter(sessions(random_log(1)).items()))
+    transition = image.topology.of_session(session)
+    assert transition is not None
+    nonsense = msgspec.structs.replace(transition, plans={"dc1:3": None})
+    transitions = image.topology.transitions.set(transition.transition_id, nonsense)
+    topology = msgspec.structs.replace(image.topology, transitions=transitions)
+    with pytest.raises(FoldError, match=f"epoch {image.epoch}"):
+        list(opened(EMPTY, msgspec.structs.replace(image, topology=topology)))
 
 
 def test_a_question_about_movements_has_the_answer_of_the_replay(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stele.domain.image import Image
 from stele.domain.names import OrderKind
 from stele.domain.topology.facts import Transition
 from stele.domain.topology.operations.table import OPERATIONS
+from stele.placements.fold import FoldError
 
 _TEXT, _NUMBER = pa.string(), pa.int64()
 _TEXTS: Final = pa.list_(_TEXT)
@@ -44,14 +45,23 @@ Row = dict[str, Any]
 
 
 def opened(before: Image, image: Image) -> Iterator[Row]:
-    """The streams of sessions that are open in an image, and were not before; without their cluster."""
+    """The streams of sessions that are open in an image, and were not before; without their cluster.
+
+    Raises FoldError.
+    """
     old, new = before.topology.transitions, image.topology.transitions
     if old is new:
         return
     for transition in new.values():
         known = old.get(transition.transition_id)
         if transition.session and (known is None or known.session != transition.session):
-            yield from _streams(image, transition)
+            try:
+                yield from _streams(image, transition)
+            except Exception as error:  # what a winner has wrong is its cluster's trouble alone
+                raise FoldError(
+                    f"epoch {image.epoch} has a plan of {transition.transition_id} that says not who "
+                    f"streams: {error!r}. Restore the topic."
+                ) from error
 
 
 def _streams(image: Image, transition: Transition) -> Iterator[Row]:
