@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stele.placements.read import read_table
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append
 from tests.spark.histories import images, random_log
-from tests.spark.reported import moved, told
-from tests.spark.test_movements import written
+from tests.spark.reported import held, moved, told
 from tests.spark.test_service import READY_S, position, running
 
 KILLS = int(os.environ.get("STELE_TEST_KILLS", "4"))
@@ -78,7 +78,11 @@ def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
         append(topics, reports[reported:], "reports")
         reach(url, images(log)[-1].epoch)
         delta, expected = folder / "delta", moved(log, reports)
-        wait_until(lambda: written(delta) == expected, "all that moved", READY_S)
+        wait_until(
+            lambda: held(read_table(delta, "movements", topics)) == expected,
+            "all that moved",
+            READY_S,
+        )
     assert_materialized(kafka, folder / "delta", topics, log)
 
 
