@@ -208,7 +208,23 @@ func (s *Schemas) Decode(value []byte) (found *Record, err error) {
 
 // Encode writes a record of the newest schema of this name; fields that are not given have their defaults.
 func (s *Schemas) Encode(name string, values map[string]any) []byte {
-	return appendValue(append([]byte{}, s.headers[name]...), s.newest[name], values)
+	header, schema := s.headers[name], s.newest[name]
+	for known, older := range s.byHeader { // builds from before know no field that this one does not fill
+		if strings.HasSuffix(older.name, "."+name) && older.has(values) {
+			header, schema = []byte(known), older
+		}
+	}
+	return appendValue(append([]byte{}, header...), schema, values)
+}
+
+// has says whether these are the fields of a record's schema, all of them and no other.
+func (s *Schema) has(values map[string]any) bool {
+	for _, field := range s.fields {
+		if _, given := values[field.name]; !given {
+			return false
+		}
+	}
+	return len(s.fields) == len(values)
 }
 
 // reader takes values off the front of bytes; it panics where these end too early.

@@ -12,7 +12,7 @@ import fastavro
 import msgspec
 
 from stele.domain.commands import CreateKeyspace, Envelope, Outcome, Rejection
-from stele.domain.messages import Ack, Load, Order, Report, TabletSizes
+from stele.domain.messages import Ack, Load, Order, Report, StreamedFrom, TabletSizes
 from stele.domain.names import OrderKind, ReportStatus
 from stele.log.codec import (
     decode_ack,
@@ -145,6 +145,7 @@ SAMPLES = (
             keys_done=64,
             at_ms=AT_MS,
             log_id=LOG_ID,
+            sources=(StreamedFrom(node_id="n1", bytes_done=65_536, keys_done=64),),
         ),
         encode_report,
         decode_report,

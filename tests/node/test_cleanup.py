@@ -97,13 +97,13 @@ async def test_what_it_is_about_to_gain_is_spared_and_the_rest_is_deleted(
     deleted = 0
 
     class Watched(OrderProgress):
-        def add(self, size_bytes: int, keys: int) -> None:
+        def add(self, size_bytes: int, keys: int, source: str = "") -> None:
             nonlocal deleted
             deleted += keys
             if deleted == 3 and keys:
                 world.apply(Leave("n4"), "leave-n4")
                 world.open("leave-n4")
-            super().add(size_bytes, keys)
+            super().add(size_bytes, keys, source)
 
     await Cleaner("n1", follower, store).run(order(world), Watched())
     assert deleted == 3

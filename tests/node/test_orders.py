@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from stele.agent.orders import OrderExecutor, OrderProgress
 from stele.domain.commands import Advance, ClaimCoordinator, Move
-from stele.domain.messages import Order, Report
+from stele.domain.features.messages import REPORT_SOURCES
+from stele.domain.messages import Order, Report, StreamedFrom
 from stele.domain.names import OrderKind, ReportStatus
+from stele.log.codec import decode_report, encode_report
 from stele.node.commits import uncancelled
 from tests.domain.history import join
 from tests.node.world import TERM, World, until
@@ -33,7 +36,8 @@ class Desk:
     async def work(self, order: Order, progress: OrderProgress) -> None:
         self.runs += 1
         progress.bytes_total = 100
-        progress.add(60, 6)
+        progress.add(60, 6, "n2")
+        progress.add_compared(7, "n3")
         await self.go_on.wait()
         if self.error is not None:
             raise self.error
@@ -80,6 +84,26 @@ async def test_work_is_reported_while_it_runs_and_when_it_is_done(desk: Desk) ->
     assert (report.bytes_done, report.bytes_total, report.keys_done) == (60, 100, 6)
     assert report.work() == desk.order(1).work()
     assert desk.runs == 1
+
+
+async def test_sources_are_named_once_every_build_can_read_it(desk: Desk) -> None:
+    desk.offer(desk.order(1))
+    assert (await desk.reported(RUNNING, 1)).sources == ()
+    desk.world.enable(REPORT_SOURCES)
+    desk.go_on.set()
+    await desk.reported(SUCCESS, 1)
+    desk.offer(desk.order(2))
+    await until(lambda: any(r.sources for r in desk.reports), "a report with sources")
+    report = await desk.reported(SUCCESS, 2)
+    assert report.sources == (
+        StreamedFrom(node_id="n2", bytes_done=60, keys_done=6),
+        StreamedFrom(node_id="n3", bytes_compared=7),
+    )
+    assert decode_report(encode_report(report)) == report
+    plain = msgspec.structs.replace(report, sources=())
+    assert encode_report(plain)[:10] != encode_report(report)[:10]
+    readable_before = "5ddd87861093be00"
+    assert encode_report(plain)[2:10].hex() == readable_before
 
 
 async def test_an_identical_order_joins_work_that_runs_and_hears_its_result(desk: Desk) -> None:

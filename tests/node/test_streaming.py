@@ -151,6 +151,9 @@ async def test_every_acknowledged_cell_is_on_a_quorum_of_the_new_replicas(
     assert await cluster.at("n4", foreign) is None
     assert progress.bytes_done == progress.bytes_total > 0
     assert progress.keys_done == 60
+    sources = progress.sources.values()
+    assert sum(source.bytes_done for source in sources) == progress.bytes_done
+    assert sum(source.keys_done for source in sources) == progress.keys_done
     assert cluster.sessions.manager.in_use() == ()
     assert cluster.clock.next() > 60
 

@@ -67,6 +67,10 @@ class World:
         assert self.history.apply(command, request_id) is None
         self._publish()
 
+    def enable(self, feature: str) -> None:
+        self.history.enable(feature)
+        self._publish()
+
     def start_join(self) -> None:
         """n4 asks to join, and its ranges are about to move: commit_cdc_generation."""
         self.apply(join(4), "join-n4")

@@ -8,8 +8,9 @@ from stele.domain.image import Image
 from stele.domain.messages import PlacementRow
 from stele.domain.placement_hash import placement_hash
 from stele.domain.ring.ranges import RangeReplicas
+from stele.log.framing import Framing
 from stele.placements.read import current_placements, placements_at, reached, read_table
-from stele.placements.topic import Marker, TopicView, read_placements
+from stele.placements.topic import PLAIN, Marker, TopicView, read_placements
 from tests.spark.histories import images
 
 
@@ -61,12 +62,12 @@ def assert_topic(kafka: str, cluster: str, last: Image) -> None:
     assert all(row.epoch <= last.epoch for row in view.rows.values())
 
 
-def settled(kafka: str, cluster: str, epoch: int) -> TopicView:
+def settled(kafka: str, cluster: str, epoch: int, framing: Framing = PLAIN) -> TopicView:
     """The topic once its marker is at the epoch, or as it is after a while. The brokers show a transaction to
     readers a moment after they told its writer that it is committed.
     """
     for _ in range(100):
-        view = read_placements(kafka, cluster)
+        view = read_placements(kafka, cluster, framing)
         if view.marker.epoch == epoch:
             break
         time.sleep(0.05)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 from confluent_kafka import Producer
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FLUSH_S = 20.0
-
-Append = Callable[[str, Sequence[bytes]], None]
 
 
 @pytest.fixture(scope="session")
@@ -29,14 +27,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+class Append(Protocol):
+    """Records at the end of a cluster's log, or of another topic, in their order."""
+
+    def __call__(self, cluster: str, values: Sequence[bytes], flow: str = "epochs") -> None: ...
+
+
 @pytest.fixture
 def append(kafka: str) -> Iterator[Append]:
-    """``append(cluster, values)``: records at the end of a cluster's log, in their order."""
+    """``append(cluster, values)``."""
     producer = Producer({"bootstrap.servers": kafka, "acks": "all", "enable.idempotence": True})
 
-    def send(cluster: str, values: Sequence[bytes]) -> None:
+    def send(cluster: str, values: Sequence[bytes], flow: str = "epochs") -> None:
         for value in values:
-            producer.produce(flow_topic(cluster, "epochs"), value, partition=0)
+            producer.produce(flow_topic(cluster, flow), value, partition=0)
         assert producer.flush(FLUSH_S) == 0, "the broker did not take the records"
 
     yield send

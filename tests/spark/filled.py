@@ -5,22 +5,37 @@ from pathlib import Path
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, PastRow
+from stele.placements.movements import Movements
+from stele.placements.reports_table import Reports
 from stele.placements.store import Store
+from stele.placements.streams import opened
+from stele.placements.summaries import Row
 from tests.spark.histories import random_log
+from tests.spark.reported import decoded, sessions, told
 from tests.spark.test_chain import arrow, rows_of
 
 
 def fill(folder: Path, cluster: str, seed: int = 1) -> ClusterFold:
-    """All tables as the job leaves them behind the end of the log."""
+    """All tables as the job leaves them behind the end of the log. Of the newest session nobody reported; only
+    nodes of an even seed name their sources.
+    """
     store, log = Store(folder), random_log(seed)
     events = Events(store)
     records = arrow(log, cluster=cluster)
     assert events.commit(rows_of(events.heads, records, certain={cluster: len(log)}), {})
-    fold, past = ClusterFold(), list[PastRow]()
+    fold, past, streams = ClusterFold(), list[PastRow](), list[Row]()
     for epoch in events.epochs_of(cluster):
+        before = fold.image
         past += fold.apply(epoch)[0]
+        streams += opened(before, fold.image)
     derived, epochs = Derived(store), {cluster: fold.image.epoch}
     derived.write_past({cluster: past}, epochs)
     derived.write_current({cluster: fold.placements}, epochs)
     derived.write_summaries({cluster: fold.image})
+    derived.write_streams({cluster: streams}, epochs)
+    newest = [*sessions(log)][-1].encode()
+    reports = [v for v in told(log, seed, says_sources=seed % 2 == 0) if newest not in v]
+    Movements(store).write(
+        Reports(store).append(decoded(reports, cluster=cluster), {cluster: "of the topic"})
+    )
     return fold

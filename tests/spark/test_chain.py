@@ -158,6 +158,19 @@ def test_a_judge_stops_where_every_reader_must_stop_and_says_what_to_do(
     assert found.hole == (error is MissedRecordsError)
 
 
+@pytest.mark.parametrize("at_ms", [2**63 - 1, 253_402_300_800_000, -(2**63)])
+def test_a_writer_whose_clock_shows_no_date_holds_nobody_up(at_ms: int) -> None:
+    odd = arrow((encode_epoch(epoch_one(at_ms=at_ms)),), 0, "odd")
+    table = rows_of({}, odd, arrow(random_log(1), 0, "good"), certain={"good": ALL})
+    found = new_rows(table)
+    assert (found["odd"].stopped, [epoch.epoch for epoch in found["odd"].epochs]) == ("", [1])
+    years = {
+        r["decided_at"].year for r in table.to_pylist() if r["decided_at"] and r["cluster"] == "odd"
+    }
+    assert years == {1970 if at_ms < 0 else 9999}
+    assert found["good"].epochs[-1].epoch == images(random_log(1))[-1].epoch
+
+
 def test_a_record_that_proves_lost_winners_stops_with_the_remedy() -> None:
     log = random_log(1)
     ahead = decode_epoch(log[0])

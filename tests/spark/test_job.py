@@ -14,14 +14,16 @@ import psutil
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
+from stele.placements.read import Row, read_table
 from stele.placements.store import Store
 from stele.runtime.kafka import ensure_topics
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append
 from tests.spark.histories import images, poison, random_log, unknown
+from tests.spark.reported import held, moved, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +53,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_options(
-    kafka: str, cluster: str, folder: Path, pattern: str = "", max_offsets: int = 5000
+    kafka: str,
+    cluster: str,
+    folder: Path,
+    pattern: str = "",
+    max_offsets: int = 5000,
+    movements: bool = False,
 ) -> JobOptions:
     from stele.placements.job import JobOptions
 
@@ -62,6 +69,7 @@ def make_options(
         delta_dir=str(folder / "delta"),
         trigger_ms=100,
         max_offsets=max_offsets,
+        movements=movements,
     )
 
 
@@ -395,3 +403,82 @@ def kill_workers() -> None:
                 process.kill()
         except psutil.NoSuchProcess:
             continue
+
+
+def test_movements_are_those_of_the_log_and_the_reports_through_restarts_and_two_jobs(
+    spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
+) -> None:
+    log, delta = random_log(2), folder / "delta"
+    reports, cut = told(log, 2), 60
+    options = make_options(kafka, topics, folder, max_offsets=40, movements=True)
+    append(topics, reports[:cut], "reports")  # before their epochs
+    append(topics, log[: len(log) // 2])
+    first = make_job(spark, options, folder)
+    run_until(first, lambda: moved_by(delta, log, reports[:cut]), "what moved at first")
+    jobs = [make_job(spark, options, folder, f"scratch-{number}") for number in range(2)]
+    try:
+        for job in jobs:
+            job.start()
+        append(topics, reports[cut:], "reports")
+        append(topics, log[len(log) // 2 :])
+        for job in jobs:
+            wait_for(job, reached(job, **{topics: log}), "the end of the log")
+            wait_for(job, lambda: moved_by(delta, log, reports), "all that moved")
+    finally:
+        for job in jobs:
+            job.stop()
+    assert_materialized(kafka, delta, topics, log)
+    for lost in ("movements", "reports"):
+        shutil.rmtree(delta / lost)
+    again = make_job(spark, options, folder)
+    run_until(again, lambda: moved_by(delta, log, reports), "all that moved, again")
+
+
+def moved_by(delta: Path, log: tuple[bytes, ...], reports: tuple[bytes, ...]) -> bool:
+    """Whether the table has what the reports say of sessions that its log has told."""
+    (cluster,) = {row["cluster"] for row in read_table_all(delta, "events")} or {""}
+    known = {row["session"] for row in read_table(delta, "streams", cluster)}
+    expected = {key: size for key, size in moved(log, reports).items() if key[0] in known}
+    return bool(expected) and held(read_table(delta, "movements", cluster)) == expected
+
+
+def read_table_all(delta: Path, name: str) -> list[Row]:
+    rows: list[Row] = Store(delta).table(name).to_pyarrow_dataset().to_table().to_pylist()
+    return rows
+
+
+def test_a_topic_of_reports_made_anew_and_one_with_more_partitions_stop_nobody(
+    spark: SparkSession, kafka: str, cluster: str, append: Append, folder: Path
+) -> None:
+    log = random_log(1)
+    reports, delta = told(log, 1), folder / "delta"
+    names = [f"{cluster}-{what}" for what in ("anew", "wide")]
+    for name in names:
+        ensure_topics(kafka, name)
+        append(name, log)
+        append(name, reports[:60], "reports")
+    admin = AdminClient({"bootstrap.servers": kafka})
+    wide = [NewPartitions(f"stele.{names[1]}.{flow}", 3) for flow in ("epochs", "reports")]
+    for widened in admin.create_partitions(wide).values():
+        widened.result(20)
+    options = make_options(kafka, cluster, folder, pattern=f"{cluster}-.*", movements=True)
+
+    def moved_by_all(upto: int) -> bool:
+        return all(
+            held(read_table(delta, "movements", name)) == moved(log, reports[:upto])
+            for name in names
+        )
+
+    job = make_job(spark, options, folder)
+    run_until(job, lambda: moved_by_all(60), "what moved at first")
+    anew = f"stele.{names[0]}.reports"
+    admin.delete_topics([anew])[anew].result(20)
+    wait_until(lambda: anew not in admin.list_topics(timeout=10).topics, "the deletion", 20)
+    ensure_topics(kafka, names[0])
+    for name in names:
+        append(name, reports[60:], "reports")
+    job = make_job(spark, options, folder)
+    run_until(job, lambda: moved_by_all(len(reports)), "the rest of both")
+    assert job.stopped == {}
+    for name in names:
+        assert_materialized(kafka, delta, name, log)

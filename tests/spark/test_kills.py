@@ -15,10 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stele.placements.read import read_table
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append
 from tests.spark.histories import images, random_log
+from tests.spark.reported import held, moved, told
 from tests.spark.test_service import READY_S, position, running
 
 KILLS = int(os.environ.get("STELE_TEST_KILLS", "4"))
@@ -59,19 +61,28 @@ def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
     cuts = sorted(chance.sample(range(1, len(log)), KILLS))
     kinds = [(jvm, job, workers)[number % 3] for number in range(KILLS)]
     chance.shuffle(kinds)
-    sent = 0
+    reports, sent, reported = told(log, 2), 0, 0
     with ExitStack() as stack:
         process, url = stack.enter_context(running(kafka, topics, folder))
         for cut, kill in zip(cuts, kinds, strict=True):
             append(topics, log[sent:cut])
-            sent = cut
+            until = len(reports) * cut // len(log)
+            append(topics, reports[reported:until], "reports")
+            sent, reported = cut, until
             reach(url, chance.randrange(len(images(log[:cut]))))
             kill(process)
             if kill is not workers:
                 process.wait(READY_S)
                 process, url = stack.enter_context(running(kafka, topics, folder))
         append(topics, log[sent:])
+        append(topics, reports[reported:], "reports")
         reach(url, images(log)[-1].epoch)
+        delta, expected = folder / "delta", moved(log, reports)
+        wait_until(
+            lambda: held(read_table(delta, "movements", topics)) == expected,
+            "all that moved",
+            READY_S,
+        )
     assert_materialized(kafka, folder / "delta", topics, log)
 
 

@@ -92,6 +92,20 @@ def test_a_request_says_how_long_it_waited_and_ran() -> None:
     assert done["finished_at"] == datetime(1970, 1, 1, 0, 0, 10, tzinfo=UTC)
 
 
+@pytest.mark.parametrize("at_ms", [2**63 - 1, -(2**63)])
+def test_a_request_at_a_time_that_is_no_date_holds_nobody_up(at_ms: int, tmp_path: Path) -> None:
+    image = image_of_three()
+    (known, *_) = image.requests.requests.values()
+    odd = msgspec.structs.replace(known, submitted_at_ms=at_ms, finished_at_ms=at_ms)
+    requests = image.requests.requests.set(known.request_id, odd)
+    image = msgspec.structs.replace(
+        image, requests=msgspec.structs.replace(image.requests, requests=requests)
+    )
+    Derived(Store(tmp_path)).write_summaries({"c": image})
+    row = written(tmp_path, "requests")[known.request_id]
+    assert row["submitted_at"].year == (9999 if at_ms > 0 else 1970)
+
+
 def leaves(image: Image) -> list[Row]:
     return [row for row in rows("requests", image) if row["request_kind"] == RequestKind.LEAVE]
 

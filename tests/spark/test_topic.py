@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+import fastavro
+import httpx
 import pytest
 from confluent_kafka import Producer
 
 from stele.domain.ring.ranges import RangeReplicas
 from stele.domain.ring.tokens import MIN_TOKEN
+from stele.log.schemas import load_schemas, schema_folder
+from stele.log.topic import read_topic
 from stele.placements.fold import Held, HeldRows
-from stele.placements.topic import Marker, TopicWriter, WriterFenced
+from stele.placements.topic import Marker, TopicWriter, WriterFenced, framing_of
 from tests.spark.checks import settled
 
 pytestmark = pytest.mark.broker
@@ -103,3 +117,90 @@ def test_what_an_earlier_build_wrote_as_json_is_replaced_by_the_first_publicatio
     view = settled(kafka, topics, 3)
     assert (set(view.rows), view.unread) == (BOTH, frozenset())
     assert {row.cluster for row in view.rows.values()} == {topics}
+
+
+class Registry:
+    """What a schema registry answers to readers: schemas by their ids."""
+
+    def __init__(self) -> None:
+        files = (schema_folder() / name for name in ("placementrow.avsc", "placementsmarker.avsc"))
+        self.schemas = dict(zip((70_001, 12), (file.read_text() for file in files), strict=True))
+        headers = (load_schemas().headers[name] for name in ("PlacementRow", "PlacementsMarker"))
+        pairs = zip(self.schemas, headers, strict=True)
+        self.ids = ",".join(f"{number}={header[2:].hex()}" for number, header in pairs)
+
+    @contextmanager
+    def serving(self) -> Iterator[str]:
+        schemas = self.schemas
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                number = urlsplit(self.path).path.removeprefix("/schemas/ids/")
+                known = number.isdigit() and int(number) in schemas
+                answer = {"schema": schemas[int(number)]} if known else {"error_code": 404}
+                body = json.dumps(answer).encode()
+                self.send_response(200 if known else 404)
+                self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            try:
+                yield f"http://127.0.0.1:{server.server_port}"
+            finally:
+                server.shutdown()
+                thread.join()
+
+
+def framed_records(kafka: str, cluster: str) -> dict[str, bytes]:
+    """The newest value of each key that is framed."""
+    records = read_topic(kafka, f"stele.{cluster}.placements")
+    return {key: value for key, value in records if value is not None and value[0] == 0}
+
+
+def read_with(url: str, value: bytes) -> dict[str, Any]:
+    """As a stock deserializer reads: by the id in the record and its schema, with nothing of ours."""
+    magic, number = struct.unpack(">bI", value[:5])
+    assert magic == 0
+    schema = httpx.get(f"{url}/schemas/ids/{number}", timeout=20).json()["schema"]
+    body = io.BytesIO(value[5:])
+    record = fastavro.schemaless_reader(body, fastavro.parse_schema(json.loads(schema)), None)
+    assert isinstance(record, dict)
+    assert not body.read()
+    return record
+
+
+def test_a_reader_with_a_registry_reads_rows_and_marker_and_the_form_can_be_switched(
+    kafka: str, topics: str
+) -> None:
+    registry = Registry()
+    framing = framing_of(registry.ids)
+    TopicWriter(kafka, topics).publish(marker(1), {"p": TWO}, BOTH)
+    assert TopicWriter(kafka, topics, framing).publish(marker(1), {"p": TWO}, BOTH)
+    view = settled(kafka, topics, 1, framing)
+    assert (view.marker, {row.row for row in view.rows.values()}) == (marker(1), {LOW, HIGH})
+    with registry.serving() as url:
+        found = {k: read_with(url, v) for k, v in framed_records(kafka, topics).items()}
+    told = found.pop(f"{topics}/epoch")
+    assert (told["cluster"], told["epoch"]) == (topics, 1)
+    assert {key: (row["range_start"], row["read_replicas"]) for key, row in found.items()} == {
+        f"{topics}/p/7": (7, ["n1"]),
+        f"{topics}/p/{MIN_TOKEN}": (MIN_TOKEN, ["n2"]),
+    }
+
+    again = TopicWriter(kafka, topics)  # back to single-object encoding: all is sent again
+    assert again.publish(marker(1), {"p": TWO}, BOTH)
+    assert ranges(kafka, topics, 1) == (1, {"p": [LOW, HIGH]})
+
+
+def test_ids_are_told_for_all_that_is_written() -> None:
+    row = load_schemas().headers["PlacementRow"][2:].hex()
+    with pytest.raises(ValueError, match="no id was told of PlacementsMarker"):
+        framing_of(f"7={row}")
+    with pytest.raises(ValueError, match=row):
+        framing_of("7=0123456789abcdef")

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from stele.domain.evolve import Delta
+from stele.domain.features.messages import REPORT_SOURCES
 from stele.domain.image import Image
-from stele.domain.messages import Order, Report, WorkKey
+from stele.domain.messages import Order, Report, StreamedFrom, WorkKey
 from stele.domain.names import OrderKind, ReportStatus
 from stele.domain.topology.wanted import is_wanted
 from stele.log.errors import LogError
@@ -28,21 +29,38 @@ log = get_logger(__name__)
 
 
 class OrderProgress:
-    """How far a piece of work is; the work adds to it."""
+    """How far a piece of work is; the work adds to it. ``sources``: by node, what came from it."""
 
     def __init__(self) -> None:
         self.bytes_done = 0
         self.bytes_total = 0
         self.keys_done = 0
         self.bytes_compared = 0
+        self.sources: dict[str, StreamedFrom] = {}
         self.manifest = ""
         """The hash of what was written for a snapshot."""
 
-    def add(self, size_bytes: int, keys: int) -> None:
+    def add(self, size_bytes: int, keys: int, source: str = "") -> None:
         """Data that turned up after the total was asked raises the total."""
         self.bytes_done += size_bytes
         self.keys_done += keys
         self.bytes_total = max(self.bytes_total, self.bytes_done)
+        self._came(source, size_bytes, keys, 0)
+
+    def add_compared(self, size_bytes: int, source: str) -> None:
+        """Rows that a source has as this node has them."""
+        self.bytes_compared += size_bytes
+        self._came(source, 0, 0, size_bytes)
+
+    def _came(self, source: str, size_bytes: int, keys: int, compared_bytes: int) -> None:
+        if source:
+            known = self.sources.get(source, StreamedFrom(node_id=source))
+            self.sources[source] = StreamedFrom(
+                node_id=source,
+                bytes_done=known.bytes_done + size_bytes,
+                keys_done=known.keys_done + keys,
+                bytes_compared=known.bytes_compared + compared_bytes,
+            )
 
 
 OrderHandler = Callable[[Order, OrderProgress], Awaitable[None]]
@@ -158,6 +176,7 @@ class OrderExecutor:
 
     def _report(self, running: _RunningOrder) -> None:
         order, progress = running.order, running.progress
+        says_sources = REPORT_SOURCES in self._follower.image.features.enabled
         self._send_report(
             Report(
                 node_id=self._node_id,
@@ -175,6 +194,7 @@ class OrderExecutor:
                 at_ms=time.time_ns() // 1_000_000,
                 log_id=order.log_id,
                 manifest=progress.manifest,
+                sources=tuple(progress.sources.values()) if says_sources else (),
             )
         )
 

@@ -142,7 +142,7 @@ class Transfers:
                 if self._agent.image.schema.of_data(data_id) is not None:  # not truncated meanwhile
                     self._store.merge(data_id, [row for _, row in rows])
             await self._pace.took(page.size_bytes)
-            progress.add(page.size_bytes, len(page.rows))
+            progress.add(page.size_bytes, len(page.rows), source)
             cursor = page.cursor
             if cursor is None:
                 return True

@@ -39,9 +39,19 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return self.node_id, self.kind, self.session
 
 
+class StreamedFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """What one source gave so far, and what of it was not streamed since this node has the same."""
+
+    node_id: str
+    bytes_done: int = 0
+    keys_done: int = 0
+    bytes_compared: int = 0
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Result or progress of an order; bytes and keys count the order's own work. ``bytes_compared`` were not
     streamed, since this node has the same. ``manifest`` is the hash of what it has written for a snapshot.
+    ``sources`` says of a stream from whom the bytes came, once the feature REPORT_SOURCES is enabled.
     """
 
     node_id: str
@@ -59,6 +69,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     at_ms: int = 0
     log_id: bytes = b""
     manifest: str = ""
+    sources: tuple[StreamedFrom, ...] = ()
 
     def work(self) -> WorkKey:
         return self.node_id, self.kind, self.session

@@ -10,6 +10,7 @@ from stele.domain.cdc.domain import DOMAIN as CDC
 from stele.domain.cluster.domain import DOMAIN as FOUNDING
 from stele.domain.commits.domain import DOMAIN as COMMITS
 from stele.domain.features.domain import DOMAIN as FEATURES
+from stele.domain.features.messages import OF_MESSAGES
 from stele.domain.membership.domain import DOMAIN as MEMBERSHIP
 from stele.domain.overrides.domain import DOMAIN as OVERRIDES
 from stele.domain.registry_entry import Domain
@@ -56,8 +57,8 @@ FEATURES_ENABLED_BY: Final[dict[type, Any]] = {
     fact: names for domain in DOMAINS for fact, names in domain.enables.items()
 }
 
-KNOWN_FEATURES: Final = frozenset(FEATURES_OF_FACTS.values())
-"""Semantics, beyond the first, that this build can fold."""
+KNOWN_FEATURES: Final = frozenset(FEATURES_OF_FACTS.values()) | OF_MESSAGES
+"""Semantics, beyond the first, that this build can fold, and forms of messages that it can read."""
 
 
 def required_features(facts: Iterable[Fact]) -> tuple[str, ...]:

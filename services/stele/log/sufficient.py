@@ -48,7 +48,9 @@ def _holds(name: str, value: dict[str, Any], known: Fields, newest: Fields) -> b
         if field not in value:
             continue
         if field not in known[name]:
-            if value[field] != schema.get("default"):
+            given = value[field]
+            plain = list(given) if isinstance(given, tuple) else given  # as Avro's defaults have it
+            if plain != schema.get("default"):
                 return False
         elif not _holds_inside(schema["type"], value[field], known, newest):
             return False

@@ -77,7 +77,7 @@ class Streamer:
         """Read what this node has not of one source's rows; False when it stopped giving them."""
 
         def equal(digest: Digest) -> None:
-            progress.bytes_compared += digest.size_bytes
+            progress.add_compared(digest.size_bytes, source)
 
         theirs = partial(self._digests_of, reading, source)
         try:
@@ -108,7 +108,7 @@ class Streamer:
                 reading.guard.check()
             self._on_bytes(page.size_bytes)
             await self._pace.took(page.size_bytes)
-            progress.add(page.size_bytes, page.keys)
+            progress.add(page.size_bytes, page.keys, source)
             cursor = page.cursor
             if cursor is None:
                 return True

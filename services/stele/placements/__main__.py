@@ -15,12 +15,14 @@ from stele.placements.reading import tell_readers
 from stele.placements.runner import Phase, Runner, SparkGone
 from stele.placements.session import choose_java, jar_files, spark_session
 from stele.placements.settings import PlacementsSettings
+from stele.placements.topic import framing_of
 from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, Announcer
 from stele.runtime.brokers import wait_for_topics
 from stele.runtime.http import build_app, serve
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import get_logger
 from stele.runtime.service import Stop, run_service
+from stele.runtime.settings import ConfigurationError
 from stele.runtime.start import started
 
 STOP_DEADLINE_S: Final = 25.0
@@ -36,6 +38,10 @@ async def main(stop: Stop) -> None:
     if note := choose_java():
         log.info("another Java than the first is taken", why=note)
     jar_files(settings.spark_jars)
+    try:
+        framing_of(settings.placement_schema_ids)
+    except ValueError as error:
+        raise ConfigurationError(f"STELE_PLACEMENT_SCHEMA_IDS: {error}") from error
     if not settings.clusters_pattern:
         await wait_for_topics(settings)
     loop = asyncio.get_running_loop()

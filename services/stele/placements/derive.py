@@ -12,13 +12,16 @@ from typing import Final
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.log.framing import Framing
 from stele.placements.derived_tables import Derived
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, FoldError, Key, PastRow
 from stele.placements.placing import ForTables, Placing, Reached
 from stele.placements.store import Store
-from stele.placements.topic import Marker
+from stele.placements.streams import opened
+from stele.placements.summaries import Row
+from stele.placements.topic import PLAIN, Marker
 from stele.placements.writers import Writers
 
 MOST_WAITING: Final = 32
@@ -29,6 +32,9 @@ LOOK_S: Final = 0.2
 SUMMARY_S: Final = 10.0
 """How old the tables of summaries may be: each write replaces all rows of a cluster."""
 
+STREAMS_AT_ONCE: Final = 5_000
+"""Streams that are written at once when a cluster's epochs are folded anew: bounds memory."""
+
 Stop = Callable[[str, str], None]
 Took = Callable[[str, float], None]
 
@@ -36,11 +42,19 @@ Took = Callable[[str, float], None]
 class Deriver:
     """``offer`` it what each commit brings. ``error`` is set when one of its threads could not go on.
 
-    ``on_stop(cluster, why)`` is called for a cluster whose epochs do not fit.
+    ``on_stop(cluster, why)`` is called for a cluster whose epochs do not fit, ``on_streams`` with the
+    clusters and sessions of streams that were added to their table.
     """
 
     def __init__(
-        self, bootstrap: str, store: Store, events: Events, on_stop: Stop, on_took: Took
+        self,
+        bootstrap: str,
+        store: Store,
+        events: Events,
+        on_stop: Stop,
+        on_took: Took,
+        on_streams: Callable[[set[tuple[str, str]]], None] = lambda _: None,
+        framing: Framing = PLAIN,
     ) -> None:
         self.reached: dict[str, Reached] = {}
         self.error: Exception | None = None
@@ -49,8 +63,9 @@ class Deriver:
         self._placing = Placing(self._derived)
         self._on_stop = on_stop
         self._on_took = on_took
+        self._on_streams = on_streams
         self._folds: dict[str, ClusterFold] = {}
-        self._writers = Writers(bootstrap)
+        self._writers = Writers(bootstrap, framing)
         self._dead: set[str] = set()
         self._lock = threading.Condition()
         self._new: list[Mapping[str, NewRows]] = []
@@ -141,26 +156,49 @@ class Deriver:
         """Fold a cluster's new epochs, publish them, and leave them for the tables."""
         touched: set[Key] = set()
         past: list[PastRow] = []
-        fold = self._folds.get(cluster)
+        streams: list[Row] = []
+        fold, streams_epoch, is_new = self._folds.get(cluster), 0, False
         if fold is None:
             fold = self._folds[cluster] = ClusterFold(*self._derived.load(cluster))
             snapshot = self._events.image_of(cluster)
+            streams_epoch, is_new = self._derived.streams_epoch(cluster), True
             if snapshot is not None:
+                before = fold.image
                 past, touched = fold.begin(snapshot)
+                if snapshot.epoch > streams_epoch:
+                    streams += opened(before, snapshot)
             epochs = self._events.epochs_of(cluster)
         for epoch in epochs:
             if epoch.epoch > fold.image.epoch:
+                before = fold.image
                 went, keys = fold.apply(epoch)
                 past += went
                 touched |= keys
+                if epoch.epoch > streams_epoch:
+                    streams += opened(before, fold.image)
+                if is_new and len(streams) >= STREAMS_AT_ONCE:
+                    streams = self._write_streams(cluster, fold, streams)
         if fold.behind:  # the events are being read again
+            self._write_streams(cluster, fold, streams)
             return
         marker = Marker(fold.image.epoch, fold.image.state_id.hex())
         self._writers.publish(cluster, marker, fold.placements, touched)
-        self._leave(cluster, fold, past, touched)
+        self._leave(cluster, fold, past, touched, streams)
+
+    def _write_streams(self, cluster: str, fold: ClusterFold, streams: list[Row]) -> list[Row]:
+        """Before anything of the cluster waits for the tables. Gives what is left: nothing."""
+        if streams:
+            self._derived.write_streams({cluster: streams}, {cluster: fold.image.epoch})
+            self._on_streams({(cluster, row["session"]) for row in streams})
+        return []
 
     def _leave(
-        self, cluster: str, fold: ClusterFold, past: list[PastRow], touched: Iterable[Key]
+        self,
+        cluster: str,
+        fold: ClusterFold,
+        past: list[PastRow],
+        touched: Iterable[Key],
+        streams: list[Row],
     ) -> None:
         reached = Reached(fold.image.epoch, fold.image.state_id.hex())
         changes = {
@@ -169,7 +207,7 @@ class Deriver:
         rows = {name: dict(rows) for name, rows in fold.placements.items()} if changes else None
         with self._lock:
             waiting = self._for_tables.setdefault(cluster, ForTables(reached))
-            waiting.add(ForTables(reached, rows, past, changes))
+            waiting.add(ForTables(reached, rows, past, changes, streams))
             self._for_summaries[cluster] = fold.image
             self._lock.notify_all()
 
@@ -182,7 +220,10 @@ class Deriver:
                     return
                 work, self._for_tables = self._for_tables, {}
             began = time.perf_counter()
+            sessions = {(c, row["session"]) for c, todo in work.items() for row in todo.streams}
             self.reached = self.reached | self._placing.write(work)
+            if sessions:
+                self._on_streams(sessions)
             self._on_took("tables", time.perf_counter() - began)
 
     def _run_summaries(self) -> None:

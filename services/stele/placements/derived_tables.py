@@ -27,6 +27,7 @@ from stele.placements.tables import (
     CURRENT,
     PAST,
     SCHEMAS,
+    STREAMS,
     Conflict,
     existing_table,
     open_table,
@@ -43,7 +44,7 @@ class Derived:
         self.store = store
         self._summarized: dict[str, Image] = {}
         """The images from which this process made summaries last."""
-        for name in (PAST, CHANGES, CURRENT, BALANCE, *SUMMARIES):
+        for name in (PAST, CHANGES, CURRENT, BALANCE, STREAMS, *SUMMARIES):
             open_table(store, name)
 
     def load(self, cluster: str) -> tuple[int, dict[str, HeldRows]]:
@@ -59,6 +60,30 @@ class Derived:
             held = Held(range_of_row(row), row["from_epoch"])
             found.setdefault(row["placement"], {})[held.row.start] = held
         return epoch, found
+
+    def streams_epoch(self, cluster: str) -> int:
+        """Streams that were opened up to this epoch are in their table."""
+        return epoch_of(existing_table(self.store, STREAMS), cluster)
+
+    def write_streams(self, rows: Mapping[str, Iterable[Row]], epochs: Mapping[str, int]) -> None:
+        """Append streams that the table does not have, of epochs above the table's own. A snapshot has some
+        that were opened before it.
+        """
+        for table in self._attempts(STREAMS):
+            behind = {c: epochs[c] for c in rows if epochs[c] > epoch_of(table, c)}
+            new = [{"cluster": c, **row} for c in behind for row in rows[c]]
+            sessions = pa.array(sorted({row["session"] for row in new}), pa.string())
+            data = table.to_pyarrow_dataset()
+            names = ["cluster", "session", "to_node"]
+            held = data.to_table(names, pc.field("session").isin(sessions)).to_pylist()
+            known = {tuple(row.values()) for row in held}
+            new = [
+                row for row in new if (row["cluster"], row["session"], row["to_node"]) not in known
+            ]
+            if not behind or commit(
+                table, pa.Table.from_pylist(new, schema=SCHEMAS[STREAMS]), behind, "append"
+            ):
+                return
 
     def write_past(self, rows: Mapping[str, Iterable[PastRow]], epochs: Mapping[str, int]) -> None:
         """Append the rows that went, of epochs above the table's own."""

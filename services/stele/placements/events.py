@@ -5,7 +5,6 @@ The function that Spark runs gets the heads with it, so that it judges, decodes 
 
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from stele.log.chain import Anchor
 from stele.log.errors import LogError, MissedRecordsError, NoBeginningError, RecoveredError
 from stele.log.start import Start
 from stele.placements.chain import FRESH, Head, Judge, Stray
+from stele.placements.times import time_of
 
 EPOCH: Final = "epoch"
 FACT: Final = "fact"
@@ -71,7 +71,6 @@ SPARK_SCHEMA: Final = ", ".join(
     for field in SCHEMA
 )
 
-_EPOCH_ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ELSEWHERE: Final = (NoBeginningError.__name__, RecoveredError.__name__)
 _fact: Final[msgspec.json.Decoder[AnyFact]] = msgspec.json.Decoder(AnyFact, dec_hook=column_of)
 _facts: Final = msgspec.json.Decoder(list[AnyFact], dec_hook=column_of)
@@ -256,7 +255,7 @@ def _epoch_rows(cluster: str, offset: int, epoch: Epoch) -> Iterator[Row]:
         "actor": epoch.actor,
         "reason": epoch.reason,
         "origin": epoch.origin,
-        "decided_at": _EPOCH_ZERO + timedelta(milliseconds=epoch.at_ms),
+        "decided_at": time_of(epoch.at_ms),
     }
     yield {**shared, "row_kind": EPOCH}
     for number, fact in enumerate(epoch.facts, start=1):

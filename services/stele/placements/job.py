@@ -22,10 +22,12 @@ from stele.placements.derive import Deriver
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events, merge
 from stele.placements.placing import Reached
+from stele.placements.reporting import Reporting
 from stele.placements.standing import ReadAgain, Standing
 from stele.placements.store import Store
+from stele.placements.topic import framing_of
 from stele.placements.upkeep import Upkeep
-from stele.placements.watch import TopicWatch, epochs_pattern
+from stele.placements.watch import TopicWatch, flow_pattern
 
 MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 """The log's own limit of a record."""
@@ -58,6 +60,10 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     """``{cluster}`` in them stands for the cluster's name."""
     trigger_ms: int = 200
     max_offsets: int = 5000
+    schema_ids: str = ""
+    """Of a registry, for the topic placements; empty: single-object encoding."""
+    movements: bool = True
+    """Whether reports are read too, in a second query."""
 
 
 class Lag(msgspec.Struct, frozen=True):
@@ -89,14 +95,22 @@ class Job:
         self._spark = spark
         self._checkpoint = scratch / "checkpoint"
         self._on_cluster = on_cluster
+        self._scratch = scratch
         self._on_took = on_took
         self._store = Store(options.delta_dir)
         self._events = Events(self._store)
         self._watch = TopicWatch(options.bootstrap, options.cluster, options.pattern)
-        pattern = epochs_pattern(options.cluster, options.pattern)
+        pattern = flow_pattern(options.cluster, options.pattern, "epochs")
         self._standing = Standing(self._watch, self._events, pattern, on_stop)
+        self._reporting = self._make_reporting() if options.movements else None
         self._deriver = Deriver(
-            options.bootstrap, self._store, self._events, self._standing.stop, on_took
+            options.bootstrap,
+            self._store,
+            self._events,
+            self._standing.stop,
+            on_took,
+            self._reporting.offer if self._reporting else lambda _: None,
+            framing_of(options.schema_ids),
         )
         self._upkeep = Upkeep(options.delta_dir)
         self._known: set[str] = set()
@@ -127,6 +141,11 @@ class Job:
         }
 
     @property
+    def unreadable(self) -> dict[str, int]:
+        """Records of the topic of reports that could not be read, by cluster."""
+        return self._reporting.unreadable if self._reporting else {}
+
+    @property
     def strays(self) -> dict[str, int]:
         """Records of other logs that were skipped, by cluster."""
         return {cluster: head.strays for cluster, head in self._events.heads.items()}
@@ -136,6 +155,8 @@ class Job:
         self._standing.begin(self.options.catch_up_urls)
         self._meet(self._standing.topics)
         self._deriver.start()
+        if self._reporting is not None:
+            self._reporting.start()
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         self.query = (
             self._source()
@@ -156,6 +177,8 @@ class Job:
                 self.query.stop()
         finally:
             self._upkeep.stop()
+            if self._reporting is not None:
+                self._reporting.stop(BATCH_S, STOP_S)
             self._deriver.stop(STOP_S)
             self._watch.close()
 
@@ -169,10 +192,14 @@ class Job:
         self._deriver.check()
         if self.query is not None and not self.query.isActive:
             raise self.query.exception() or RuntimeError("the query ended by itself")
+        if self._reporting is not None:
+            self._reporting.check()
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
             self._standing.look()
+            if self._reporting is not None:
+                self._reporting.look()
             self._on_took("look", time.monotonic() - now_s)
         if self._standing.waiting and now_s - self._asked_s >= SNAPSHOT_S:
             self._standing.look_for_snapshots(self.options.catch_up_urls)
@@ -181,19 +208,39 @@ class Job:
             self._kept_s = now_s
             self._upkeep.start()
 
+    def _kafka(self) -> dict[str, object]:
+        """Options of a source of Spark's."""
+        return {
+            "kafka.bootstrap.servers": self.options.bootstrap,
+            "failOnDataLoss": "false",  # one cluster's loss stops that cluster; see _write
+            "maxOffsetsPerTrigger": self.options.max_offsets,
+            "kafka.max.partition.fetch.bytes": MAX_RECORD_BYTES,
+            "kafka.metadata.max.age.ms": METADATA_AGE_MS,
+            "kafka.fetch.max.wait.ms": FETCH_WAIT_MS,
+        }
+
+    def _make_reporting(self) -> Reporting:
+        options = self.options
+        return Reporting(
+            self._spark,
+            options.bootstrap,
+            options.cluster,
+            options.pattern,
+            self._store,
+            self._scratch,
+            self._kafka(),
+            self._on_took,
+        )
+
     def _source(self) -> DataFrame:
         options = self.options
         source = (
             self._spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", options.bootstrap)
-            .option("subscribePattern", epochs_pattern(options.cluster, options.pattern))
+            .options(**self._kafka())
+            .option("subscribePattern", flow_pattern(options.cluster, options.pattern, "epochs"))
             .option("startingOffsets", self._starting_offsets())
-            .option("failOnDataLoss", "false")  # one cluster's loss stops that cluster; see _write
-            .option("maxOffsetsPerTrigger", options.max_offsets)
-            .option("kafka.max.partition.fetch.bytes", MAX_RECORD_BYTES)
-            .option("kafka.metadata.max.age.ms", METADATA_AGE_MS)
-            .option("kafka.fetch.max.wait.ms", FETCH_WAIT_MS)
             .load()
+            .filter("partition = 0")
         )
         cluster = sql.regexp_extract("topic", r"^stele\.(.+)\.epochs$", 1)
         return source.select(cluster.alias("cluster"), "offset", "value")
@@ -205,10 +252,10 @@ class Job:
             return "earliest"
         heads = self._events.heads
         offsets = {
-            flow_topic(cluster, "epochs"): {
-                "0": -1 if cluster in stopped else heads.get(cluster, FRESH).next_offset
-            }
-            for cluster in topics
+            flow_topic(cluster, "epochs"): now.offsets(
+                -1 if cluster in stopped else heads.get(cluster, FRESH).next_offset
+            )
+            for cluster, now in topics.items()
         }
         return msgspec.json.encode(offsets).decode()
 

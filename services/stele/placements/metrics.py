@@ -7,7 +7,7 @@ from stele.runtime.metrics import REGISTRY
 
 batch_seconds = Histogram(
     "stele_placements_batch_seconds",
-    "Time by part: events (judge and commit), batch, topic, tables, summaries, look (at the brokers).",
+    "Time by part: events (judge and commit), batch, topic, tables, summaries, reports, movements, look.",
     ["part"],
     buckets=(0.1, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64),
     registry=REGISTRY,
@@ -44,6 +44,12 @@ lag_epochs = Gauge(
     ["cluster"],
     registry=REGISTRY,
 )
+unreadable_reports = Gauge(
+    "stele_placements_unreadable_reports",
+    "Records of a cluster's topic of reports that could not be read.",
+    ["cluster"],
+    registry=REGISTRY,
+)
 
 
 def show(job: Job) -> None:
@@ -52,6 +58,8 @@ def show(job: Job) -> None:
         epoch_reached.labels(cluster).set(found.epoch)
     for cluster, count in job.strays.items():
         strays_skipped.labels(cluster).set(count)
+    for cluster, count in job.unreadable.items():
+        unreadable_reports.labels(cluster).set(count)
     for cluster, lag in job.lags.items():
         lag_records.labels(cluster).set(lag.records)
         lag_epochs.labels(cluster).set(lag.epochs)

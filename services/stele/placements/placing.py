@@ -11,6 +11,7 @@ import msgspec
 
 from stele.placements.derived_tables import Derived
 from stele.placements.fold import Held, HeldRows, Key, PastRow
+from stele.placements.summaries import Row
 
 FEW_RANGES: Final = 20_000
 """To write all rows of a cluster with so many takes 0.2 s of a processor."""
@@ -34,10 +35,13 @@ class ForTables(msgspec.Struct):
     past: list[PastRow] = msgspec.field(default_factory=list)
     changes: dict[Key, Held | None] = msgspec.field(default_factory=dict)
     """The rows at the keys that changed, None for one that is gone."""
+    streams: list[Row] = msgspec.field(default_factory=list)
+    """Those that were opened."""
 
     def add(self, later: "ForTables") -> None:
         self.reached = later.reached
         self.past += later.past
+        self.streams += later.streams
         self.changes |= later.changes
         self.rows = self.rows if later.rows is None else later.rows
 
@@ -67,6 +71,11 @@ class Placing:
 
     def write(self, work: Mapping[str, ForTables]) -> dict[str, Reached]:
         """What stands in ``placements`` with it, of the clusters that were written."""
+        opened = {cluster: todo.streams for cluster, todo in work.items() if todo.streams}
+        if opened:
+            self._derived.write_streams(opened, {c: work[c].reached.epoch for c in opened})
+            for cluster in opened:
+                work[cluster].streams = []
         waits = {
             cluster
             for cluster, todo in work.items()

@@ -14,8 +14,8 @@ LOOPBACK: Final = "127.0.0.1"
 JVM_FLAGS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.net.preferIPv4Stack=true"
 """For a driver beside other processes on few cores: the session starts in half the time."""
 
-MOST_CONSUMERS: Final = 1024
-"""One stays open for each cluster: with Spark's 64 a larger fleet opens each of them anew for every batch."""
+MOST_CONSUMERS: Final = 2048
+"""Two stay open for each cluster: with Spark's 64 a larger fleet opens each of them anew for every batch."""
 ARROW_RECORDS: Final = 500
 """Records that a worker holds at once: they may be large."""
 

@@ -55,6 +55,21 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
         int, Meta(ge=1, description="Most records in a batch: bounds memory when catching up.")
     ] = 5000
 
+    placement_schema_ids: Annotated[
+        str,
+        Meta(
+            pattern=r"^([0-9]{1,10}=[0-9a-f]{16}(,[0-9]{1,10}=[0-9a-f]{16})*)?$",
+            description="The topic placements in Confluent's framing: by a registry's id the fingerprint of the"
+            " schema, of PlacementRow and of PlacementsMarker; empty: in single-object encoding.",
+        ),
+    ] = ""
+    movements: Annotated[
+        bool,
+        Meta(
+            description="Whether reports of streams are read too, and the table movements is written."
+        ),
+    ] = True
+
     def job_options(self) -> JobOptions:
         return JobOptions(
             bootstrap=self.kafka_bootstrap,
@@ -64,4 +79,6 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
             catch_up_urls=self.catch_up_urls,
             trigger_ms=self.trigger_interval_ms,
             max_offsets=self.max_offsets_per_trigger,
+            schema_ids=self.placement_schema_ids,
+            movements=self.movements,
         )

@@ -6,7 +6,7 @@ before the others. No column is a word of SQL.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -16,11 +16,11 @@ from stele.domain.image import Image
 from stele.domain.requests.facts import Request
 from stele.domain.ring.placement import Placement
 from stele.domain.ring.tokens import MIN_TOKEN
+from stele.placements.times import time_of
 
 Row = dict[str, Any]
 
 _RING: Final = 2**64
-_EPOCH_ZERO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT, _NUMBER, _TRUTH = pa.string(), pa.int64(), pa.bool_()
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
@@ -194,7 +194,7 @@ def _began_ms(request: Request) -> int:
 
 
 def _time(at_ms: int) -> datetime | None:
-    return _EPOCH_ZERO + timedelta(milliseconds=at_ms) if at_ms else None
+    return time_of(at_ms) if at_ms else None
 
 
 def _seconds(from_ms: int, to_ms: int) -> float | None:

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.schema import ArrayType, Field, PrimitiveType
 
-from stele.placements import balance, events
+from stele.placements import balance, events, reports, streams
 from stele.placements.store import Store, TableMissing
 from stele.placements.summaries import SUMMARIES
 
@@ -19,6 +19,9 @@ CURRENT: Final = "placements"
 PAST: Final = "placements_past"
 CHANGES: Final = "placements_changes"
 BALANCE: Final = "balance"
+STREAMS: Final = "streams"
+REPORTS: Final = "reports"
+MOVEMENTS: Final = "movements"
 
 _RANGE: Final = [
     ("cluster", pa.string()),
@@ -34,6 +37,27 @@ _RANGE: Final = [
     ("shards", pa.list_(pa.int32())),
     ("other_shards", pa.list_(pa.int32())),
 ]
+OPTIONAL: Final = (REPORTS, MOVEMENTS)
+"""Not there as long as no job reads reports."""
+_MOVEMENTS: Final = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("session", pa.string()),
+        ("from_node", pa.string()),
+        ("to_node", pa.string()),
+        *streams.WHY.items(),
+        ("movement_status", pa.string()),
+        ("attempts", pa.int64()),
+        ("error_text", pa.string()),
+        ("began_at", pa.timestamp("us", tz="UTC")),
+        ("reported_at", pa.timestamp("us", tz="UTC")),
+        ("duration_s", pa.float64()),
+        ("bytes_moved", pa.int64()),
+        ("rows_moved", pa.int64()),
+        ("bytes_compared", pa.int64()),
+    ]
+)
+"""``from_node`` is null for what nobody said the source of, and ``possible_sources`` are several."""
 _LATER: Final = ("shards", "other_shards")
 """Lists that tables made by earlier builds do not have; without them no row has any."""
 SCHEMAS: Final = {
@@ -42,9 +66,12 @@ SCHEMAS: Final = {
     PAST: pa.schema([*_RANGE, ("to_epoch", pa.int64())]),
     CHANGES: pa.schema([*_RANGE, ("changed_epoch", pa.int64()), ("is_gone", pa.bool_())]),
     BALANCE: balance.SCHEMA,
+    STREAMS: streams.SCHEMA,
+    REPORTS: reports.SCHEMA,
+    MOVEMENTS: _MOVEMENTS,
     **{name: summary.schema for name, summary in SUMMARIES.items()},
 }
-APPENDED: Final = (EVENTS, PAST, CHANGES, BALANCE)
+APPENDED: Final = (EVENTS, PAST, CHANGES, BALANCE, STREAMS, REPORTS)
 """Each of their rows is a change; of the other tables Delta's change data feed says what changed."""
 PARTITIONS: Final = {CURRENT: ["cluster"]}
 CONFIGURATION: Final = {
@@ -54,6 +81,8 @@ CONFIGURATION: Final = {
 }
 _FEED: Final = {"delta.enableChangeDataFeed": "true"}
 COMPACT_TARGET_BYTES: Final = 128 * 1024 * 1024
+COMPACT_TARGETS: Final = {MOVEMENTS: 16 * 1024 * 1024}
+"""Of tables that are written anew in parts: a part of a file rewrites the file."""
 ATTEMPTS: Final = 20
 """Commits of other processes that one of ours gives way to before it is an error."""
 

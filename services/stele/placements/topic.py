@@ -25,6 +25,7 @@ from stele.log.codec import (
     encode_placements_marker,
 )
 from stele.log.flows import flow_topic
+from stele.log.framing import Framing
 from stele.log.topic import read_topic
 from stele.placements.fold import Held, HeldRows, Key
 
@@ -33,6 +34,8 @@ SEND_TIMEOUT_S: Final = 30.0
 TRANSACTION_TIMEOUT_MS: Final = 30_000
 """How long a writer that died may hold up readers."""
 POLL_EVERY: Final = 1000
+PLAIN: Final = Framing()
+"""Single-object encoding."""
 _FENCED: Final = frozenset(
     {
         KafkaError._FENCED,  # noqa: SLF001 - librdkafka's name
@@ -60,16 +63,23 @@ class WriterFenced(Exception):
     """Another process writes this topic now."""
 
 
-def read_placements(bootstrap: str, cluster: str) -> TopicView:
+def framing_of(text: str) -> Framing:
+    """By the ids of a registry, as ``STELE_PLACEMENT_SCHEMA_IDS`` has them. Raises ValueError."""
+    return Framing(text, PlacementRow.__name__, PlacementsMarker.__name__)
+
+
+def read_placements(bootstrap: str, cluster: str, framing: Framing = PLAIN) -> TopicView:
     """The topic from its beginning to its end. What cannot be read is as if it were not there, such as the JSON
-    of earlier builds: the next publication replaces it. Raises TimeoutError, KafkaException.
+    of earlier builds, or what is in the other framing: the next publication replaces it.
+
+    Raises TimeoutError, KafkaException.
     """
     marker, rows = Marker(), dict[Key, PlacementRow]()
     unread = set[Key]()
     for key, value in read_topic(bootstrap, flow_topic(cluster, "placements")):
         name = key.removeprefix(f"{cluster}/")
         if name == "epoch":
-            marker = _marker_of(value)
+            marker = _marker_of(value, framing)
             continue
         placement, _, start = name.rpartition("/")
         at = placement, int(start)
@@ -77,15 +87,15 @@ def read_placements(bootstrap: str, cluster: str) -> TopicView:
         unread.discard(at)
         try:
             if value is not None:
-                rows[at] = decode_placement_row(value)
+                rows[at] = decode_placement_row(framing.plain(value))
         except DecodeError:
             unread.add(at)
     return TopicView(marker, rows, frozenset(unread))
 
 
-def _marker_of(value: bytes | None) -> Marker:
+def _marker_of(value: bytes | None, framing: Framing) -> Marker:
     try:
-        found = decode_placements_marker(value or b"")
+        found = decode_placements_marker(framing.plain(value or b""))
     except DecodeError:
         return Marker()
     return Marker(found.epoch, found.state_id)
@@ -94,8 +104,9 @@ def _marker_of(value: bytes | None) -> Marker:
 class TopicWriter:
     """The one writer of a cluster's topic. Opening fences all others and reads where the topic stands."""
 
-    def __init__(self, bootstrap: str, cluster: str) -> None:
+    def __init__(self, bootstrap: str, cluster: str, framing: Framing = PLAIN) -> None:
         self._cluster = cluster
+        self._framing = framing
         self._topic = flow_topic(cluster, "placements")
         self._producer = Producer(
             {
@@ -107,7 +118,7 @@ class TopicWriter:
             }
         )
         self._producer.init_transactions(FENCE_TIMEOUT_S)
-        self.view: TopicView | None = read_placements(bootstrap, cluster)
+        self.view: TopicView | None = read_placements(bootstrap, cluster, framing)
         """Until the first publication, which brings all of the topic up to date."""
         self.epoch = self.view.marker.epoch
 
@@ -150,7 +161,8 @@ class TopicWriter:
             raise
 
     def _produce(self, key: str, value: bytes | None) -> None:
-        self._producer.produce(self._topic, value, key.encode(), partition=0)
+        framed = None if value is None else self._framing.framed(value)
+        self._producer.produce(self._topic, framed, key.encode(), partition=0)
 
 
 def _rows_at(

@@ -10,7 +10,13 @@ from typing import Final
 from deltalake.exceptions import CommitFailedError
 
 from stele.placements.store import Store
-from stele.placements.tables import COMPACT_TARGET_BYTES, SCHEMAS, existing_table
+from stele.placements.tables import (
+    COMPACT_TARGET_BYTES,
+    COMPACT_TARGETS,
+    OPTIONAL,
+    SCHEMAS,
+    existing_table,
+)
 from stele.runtime.logs import get_logger
 
 END_S: Final = 5.0
@@ -23,9 +29,11 @@ def upkeep(store: Store) -> None:
     next time. Raises TableLost, DeltaError, OSError.
     """
     for name in SCHEMAS:
+        if name in OPTIONAL and not store.is_there(name):
+            continue
         table = existing_table(store, name)
         try:
-            table.optimize.compact(target_size=COMPACT_TARGET_BYTES)
+            table.optimize.compact(target_size=COMPACT_TARGETS.get(name, COMPACT_TARGET_BYTES))
         except CommitFailedError:
             continue
         table.vacuum(dry_run=False)

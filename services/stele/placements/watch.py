@@ -25,31 +25,42 @@ from stele.placements.chain import Head
 
 TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 5.0
+_LATEST: Final = -1
+"""As Spark writes the end of a partition."""
 
 
 class TopicState(msgspec.Struct, frozen=True):
-    """A cluster's topic of epochs: its oldest offset, the offset after its newest, its id."""
+    """A cluster's topic: its oldest offset, the offset after its newest, its id.
+
+    Only partition 0 of it is anybody's; somebody may have added others.
+    """
 
     begin: int
     end: int
     topic_id: str
+    partitions: int = 1
+
+    def offsets(self, first: int) -> dict[str, int]:
+        """For Spark, which wants one for each partition: from ``first`` on, and nothing of the others."""
+        return {"0": first, **{str(other): _LATEST for other in range(1, self.partitions)}}
 
 
-def epochs_pattern(cluster: str, pattern: str) -> str:
+def flow_pattern(cluster: str, pattern: str, flow: str) -> str:
     """Regular expression of the whole name of the topics that are read."""
-    return flow_topic(f"({pattern})" if pattern else re.escape(cluster), "epochs").replace(
-        "stele.", r"stele\.", 1
-    )
+    return rf"stele\.{f'({pattern})' if pattern else re.escape(cluster)}\.{flow}"
 
 
 class TopicWatch:
     """Asks the brokers; every call blocks for some seconds at most."""
 
-    def __init__(self, bootstrap: str, cluster: str, pattern: str = "") -> None:
+    def __init__(
+        self, bootstrap: str, cluster: str, pattern: str = "", flow: str = "epochs"
+    ) -> None:
         self.names: frozenset[str] = frozenset()
         """All topics of the brokers, as last seen."""
         self._lock = threading.Lock()
-        self._pattern = re.compile(epochs_pattern(cluster, pattern))
+        self._suffix = f".{flow}"
+        self._pattern = re.compile(flow_pattern(cluster, pattern, flow))
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self._consumer = Consumer(
             {
@@ -82,8 +93,8 @@ class TopicWatch:
         asked = self._admin.describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S)
         ids = {name: str(future.result(TIMEOUT_S).topic_id) for name, future in asked.items()}
         return {
-            name.removeprefix("stele.").removesuffix(".epochs"): TopicState(
-                begin.offset, end.offset, ids[name]
+            name.removeprefix("stele.").removesuffix(self._suffix): TopicState(
+                begin.offset, end.offset, ids[name], len(topics[name].partitions)
             )
             for name, begin, end in zip(names, begins, ends, strict=True)
         }

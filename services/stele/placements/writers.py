@@ -7,8 +7,9 @@ from typing import Final
 
 import stamina
 
+from stele.log.framing import Framing
 from stele.placements.fold import HeldRows, Key
-from stele.placements.topic import Marker, TopicWriter, WriterFenced
+from stele.placements.topic import PLAIN, Marker, TopicWriter, WriterFenced
 
 MOST_WRITERS: Final = 512
 """Open producers; each has threads and connections. The one that was idle longest is closed: to open it again
@@ -25,8 +26,9 @@ LONGEST_WAIT_S: Final = 3.0
 class Writers:
     """One writer for each cluster, opened when it is needed. One thread at a time may have a cluster."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, framing: Framing = PLAIN) -> None:
         self._bootstrap = bootstrap
+        self._framing = framing
         self._lock = threading.Lock()
         self._open: OrderedDict[str, TopicWriter] = OrderedDict()
 
@@ -61,7 +63,7 @@ class Writers:
         with self._lock:
             found = self._open.get(cluster)
         if found is None:
-            found = TopicWriter(self._bootstrap, cluster)
+            found = TopicWriter(self._bootstrap, cluster, self._framing)
         with self._lock:
             self._open[cluster] = found
             self._open.move_to_end(cluster)

@@ -1,0 +1,179 @@
+"""The second query: reports of streams in, rows of ``reports`` out; behind it a thread writes ``movements``.
+
+It goes by its own table's heads, as the first query does by those of ``events``, and waits for nobody: what
+is reported of a session that the log has not told yet finds its reason once the table ``streams`` has it.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming import StreamingQuery
+
+from stele.log.flows import flow_topic
+from stele.placements import reports
+from stele.placements.movements import Movements
+from stele.placements.reports_table import Reports, Session
+from stele.placements.standing import ReadAgain
+from stele.placements.store import Store
+from stele.placements.watch import TopicState, TopicWatch, flow_pattern
+
+FLOW: Final = "reports"
+TRIGGER_MS: Final = 2_000
+"""Reports of a stream are half a second apart: so a batch has some of each."""
+WRITE_S: Final = 5.0
+"""How old the table of movements may be while data moves: each write replaces rows."""
+LOOK_S: Final = 0.2
+
+
+class Reporting:
+    """``error`` is set when the thread could not go on. ``unreadable`` counts, by cluster, records that
+    were no reports."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        bootstrap: str,
+        cluster: str,
+        pattern: str,
+        store: Store,
+        scratch: Path,
+        kafka: Mapping[str, object],
+        on_took: Callable[[str, float], None],
+    ) -> None:
+        self.query: StreamingQuery | None = None
+        self.error: Exception | None = None
+        self._spark = spark
+        self._cluster, self._pattern = cluster, pattern
+        self._checkpoint = scratch / "reports"
+        self._kafka = kafka
+        self._on_took = on_took
+        self._reports = Reports(store)
+        self._movements = Movements(store)
+        self._watch = TopicWatch(bootstrap, cluster, pattern, FLOW)
+        self._topics: Mapping[str, TopicState] = {}
+        self._lock = threading.Condition()
+        self._touched: set[Session] = set()
+        self._stopping = False
+        self._writing = threading.Lock()
+        self._thread = threading.Thread(target=self._guarded, name="movements", daemon=True)
+
+    @property
+    def unreadable(self) -> dict[str, int]:
+        return {cluster: head.unreadable for cluster, head in self._reports.heads.items()}
+
+    def start(self) -> None:
+        """From the heads; a topic that was made anew is read from its beginning."""
+        self._topics = self._watch.look()
+        for cluster, head in self._reports.heads.items():
+            now = self._topics.get(cluster)
+            if now is not None and (now.topic_id != head.topic_id or now.end < head.next_offset):
+                self._reports.begin_again(cluster)
+        self._thread.start()
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        self.query = (
+            self._source()
+            .writeStream.option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{TRIGGER_MS} milliseconds")
+            .foreachBatch(self._on_batch)
+            .start()
+        )
+
+    def offer(self, sessions: set[Session]) -> None:
+        """Sessions of which one of the two tables has something new."""
+        with self._lock:
+            self._touched |= sessions
+            self._lock.notify_all()
+
+    def look(self) -> None:
+        """Raises ReadAgain for a topic that was made anew, and what brokers raise."""
+        before, self._topics = self._topics, self._watch.look()
+        for cluster, now in self._topics.items():
+            if cluster in before and before[cluster].topic_id != now.topic_id:
+                raise ReadAgain(f"Cluster {cluster}: its topic of reports was made anew.")
+
+    def check(self) -> None:
+        """Raises what ended the query or the thread."""
+        if self.error is not None:
+            raise self.error
+        if self.query is not None and not self.query.isActive:
+            raise self.query.exception() or RuntimeError("the query of reports ended by itself")
+
+    def stop(self, batch_s: float, thread_s: float) -> None:
+        with self._lock:
+            self._stopping = True
+            self._lock.notify_all()
+        if self._writing.acquire(timeout=batch_s):
+            self._writing.release()
+        try:
+            if self.query is not None:
+                self.query.stop()
+        finally:
+            if self._thread.ident is not None:
+                self._thread.join(thread_s)
+            self._watch.close()
+
+    def _source(self) -> DataFrame:
+        source = (
+            self._spark.readStream.format("kafka")
+            .options(**self._kafka)
+            .option("subscribePattern", flow_pattern(self._cluster, self._pattern, FLOW))
+            .option("startingOffsets", self._starting_offsets())
+            .load()
+            .filter("partition = 0")
+        )
+        cluster = sql.regexp_extract("topic", rf"^stele\.(.+)\.{FLOW}$", 1)
+        return source.select(cluster.alias("cluster"), "offset", "value")
+
+    def _starting_offsets(self) -> str:
+        if not self._topics:
+            return "earliest"
+        heads = self._reports.heads
+        offsets = {
+            flow_topic(cluster, FLOW): now.offsets(heads.get(cluster, reports.FRESH).next_offset)
+            for cluster, now in self._topics.items()
+        }
+        return msgspec.json.encode(offsets).decode()
+
+    def _on_batch(self, batch: DataFrame, _batch_id: int) -> None:
+        """A batch that comes when the end was asked is left to the next query, which reads it again."""
+        with self._writing:
+            if self._stopping:
+                return
+            began_s = time.perf_counter()
+            records = batch.coalesce(self._spark.sparkContext.defaultParallelism)
+            decoded = records.mapInArrow(reports.decode, reports.SPARK_SCHEMA).toArrow()
+            topic_ids = {cluster: now.topic_id for cluster, now in self._topics.items()}
+            if any(c not in topic_ids for c in decoded["cluster"].unique().to_pylist()):
+                topic_ids = {c: now.topic_id for c, now in self._watch.look().items()}
+            self.offer(self._reports.append(decoded.cast(reports.DECODED), topic_ids))
+            self._on_took("reports", time.perf_counter() - began_s)
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except Exception as error:  # must be seen by the one who runs the queries
+            self.error = error
+
+    def _run(self) -> None:
+        self.offer(self._movements.behind())
+        written_s = time.monotonic() - WRITE_S
+        while True:
+            with self._lock:
+                while not self._stopping and not (
+                    self._touched and time.monotonic() - written_s >= WRITE_S
+                ):
+                    self._lock.wait(LOOK_S)
+                if self._stopping:
+                    return
+                sessions, self._touched = self._touched, set()
+            began_s = time.perf_counter()
+            self._movements.write(sessions)
+            written_s = time.monotonic()
+            self._on_took("movements", time.perf_counter() - began_s)

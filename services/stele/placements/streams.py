@@ -1,0 +1,120 @@
+"""Streams that operations need, by the log alone: who is to get ranges, from whom, for which request. Pure.
+
+A session is open for a transition while data moves for one of its states, and its id names no other; so what
+nodes report of a stream finds its reason here (``movements.py``).
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from stele.domain.image import Image
+from stele.domain.names import OrderKind
+from stele.domain.topology.facts import Transition
+from stele.domain.topology.operations.table import OPERATIONS
+from stele.placements.fold import FoldError
+
+_TEXT, _NUMBER = pa.string(), pa.int64()
+_TEXTS: Final = pa.list_(_TEXT)
+WHY: Final = {
+    "transition_id": _TEXT,
+    "transition_kind": _TEXT,
+    "transition_state": _TEXT,
+    "request_ids": _TEXTS,
+    "actor": _TEXT,
+    "request_reason": _TEXT,
+    "keyspace_id": _TEXT,
+    "table_id": _TEXT,
+    "placements": _TEXTS,
+    "range_count": _NUMBER,
+    "range_start": _NUMBER,
+    "range_end": _NUMBER,
+    "possible_sources": _TEXTS,
+    "opened_epoch": _NUMBER,
+}
+"""What the log says of a stream."""
+SCHEMA: Final = pa.schema(
+    [("cluster", _TEXT), ("session", _TEXT), ("to_node", _TEXT), *WHY.items()]
+)
+"""``range_start`` and ``range_end`` are those of a stream of one range, such as a tablet's; else null.
+``possible_sources`` are the nodes from which its ranges may come, by the rules and who was alive to the log.
+"""
+
+Row = dict[str, Any]
+
+
+def opened(before: Image, image: Image) -> Iterator[Row]:
+    """The streams of sessions that are open in an image, and were not before; without their cluster.
+
+    Raises FoldError.
+    """
+    old, new = before.topology.transitions, image.topology.transitions
+    if old is new:
+        return
+    for transition in new.values():
+        known = old.get(transition.transition_id)
+        if transition.session and (known is None or known.session != transition.session):
+            try:
+                yield from _streams(image, transition)
+            except Exception as error:  # what a winner has wrong is its cluster's trouble alone
+                raise FoldError(
+                    f"epoch {image.epoch} has a plan of {transition.transition_id} that says not who "
+                    f"streams: {error!r}. Restore the topic."
+                ) from error
+
+
+def _streams(image: Image, transition: Transition) -> Iterator[Row]:
+    operation = OPERATIONS[transition.kind]
+    state = operation.states.get(transition.state)
+    if state is None or not state.streams or state.streams_by is not OrderKind.STREAM:
+        return
+    shared = _why(image, transition)
+    for node_id in operation.receiving(image, transition):
+        ranges = _ranges(image, transition, node_id)
+        if ranges["range_count"]:  # before there is any keyspace a join streams nothing
+            place = {"session": transition.session, "to_node": node_id}
+            yield {**place, **shared, **ranges}
+
+
+def _why(image: Image, transition: Transition) -> Row:
+    ids = transition.request_ids()
+    requests = [r for each in ids if (r := image.requests.requests.get(each)) is not None]
+    return {
+        "transition_id": transition.transition_id,
+        "transition_kind": str(transition.kind),
+        "transition_state": str(transition.state),
+        "request_ids": list(ids),
+        "actor": ", ".join(dict.fromkeys(r.actor for r in requests if r.actor)),
+        "request_reason": ", ".join(dict.fromkeys(r.reason for r in requests if r.reason)),
+        "keyspace_id": transition.keyspace_id,
+        "table_id": transition.table_id,
+        "opened_epoch": image.epoch,
+    }
+
+
+def _ranges(image: Image, transition: Transition, node_id: str) -> Row:
+    """Which ranges the node is to be given, and who has them."""
+    sources_of = OPERATIONS[transition.kind].sources
+    excluded = image.membership.excluded()
+    placements, sources, count = list[str](), set[str](), 0
+    only: tuple[int, int] | None = None
+    for name, plan in sorted(transition.plans.items()):
+        asked = [
+            (row, found[0])
+            for row in plan.rows
+            if (found := sources_of(image, transition, row, node_id, excluded)) is not None
+        ]
+        if asked:
+            placements.append(name)
+            count += len(asked)
+            only = asked[0][0].start, asked[0][0].end
+            sources.update(*(nodes for _, nodes in asked))
+    start, end = only if only is not None and count == 1 else (None, None)
+    return {
+        "placements": placements,
+        "range_count": count,
+        "range_start": start,
+        "range_end": end,
+        "possible_sources": sorted(sources),
+    }
