@@ -127,18 +127,26 @@ async def membership(
             followed = await stack.enter_async_context(following(settings, floor))
         except OtherHistoryError as error:
             raise NotThisReplica(other_history(directory.identity, str(error))) from error
-        # At once, before anything was read.
-        gate = Gate(directory, followed.follower, accept, settings.claim_host_id)
-        advertised = Advertised(
-            dc=settings.dc,
-            rack=settings.rack,
-            num_tokens=settings.num_tokens,
-            shards=settings.shards,
-            replaced_id=settings.replace_node,
-            claims_host_id=settings.claim_host_id,
-            address=address,
-        )
-        yield Membership(settings, directory, advertised, gate, followed)
+        yield member_of(settings, directory, address, followed)
+
+
+def member_of(
+    settings: AgentSettings, directory: DataDirectory, address: str, followed: Followed
+) -> Membership:
+    """The member of a directory, whose log is followed with the floor of that. Make it at once, before anything
+    was read.
+    """
+    gate = Gate(directory, followed.follower, settings.accept_lost_epochs, settings.claim_host_id)
+    advertised = Advertised(
+        dc=settings.dc,
+        rack=settings.rack,
+        num_tokens=settings.num_tokens,
+        shards=settings.shards,
+        replaced_id=settings.replace_node,
+        claims_host_id=settings.claim_host_id,
+        address=address,
+    )
+    return Membership(settings, directory, advertised, gate, followed)
 
 
 def shut_out(node_id: str, image: Image, gate: Gate) -> Expelled | None:

@@ -15,7 +15,7 @@ from stele.sim.processes.machine import RESTART_S, Machine
 from stele.sim.processes.making import BACK, LOST, Disaster, Round, make_disaster
 from stele.sim.processes.members import ReplicaMachine
 from stele.sim.processes.operator import Operator
-from stele.sim.processes.rest import come_to_rest, look_again
+from stele.sim.processes.rest import REST, come_to_rest, look_again
 from stele.sim.processes.world import CORES_RAISE, KEPT_LINES, World
 from stele.sim.run import Failure, Result
 from stele.sim.scenario import Action
@@ -26,6 +26,9 @@ GHOSTS_S: Final = 60.0
 AFTER_S: Final = 30.0
 """Between a recovery and the return of who missed it."""
 ATTEMPTS: Final = 4
+MEMBERS: Final = 3
+"""Of the archive, where there are so many replicas."""
+REPLACED_S: Final = 90.0
 PAUSE_S: Final = 8.0
 SMALL_PIECES: Final = 16
 
@@ -151,8 +154,26 @@ def _round(world: World, operator: Operator, each: Round, number: int) -> None:
         _recover(world, operator, each)
     if absent is not None:
         world.run_until(kernel.now_us + us(AFTER_S))
+        _is_replaced(world, absent)
         absent.is_off = False
         absent.boot()
+
+
+def _is_replaced(world: World, absent: Machine) -> None:
+    """Its place in the archive is another's, where there is one."""
+    if len(world.replicas) <= MEMBERS:
+        return
+    deadline_us = world.kernel.now_us + us(REPLACED_S)
+    while absent.name in world.witness.members() and world.kernel.now_us < deadline_us:
+        if any(machine.failure for machine in world.machines.values()):
+            return  # the log is lost again, or was not recovered
+        world.run_until(world.kernel.now_us + us(1.0))
+    world.demand(
+        absent.name not in world.witness.members(),
+        REST,
+        f"{absent.name}, which has been off for long, is no member of the archive any more",
+        f"the members are {', '.join(world.witness.members())}",
+    )
 
 
 def _hurt_the_topic(world: World, each: Round) -> list[bytes]:
