@@ -22,6 +22,7 @@ BUSY_S: Final = 0.8
 MEMBERS: Final = 3
 """So many there are when one is asked to leave: keyspaces have two replicas at most."""
 DC: Final = "dc1"
+ASKED_AGAIN: Final = 8
 
 
 class Caller(Owner):
@@ -84,6 +85,14 @@ class Caller(Owner):
                 return outcome
             await self.sleep(0.2 + 2 * self.chance.random())
         return None
+
+    async def ask_again(self) -> None:
+        """Of each metadata-log, what became of some of the requests: it is what was told before."""
+        for envelope in self.chance.sample(self._asked, min(ASKED_AGAIN, len(self._asked))):
+            for target in self.world.logs:
+                outcome: Outcome | None = await self._call(target, target.serve_command, envelope)
+                if outcome is not None and outcome.taken:
+                    self.world.witness.told(outcome)
 
     async def read(self) -> Image | None:
         """What was told before the question is in the answer."""

@@ -21,6 +21,8 @@ WEATHER: Final = Weather(
     append_tail=0.03,
 )
 FAULT_EVERY_S: Final = 9.0
+AWAY_EVERY_S: Final = 25.0
+"""A node is away for longer than barriers or readers are patient."""
 FIRST_ROUND_S: Final = 25.0
 FAR_AHEAD_SHARE: Final = 0.15
 FAR_AHEAD_MS: Final = 3_600_000
@@ -149,6 +151,9 @@ def _faults(random: Random, base: Disaster) -> list[Action]:
             found.append(Action(at_s, kind, target, 2 * seconds, random.randrange(4)))
         else:
             found.append(Action(at_s, kind, target, seconds))
+    for at_s in times(random, AWAY_EVERY_S, base.length_s):
+        node = f"n{random.randrange(base.nodes) + 1}"
+        found.append(Action(at_s, "crash", node, round(5 + 15 * random.random(), 3)))
     return found
 
 

@@ -34,6 +34,8 @@ def come_to_rest(world: "World", operator: Operator) -> None:
     _until(world, operator, _unwell, "everybody is well, once nothing fails any more")
     world.run_until(world.kernel.now_us + us(LAST_CALLS_S))
     world.callers_work = False
+    for caller in world.callers:
+        caller.spawn(caller.ask_again())
     _until(world, operator, _unfinished, "every request has come to its end")
     _until(world, operator, _behind, "everybody has everything")
     _compare(world)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from stele.catch_up import filling
+from stele.domain.names import NodeState
 from stele.runtime import starting
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.processes.broker import BROKER
@@ -269,7 +270,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         redecided=0,
         commands=len(promised),
         rejected=sum(not outcome.applied for outcome in promised),
-        barriers=0,
+        barriers=witness.passed,
         watched=0,
         writes=0,
         reads=0,
@@ -278,5 +279,9 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         lost_messages=world.network.lost,
         truncated=world.topic.begin,
         checks=witness.checks,
-        finished={"recovered": len(witness.recoveries), "lost outcomes": witness.lost_epochs},
+        finished={
+            "recovered": len(witness.recoveries),
+            "lost outcomes": witness.lost_epochs,
+            "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
+        },
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from stele.agent.identity import Identity
+from stele.agent.identity import Acknowledged, Identity
 from stele.domain.commands import Outcome
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
@@ -327,9 +327,7 @@ class Witness:
     def acknowledged(self, machine: "Machine", ack: Ack) -> None:
         """A node says what it has applied: it is on its platter, and of a history that is not abandoned."""
         self._is_not_abandoned(machine, ack.state_id, "an ack", noticed=False)
-        on_disk = machine.disk.on_platter.get("/data/node.json")
-        assert on_disk is not None
-        told = msgspec.json.decode(on_disk.synced, type=Identity).acknowledged
+        told = _noted(machine)
         self.checks += 1
         self._world.demand(
             (told.version, told.fence_version) >= (ack.version, ack.fence_version),
@@ -428,10 +426,9 @@ class Witness:
 
     def _has_noted(self, node_id: str, version: int, fence: int) -> bool:
         machine = next((each for each in self._world.nodes if each.node_id == node_id), None)
-        noted = None if machine is None else machine.disk.on_platter.get("/data/node.json")
-        if noted is None:
+        if machine is None:
             return False
-        told = msgspec.json.decode(noted.synced, type=Identity).acknowledged
+        told = _noted(machine)
         has_state = bytes.fromhex(told.state_id) in self.line(self.head)
         return has_state and told.version >= version and told.fence_version >= fence
 
@@ -517,6 +514,14 @@ class Witness:
                 f" {outcome.epoch}, as its client was told",
                 f"it is applied in epoch {applied.get(request_id)}",
             )
+
+
+def _noted(machine: "Machine") -> Acknowledged:
+    """What a node has acknowledged, as its disk would tell after a power failure; nothing where it would not."""
+    kept = machine.disk.on_platter.get("/data/node.json")
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(b"" if kept is None else kept.synced, type=Identity).acknowledged
+    return Acknowledged()
 
 
 @lru_cache(maxsize=512)
