@@ -11,9 +11,9 @@ import msgspec
 from confluent_kafka import KafkaException
 
 from stele.agent.embedded import STORE_FILE, Member, open_bound, working
-from stele.agent.gate import Gate, floor_of
+from stele.agent.gate import Gate
 from stele.agent.identity import FILE, DataDirectory, Identity, boot
-from stele.agent.member import member_of
+from stele.agent.member import membership
 from stele.agent.settings import AgentSettings
 from stele.catch_up import replica
 from stele.catch_up.filling import Givers
@@ -206,8 +206,7 @@ class NodeMachine(FollowerMachine):
             accept_lost_epochs=self.accept,
         )
         stop = Stop()
-        async with self.following(floor_of(directory.identity, self.accept)) as followed:
-            node = member_of(settings, directory, self.url, followed)
+        async with membership(settings, directory, self.url, self.following) as node:
             self.gate = node.gate
             async with working(settings, node, shelf, WebTransport(self)) as member:
                 self.member = member

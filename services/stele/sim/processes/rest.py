@@ -7,6 +7,7 @@ from stele.domain.evolve import evolve
 from stele.domain.image import EMPTY, Image
 from stele.domain.names import NodeState
 from stele.domain.snapshot import requests_hash, state_hash
+from stele.log.archive.container import DamagedFileError
 from stele.log.archive.spans import Span
 from stele.log.codec import decode_epoch
 from stele.sim.kernel import us
@@ -130,6 +131,17 @@ def _behind(world: "World") -> str:
             spans = machine.keeper.archive.segments.spans()
             if spans != [Span(1, newest)]:
                 return f"{machine.name} has epochs {spans} of {newest}"
+    return next(filter(None, map(_damaged, world.replicas)), "")
+
+
+def _damaged(replica: ReplicaMachine) -> str:
+    """What nobody has read since it was damaged turns out to be so now, and is asked of others then."""
+    assert replica.keeper is not None
+    try:
+        for _ in replica.keeper.archive.segments.read(1):
+            pass
+    except DamagedFileError as error:
+        return f"{replica.name} has a damaged file: {error}"
     return ""
 
 

@@ -517,7 +517,7 @@ class Witness:
 
 
 def _noted(machine: "Machine") -> Acknowledged:
-    """What a node has acknowledged, as its disk would tell after a power failure; nothing where it would not."""
+    """What a node has acknowledged, as its disk would tell after a power failure."""
     kept = machine.disk.on_platter.get("/data/node.json")
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(b"" if kept is None else kept.synced, type=Identity).acknowledged
