@@ -39,7 +39,7 @@ def _run_with_hash_seed(hash_seed: str) -> Result:
         command,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     return msgspec.json.decode(done.stdout, type=Result)
