@@ -23,6 +23,8 @@ def test_disasters_pass() -> None:
     assert sum(r.truncated > 0 for r in results) >= 2
     assert sum(r.commands for r in results) > 50 * len(SEEDS)
     assert sum(r.checks for r in results) > 500 * len(SEEDS)
+    assert sum(r.barriers for r in results) > 50 * len(SEEDS)
+    assert sum(r.finished["left"] for r in results) >= 2 * len(SEEDS)
 
 
 def test_a_disaster_is_the_same_whatever_the_hash_seed() -> None:
@@ -37,7 +39,7 @@ def _run_with_hash_seed(hash_seed: str) -> Result:
         command,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     return msgspec.json.decode(done.stdout, type=Result)

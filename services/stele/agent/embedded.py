@@ -53,6 +53,7 @@ from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop, run_service
 from stele.runtime.settings import load_settings
+from stele.runtime.transport import Transport
 
 STORE_FILE: Final = "store"
 S = TypeVar("S", bound=Store)
@@ -167,32 +168,13 @@ async def embedded(
     """
     async with AsyncExitStack() as stack:
         node = await stack.enter_async_context(membership(settings, directory, address))
-        follower, node_id = node.follower, node.node_id
-        made = list[Member]()
-
-        def handlers(agent: Agent) -> Mapping[OrderKind, OrderHandler]:
-            judge = Judge(node_id, follower, Routing(follower), agent.session_is_open, clients=True)
-            transfers = Transfers(agent, Sourcing(follower, agent, judge), store)
-            stack.push_async_callback(transfers.close)
-            made.append(Member(node, agent, judge, transfers))
-            return handlers_of(node_id, follower, agent, store, transfers)
-
-        agent = await stack.enter_async_context(
-            kafka_agent(
-                settings.kafka_bootstrap,
-                directory,
-                node.gate,
-                follower,
-                handlers,
-                settings.heartbeat_interval_s,
-            )
-        )
+        member = await stack.enter_async_context(working(settings, node, store))
         disk = partial(disk_of, directory.folder, capacity_bytes=settings.data_file_capacity)
         await stack.enter_async_context(
             reporting_load(
                 settings.kafka_bootstrap,
                 settings.cluster,
-                agent,
+                member.agent,
                 partial(_measured, store),
                 tuple,
                 disk,
@@ -200,7 +182,36 @@ async def embedded(
             )
         )
         if on_ranges is not None:
-            watch_ranges(node_id, follower, on_ranges)
+            watch_ranges(node.node_id, node.follower, on_ranges)
+        yield member
+
+
+@asynccontextmanager
+async def working(
+    settings: AgentSettings, node: Membership, store: Store, transport: Transport | None = None
+) -> AsyncIterator[Member]:
+    """The agent of a member, which carries orders out on the store; it asks other nodes over ``transport``."""
+    follower, node_id = node.follower, node.node_id
+    made = list[Member]()
+    async with AsyncExitStack() as stack:
+
+        def handlers(agent: Agent) -> Mapping[OrderKind, OrderHandler]:
+            judge = Judge(node_id, follower, Routing(follower), agent.session_is_open, clients=True)
+            transfers = Transfers(agent, Sourcing(follower, agent, judge), store, transport)
+            stack.push_async_callback(transfers.close)
+            made.append(Member(node, agent, judge, transfers))
+            return handlers_of(node_id, follower, agent, store, transfers)
+
+        await stack.enter_async_context(
+            kafka_agent(
+                settings.kafka_bootstrap,
+                node.directory,
+                node.gate,
+                follower,
+                handlers,
+                settings.heartbeat_interval_s,
+            )
+        )
         yield made[0]
 
 

@@ -1,8 +1,9 @@
 """A node's life as a member: follow the log as the directory's node, ask to join, note what is decided."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import msgspec
 
@@ -24,7 +25,7 @@ from stele.domain.image import Image
 from stele.domain.membership.hosts import is_unclaimed
 from stele.log.commander import Commander
 from stele.log.errors import OtherHistoryError
-from stele.log.follower import LogFollower
+from stele.log.follower import Floor, LogFollower
 from stele.runtime.follow import Followed, following
 from stele.runtime.http import Health
 from stele.runtime.logs import get_logger
@@ -112,19 +113,24 @@ class Membership:
             raise
 
 
+Follow = Callable[[Floor | None], AbstractAsyncContextManager[Followed]]
+"""Follows the log from a floor on; see ``runtime.follow.following``."""
+
+
 @asynccontextmanager
 async def membership(
-    settings: AgentSettings, directory: DataDirectory, address: str
+    settings: AgentSettings, directory: DataDirectory, address: str, follow: Follow | None = None
 ) -> AsyncIterator[Membership]:
     """Follow the log inside the block, as the node of this directory, which others reach at ``address``.
 
     Raises NotThisReplica when the log is of another history than the directory.
     """
     accept = settings.accept_lost_epochs
+    follow = follow or partial(following, settings)
     async with AsyncExitStack() as stack:
         floor = floor_of(directory.identity, accept)
         try:
-            followed = await stack.enter_async_context(following(settings, floor))
+            followed = await stack.enter_async_context(follow(floor))
         except OtherHistoryError as error:
             raise NotThisReplica(other_history(directory.identity, str(error))) from error
         # At once, before anything was read.

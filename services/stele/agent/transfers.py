@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Final, NamedTuple
 
-import aiohttp
 import msgspec
 
 from stele.agent.agent import Agent
@@ -26,6 +25,7 @@ from stele.domain.names import OrderKind
 from stele.domain.routed import LOG
 from stele.domain.topology.limits import STREAM_MIB_PER_S
 from stele.log.follower import LogFollower
+from stele.runtime.transport import FAILURES, HttpTransport, Transport
 
 PAGES_PATH: Final = "/v1/agent/pages"
 NODE_HEADER: Final = "x-stele-replica"
@@ -33,11 +33,10 @@ NODE_HEADER: Final = "x-stele-replica"
 PAGE_ROWS: Final = 500
 PAGE_BYTES: Final = 2 * 1024 * 1024
 MIB: Final = 1024 * 1024
-CONNECT_S: Final = 1.0
 ANSWER_S: Final = 15.0
 HTTP_OK: Final = 200
 
-_FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError)
+_FAILURES: Final = (*FAILURES, msgspec.DecodeError)
 
 Cursor = tuple[int, int, bytes]
 """The span's place among those asked for, and the token and key of the last row that was given."""
@@ -78,15 +77,17 @@ class NotSupported(Exception):
 class Transfers:
     """One node's. Make it inside the event loop, and close it."""
 
-    def __init__(self, agent: Agent, sourcing: Sourcing, store: Store) -> None:
+    def __init__(
+        self, agent: Agent, sourcing: Sourcing, store: Store, transport: Transport | None = None
+    ) -> None:
         self._agent = agent
         self._sourcing = sourcing
         self._store = store
-        self._http = aiohttp.ClientSession()
+        self._transport = transport or HttpTransport(ANSWER_S)
         self._pace = Pace(lambda: MIB * STREAM_MIB_PER_S.of(agent.image.features.settings))
 
     async def close(self) -> None:
-        await self._http.close()
+        await self._transport.close()
 
     async def give(self, ask: Ask) -> Given:
         """What another node asks for, under the session of a topology operation."""
@@ -168,17 +169,25 @@ class Transfers:
         )
 
     async def _call(self, source: str, address: str, ask: Ask) -> Given:
-        timeout = aiohttp.ClientTimeout(total=ANSWER_S, sock_connect=CONNECT_S)
         headers = {NODE_HEADER: source, LOG: self._agent.image.log_id.hex()}
+        body = bytearray()
+
+        def took(_: int, piece: bytes) -> None:
+            body.extend(piece)
+
         try:
-            async with self._http.post(
-                address + PAGES_PATH, data=encode(ask), headers=headers, timeout=timeout
-            ) as answer:
-                body = await answer.read()
-                if answer.status != HTTP_OK:
-                    text = f"{address} answers {answer.status}: {body[:200]!r}"
-                    return Given(code=Code.UNREACHABLE, text=text)
-                return decode_given(body)
+            status = await self._transport.ask(
+                address + PAGES_PATH,
+                took,
+                ANSWER_S,
+                headers=headers,
+                method="POST",
+                body=encode(ask),
+            )
+            if status != HTTP_OK:
+                text = f"{address} answers {status}: {bytes(body[:200])!r}"
+                return Given(code=Code.UNREACHABLE, text=text)
+            return decode_given(body)
         except _FAILURES as error:
             return Given(code=Code.UNREACHABLE, text=f"{address}: {error!r}")
 

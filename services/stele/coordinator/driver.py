@@ -45,6 +45,7 @@ from stele.runtime.logs import get_logger
 from stele.runtime.metrics import foreign_messages
 from stele.runtime.request_ids import new_request_id
 from stele.runtime.service import wait_at_most
+from stele.runtime.transport import Transport
 
 TICK_S: Final = 0.5
 """Time passes without events too: patience runs out, and what was lost is sent again."""
@@ -74,6 +75,7 @@ class Driver:
         followed: Followed,
         commands: FlowWriter,
         orders: FlowWriter,
+        transport: Transport | None = None,
     ) -> None:
         self.election = Election(
             settings.kafka_bootstrap, settings.cluster, settings.instance_id, self.wake
@@ -89,7 +91,7 @@ class Driver:
         self._orders = orders
         self._acks = AckTable()
         self._reports = ReportTable()
-        self._replicas = AskedReplicas(self._replicas_to_ask)
+        self._replicas = AskedReplicas(self._replicas_to_ask, transport)
         self.memory = Memory()
         self._claim: Claim | None = None
         self._claimed_at_s = float("-inf")
@@ -320,8 +322,12 @@ class Driver:
 
 
 @asynccontextmanager
-async def driving(settings: CoordinatorSettings, followed: Followed) -> AsyncIterator[Driver]:
-    """A driver with its readers, writers and election; ``run`` is the caller's to start."""
+async def driving(
+    settings: CoordinatorSettings, followed: Followed, transport: Transport | None = None
+) -> AsyncIterator[Driver]:
+    """A driver with its readers, writers and election; ``run`` is the caller's to start. It asks the catch-up
+    replicas over ``transport``.
+    """
 
     def topic(flow: str) -> str:
         return flow_topic(settings.cluster, flow)
@@ -329,7 +335,7 @@ async def driving(settings: CoordinatorSettings, followed: Followed) -> AsyncIte
     bootstrap = settings.kafka_bootstrap
     commands = FlowWriter(bootstrap, topic("commands"))
     orders = FlowWriter(bootstrap, topic("orders"))
-    driver = Driver(settings, followed, commands, orders)
+    driver = Driver(settings, followed, commands, orders, transport)
     acks = FlowReader(bootstrap, topic("acks"), driver.on_ack, driver.on_unreadable)
     reports = FlowReader(bootstrap, topic("reports"), driver.on_report, driver.on_unreadable)
     outcomes = FlowReader(bootstrap, topic("outcomes"), driver.on_outcome, driver.on_unreadable)

@@ -11,8 +11,9 @@ from stele.metadata_log.commands_topic import CommandsTopic
 from stele.metadata_log.evidence import older_cluster
 from stele.metadata_log.http import Api
 from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.taking import taking_commands
 from stele.metadata_log.writer import Writer
-from stele.metadata_log.writing import recent_records, writing
+from stele.metadata_log.writing import recent_records
 from stele.runtime.announce import announced
 from stele.runtime.brokers import wait_for_topics
 from stele.runtime.catch_up import CatchUp
@@ -31,19 +32,8 @@ async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, 
     await wait_for_topics(settings)
     epochs = KafkaLog(settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs"))
     catch_up = CatchUp(settings.catch_up_urls)
-    commands: CommandsTopic | None = None
-
-    def on_read(writer: Writer) -> None:
-        if commands is not None and writer.failure is None:
-            commands.start()
-
-    async with writing(settings, epochs, catch_up, older_cluster, on_read) as writer:
-        commands = topic = CommandsTopic(settings, writer)
-        try:
-            yield writer, topic
-        finally:
-            commands = None
-            await topic.close()
+    async with taking_commands(settings, epochs, catch_up, older_cluster) as both:
+        yield both
 
 
 def health_of(writer: Writer, commands: CommandsTopic) -> Health:

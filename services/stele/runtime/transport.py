@@ -29,6 +29,7 @@ class Transport(Protocol):
         params: Mapping[str, str] = _NO_PARAMS,
         headers: Mapping[str, str] = _NO_PARAMS,
         method: str = "GET",
+        body: bytes | None = None,
     ) -> int:
         """Ask ``url``; the status, once the whole body was given to ``on_piece``. Raises ``FAILURES``."""
 
@@ -38,7 +39,8 @@ class Transport(Protocol):
 class HttpTransport:
     """Over real connections, which are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent_s: float = SILENT_S) -> None:
+        self._silent_s = silent_s
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(
@@ -49,12 +51,15 @@ class HttpTransport:
         params: Mapping[str, str] = _NO_PARAMS,
         headers: Mapping[str, str] = _NO_PARAMS,
         method: str = "GET",
+        body: bytes | None = None,
     ) -> int:
         if self._session is None:
             self._session = aiohttp.ClientSession()
-        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S, sock_read=SILENT_S)
+        timeout = aiohttp.ClientTimeout(
+            total=total_s, sock_connect=CONNECT_S, sock_read=self._silent_s
+        )
         async with self._session.request(
-            method, url, params=params, headers=headers, timeout=timeout
+            method, url, params=params, headers=headers, data=body, timeout=timeout
         ) as answer:
             async for piece in answer.content.iter_chunked(PIECE_BYTES):
                 on_piece(answer.status, piece)

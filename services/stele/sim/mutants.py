@@ -23,6 +23,7 @@ from stele.sim.mutants_log import LOG_MUTANTS
 from stele.sim.mutants_lost_log import LOST_LOG_MUTANTS, LOST_LOG_TEST_MUTANTS
 from stele.sim.mutants_members import MEMBER_MUTANTS
 from stele.sim.mutants_overrides import OVERRIDE_TEST_MUTANTS
+from stele.sim.mutants_processes import PROCESS_MUTANTS
 from stele.sim.mutants_racks import RACK_TEST_MUTANTS
 from stele.sim.mutants_recovery import RECOVERY_TEST_MUTANTS
 from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
@@ -65,11 +66,12 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *COLOCATED_MUTANTS,
         *SNAPSHOT_MUTANTS,
         *LOST_LOG_MUTANTS,
+        *PROCESS_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
-LOST_LOG: Final[dict[str, Mutant]] = {mutant.__name__: mutant for mutant in LOST_LOG_MUTANTS}
-"""Those of them that only production processes can have, which lose their log."""
+PROCESSES: Final = frozenset(m.__name__ for m in (*LOST_LOG_MUTANTS, *PROCESS_MUTANTS))
+"""Those of them that only whole production processes can have, which the disasters are for."""
 MUTANTS: Final[dict[str, Mutant]] = {
     **SIMULATED,
     **{
@@ -139,7 +141,7 @@ def rule_of(name: str) -> str:
 
 def hunt(name: str, most_seeds: int = MOST_SEEDS) -> Found:
     """Run seed after seed until an invariant fails; ``seed`` is -1 when none did."""
-    profiles = (DISASTER,) if name in LOST_LOG else PROFILES_IN_TURN
+    profiles = (DISASTER,) if name in PROCESSES else PROFILES_IN_TURN
     for runs, (seed, profile) in enumerate(_runs(most_seeds, profiles), 1):
         failure = run_mutant(name, seed, profile).failure
         if failure is not None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 from stele.domain import commands
 from stele.domain.commands import AnyCommand, Envelope, Outcome
 from stele.domain.image import Image
+from stele.domain.names import NodeState
 from stele.domain.requests.ids import uuid7
-from stele.sim.founding import TERM
 from stele.sim.kernel import Clock, Future, Owner, Task, us
 from stele.sim.violation import require
 
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 ATTEMPTS: Final = 5
 ANSWER_S: Final = 9.0
-STEP_S: Final = 1.5
+STEP_S: Final = 6.0
 BUSY_S: Final = 0.8
+MEMBERS: Final = 3
+"""So many there are when one is asked to leave: keyspaces have two replicas at most."""
 DC: Final = "dc1"
+ASKED_AGAIN: Final = 8
 
 
 class Caller(Owner):
@@ -83,6 +86,14 @@ class Caller(Owner):
             await self.sleep(0.2 + 2 * self.chance.random())
         return None
 
+    async def ask_again(self) -> None:
+        """Of each metadata-log, what became of some of the requests: it is what was told before."""
+        for envelope in self.chance.sample(self._asked, min(ASKED_AGAIN, len(self._asked))):
+            for target in self.world.logs:
+                outcome: Outcome | None = await self._call(target, target.serve_command, envelope)
+                if outcome is not None and outcome.taken:
+                    self.world.witness.told(outcome)
+
     async def read(self) -> Image | None:
         """What was told before the question is in the answer."""
         world, began_us = self.world, self.world.kernel.now_us
@@ -111,42 +122,34 @@ class Caller(Owner):
 
 
 class Mover(Caller):
-    """Moves the topology's versions: a node without a process joins and leaves. It waits for no acks, which are
-    not tried here.
+    """Asks members to leave, and looks after nodes: whose time is over gets an empty folder and comes as a new
+    node, and what is left of nodes without a machine is removed.
     """
 
     async def _work(self) -> None:
         while self.world.callers_work:
-            image = self._image()
-            command = None if image is None else self._next(image)
+            await self.look_after()
+            command = self._next()
             if command is not None:
                 await self.submit(self.envelope(command))
             await self.sleep(STEP_S * (0.5 + self.chance.random()))
 
-    def _image(self) -> Image | None:
-        found = [log.image for log in self.world.logs if log.image is not None]
-        return max(found, key=lambda image: image.state_id, default=None)
+    async def look_after(self) -> None:
+        """One round of it."""
+        image = self.world.witness.image
+        for node in self.world.nodes:
+            row = image.node(node.node_id)
+            if row is not None and row.state is NodeState.LEFT and node.is_up:
+                self.world.trace(f"{node.node_id} has left: its folder is thrown away")
+                node.renew()
+        names = {node.node_id for node in self.world.nodes}
+        gone = sorted(name for name in image.membership.normal() if name not in names)
+        if gone and not image.requests.unfinished():
+            await self.submit(self.envelope(commands.Remove(node_id=gone[0])))
 
-    def _next(self, image: Image) -> AnyCommand | None:
-        topology = image.topology
-        open_ones = topology.open()
-        if open_ones:
-            moves = tuple(commands.Move(t.transition_id, t.state, t.session) for t in open_ones)
-            return commands.Advance(term=TERM, version=topology.version, moves=moves, fence=True)
-        if not topology.settled():
-            return commands.AdvanceFence(TERM, topology.version)
-        pending = [request.request_id for request in image.requests.unfinished()]
-        if pending:
-            opened = ((pending[0],),)
-            return commands.Advance(term=TERM, version=topology.version, open=opened)
-        for node_id, node in image.membership.normal().items():
-            if node.cleanup_since:
-                return commands.FinishCleanup(TERM, node_id, node.cleanup_session())
-        return self._join_or_leave(image)
-
-    def _join_or_leave(self, image: Image) -> AnyCommand:
-        guests = [name for name in image.membership.normal() if name.startswith("guest")]
-        if guests:
-            return commands.Leave(node_id=guests[0])
-        name = f"guest-{image.epoch}"
-        return self.world.join_of(name, f"host-{name}")
+    def _next(self) -> AnyCommand | None:
+        image = self.world.witness.image
+        members = sorted(image.membership.normal())
+        if len(members) < MEMBERS or image.requests.unfinished():
+            return None
+        return commands.Leave(node_id=self.chance.choice(members))

@@ -1,18 +1,20 @@
-"""What production code takes from its machine without asking: time, chance and the log of its doings.
+"""What production code takes from its machine without asking: time, chance, threads, Kafka and its log.
 
 Inside ``interposed`` every module of ours has them from the process that runs just now.
 """
 
 import random
 import sys
+import threading as real_threading
 import time as real_time
 import types
 import uuid as real_uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+import confluent_kafka
 from stamina import instrumentation
 from structlog.stdlib import BoundLogger
 
@@ -21,6 +23,11 @@ from stele.metadata_log import writing
 from stele.runtime import follow
 from stele.sim.kernel import Clock
 from stele.sim.patching import Patch
+from stele.sim.processes.kafka import Consumer, Producer
+from stele.sim.processes.threads import Threads
+
+if TYPE_CHECKING:
+    from stele.sim.processes.machine import Machine
 
 OURS: Final = "stele."
 NOT_THE_SIMULATOR: Final = ("stele.sim.",)
@@ -130,6 +137,9 @@ def interposed(current: Current, seed: str) -> Iterator[Patch]:
         id(secrets): Secrets(current),
         id(random): Chance(current),
         id(real_uuid): Uuid(current),
+        id(real_threading): Threads(lambda: _machine(current)),
+        id(confluent_kafka.Consumer): lambda given: Consumer(_machine(current), given),
+        id(confluent_kafka.Producer): lambda given: Producer(_machine(current), given),
     }
     lines, state = Lines(current), random.getstate()
     with Patch() as patch:
@@ -153,6 +163,11 @@ def interposed(current: Current, seed: str) -> Iterator[Patch]:
         finally:
             random.setstate(state)
             instrumentation.set_on_retry_hooks(hooks)
+
+
+def _machine(current: Current) -> "Machine":
+    """Whose process runs just now: what it makes is its own."""
+    return cast("Machine", current.who)
 
 
 def _is_logger(value: object) -> bool:

@@ -13,6 +13,7 @@ from stele.sim.kernel import Clock, Owner, us
 from stele.sim.processes.broker import BROKER, Topic
 from stele.sim.processes.disk import Disk, Plug
 from stele.sim.processes.event_loop import VirtualLoop
+from stele.sim.processes.threads import Strand
 
 if TYPE_CHECKING:
     from stele.sim.processes.world import World
@@ -61,11 +62,17 @@ class Machine(Owner):
         """The epoch that its process began with."""
         self.plug: Plug = self.disk.plug()
         self.loop: VirtualLoop | None = None
+        self.strands: list[Strand] = []
         self._main: asyncio.Task[None] | None = None
 
     async def main(self) -> None:
         """The process. Ends when it is cancelled."""
         raise NotImplementedError
+
+    @property
+    def is_up(self) -> bool:
+        """It runs and reads the log."""
+        return self.alive and self.image is not None and self.failure is None
 
     @property
     def image(self) -> Image | None:
@@ -143,6 +150,9 @@ class Machine(Owner):
         self.forget()
         if loop is not None:
             loop.kill()
+        strands, self.strands = self.strands, []
+        for strand in strands:
+            strand.kill()
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if task is not self._main:

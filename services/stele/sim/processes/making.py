@@ -21,7 +21,12 @@ WEATHER: Final = Weather(
     append_tail=0.03,
 )
 FAULT_EVERY_S: Final = 9.0
+AWAY_EVERY_S: Final = 25.0
+"""A node is away for longer than barriers or readers are patient."""
 FIRST_ROUND_S: Final = 25.0
+FAR_AHEAD_SHARE: Final = 0.15
+FAR_AHEAD_MS: Final = 3_600_000
+"""A clock that somebody has set to another time zone."""
 LOST: Final = "lost"
 BACK: Final = "back"
 NOTHING: Final = "nothing"
@@ -63,8 +68,10 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     weather: Weather = WEATHER
     logs: int = 2
     replicas: int = 3
-    followers: int = 1
-    nodes: int = 2
+    coordinators: int = 2
+    nodes: int = 3
+    members: int = 2
+    """So many of the nodes are members from the beginning; the others join."""
     callers: int = 3
     clocks: dict[str, ClockError] = {}
     snapshot_epochs: int = 15
@@ -85,9 +92,10 @@ def make_disaster(seed: int) -> Disaster:
     random = Random(f"disaster/{seed}")
     base = Disaster(
         seed=seed,
-        replicas=random.choice((2, 3, 3, 3)),
-        followers=random.choice((1, 2)),
-        nodes=random.choice((1, 2, 3)),
+        replicas=random.choice((2, 3, 3, 4)),
+        coordinators=random.choice((1, 2, 2, 3)),
+        nodes=random.choice((3, 3, 4)),
+        members=random.choice((1, 2, 3)),
         snapshot_epochs=random.choice((20, 30, 60)),
         truncate_behind=random.choice((0, 1, 1, 2)),
         segment_epochs=random.choice((4, 10, 30)),
@@ -124,7 +132,7 @@ def _round(random: Random, base: Disaster, number: int) -> Round:
 
 
 def _names(base: Disaster) -> list[str]:
-    counts = (("w", base.logs), ("cu", base.replicas), ("f", base.followers), ("n", base.nodes))
+    counts = (("w", base.logs), ("cu", base.replicas), ("c", base.coordinators), ("n", base.nodes))
     return [f"{kind}{i + 1}" for kind, count in counts for i in range(count)]
 
 
@@ -143,11 +151,17 @@ def _faults(random: Random, base: Disaster) -> list[Action]:
             found.append(Action(at_s, kind, target, 2 * seconds, random.randrange(4)))
         else:
             found.append(Action(at_s, kind, target, seconds))
+    for at_s in times(random, AWAY_EVERY_S, base.length_s):
+        node = f"n{random.randrange(base.nodes) + 1}"
+        found.append(Action(at_s, "crash", node, round(5 + 15 * random.random(), 3)))
     return found
 
 
 def _clocks(random: Random, base: Disaster) -> dict[str, ClockError]:
-    return {
+    found = {
         name: ClockError(random.randint(-2000, 2000), random.randint(-1000, 1000))
         for name in _names(base)
     }
+    if random.random() < FAR_AHEAD_SHARE:
+        found["w1"] = ClockError(FAR_AHEAD_MS, 0)
+    return found

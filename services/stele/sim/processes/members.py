@@ -10,49 +10,51 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 from confluent_kafka import KafkaException
 
-from stele.agent.agent import Agent, Flows
-from stele.agent.gate import Gate, floor_of
-from stele.agent.identity import FILE, Identity, boot
+from stele.agent.embedded import STORE_FILE, Member, open_bound, working
+from stele.agent.gate import Gate
+from stele.agent.identity import FILE, DataDirectory, Identity, boot
+from stele.agent.member import membership
+from stele.agent.settings import AgentSettings
+from stele.catch_up import replica
 from stele.catch_up.filling import Givers
 from stele.catch_up.http import Api
 from stele.catch_up.identity import identity_of
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.replica import (
-    Jobs,
-    Ports,
-    archiving,
-    no_mirror,
-    own_of,
-    recover_and_end,
-    working,
-)
+from stele.catch_up.replica import Jobs, Ports, archiving, no_mirror, own_of, recover_and_end
 from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.trimming import Trimmer
+from stele.coordinator.driver import Driver, driving
+from stele.coordinator.http import routes
+from stele.coordinator.settings import CoordinatorSettings
 from stele.domain.commands import Envelope, Outcome
 from stele.domain.image import Image
-from stele.domain.messages import Ack
-from stele.domain.requests.not_taken import BUSY
 from stele.log.archive.archive import Archive
-from stele.log.commander import NotTakenError
+from stele.log.commander import Commander
+from stele.log.follower import Floor
 from stele.metadata_log.founding import nothing_older
 from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.taking import taking_commands
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
-from stele.metadata_log.writing import recent_records, writing
+from stele.metadata_log.writing import recent_records
+from stele.runtime.announce import announced
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.follow import Followed, following_log, run_beside
+from stele.runtime.position import position_route
 from stele.runtime.recent import recent_route
 from stele.runtime.service import Stop
 from stele.sim.processes.broker import TopicLog
 from stele.sim.processes.machine import Machine
+from stele.sim.processes.shelf import Shelf
 from stele.sim.processes.web import WebTransport
 
 if TYPE_CHECKING:
     from stele.sim.processes.world import World
 
 CLUSTER: Final = "sim"
+DC: Final = "dc1"
 FOLDER: Final = "/data"
+BROKERS: Final = "log:9092"
 COMMIT_S: Final = 8.0
-RESEND_S: Final = 2.0
 
 Answer = Callable[[Outcome | None], None]
 
@@ -67,9 +69,10 @@ class LogMachine(Machine):
             cluster=CLUSTER, instance_id=self.name, catch_up_urls=self.world.replica_urls
         )
         log, catch_up = TopicLog(self.world.topic, self), self.world.catch_up(self)
-        async with writing(
-            settings, log, catch_up, nothing_older, lambda writer: None, self.end
-        ) as writer:
+        async with (
+            taking_commands(settings, log, catch_up, nothing_older, self.end) as (writer, _),
+            announced("metadata-log", settings, lambda: writer.image, lambda: writer.ready),
+        ):
             self.writer, self.began_at = writer, writer.image.epoch
             self.routes = [recent_route(partial(recent_records, writer))]
             await asyncio.get_running_loop().create_future()
@@ -125,16 +128,17 @@ class LogMachine(Machine):
 
 
 class FollowerMachine(Machine):
-    """Any service that follows the log."""
+    """Whoever follows the log."""
 
     followed: Followed | None = None
 
-    async def main(self) -> None:
+    @asynccontextmanager
+    async def following(self, floor: Floor | None = None) -> AsyncIterator[Followed]:
         log, catch_up = TopicLog(self.world.topic, self), self.world.catch_up(self)
-        async with following_log(log, catch_up, CLUSTER, None, self.end) as followed:
+        async with following_log(log, catch_up, CLUSTER, floor, self.end) as followed:
             self.followed, self.began_at = followed, followed.follower.image.epoch
             self.routes = [recent_route(followed.recent.records)]
-            await asyncio.get_running_loop().create_future()
+            yield followed
 
     def forget(self) -> None:
         super().forget()
@@ -149,40 +153,84 @@ class FollowerMachine(Machine):
         return None if self.followed is None else self.followed.follower.failure
 
 
-class NodeMachine(FollowerMachine):
-    """A data node, as far as it concerns the log: its directory, its gate, and the agent that acknowledges."""
+class CoordinatorMachine(FollowerMachine):
+    """coordinator."""
 
-    gate: Gate | None = None
-    accept = ""
+    driver: Driver | None = None
 
     async def main(self) -> None:
-        directory = boot(self.folder(), self.name, CLUSTER)
-        log, catch_up = TopicLog(self.world.topic, self), self.world.catch_up(self)
-        floor = floor_of(directory.identity, self.accept)
+        settings = CoordinatorSettings(cluster=CLUSTER, instance_id=self.name)
+        async with (
+            self.following() as followed,
+            driving(settings, followed, WebTransport(self)) as driver,
+        ):
+            follower, stop = followed.follower, Stop()
+            self.driver = driver
+            self.routes += [position_route("coordinator", self.name, follower), *routes(driver)]
+            work = asyncio.ensure_future(driver.run())
+            async with (
+                announced(
+                    "coordinator", settings, lambda: follower.image, followed.caught_up.is_set
+                ),
+                run_beside(work, stop),
+            ):
+                await stop.wait()
+            work.result()
+
+    def forget(self) -> None:
+        super().forget()
+        self.driver = None
+
+
+class NodeMachine(FollowerMachine):
+    """A store that embeds the agent: its directory, its gate, acks, orders, and the way into the cluster."""
+
+    gate: Gate | None = None
+    member: Member | None = None
+    accept = ""
+    folders = 0
+    """How many folders were thrown away: each node of this machine has a name of its own."""
+
+    @property
+    def node_id(self) -> str:
+        return f"{self.name}-{self.folders}" if self.folders else self.name
+
+    async def main(self) -> None:
+        directory = self._boot()
+        shelf = open_bound(directory, Shelf)
+        settings = AgentSettings(
+            cluster=CLUSTER,
+            instance_id=self.node_id,
+            dc=DC,
+            num_tokens=1,
+            accept_lost_epochs=self.accept,
+        )
         stop = Stop()
-        async with following_log(log, catch_up, CLUSTER, floor, self.end) as followed:
-            gate = Gate(directory, followed.follower, self.accept)
-            flows = Flows(
-                send_ack=partial(self._acknowledged, gate), send_report=lambda report: None
-            )
-            agent = Agent(directory, gate, followed.follower, flows, lambda agent: {})
-            self.followed, self.gate = followed, gate
-            self.began_at = followed.follower.image.epoch
-            self.routes = [recent_route(followed.recent.records)]
-            try:
-                await gate.reach(followed.caught_up, stop)
-                gate.check_host(followed.follower.image)
-                await gate.recognise(stop)
-                await asyncio.get_running_loop().create_future()
-            finally:
-                await agent.close()
+        async with membership(settings, directory, self.url, self.following) as node:
+            self.gate = node.gate
+            async with working(settings, node, shelf, WebTransport(self)) as member:
+                self.member = member
+                self.routes = [*member.routes()]
+                async with node.admitting(stop):
+                    await stop.wait()
+
+    def renew(self) -> None:
+        """The operator throws its folder away: it comes as a new node."""
+        self.crash()
+        self.disk.wipe()
+        self.folders += 1
+        self.accept, self.is_refused = "", False
+        self.start_later(1.0)
 
     def folder(self) -> Path:
         return cast(Path, self.plug.path(FOLDER))
 
+    def _boot(self) -> DataDirectory:
+        return boot(self.folder(), self.node_id, CLUSTER, STORE_FILE)
+
     def identity(self) -> Identity:
         """Made anew where there is none."""
-        return boot(self.folder(), self.name, CLUSTER).identity
+        return self._boot().identity
 
     def disk_identity(self) -> Identity:
         """What its disk says now."""
@@ -190,10 +238,7 @@ class NodeMachine(FollowerMachine):
 
     def forget(self) -> None:
         super().forget()
-        self.gate = None
-
-    def _acknowledged(self, gate: Gate, ack: Ack) -> None:
-        self.world.witness.acknowledged(self, ack)
+        self.gate = self.member = None
 
 
 class ReplicaMachine(Machine):
@@ -221,7 +266,7 @@ class ReplicaMachine(Machine):
         ports = Ports(
             open_log=lambda: TopicLog(world.topic, self),
             delete=partial(self._delete, archive),
-            commander=lambda: commanding(self),
+            commander=lambda: Commander(BROKERS, CLUSTER),
             end=self.end,
         )
         try:
@@ -233,10 +278,16 @@ class ReplicaMachine(Machine):
                 trimmer = Trimmer(keeper, lambda: follower.image, identity, None)
                 held = partial(own_of, identity, settings, self.url, archive, trimmer)
                 jobs = Jobs(folder, identity, keeper, givers, api, trimmer, held, no_mirror)
-                work = asyncio.ensure_future(working(jobs, followed, ends, ports))
+                work = asyncio.ensure_future(replica.working(jobs, followed, ends, ports))
                 stop = Stop()
-                async with run_beside(work, stop):
-                    self.routes = [*api.routes()]
+                async with (
+                    announced(
+                        "catch-up", settings, lambda: follower.image, followed.caught_up.is_set
+                    ),
+                    run_beside(work, stop),
+                ):
+                    position = position_route("catch-up", identity.replica_id, follower)
+                    self.routes = [*api.routes(), position]
                     await stop.wait()
                 work.result()
         finally:
@@ -262,50 +313,6 @@ class ReplicaMachine(Machine):
         world.witness.truncates(self, offset)
         world.topic.delete_before(offset)
         world.trace(f"{self.name} deletes the records before offset {offset}")
-
-
-class SimCommander:
-    """Commands of a process, to whichever metadata-log is there; sent again until they are answered."""
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-
-    async def submit(self, envelope: Envelope, timeout_s: float) -> Outcome:
-        """Raises as ``Commander.submit`` does."""
-        machine = self._machine
-        async with asyncio.timeout(timeout_s):
-            while True:
-                outcome = await self._once(envelope)
-                why = None if outcome is None or outcome.taken else outcome.rejection
-                if why is not None and why.code != BUSY:
-                    raise NotTakenError(envelope.request_id, why)
-                if outcome is not None and why is None:
-                    return outcome
-                await asyncio.sleep(0.1 + machine.chance.random())
-
-    async def _once(self, envelope: Envelope) -> Outcome | None:
-        machine, world = self._machine, self._machine.world
-        target = machine.chance.choice(world.logs)
-        future: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
-
-        def answered(outcome: Outcome | None) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        def answer(outcome: Outcome | None) -> None:
-            world.network.send(target, machine, answered, outcome)
-
-        world.network.send(machine, target, target.serve_command, envelope, answer)
-        try:
-            async with asyncio.timeout(RESEND_S):
-                return await future
-        except TimeoutError:
-            return None
-
-
-@asynccontextmanager
-async def commanding(machine: Machine) -> AsyncIterator[SimCommander]:
-    yield SimCommander(machine)
 
 
 def catch_up_of(world: "World", machine: Machine) -> CatchUp:

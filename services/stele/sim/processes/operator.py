@@ -36,7 +36,7 @@ class OperatorClient:
         self.places = Places(
             {
                 "metadata-log": [each.url for each in world.logs],
-                "coordinator": [each.url for each in world.followers],
+                "coordinator": [each.url for each in world.coordinators],
             }
         )
         self.asked = Asked()

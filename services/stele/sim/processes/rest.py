@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from stele.domain.evolve import evolve
-from stele.domain.image import EMPTY
+from stele.domain.image import EMPTY, Image
+from stele.domain.names import NodeState
 from stele.domain.snapshot import requests_hash, state_hash
+from stele.log.archive.container import DamagedFileError
 from stele.log.archive.spans import Span
 from stele.log.codec import decode_epoch
 from stele.sim.kernel import us
@@ -33,6 +35,9 @@ def come_to_rest(world: "World", operator: Operator) -> None:
     _until(world, operator, _unwell, "everybody is well, once nothing fails any more")
     world.run_until(world.kernel.now_us + us(LAST_CALLS_S))
     world.callers_work = False
+    for caller in world.callers:
+        caller.spawn(caller.ask_again())
+    _until(world, operator, _unfinished, "every request has come to its end")
     _until(world, operator, _behind, "everybody has everything")
     _compare(world)
     world.witness.check_promises()
@@ -77,6 +82,40 @@ def _unwell(world: "World") -> str:
     return ""
 
 
+def _unfinished(world: "World") -> str:
+    """Which request is not done, and which node is no member."""
+    unwell, image = _unwell(world), world.witness.image
+    if unwell:
+        return unwell
+    for request in image.requests.unfinished():
+        waits = [str(c.driver.progress()) for c in world.coordinators if c.driver is not None]
+        return f"request {request.request_id} is {request.status}: {request}; {waits}"
+    for replica in world.replicas:
+        untold = _untold(image, replica)
+        if untold:
+            return f"{replica.name} has not told of its snapshot of epoch {untold}"
+    if image.topology.transitions or not image.topology.settled():
+        return f"version {image.topology.version} has fence {image.topology.fence_version}"
+    members = image.membership.normal()
+    for node in world.nodes:
+        if node.node_id not in members:
+            return f"{node.node_id} is no member ({node.ended_by})"
+    gone = sorted(members.keys() - {node.node_id for node in world.nodes})
+    return f"{gone[0]}, whose folder was thrown away, is a member" if gone else ""
+
+
+def _untold(image: Image, replica: ReplicaMachine) -> int:
+    """The newest snapshot of this log that a replica has, if the log does not say so; else 0."""
+    assert replica.keeper is not None
+    told = {each.epoch for each in image.archive.announced(replica.name)}
+    needed = max(image.archive.truncated_epoch, image.archive.trimmed_epoch)
+    for kept in replica.keeper.archive.snapshots.all()[:1]:
+        head = kept.head
+        if head.log_id == image.log_id.hex() and head.epoch >= needed and head.epoch not in told:
+            return head.epoch
+    return 0
+
+
 def _behind(world: "World") -> str:
     head, newest = world.witness.head, world.witness.epoch_of(world.witness.head)
     unwell = _unwell(world)
@@ -92,6 +131,17 @@ def _behind(world: "World") -> str:
             spans = machine.keeper.archive.segments.spans()
             if spans != [Span(1, newest)]:
                 return f"{machine.name} has epochs {spans} of {newest}"
+    return next(filter(None, map(_damaged, world.replicas)), "")
+
+
+def _damaged(replica: ReplicaMachine) -> str:
+    """What nobody has read since it was damaged turns out to be so now, and is asked of others then."""
+    assert replica.keeper is not None
+    try:
+        for _ in replica.keeper.archive.segments.read(1):
+            pass
+    except DamagedFileError as error:
+        return f"{replica.name} has a damaged file: {error}"
     return ""
 
 
@@ -99,9 +149,15 @@ def _accept_losses(world: "World") -> None:
     """The operator looks at nodes that refuse to serve: lost epochs are accepted where they are lost, and who
     gave up before the log was recovered is started again.
     """
-    line = world.witness.line(world.witness.head)
+    line, image = world.witness.line(world.witness.head), world.witness.image
+    world.mover.spawn(world.mover.look_after())
     for node in world.nodes:
         if not node.is_refused:
+            continue
+        row = image.node(node.node_id)
+        if row is None or row.state is NodeState.LEFT:
+            world.trace(f"{node.node_id}, which the log does not know, gets an empty folder")
+            node.renew()
             continue
         identity = node.disk_identity()
         state_id = bytes.fromhex(identity.acknowledged.state_id)

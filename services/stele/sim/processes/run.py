@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from stele.catch_up import filling
+from stele.domain.names import NodeState
 from stele.runtime import starting
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.processes.broker import BROKER
@@ -15,7 +16,7 @@ from stele.sim.processes.machine import RESTART_S, Machine
 from stele.sim.processes.making import BACK, LOST, Disaster, Round, make_disaster
 from stele.sim.processes.members import ReplicaMachine
 from stele.sim.processes.operator import Operator
-from stele.sim.processes.rest import come_to_rest, look_again
+from stele.sim.processes.rest import REST, come_to_rest, look_again
 from stele.sim.processes.world import CORES_RAISE, KEPT_LINES, World
 from stele.sim.run import Failure, Result
 from stele.sim.scenario import Action
@@ -26,6 +27,9 @@ GHOSTS_S: Final = 60.0
 AFTER_S: Final = 30.0
 """Between a recovery and the return of who missed it."""
 ATTEMPTS: Final = 4
+MEMBERS: Final = 3
+"""Of the archive, where there are so many replicas."""
+REPLACED_S: Final = 90.0
 PAUSE_S: Final = 8.0
 SMALL_PIECES: Final = 16
 
@@ -151,8 +155,26 @@ def _round(world: World, operator: Operator, each: Round, number: int) -> None:
         _recover(world, operator, each)
     if absent is not None:
         world.run_until(kernel.now_us + us(AFTER_S))
+        _is_replaced(world, absent)
         absent.is_off = False
         absent.boot()
+
+
+def _is_replaced(world: World, absent: Machine) -> None:
+    """Its place in the archive is another's, where there is one."""
+    if len(world.replicas) <= MEMBERS:
+        return
+    deadline_us = world.kernel.now_us + us(REPLACED_S)
+    while absent.name in world.witness.members() and world.kernel.now_us < deadline_us:
+        if any(machine.failure for machine in world.machines.values()):
+            return  # the log is lost again, or was not recovered
+        world.run_until(world.kernel.now_us + us(1.0))
+    world.demand(
+        absent.name not in world.witness.members(),
+        REST,
+        f"{absent.name}, which has been off for long, is no member of the archive any more",
+        f"the members are {', '.join(world.witness.members())}",
+    )
 
 
 def _hurt_the_topic(world: World, each: Round) -> list[bytes]:
@@ -248,7 +270,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         redecided=0,
         commands=len(promised),
         rejected=sum(not outcome.applied for outcome in promised),
-        barriers=0,
+        barriers=witness.passed,
         watched=0,
         writes=0,
         reads=0,
@@ -257,5 +279,9 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         lost_messages=world.network.lost,
         truncated=world.topic.begin,
         checks=witness.checks,
-        finished={"recovered": len(witness.recoveries), "lost outcomes": witness.lost_epochs},
+        finished={
+            "recovered": len(witness.recoveries),
+            "lost outcomes": witness.lost_epochs,
+            "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
+        },
     )

@@ -129,8 +129,9 @@ class WebTransport:
         params: Mapping[str, str] = _NOTHING,
         headers: Mapping[str, str] = _NOTHING,
         method: str = "GET",
+        body: bytes | None = None,
     ) -> int:
-        assert method == "GET", "no machine asks for more yet"
+        assert method == ("GET" if body is None else "POST")
         machine = self._machine
         future: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
 
@@ -138,7 +139,7 @@ class WebTransport:
             if not future.done():
                 future.set_result((status, content))
 
-        machine.world.web.ask(machine, url, reply, params, headers)
+        machine.world.web.ask(machine, url, reply, params, headers, body)
         async with asyncio.timeout(total_s or SILENT_S):
             status, content = await future
         if status == REFUSED:

@@ -5,6 +5,7 @@ production's rules is asked: not who wins, not which history is chosen, not what
 """
 
 import io
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from struct import Struct
@@ -12,12 +13,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from stele.agent.identity import Identity
+from stele.agent.identity import Acknowledged, Identity
 from stele.domain.commands import Outcome
-from stele.domain.image import Image
+from stele.domain.evolve import evolve
+from stele.domain.facts import Epoch
+from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack
+from stele.domain.names import COORDINATOR
+from stele.domain.topology.image import TopologyImage
 from stele.log.archive.container import Container, DamagedFileError
-from stele.log.codec import decode_epoch
+from stele.log.codec import decode_ack, decode_epoch, decode_outcome
 from stele.sim.kernel import us
 from stele.sim.processes.disk import Disk
 
@@ -35,6 +40,10 @@ HOLDS: Final = "what anybody held is in the new history"
 ONE_HISTORY: Final = "nobody serves an abandoned history"
 ONE_OUTCOME: Final = "I2"
 MAJORITY: Final = "nothing is deleted that no majority has"
+ONE_TERM: Final = "one coordinator has effects"
+BARRIER: Final = "I5"
+LINES_KEPT: Final = 8
+CLAIM: Final = "claim_coordinator"
 
 
 class Known(NamedTuple):
@@ -94,6 +103,22 @@ class Witness:
         self._remembered: dict[str, tuple[int, bytes]] = {}
         """What processes had read when the topic was hurt, and how often they had been killed."""
         self._hurt_after: list[bytes] = []
+        self._lines: dict[bytes, dict[bytes, int]] = {}
+        self._images: dict[bytes, Image] = {ZERO: EMPTY}
+        """What follows from the records, by state."""
+        self._senders: dict[str, set[str]] = {}
+        """Which machines have sent a command, by its request."""
+        self.passed = 0
+        """Barriers whose passing was checked."""
+
+    @property
+    def image(self) -> Image:
+        """What follows from the history that the topic holds now."""
+        return self._images[self.head]
+
+    def members(self) -> tuple[str, ...]:
+        """Of the archive."""
+        return tuple(self.image.archive.members())
 
     # -- the topic --
 
@@ -103,6 +128,8 @@ class Witness:
         before = self.head
         self.head = self._after(self.head, state_id)
         self._heads.append(self.head)
+        if self.head != before and self.head not in self._images:
+            self._step(decode_epoch(value))
         if self.head != before and self._is_recovery(state_id) and state_id not in self.recoveries:
             self._recovered(state_id)
 
@@ -145,11 +172,17 @@ class Witness:
 
     def line(self, state_id: bytes) -> dict[bytes, int]:
         """All states that led to this one, with their epochs."""
-        found: dict[bytes, int] = {}
+        known_line = self._lines.get(state_id)
+        if known_line is not None:
+            return known_line
+        found, asked = dict[bytes, int](), state_id
         while state_id != ZERO and state_id in self.records:
             known = self.records[state_id]
             found[state_id] = known.epoch
             state_id = known.previous
+        if len(self._lines) >= LINES_KEPT:
+            self._lines = {}
+        self._lines[asked] = found
         return found
 
     def epoch_of(self, state_id: bytes) -> int:
@@ -294,9 +327,7 @@ class Witness:
     def acknowledged(self, machine: "Machine", ack: Ack) -> None:
         """A node says what it has applied: it is on its platter, and of a history that is not abandoned."""
         self._is_not_abandoned(machine, ack.state_id, "an ack", noticed=False)
-        on_disk = machine.disk.on_platter.get("/data/node.json")
-        assert on_disk is not None
-        told = msgspec.json.decode(on_disk.synced, type=Identity).acknowledged
+        told = _noted(machine)
         self.checks += 1
         self._world.demand(
             (told.version, told.fence_version) >= (ack.version, ack.fence_version),
@@ -305,6 +336,101 @@ class Witness:
             " tells them",
             f"it has {told.version} and {told.fence_version}",
         )
+
+    # -- what goes by the other topics --
+
+    def sent(self, machine: "Machine", topic: str, key: str, value: bytes) -> None:
+        """A process says something."""
+        if topic.endswith(".acks"):
+            self.acknowledged(machine, decode_ack(value))
+        elif topic.endswith(".commands"):
+            self._senders.setdefault(key, set()).add(machine.name)
+
+    def landed(self, _: "Machine", topic: str, key: str, value: bytes) -> None:
+        """Everybody may read it from now on."""
+        if topic.endswith(".outcomes"):
+            outcome = decode_outcome(value)
+            if outcome.taken and outcome.state_id in self.line(self.head):
+                self.told(outcome)
+
+    # -- what coordinators do --
+
+    def _step(self, epoch: Epoch) -> None:
+        """One more winner."""
+        before = self._images[self.records[self.head].previous]
+        after = self._images[self.head] = evolve(before, epoch)
+        if self._world.kernel.now_us == 0:
+            return
+        if epoch.actor == COORDINATOR and epoch.command != CLAIM:
+            self._is_of_the_holder(before, epoch)
+        self._passes(before.topology, after.topology, before)
+
+    def _is_of_the_holder(self, before: Image, epoch: Epoch) -> None:
+        """Whatever a coordinator has an effect with, it sent as the holder of the newest term."""
+        holder, senders = before.topology.coordinator.holder, self._senders.get(epoch.request_id)
+        self.checks += 1
+        self._world.demand(
+            bool(senders) and holder in (senders or ()),
+            ONE_TERM,
+            f"epoch {epoch.epoch}, {epoch.command}, was sent by {holder}, who holds the term",
+            f"it was sent by {sorted(senders or ())}",
+        )
+
+    def _passes(self, old: TopologyImage, new: TopologyImage, before: Image) -> None:
+        """A version, or its fence, was passed: so many nodes have it on their disks as that takes. Where all
+        have the version nobody needs its fence.
+        """
+        is_fenced, version = new.fence_version > old.fence_version, old.version
+        if new.version == version and not is_fenced:
+            return
+        lacking = [
+            node_id
+            for node_id in before.membership.taking_part()
+            if not self._has_noted(node_id, version, 0)
+        ]
+        self.passed += 1
+        if not lacking:
+            return
+        self.checks += 1
+        self._world.demand(
+            new.version == version or not is_fenced,
+            BARRIER,
+            f"everybody has version {version} on the disk when the next one comes with its fence",
+            f"{', '.join(lacking)} have not",
+        )
+        self._demand_quorums(before, version, 0 if is_fenced else version)
+
+    def _demand_quorums(self, before: Image, version: int, fence: int) -> None:
+        """Of each range that moves by this version: no quorum of those who have it is left without it, and none
+        of those who get it.
+        """
+        excluded = before.membership.excluded()
+        for transition in before.topology.open():
+            if transition.entered_version != version or transition.mark:
+                continue  # what is being undone was read from the replicas before all the time
+            for row in (row for plan in transition.plans.values() for row in plan.rows):
+                for replicas in (row.old, row.new):
+                    if excluded.isdisjoint(replicas):
+                        self._demand_quorum(replicas, version, fence)
+
+    def _demand_quorum(self, replicas: Sequence[str], version: int, fence: int) -> None:
+        having = [each for each in replicas if self._has_noted(each, version, fence)]
+        self.checks += 1
+        self._world.demand(
+            2 * (len(replicas) - len(having)) <= len(replicas),
+            BARRIER,
+            f"no quorum of {', '.join(replicas)} is without version {version} and fence {fence} on its disks"
+            " when that barrier is passed",
+            f"{having or 'none of them'} have them",
+        )
+
+    def _has_noted(self, node_id: str, version: int, fence: int) -> bool:
+        machine = next((each for each in self._world.nodes if each.node_id == node_id), None)
+        if machine is None:
+            return False
+        told = _noted(machine)
+        has_state = bytes.fromhex(told.state_id) in self.line(self.head)
+        return has_state and told.version >= version and told.fence_version >= fence
 
     # -- what is deleted --
 
@@ -318,17 +444,16 @@ class Witness:
         there = self.line(self._heads[count - 1])
         line = {epoch: state_id for state_id, epoch in there.items() if state_id in kept}
         self.deleted_before(count)
+        members = [each for each in self._world.replicas if each.name in self.members()]
         having = [
-            each.name
-            for each in self._world.replicas
-            if not each.lost_its_disk and self._has(each.disk, line)
+            each.name for each in members if not each.lost_its_disk and self._has(each.disk, line)
         ]
-        needed = len(self._world.replicas) // 2 + 1 - self._world.lost_disks()
+        needed = len(members) // 2 + 1 - sum(each.lost_its_disk for each in members)
         self.checks += 1
         self._world.demand(
             len(having) >= needed,
             MAJORITY,
-            f"{needed} of {len(self._world.replicas)} replicas have epochs 1 to {max(line, default=0)} on"
+            f"{needed} of {len(members)} members have epochs 1 to {max(line, default=0)} on"
             f" their disks when {machine.name} deletes them",
             f"{having} have",
         )
@@ -389,6 +514,14 @@ class Witness:
                 f" {outcome.epoch}, as its client was told",
                 f"it is applied in epoch {applied.get(request_id)}",
             )
+
+
+def _noted(machine: "Machine") -> Acknowledged:
+    """What a node has acknowledged, as its disk would tell after a power failure."""
+    kept = machine.disk.on_platter.get("/data/node.json")
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(b"" if kept is None else kept.synced, type=Identity).acknowledged
+    return Acknowledged()
 
 
 @lru_cache(maxsize=512)

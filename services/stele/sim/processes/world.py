@@ -1,23 +1,27 @@
 """A cluster of production processes, its broker, and what happens to them."""
 
 import hashlib
+from importlib.metadata import version
 from typing import Final
 
 from stele.domain import commands
 from stele.domain.commands import SetSetting
+from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.segments import Limits
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
 from stele.sim.kernel import Clock, Kernel
 from stele.sim.network import FINE, Network
 from stele.sim.processes.broker import BROKER, Topic
-from stele.sim.processes.callers import DC, Caller, Mover
+from stele.sim.processes.callers import Caller, Mover
 from stele.sim.processes.interposed import Current
+from stele.sim.processes.kafka import Flows
 from stele.sim.processes.machine import Machine
 from stele.sim.processes.making import Disaster
 from stele.sim.processes.members import (
     CLUSTER,
-    FollowerMachine,
+    DC,
+    CoordinatorMachine,
     LogMachine,
     NodeMachine,
     ReplicaMachine,
@@ -28,6 +32,8 @@ from stele.sim.processes.witness import Witness
 from stele.sim.violation import Violation
 
 KEPT_LINES: Final = 60
+DEAD_AFTER_S: Final = 20
+"""A member of the archive that was silent for so long is replaced."""
 CORES_RAISE: Final = "the cores raise nothing"
 
 
@@ -52,18 +58,22 @@ class World:
         self.segment_limits = Limits(epochs=scenario.segment_epochs)
         self.logs = [LogMachine(f"w{i + 1}", self) for i in range(scenario.logs)]
         self.replicas = [ReplicaMachine(f"cu{i + 1}", self) for i in range(scenario.replicas)]
-        self.followers = [FollowerMachine(f"f{i + 1}", self) for i in range(scenario.followers)]
+        self.flows = Flows(self.kernel, self.network, self.witness.sent, self.witness.landed)
+        self.coordinators = [
+            CoordinatorMachine(f"c{i + 1}", self) for i in range(scenario.coordinators)
+        ]
         self.nodes = [NodeMachine(f"n{i + 1}", self) for i in range(scenario.nodes)]
         self.replica_urls = tuple(each.url for each in self.replicas)
         self.machines: dict[str, Machine] = {
-            each.name: each for each in (*self.logs, *self.replicas, *self.followers, *self.nodes)
+            each.name: each
+            for each in (*self.logs, *self.replicas, *self.coordinators, *self.nodes)
         }
         self.web.machines = self.machines
         self.callers_work = True
         self.callers: list[Caller] = [
             *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
-            Mover("mover", self),
         ]
+        self.mover = Mover("mover", self)
         self.faults = 0
         self._broken: Violation | None = None
 
@@ -74,24 +84,28 @@ class World:
         founding = Founding(
             f"{self.scenario.profile}/{self.scenario.seed}", topic_id=self.topic.topic_id
         )
-        founding.join_all(self.join_of(node.name, node.identity().host_id) for node in self.nodes)
+        members = self.nodes[: self.scenario.members]
+        founding.join_all(self.join_of(node.name, node.identity().host_id) for node in members)
         founding.apply(SetSetting("snapshot_epochs", str(self.scenario.snapshot_epochs)))
         founding.apply(SetSetting("truncate_behind", str(self.scenario.truncate_behind)))
+        founding.apply(SetSetting("archive_dead_after_s", str(DEAD_AFTER_S)))
         self.topic.lay_down(founding.records)
         for machine in self.machines.values():
             machine.boot()
-        for caller in self.callers:
+        for caller in (*self.callers, self.mover):
             caller.start()
 
     def join_of(self, name: str, host_id: str) -> commands.Join:
         return commands.Join(
             node_id=name,
             cluster=CLUSTER,
-            address=f"http://{name}" if name in self.machines else "",
+            address=f"http://{name}",
             dc=DC,
             rack="r1",
             num_tokens=1,
             host_id=host_id,
+            supported_features=tuple(sorted(KNOWN_FEATURES)),
+            release_version=version("stele"),
         )
 
     # -- what processes use
@@ -139,9 +153,6 @@ class World:
                 raise self._broken
 
     # -- what happens to it
-
-    def lost_disks(self) -> int:
-        return sum(each.lost_its_disk for each in self.replicas)
 
     def lose_topic(self, *, silent: bool) -> list[bytes]:
         """It is made anew with nothing in it; what it had."""

@@ -1,0 +1,37 @@
+"""A writer that takes commands from the topic too, once it has read the log."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from stele.log.port import EpochsLog
+from stele.metadata_log.commands_topic import CommandsTopic
+from stele.metadata_log.founding import OlderCluster
+from stele.metadata_log.settings import MetadataLogSettings
+from stele.metadata_log.writer import Writer
+from stele.metadata_log.writing import writing
+from stele.runtime.anew import end_in_order
+from stele.runtime.catch_up import CatchUp
+
+
+@asynccontextmanager
+async def taking_commands(
+    settings: MetadataLogSettings,
+    epochs: EpochsLog,
+    catch_up: CatchUp,
+    older_cluster: OlderCluster,
+    end: Callable[[], None] = end_in_order,
+) -> AsyncIterator[tuple[Writer, CommandsTopic]]:
+    """The writer on its way to the end of the log; then the commands topic is read too. See ``writing``."""
+    commands: CommandsTopic | None = None
+
+    def on_read(writer: Writer) -> None:
+        if commands is not None and writer.failure is None:
+            commands.start()
+
+    async with writing(settings, epochs, catch_up, older_cluster, on_read, end) as writer:
+        commands = topic = CommandsTopic(settings, writer)
+        try:
+            yield writer, topic
+        finally:
+            commands = None
+            await topic.close()

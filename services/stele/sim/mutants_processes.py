@@ -1,0 +1,85 @@
+"""Known bugs of the coordinator's shell, its questions to replicas, and of nodes' acks, in whole processes."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from stele.agent import identity
+from stele.agent.agent import Agent
+from stele.coordinator import rounds
+from stele.coordinator.desk import Desk
+from stele.coordinator.driver import Driver
+from stele.coordinator.knowledge import Observed
+from stele.coordinator.replicas import AskedReplicas
+from stele.domain.acks import Barrier
+from stele.domain.archive.facts import Replica
+from stele.sim.patching import Patch
+
+
+def resigned_leader_takes_the_newest_term_for_its_own(patch: Patch) -> None:
+    """Who was a coordinator once goes on sending, with whatever term the log has by now."""
+    plain = Driver.seen
+
+    def seen(self: Driver) -> Observed:
+        term = self.image.topology.coordinator.term
+        return msgspec.structs.replace(plain(self), term=term)
+
+    patch.attribute(Driver, "seen", seen)
+    patch.attribute(Driver, "active", property(lambda self: self.term > 0))
+    patch.attribute(Driver, "_why_idle", lambda self: "")
+
+
+def silent_nodes_have_answered(patch: Patch) -> None:
+    """A barrier is complete without the nodes that are silent, as if they were declared dead."""
+    plain = rounds._barrier  # noqa: SLF001
+
+    def counted(desk: Desk, epoch: int) -> Barrier:
+        found = plain(desk, epoch)
+        awake = tuple(b for b in found.blockers if desk.is_up(b.node_id))
+        return msgspec.structs.replace(found, complete=not awake, blockers=awake)
+
+    patch.function(plain, counted)
+
+
+def acks_come_before_the_disk(patch: Patch) -> None:
+    """A node acknowledges a version, and notes that on its disk when it comes to it."""
+    plain = Agent._note  # noqa: SLF001
+
+    async def later(self: Agent) -> None:
+        known = self._directory.identity
+        topology = self.image.topology
+        told = msgspec.structs.replace(
+            known.acknowledged, version=topology.version, fence_version=topology.fence_version
+        )
+        self._directory.identity = msgspec.structs.replace(known, acknowledged=told)
+        self._ack()
+        self._directory.identity = known
+        await asyncio.sleep(0.01)
+        await plain(self)
+
+    patch.attribute(Agent, "_note", later)
+
+
+def node_json_is_not_synced(patch: Patch) -> None:
+    """What a node has acknowledged may be gone after a power failure."""
+    patch.attribute(identity, "sync_file", lambda file: None)
+
+
+def replicas_are_always_heard(patch: Patch) -> None:
+    """Who does not answer counts as alive: a member of the archive that is dead is never replaced."""
+
+    async def epoch(self: AskedReplicas, replica: Replica) -> int | None:
+        return 1
+
+    patch.attribute(AskedReplicas, "_answer", epoch)
+
+
+PROCESS_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
+    resigned_leader_takes_the_newest_term_for_its_own,
+    silent_nodes_have_answered,
+    acks_come_before_the_disk,
+    node_json_is_not_synced,
+    replicas_are_always_heard,
+)

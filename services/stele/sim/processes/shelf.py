@@ -1,0 +1,86 @@
+"""A store on a simulated disk, which embeds the agent: what it takes is on the disk when it returns."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from stele.agent.spans import Span
+from stele.agent.stores import Row
+from stele.log.archive.files import sync_file, sync_folder
+
+Key = tuple[int, bytes]
+
+
+class Kept(msgspec.Struct, array_like=True):
+    """The file."""
+
+    host_id: str = ""
+    rows: dict[str, list[tuple[int, bytes, bytes]]] = {}
+
+
+encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class Shelf:
+    """Of two rows with one key the one with the greater value is the newer: values begin with a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        kept = msgspec.msgpack.decode(path.read_bytes(), type=Kept) if path.exists() else Kept()
+        self._host_id = kept.host_id
+        self.rows: dict[str, dict[Key, bytes]] = {
+            data_id: {(token, key): value for token, key, value in rows}
+            for data_id, rows in kept.rows.items()
+        }
+
+    def host_id(self) -> str:
+        return self._host_id
+
+    def claim(self, host_id: str) -> None:
+        self._host_id = host_id
+        self._save()
+
+    def data_ids(self) -> Iterable[str]:
+        return sorted(data_id for data_id, rows in self.rows.items() if rows)
+
+    def scan(self, span: Span, after: Key | None, limit: int) -> Sequence[Row]:
+        rows = self.rows.get(span.keyspace, {})
+        found = (at for at in self._in(span) if after is None or at > after)
+        return [Row(*at, rows[at]) for at in sorted(found)[:limit]]
+
+    def merge(self, data_id: str, rows: Sequence[Row]) -> None:
+        mine = self.rows.setdefault(data_id, {})
+        for row in rows:
+            at = row.token, row.key
+            mine[at] = max(mine.get(at, b""), row.value)
+        self._save()
+
+    def delete(self, span: Span, limit: int) -> int:
+        doomed = sorted(self._in(span))[:limit]
+        for at in doomed:
+            del self.rows[span.keyspace][at]
+        if doomed:
+            self._save()
+        return len(doomed)
+
+    def size_bytes(self, span: Span) -> int:
+        rows = self.rows.get(span.keyspace, {})
+        return sum(len(at[1]) + len(rows[at]) for at in self._in(span))
+
+    def _in(self, span: Span) -> list[Key]:
+        _, start, end = span.bounds()
+        return [at for at in self.rows.get(span.keyspace, {}) if start < at[0] <= end]
+
+    def _save(self) -> None:
+        rows = {
+            data_id: [(*at, value) for at, value in sorted(rows.items())]
+            for data_id, rows in sorted(self.rows.items())
+        }
+        new = self._path.with_name(f"{self._path.name}.new")
+        with new.open("wb") as file:
+            file.write(encode(Kept(self._host_id, rows)))
+            sync_file(file)
+        new.replace(self._path)
+        sync_folder(self._path.parent)
