@@ -13,6 +13,7 @@ from rich.text import Text
 
 from stele.words.tables import table
 from stele.words.units import clock, counted, duration, joined, percent, size
+from stele.words.visible import VisibleConsole, visible
 
 __all__ = [
     "NEVER_BROKEN",
@@ -71,7 +72,7 @@ def error_console() -> Console:
 
 def _console(is_terminal: bool, *, stderr: bool) -> Console:
     width = None if is_terminal else int(os.environ.get("COLUMNS", PIPE_WIDTH))
-    return Console(stderr=stderr, width=width, highlight=False, soft_wrap=False)
+    return VisibleConsole(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 
 NEVER_BROKEN = ("status", "epoch", "took")
@@ -126,7 +127,7 @@ def styled(state: str) -> Text:
 
 def print_json(raw: bytes) -> None:
     """An answer as it came, indented."""
-    sys.stdout.write(msgspec.json.format(raw, indent=2).decode() + "\n")
+    sys.stdout.write(visible(msgspec.json.format(raw, indent=2).decode()) + "\n")
 
 
 def print_value_as_json(value: object) -> None:

@@ -20,6 +20,7 @@ from stele.cli.output import clock, console
 from stele.cli.reading import Reading
 from stele.words.facts import EpochRow, summary
 from stele.words.names import HistoryNames
+from stele.words.visible import visible
 
 DEFAULT_LAST = 10
 Raw = dict[str, Any]
@@ -89,7 +90,7 @@ def _print(epochs: Iterable[Raw], names: HistoryNames | None) -> None:
     """A line for each as it comes; as JSON without ``names``."""
     for raw in epochs:
         if names is None:
-            sys.stdout.write(msgspec.json.encode(raw).decode() + "\n")
+            sys.stdout.write(visible(msgspec.json.encode(raw).decode()) + "\n")
             sys.stdout.flush()
         else:
             console().print(line_of(msgspec.convert(raw, EpochRow), names), soft_wrap=True)

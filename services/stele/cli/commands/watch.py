@@ -16,6 +16,7 @@ from stele.cli.history_names import names_at
 from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import clock, console
 from stele.words.facts import EpochRow, summary
+from stele.words.visible import visible
 
 
 def watch(
@@ -42,7 +43,7 @@ def watch(
         shown = ((data, row) for data, row in rows if barriers or not row.is_barrier())
         for data, row in islice(shown, count):
             if json.as_json:
-                sys.stdout.write(data + "\n")
+                sys.stdout.write(visible(data) + "\n")
                 sys.stdout.flush()
             else:
                 head = f"{row.epoch:>6}  {clock(row.at_ms)}  {row.command:<18}"
