@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from stele.cli.main import build_app
+from stele.runtime.answers.tablet_balancer import BalanceState
 from tests.cli.conftest import Server, Stele, at, cluster, request
 from tests.cli.test_changes import ACCEPTED
+from tests.cli.test_tables import balance
 
 COMMANDS = sorted(name for name in build_app() if not name.startswith("-"))
 
@@ -141,6 +143,7 @@ def test_who_asks_for_help_waits_for_no_import_that_only_commands_need(flag: str
         ["epochs", "--actor", "ada"],
         ["decommission", "n1", "--no-wait"],
         ["why"],
+        ["balance", "status"],
         ["log", "tail", "--last", "1"],
         ["log", "search", "--json"],
         ["log", "stats", "--json"],
@@ -161,7 +164,9 @@ def test_a_command_that_asks_services_imports_nothing_that_folds_the_log(
     server.answer("GET", "/v1/tables", {**at(7), "tables": []})
     server.answer("GET", "/v1/epochs/7", {"epoch": 7, "command": "noop", "facts": []})
     server.answer("GET", "/v1/diff", {"from": 6, "to": 7})
+    server.answer("GET", "/v1/balance", balance(BalanceState.BALANCED))
     server.answer("POST", "/v1/commands", ACCEPTED)
     monkeypatch.setenv("STELE_URL", server.url)
+    monkeypatch.setenv("STELE_TABLET_BALANCER_URLS", server.url)
     monkeypatch.setenv("STELE_DIR", str(tmp_path))
-    assert not (FOLDING | HEAVY) & imported_by(*arguments)
+    assert (FOLDING | HEAVY) & imported_by(*arguments) == set()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stele.cli.output import clock
-from stele.domain.balance.verdicts import Rule, Verdict
+from stele.domain.balance.planned import Rule, Verdict
 from stele.domain.names import RequestKind
 from stele.domain.requests.facts import Request
 from stele.domain.schema.facts import Balancing

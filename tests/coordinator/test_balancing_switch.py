@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from stele.domain.balance.verdicts import Rule
+from stele.domain.balance.planned import Rule
 from stele.domain.commands import (
     AlterTable,
     CreateTable,

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from stele.domain.balance.verdicts import Rule
+from stele.domain.balance.planned import Rule
 from stele.domain.base import Rejection
 from stele.domain.commands import (
     Cancel,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stele.domain.balance.verdicts import Rule, Verdict
+from stele.domain.balance.planned import Rule, Verdict
 from stele.domain.base import Rejection
 from stele.domain.commands import Exclude, Leave, ResizeTable
 from stele.domain.tablets.conditions import Conditions

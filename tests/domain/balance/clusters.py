@@ -17,7 +17,8 @@ from stele.domain.balance.cluster import (
     Table,
     Tablet,
 )
-from stele.domain.balance.offline import OfflinePlan, plan_offline
+from stele.domain.balance.offline import plan_offline
+from stele.domain.balance.planned import OfflinePlan
 
 COUNT = Options(balance_by=BalanceBy.COUNT)
 GIB = 1 << 30

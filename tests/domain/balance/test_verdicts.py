@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from stele.domain.balance.cluster import Cluster, NodeState, Options
 from stele.domain.balance.described import described
 from stele.domain.balance.plan import plan_round
+from stele.domain.balance.planned import Rule
 from stele.domain.balance.state import LEAVING
-from stele.domain.balance.verdicts import Rule, verdicts
+from stele.domain.balance.verdicts import verdicts
 from tests.domain.balance.clusters import GIB, cluster, node, table
 from tests.domain.balance.test_properties import clusters
 

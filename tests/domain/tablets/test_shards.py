@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from stele.domain.balance.moves import Kind
+from stele.domain.balance.planned import Kind
 from stele.domain.commands import (
     Cancel,
     CreateKeyspace,

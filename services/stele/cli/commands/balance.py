@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cyclopts import App
 from rich.table import Table
 
-from stele.cli.balance_file import exit_of, print_plan
+from stele.cli.balance_words import exit_of, print_plan
 from stele.cli.client import Client
 from stele.cli.commands.balance_history import history
 from stele.cli.commands.balance_switch import off, on

@@ -2,40 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
+from stele.domain.balance.planned import Evenness, NodeLoad, TableSpread
 from stele.domain.balance.scopes import scopes, standing
 from stele.domain.balance.shares import Reals
 from stele.domain.balance.state import State
-
-
-class NodeLoad(msgspec.Struct, frozen=True):
-    """What a node holds, and serves a second; ``of_share`` is 1 when that is its share, none when it takes no
-    part.
-    """
-
-    id: str
-    replicas: int
-    size_bytes: int
-    of_share: float | None
-    rate: float
-
-
-class TableSpread(msgspec.Struct, frozen=True):
-    """The fewest and the most replicas of a table on a node that has a share of it, where they differ most."""
-
-    table: str
-    fewest: int
-    most: int
-
-
-class Evenness(msgspec.Struct, frozen=True):
-    """``max_over_mean`` is of what nodes hold in parts of their shares, the largest of all scopes."""
-
-    max_over_mean: float
-    nodes: tuple[NodeLoad, ...]
-    tables: tuple[TableSpread, ...]
 
 
 def bytes_of(state: State) -> Reals:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from stele.domain.balance.cluster import NodeState
+from stele.domain.balance.planned import Kind
 from stele.domain.balance.shares import Ints, Reals
 from stele.domain.balance.state import State
 
@@ -17,15 +17,6 @@ WEIGHT: Final = 1
 
 REPAIR_WEIGHT: Final = 2
 """Of a repair, in what each replica reads and writes."""
-
-
-class Kind(StrEnum):
-    """What has to be done for a move."""
-
-    MIGRATION = "migration"
-    INTRANODE_MIGRATION = "intranode_migration"
-    REBUILD = "rebuild"
-    """The old replica is dead: the new one is made from the others."""
 
 
 class Limits(NamedTuple):

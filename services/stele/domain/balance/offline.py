@@ -12,57 +12,15 @@ import numpy as np
 from stele.domain.balance.bound import least_bytes
 from stele.domain.balance.cluster import Cluster
 from stele.domain.balance.described import described
-from stele.domain.balance.evenness import Evenness, bytes_of, evenness
-from stele.domain.balance.moves import Kind, Move
+from stele.domain.balance.evenness import bytes_of, evenness
+from stele.domain.balance.moves import Move
 from stele.domain.balance.plan import plan_to_fixed_point
+from stele.domain.balance.planned import OfflinePlan, PlannedMove, Unmovable
 from stele.domain.balance.scopes import standing, stopped
 from stele.domain.balance.state import LEAVING, State
 from stele.domain.balance.verdicts import summed_up, verdicts_from
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-Place = tuple[str, int]
-"""A node's id and a shard of it."""
-
-
-class PlannedMove(msgspec.Struct, frozen=True, rename={"source": "from", "target": "to"}):
-    """One replica of one tablet goes from a place to another."""
-
-    keyspace: str
-    table: str
-    tablet: int | str
-    source: Place
-    target: Place
-    kind: Kind
-    reason: str
-
-
-class Unmovable(msgspec.Struct, frozen=True):
-    """A tablet with a replica that should leave ``node`` and cannot."""
-
-    keyspace: str
-    table: str
-    tablet: int | str
-    node: str
-    reason: str
-
-
-class OfflinePlan(msgspec.Struct, frozen=True):
-    """``moves`` in the order in which they can be made.
-
-    ``moved_bytes`` go from node to node, ``moved_within_nodes_bytes`` from shard to shard. No plan that
-    ends as even as this one moves fewer bytes between nodes than ``lower_bound_bytes``.
-    """
-
-    moves: tuple[PlannedMove, ...]
-    converged: bool
-    unmovable: tuple[Unmovable, ...]
-    before: Evenness
-    after: Evenness
-    moved_bytes: int
-    moved_within_nodes_bytes: int
-    lower_bound_bytes: int
-
-
 Named = Callable[[int], list[tuple[str, str, int | str]]]
 """The tablets of a unit: keyspace, table and id of each."""
 

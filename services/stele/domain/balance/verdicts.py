@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
@@ -13,42 +11,10 @@ from stele.domain.balance.board import Board
 from stele.domain.balance.moves import Round
 from stele.domain.balance.places import node_board
 from stele.domain.balance.plan import one_size
+from stele.domain.balance.planned import Rule, Verdict
 from stele.domain.balance.quotas import quotas
 from stele.domain.balance.scopes import Standing, scopes, standing
 from stele.domain.balance.state import LEAVING, State
-
-
-class Rule(StrEnum):
-    """Which rule decides."""
-
-    HOLDS_ONE = "holds_one"
-    NODE_STATE = "node_state"
-    OTHER_DC = "other_dc"
-    RACK = "rack"
-    STATISTICS = "statistics"
-    IN_TRANSITION = "in_transition"
-    SHUT = "shut"
-    """The node gets nothing now."""
-    LOST = "lost"
-    """The replica cannot be made anew elsewhere."""
-    STANDS_STILL = "stands_still"
-    """The table gives nothing but what has to leave."""
-    LEAVES = "leaves"
-    """Accepts: the source must become empty."""
-    NOT_EVENER = "not_evener"
-    EVENER = "evener"
-    """Accepts: the move makes the cluster more even."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether the replica on ``source`` may go to ``target``, by their ids."""
-
-    source: str
-    target: str
-    accepted: bool
-    rule: Rule
-    reason: str
 
 
 def verdicts(state: State, names: list[str], unit: int) -> list[Verdict]:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from stele.domain.balance.offline import OfflinePlan, whole_plan
-from stele.domain.balance.verdicts import Verdict, verdicts
+from stele.domain.balance.offline import whole_plan
+from stele.domain.balance.planned import OfflinePlan, Verdict
+from stele.domain.balance.verdicts import verdicts
 from stele.domain.base import Rejection
 from stele.domain.context import unknown_table, unknown_tablet
 from stele.domain.image import Image

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Set
 
 import msgspec
 
-from stele.domain.balance.moves import Kind, Limits, Move
+from stele.domain.balance.moves import Limits, Move
 from stele.domain.balance.plan import plan_round
+from stele.domain.balance.planned import Kind
 from stele.domain.balance.state import LEAVING
 from stele.domain.commands import (
     AnyCommand,

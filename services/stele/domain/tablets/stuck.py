@@ -6,8 +6,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from stele.domain.balance.planned import Rule
 from stele.domain.balance.state import LEAVING
-from stele.domain.balance.verdicts import Rule, summed_up, verdicts_from
+from stele.domain.balance.verdicts import summed_up, verdicts_from
 from stele.domain.image import Image
 from stele.domain.requests.facts import Request
 from stele.domain.ring.transition import TransitionRow, lacks_sources

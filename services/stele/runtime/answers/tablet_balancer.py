@@ -4,8 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from stele.domain.balance.offline import OfflinePlan
-from stele.domain.balance.verdicts import Verdict
+from stele.domain.balance.planned import OfflinePlan, Verdict
 from stele.domain.schema.facts import Balancing
 
 
