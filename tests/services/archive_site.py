@@ -71,21 +71,31 @@ class Site:
     async def supervised(self) -> AsyncIterator[None]:
         """Whoever ends inside the block is started again, as a supervisor does."""
 
+        starting = dict[Service, asyncio.Task[None]]()
+
+        async def start(service: Service) -> None:
+            try:
+                with contextlib.suppress(AssertionError):
+                    await service.start()
+            finally:
+                del starting[service]
+
         async def supervise() -> None:
             while True:
                 for service in self.running:
-                    if service.process.poll() is not None:
-                        with contextlib.suppress(AssertionError):
-                            await service.start()
+                    # Each by itself: one that begins anew may have to wait for another that does.
+                    if service not in starting and service.process.poll() is not None:
+                        starting[service] = asyncio.create_task(start(service))
                 await asyncio.sleep(LOOK_S)
 
         task = asyncio.create_task(supervise())
         try:
             yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for each in (task, *starting.values()):
+                each.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await each
 
     async def begins_behind(self, offset: int) -> int:
         """The topic's first offset, once it is behind this one."""
