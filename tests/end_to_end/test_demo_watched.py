@@ -1,4 +1,4 @@
-"""The demo in a browser: each of its epochs as it happens, without a gap, and afterwards any of its past."""
+"""The demo in a browser: each epoch as it happens, without a gap, and afterwards any of its past."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ pytestmark = [
 ]
 
 DEADLINE_S = 900.0
+STEPS = ("replace", "tablets")
+"""With what they need: joins, leaves, deaths, refusals and moves of tablets, all that a page can see."""
 CHOSEN = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 """Parts of the history that are gone back to."""
 
@@ -85,7 +87,8 @@ def watched(
     directory = tmp_path_factory.mktemp("demo") / "stack"
     report = directory.parent / "report.json"
     said = directory.parent / "said.txt"
-    arguments = ("demo", "--keep", "--dir", str(directory), "--report", str(report))
+    steps = (word for step in STEPS for word in ("--step", step))
+    arguments = ("demo", "--keep", *steps, "--dir", str(directory), "--report", str(report))
     with said.open("wb") as out:
         demo = subprocess.Popen(
             [sys.executable, "-m", "stele.cli", *arguments], stdout=out, stderr=subprocess.STDOUT
