@@ -68,6 +68,14 @@ class Cluster:
         await until(lambda: self.image.epoch >= outcome["epoch"], "the command's epoch")
         return outcome
 
+    async def catch_up(self) -> Image:
+        """``image``, with all that the log had acknowledged when this was asked."""
+        asked = {"level": "barrier"}
+        async with self.http.get(f"{self.log_url}/v1/topology", params=asked) as answer:
+            epoch = (await answer.json())["epoch"]
+        await until(lambda: self.image.epoch >= epoch, f"the log's epoch {epoch}")
+        return self.image
+
     async def put(self, node_id: str, key: str, value: bytes) -> tuple[int, dict[str, Any]]:
         url = f"{self.nodes[node_id].url}/v1/data/{KEYSPACE}/{key}"
         async with self.http.put(url, data=value) as answer:

@@ -57,7 +57,8 @@ async def at_rest(cluster: Cluster) -> int:
         image = cluster.image
         return not (image.topology.transitions or image.requests.open) and image.topology.settled()
 
-    await until(settled, "nothing is under way", 60)
+    await cluster.catch_up()
+    await until(settled, "nothing is under way")
     return cluster.image.epoch
 
 
@@ -123,7 +124,7 @@ async def test_a_revert_while_nodes_serve(
             assert "LOST: wrong is dropped with its rows" in said
             said = await say(*to, "--accept-loss", code=2)
             assert "Nothing was done" in said
-            assert cluster.image.epoch == bad + 1, "nothing was decided so far"
+            assert (await cluster.catch_up()).epoch == bad + 1, "nothing was decided so far"
             said = await say(*to, WORD, "--accept-loss")
             assert "was replaced by" in said
             await until(lambda: cluster.image.overrides.last, "the override")
@@ -167,7 +168,7 @@ async def test_a_revert_while_nodes_serve(
         )
         second = await cluster.start("metadata_log", "ml-2", replicas_patience_s=0)
         await second.until("/healthz", lambda h: h["ok"], "another metadata-log is well")
-        at = cluster.image.epoch
+        at = (await cluster.catch_up()).epoch
         one, two = [await each.get(f"/v1/state?epoch={at}") for each in (log, second)]
         assert one["hash"] == two["hash"]
         replayed = json.loads(
