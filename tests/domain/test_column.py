@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stele.domain.column import Column, as_bytes, as_list, column_of, narrowest
+from stele.domain.column import Column, as_bytes, as_list, column_of, narrowest, united
 from tests.domain.ring import plain
 
 EDGES = [
@@ -73,3 +73,12 @@ def test_hooks_know_columns_alone() -> None:
             hook(1j)
     with pytest.raises(NotImplementedError):
         column_of(complex, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [([], []), ([3], []), ([], [-1]), ([1, 5, 9], [0, 5, 10]), ([9, 1, 1], [5, -(2**63)])],
+)
+def test_a_union_holds_each_number_once_and_ascending(one: list[int], two: list[int]) -> None:
+    found = united(np.array(one, np.int64), np.array(two, np.int64))
+    assert found.tolist() == sorted({*one, *two})

@@ -24,6 +24,7 @@ from itertools import repeat
 import msgspec
 import numpy as np
 
+from stele.domain.column import united
 from stele.domain.ring.columns import widened
 from stele.domain.ring.numbers import NO_NODES, NodeNumbers, lengths
 from stele.domain.ring.placement import Placement
@@ -272,7 +273,7 @@ def _affected(before: Placement, after: Placement) -> tuple[TransitionRow, ...]:
     """The ranges, cut by the tokens of both, whose replicas differ."""
     after = after.renumbered(before.nodes)
     old_starts, new_starts = before.table.all().keys, after.table.all().keys
-    starts = np.union1d(old_starts, new_starts)
+    starts = united(old_starts, new_starts)
     old, new = before.reads(), after.reads()
     width = max(old.shape[1], new.shape[1])
     old = widened(old, width)[np.searchsorted(old_starts, starts, "right") - 1]

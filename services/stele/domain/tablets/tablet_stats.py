@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from stele.domain.column import united
 from stele.domain.messages import UNKNOWN_RATE, TabletSizes
 
 Ints = npt.NDArray[np.int64]
@@ -142,7 +143,7 @@ def noted(left: Part | None, before: Part, now: Part | None) -> Part | None:
     if not rows.any():
         return left
     known = resized(left, count)
-    tablets = np.union1d(known.tablets, before.tablets[rows])
+    tablets = united(known.tablets, before.tablets[rows])
     stats = _of(known, tablets)
     at = np.searchsorted(tablets, before.tablets[rows])
     stats[:, at] = np.where(gone[:, rows], before.stats[:, rows], stats[:, at])
