@@ -19,7 +19,6 @@ from stele.domain.commands import (
     DropKeyspace,
     DropTable,
     Exclude,
-    Join,
     KeyspaceRfChange,
     Leave,
     MoveNode,
@@ -27,7 +26,6 @@ from stele.domain.commands import (
     Rebuild,
     Remove,
     RepairTable,
-    Replace,
     ResizeTable,
     SwitchBalancingOff,
     SwitchBalancingOn,
@@ -36,6 +34,7 @@ from stele.domain.commands import (
 from stele.domain.requests.ids import is_id, time_ms
 from stele.domain.topology.operations.commands import TabletMove
 from stele.runtime.answers.node import NodeView
+from stele.words.comers import join_of, replace_of
 from stele.words.given import GivenError, replication_of, span_ms, tokens_of
 
 Kind = Literal[
@@ -172,38 +171,11 @@ def _balance_off(v: dict[str, Any], known: Known) -> Command:
 
 
 def _join(_: dict[str, Any], known: Known) -> Command:
-    node = known.comer
-    return Join(
-        node_id=node.node_id,
-        cluster=node.cluster,
-        address=node.address,
-        dc=node.dc,
-        rack=node.rack,
-        num_tokens=node.num_tokens,
-        supported_features=node.supported_features,
-        release_version=node.release_version,
-        host_id=node.host_id,
-        shards=node.shards,
-    )
+    return join_of(known.comer)
 
 
 def _replace(v: dict[str, Any], known: Known) -> Command:
-    node = known.comer
-    return Replace(
-        node_id=node.node_id,
-        replaced_id=v["dead"],
-        cluster=node.cluster,
-        address=node.address,
-        dc=node.dc,
-        rack=node.rack,
-        ignore_nodes=v["ignore"],
-        force=v["force"],
-        zero_token=not node.num_tokens,
-        supported_features=node.supported_features,
-        release_version=node.release_version,
-        host_id=node.host_id,
-        shards=node.shards,
-    )
+    return replace_of(known.comer, v["dead"], v["ignore"], force=v["force"])
 
 
 NODE: Final = Field("node", "node", "node", is_needed=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from stele.cli.client import Client
@@ -17,16 +18,15 @@ from stele.domain.commands import (
     AnyCommand,
     Cancel,
     Exclude,
-    Join,
     Leave,
     MoveNode,
     Rebuild,
     Remove,
-    Replace,
 )
 from stele.domain.names import RequestStatus
 from stele.runtime.answers.node import NodeView
 from stele.runtime.answers.position import Position
+from stele.words.comers import join_of, replace_of
 from stele.words.given import GivenError, tokens_of
 
 Ignore = Annotated[tuple[str, ...], Parameter(name="--ignore", negative="")]
@@ -69,39 +69,20 @@ def join(
     url = (address if "://" in address else f"http://{address}").rstrip("/")
     with where.client() as client:
         known = _ask_node(client, url)
-        if replace:
-            return submit_and_follow(
-                client,
-                change,
-                Replace(
-                    node_id=node_id or known.node_id,
-                    replaced_id=replace,
-                    cluster=cluster or known.cluster,
-                    address=known.address,
-                    dc=dc or known.dc,
-                    rack=rack or known.rack,
-                    ignore_nodes=ignore,
-                    force=force,
-                    zero_token=not known.num_tokens,
-                    supported_features=known.supported_features,
-                    release_version=known.release_version,
-                    host_id=known.host_id,
-                    shards=known.shards,
-                ),
-            )
-        command = Join(
+        known = msgspec.structs.replace(
+            known,
             node_id=node_id or known.node_id,
             cluster=cluster or known.cluster,
-            address=known.address,
             dc=dc or known.dc,
             rack=rack or known.rack,
-            num_tokens=known.num_tokens if num_tokens is None else num_tokens,
-            supported_features=known.supported_features,
-            release_version=known.release_version,
-            host_id=known.host_id,
-            shards=known.shards,
         )
-        return submit_and_follow(client, change, command)
+        if replace:
+            return submit_and_follow(
+                client, change, replace_of(known, replace, ignore, force=force)
+            )
+        if num_tokens is not None:
+            known = msgspec.structs.replace(known, num_tokens=num_tokens)
+        return submit_and_follow(client, change, join_of(known))
 
 
 def replace(
