@@ -15,8 +15,8 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-ON_ONE_WORKER: Final = ("tests/deploy/", "tests/spark/")
-"""Folders whose tests share what there is once in a run: a deployment, a Spark session."""
+ON_ONE_WORKER: Final = ("tests/deploy/", "tests/end_to_end/demo/", "tests/spark/")
+"""Folders whose tests share what there is once in a run: a deployment, a demo, a Spark session."""
 NEED_SERVERS: Final = ("broker", "spark", "end_to_end", "deploy", "browser")
 
 

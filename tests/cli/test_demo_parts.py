@@ -27,7 +27,7 @@ from stele.domain.topology.heads import TransitionSummary
 from stele.runtime.answers.metadata_log import RequestAnswer
 from stele.words.facts import EpochRow
 from tests.cli.conftest import Server, at, request, transition
-from tests.end_to_end.test_demo import CHECKS
+from tests.end_to_end.demo.test_demo import CHECKS
 
 
 def test_a_step_brings_those_that_it_needs_in_order() -> None:

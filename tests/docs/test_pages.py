@@ -65,7 +65,7 @@ PYTHON = (
     "docs/services/session_guard.md",
 )
 NOT_RUN: Mapping[str, str] = {
-    "make demo *": "takes minutes; tests/end_to_end/test_demo.py runs it",
+    "make demo *": "takes minutes; tests/end_to_end/demo/test_demo.py runs it",
     "make test *": "is what runs this",
     "stele recover *": "needs a log that is lost; tests/services/test_recover.py loses one",
     "make -C $STELE setup": "is what has set this up",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stele.cli.demo.checks import read_report
+from stele.cli.local.lock import is_held
 
 pytestmark = pytest.mark.end_to_end
 
@@ -36,3 +37,5 @@ def test_every_check_of_the_drill_holds(tmp_path: Path) -> None:
     assert done.returncode == 0, f"{found.failure}\n{broken}\n{done.stdout[-4000:]}{done.stderr}"
     assert {check.name for check in found.checks} == CLAIMS
     assert found.figures["commands_lost"] == 0
+    assert not is_held(tmp_path / "stack"), "it is left running"
+    assert not (tmp_path / "stack" / "stack.json").exists()

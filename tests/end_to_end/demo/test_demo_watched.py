@@ -6,18 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
-from stele.cli.places import StackFile, read_stack_file
 from stele.domain.names import OWNS_TOKENS
-from tests.console.browser import PICTURES, Watched, chromium
-from tests.polling import wait_until
+from tests.console.browser import PICTURES, Watched
+from tests.end_to_end.demo.ran import url_of
 
 pytestmark = [
     pytest.mark.end_to_end,
@@ -26,87 +24,8 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-DEADLINE_S = 900.0
-STEPS = ("replace", "tablets")
-"""With what they need: joins, leaves, deaths, refusals and moves of tablets, all that a page can see."""
 CHOSEN = (0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 """Parts of the history that are gone back to."""
-
-RECORD = """() => {
-    const known = globalThis.steleConsole;
-    globalThis.seen = [];
-    let last = known.state.newest;
-    globalThis.begun = last;
-    known.listen(() => {
-        const now = Date.now();
-        const fresh = [];
-        for (const told of known.state.epochs) {
-            if (told.epoch <= last) break;
-            fresh.push([told.epoch, told.state_id, now - told.at_ms, told.live]);
-        }
-        for (const each of fresh.reverse()) globalThis.seen.push(each);
-        last = Math.max(last, known.state.newest);
-    });
-}"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    expect.set_options(timeout=60_000)
-    with chromium() as found:
-        yield found
-
-
-def stack_of(directory: Path) -> StackFile:
-    found = read_stack_file(directory)
-    assert found is not None
-    return found
-
-
-def url_of(directory: Path, service: str) -> str:
-    found = stack_of(directory).service(service)
-    assert found is not None
-    return found.url
-
-
-def is_up(directory: Path) -> bool:
-    """Whether the console and the log answer."""
-    found = read_stack_file(directory)
-    page = None if found is None else found.service("console")
-    try:
-        return page is not None and httpx.get(f"{page.url}/api/overview", timeout=5).is_success
-    except httpx.TransportError:
-        return False
-
-
-@pytest.fixture(scope="module")
-def watched(
-    browser: Browser, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Watched, Path]]:
-    """A page that has looked on from the first epochs to the end, and the stack that still runs."""
-    directory = tmp_path_factory.mktemp("demo") / "stack"
-    report = directory.parent / "report.json"
-    said = directory.parent / "said.txt"
-    steps = (word for step in STEPS for word in ("--step", step))
-    arguments = ("demo", "--keep", *steps, "--dir", str(directory), "--report", str(report))
-    with said.open("wb") as out:
-        demo = subprocess.Popen(
-            [sys.executable, "-m", "stele.cli", *arguments], stdout=out, stderr=subprocess.STDOUT
-        )
-    try:
-        wait_until(lambda: is_up(directory) or demo.poll() is not None, "the console", 240)
-        assert demo.poll() is None, said.read_text()
-        page = Watched(browser, url_of(directory, "console"))
-        page.open("#/map")
-        page.page.evaluate(RECORD)
-        assert demo.wait(DEADLINE_S) == 0, said.read_text()[-4000:]
-        yield page, directory
-    finally:
-        if demo.poll() is None:
-            demo.terminate()
-            demo.wait(60)
-        down = [sys.executable, "-m", "stele.cli", "stack", "down", "--dir", str(directory)]
-        subprocess.run(down, capture_output=True, timeout=120, check=False)
 
 
 def newest(directory: Path) -> int:

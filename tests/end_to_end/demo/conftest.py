@@ -1,0 +1,103 @@
+"""One run of the demo for all that is looked at in it: its checks, its words, and a page that looks on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from stele.cli.demo.checks import read_report
+from stele.cli.local.lock import is_held
+from stele.cli.places import read_stack_file
+from tests.console.browser import Watched, chromium
+from tests.end_to_end.demo.ran import Ran, url_of
+from tests.polling import wait_until
+
+DEADLINE_S = 900.0  # about 90 s on two idle cores
+
+RECORD = """() => {
+    const known = globalThis.steleConsole;
+    globalThis.seen = [];
+    let last = known.state.newest;
+    globalThis.begun = last;
+    known.listen(() => {
+        const now = Date.now();
+        const fresh = [];
+        for (const told of known.state.epochs) {
+            if (told.epoch <= last) break;
+            fresh.push([told.epoch, told.state_id, now - told.at_ms, told.live]);
+        }
+        for (const each of fresh.reverse()) globalThis.seen.push(each);
+        last = Math.max(last, known.state.newest);
+    });
+}"""
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser | None]:
+    """None where there is no Chromium: the demo's own checks do without."""
+    expect.set_options(timeout=60_000)
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(chromium())
+        except pytest.skip.Exception:
+            found = None
+        yield found
+
+
+@pytest.fixture(scope="package")
+def ran(browser: Browser | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    """The demo to its end, with a page that has looked on since the first epochs; its stack still runs."""
+    directory = tmp_path_factory.mktemp("demo") / "stack"
+    report = directory.parent / "report.json"
+    said = directory.parent / "said.txt"
+    arguments = ("demo", "--keep", "--dir", str(directory), "--report", str(report))
+    with said.open("wb") as out:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "stele.cli", *arguments], stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+        page = None
+        if browser is not None:
+            wait_until(lambda: is_up(directory) or demo.poll() is not None, "the console", 240)
+            assert demo.poll() is None, said.read_text()
+            page = Watched(browser, url_of(directory, "console"))
+            page.open("#/map")
+            page.page.evaluate(RECORD)
+        code = demo.wait(DEADLINE_S)
+        assert report.exists(), said.read_text()
+        found = read_report(report)
+        broken = [check for check in found.checks if not check.held]
+        assert code == 0, f"{found.failure}\n{broken}\n{said.read_text()[-6000:]}"
+        yield Ran(directory, said.read_text(), found, page)
+    finally:
+        if demo.poll() is None:
+            demo.terminate()
+            demo.wait(60)
+        down = [sys.executable, "-m", "stele.cli", "stack", "down", "--dir", str(directory)]
+        subprocess.run(down, capture_output=True, timeout=120, check=False)
+        assert not is_held(directory), "it is left running"
+        assert not (directory / "stack.json").exists()
+
+
+@pytest.fixture(scope="package")
+def watched(ran: Ran) -> tuple[Watched, Path]:
+    if ran.page is None:
+        pytest.skip("no Chromium; install one, as chromium")
+    return ran.page, ran.directory
+
+
+def is_up(directory: Path) -> bool:
+    """Whether the console and the log answer."""
+    found = read_stack_file(directory)
+    page = None if found is None else found.service("console")
+    try:
+        return page is not None and httpx.get(f"{page.url}/api/overview", timeout=5).is_success
+    except httpx.TransportError:
+        return False

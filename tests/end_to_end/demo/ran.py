@@ -1,0 +1,26 @@
+"""What is there once the demo has run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from stele.cli.demo.checks import Report
+from stele.cli.places import read_stack_file
+from tests.console.browser import Watched
+
+
+class Ran(NamedTuple):
+    directory: Path
+    output: str
+    report: Report
+    page: Watched | None
+    """None where there is no Chromium."""
+
+
+def url_of(directory: Path, service: str) -> str:
+    stack = read_stack_file(directory)
+    assert stack is not None
+    found = stack.service(service)
+    assert found is not None
+    return found.url

@@ -1,0 +1,62 @@
+"""The demo, as anybody runs it: its checks, its figures, and what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.end_to_end.demo.ran import Ran
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.timeout(1200)]
+
+CHECKS = {
+    "a node joins under load while the coordinator is killed",
+    "a node leaves under load while the metadata-log is killed",
+    "a node of another cluster is refused",
+    "a leave below the replication factor is refused",
+    "a node that has left is refused",
+    "a dead node is replaced under load",
+    "two nodes join as one transition",
+    "a dead node is removed under load",
+    "a leave waits for the ranges of another, then runs",
+    "a table is split while it is written",
+    "a new node is given its share of the tablets",
+    "a node that leaves gives its tablets away first",
+    "every row of a table is read back after its tablets were split and moved",
+    "no read went back behind an acknowledged write",
+    "no acknowledged write is lost",
+    "every file is read back with its SHA-256 through every node",
+    "no write with a fenced-out version is accepted",
+    "every process has the same state at the same epoch",
+    "the compacted topic holds the placements of the newest epoch",
+    "Spark's Delta table holds the placements of the newest epoch",
+    "Spark's history table gives the placements of past epochs",
+    "a replay of the whole log gives the same state",
+}
+
+
+def test_every_check_of_the_demo_holds(ran: Ran) -> None:
+    assert ran.report.held
+    assert {check.name for check in ran.report.checks} == CHECKS
+
+
+def test_the_operations_moved_data_and_the_load_went_on(ran: Ran) -> None:
+    figures = ran.report.figures
+    assert float(figures["library_files"]) > 500
+    assert float(figures["join_streamed_bytes"]) > 0
+    assert float(figures["leave_streamed_bytes"]) > 0
+    assert float(figures["replace_streamed_bytes"]) > 0
+    assert float(figures["writes_acknowledged"]) > 100
+    assert float(figures["longest_gap_s"]) < 10
+
+
+def test_the_timeline_names_the_steps_and_the_faults(ran: Ran) -> None:
+    for part in (
+        "kill -9 coordinator",
+        "kill -9 metadata-log",
+        "kill -9 n3, and nobody starts it again",
+        "the cause is n2: is down",
+        "write_both_read_old",
+        "write_both_read_new",
+        "checks held",
+    ):
+        assert part in ran.output
