@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strconv"
 )
 
 // What clients, other nodes and tools ask of this one.
@@ -12,6 +13,7 @@ func (n *Node) routes() http.Handler {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /healthz", n.health)
 	routes.HandleFunc("POST /v1/agent/judge", n.judged)
+	routes.HandleFunc("POST /v1/agent/holds", n.holds)
 	routes.HandleFunc("POST /v1/agent/pages", n.pages)
 	routes.HandleFunc("PUT /v1/values/{key...}", n.put)
 	routes.HandleFunc("GET /v1/values/{key...}", n.get)
@@ -85,6 +87,21 @@ func (n *Node) judged(to http.ResponseWriter, request *http.Request) {
 		return
 	}
 	to.WriteHeader(204)
+}
+
+// holds says whether there are rows of a range, served or not.
+func (n *Node) holds(to http.ResponseWriter, request *http.Request) {
+	data := request.Header.Get("x-stele-data")
+	start, err := strconv.ParseInt(request.Header.Get("x-stele-start"), 10, 64)
+	end, failed := strconv.ParseInt(request.Header.Get("x-stele-end"), 10, 64)
+	if err != nil || failed != nil || data == "" {
+		refuse(400, "invalid_request", 0, "name a range: x-stele-data, x-stele-start and x-stele-end").answer(to)
+		return
+	}
+	n.lock.Lock()
+	found := len(n.store.inRange(data, start, end)) > 0
+	n.lock.Unlock()
+	to.Write([]byte(map[bool]string{true: "yes", false: "no"}[found]))
 }
 
 func (n *Node) put(to http.ResponseWriter, request *http.Request) {

@@ -244,6 +244,16 @@ def test_ring_of_an_unknown_keyspace_names_those_that_are_known(
     assert "library" in ran.err
 
 
+def test_keyspaces_as_json_have_the_ranges_that_the_table_shows(
+    server: Server, stele: Stele
+) -> None:
+    cluster(server)
+    assert stele("keyspace", "list").exit_code == 0
+    shown = msgspec.json.decode(stele("keyspace", "list", "--json").out)
+    assert shown["ranges"] == {"library": 2}
+    assert shown["balancing"]["off_since"] == 0
+
+
 def test_unfinished_requests_as_json_are_what_the_table_shows(server: Server, stele: Stele) -> None:
     cluster(server, requests=[request("running")])
     ran = stele("requests", "--unfinished", "--json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from stele.domain.features.known import KNOWN
 from tests.cli.conftest import Server, Stele, at
 
 SET = {"stream_mib_per_s": "50", "colour": "blue"}
@@ -25,6 +26,10 @@ def test_the_list_shows_values_defaults_and_what_they_are(server: Server, stele:
     assert "blue" in lines["colour"]
     found = json.loads(stele("settings", "list", "--json").out)
     assert found["settings"] == SET
+    rows = {row["name"]: row for row in found["known"]}
+    assert {*rows} == {*KNOWN}, "all that the table shows"
+    assert rows["stream_mib_per_s"]["value"] == "50"
+    assert rows["snapshot_mb"]["default"] == "64" and "MB of records" in rows["snapshot_mb"]["what"]
 
 
 def test_set_and_reset_send_their_commands(server: Server, stele: Stele) -> None:

@@ -116,6 +116,9 @@ def test_why_when_idle_says_so_and_shows_what_ended_last(server: Server, stele: 
         "Nothing to do: no request is pending or running.",
         "  last: join n3, done at epoch 9",
     ]
+    shown = msgspec.json.decode(stele("why", "--json").out)
+    ended = [*shown["requests"], *shown["finished"]]
+    assert [row["node_id"] for row in ended] == ["n3"], "what the lines show"
 
 
 def test_why_of_a_request_that_failed_ends_with_what_to_do(server: Server, stele: Stele) -> None:

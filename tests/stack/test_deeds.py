@@ -80,6 +80,17 @@ def test_a_process_is_stopped_started_and_restarted_by_its_name(stack: Stack) ->
     assert len({first, second, third.pid}) == 3
 
 
+@pytest.mark.parametrize("deed", [Deed.STOP, Deed.START, Deed.RESTART, Deed.KILL])
+@pytest.mark.parametrize("name", ["broker-1", "redis"])
+def test_what_all_others_need_goes_up_and_down_with_the_stack(
+    stack: Stack, name: str, deed: Deed
+) -> None:
+    """`stele stack status` shows them beside the others, so somebody will try."""
+    with pytest.raises(CliError, match="goes up and down with it") as refused:
+        do(stack, Control(deed=deed, name=name))
+    assert "stele stack down" in refused.value.hint
+
+
 def test_what_was_stopped_comes_back_with_the_next_stack_and_what_was_killed_does_not(
     stack: Stack,
 ) -> None:

@@ -24,7 +24,7 @@ from stele.agent.judging import Judge, Refusal
 from stele.agent.load import Held, disk_of, reporting_load
 from stele.agent.member import Membership, health_of, membership, shut_out
 from stele.agent.orders import OrderHandler
-from stele.agent.probing import Refused, check_log, judge_route
+from stele.agent.probing import Refused, check_log, holds_route, judge_route
 from stele.agent.ranges import OnRanges, watch_ranges
 from stele.agent.routing import Routing
 from stele.agent.settings import AgentSettings
@@ -109,6 +109,7 @@ class Member:
         return [
             Route(PAGES_PATH, self._give, methods=["POST"]),
             judge_route(self._judge, self._check_serves),
+            holds_route(self._transfers.has_rows),
             position_route("node", self.node_id, follower),
             recent_route(self.membership.followed.recent.records),
         ]

@@ -1,6 +1,7 @@
-"""``POST /v1/agent/judge``: how a request with these headers would be answered, without doing anything.
+"""What tools ask that hold a node against its contract (``stele conformance``).
 
-For tools that hold a node against its contract (``stele conformance``). 204: it would be served.
+``POST /v1/agent/judge``: how a request with these headers would be answered, without doing anything. 204: it
+would be served. ``POST /v1/agent/holds``: whether there are rows of a range, served or not: ``yes`` or ``no``.
 """
 
 from collections.abc import Awaitable, Callable
@@ -12,10 +13,15 @@ from starlette.routing import Route
 
 from stele.agent.codes import Code
 from stele.agent.judging import Judge, Refusal
-from stele.domain.routed import MalformedRequest, Routed, routed_of
+from stele.agent.spans import Span
+from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.domain.routed import DATA, MalformedRequest, Routed, routed_of
 from stele.runtime.http import ErrorCode, HttpError
 
 JUDGE_PATH: Final = "/v1/agent/judge"
+HOLDS_PATH: Final = "/v1/agent/holds"
+SPAN_START: Final = "x-stele-start"
+SPAN_END: Final = "x-stele-end"
 STATUS: Final = {Code.BEHIND: 503, Code.NODE_LEFT: 503}
 """HTTP status of a refusal; 409 of all others: the sender has to route anew."""
 ROUTE_ANEW: Final = 409
@@ -64,3 +70,28 @@ def judge_route(judge: Judge, check: Callable[[str], None]) -> Route:
 
     handler: Callable[[Request], Awaitable[Response]] = judged
     return Route(JUDGE_PATH, handler, methods=["POST"])
+
+
+def holds_route(has_rows: Callable[[Span], bool]) -> Route:
+    """``has_rows(span)`` looks into the store, whatever the node may serve."""
+
+    async def holds(request: Request) -> Response:
+        found = has_rows(_span_of(request))
+        return Response("yes" if found else "no", media_type="text/plain")
+
+    handler: Callable[[Request], Awaitable[Response]] = holds
+    return Route(HOLDS_PATH, handler, methods=["POST"])
+
+
+def _span_of(request: Request) -> Span:
+    """Raises HttpError."""
+    data_id = request.headers.get(DATA, "")
+    try:
+        start, end = (int(request.headers.get(name, "")) for name in (SPAN_START, SPAN_END))
+    except ValueError:
+        start, end = 0, 0
+    in_order = MIN_TOKEN <= start <= MAX_TOKEN and (start < end <= MAX_TOKEN or end == MIN_TOKEN)
+    if not data_id or not in_order:
+        text = f"Name a range: {DATA} and, as tokens, {SPAN_START} below {SPAN_END}."
+        raise HttpError(400, ErrorCode.INVALID_REQUEST, text)
+    return Span(data_id, start, end)

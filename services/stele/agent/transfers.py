@@ -100,6 +100,9 @@ class Transfers:
         except NotGiven as error:
             return Given(code=error.code, text=str(error))
 
+    def has_rows(self, span: Span) -> bool:
+        return bool(self._store.scan(span, None, 1))
+
     def _page(self, ask: Ask) -> Given:
         at, after = 0, _NO_KEY
         if ask.cursor is not None:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from stele.conformance.rules import Broken, Wrong
+from stele.conformance.values import Values
 from stele.conformance.watch import Watch
 from stele.domain.commands import AnyCommand, Envelope
 from stele.domain.facts import Epoch
@@ -84,6 +85,8 @@ class Company:
         self.not_asked = ""
         """Why requests were not judged."""
         self.agents: dict[str, Process] = {}
+        self.values: Values
+        self._paused: set[str] = set()
         self._boots: dict[str, int] = {}
         self._bootstrap = bootstrap
         self._cluster = cluster
@@ -100,6 +103,8 @@ class Company:
         await asyncio.to_thread(ensure_topics, self._bootstrap, self._cluster)
         stack = self._stack
         stack.push_async_callback(self._end)
+        self.values = Values(self)
+        stack.push_async_callback(self.values.close)
         await self._listen("acks", lambda v: self.watch.on_ack(decode_ack(v), time.monotonic()))
         await self._listen("orders", self._on_order)
         await self._listen(
@@ -163,6 +168,11 @@ class Company:
         """Whether its process ended by itself."""
         return self.agents[name].poll() is not None
 
+    def answers(self, name: str) -> bool:
+        """Whether its process runs, and is not paused."""
+        there = name in self.agents and name not in self._paused
+        return there and not self.has_ended(name)
+
     def kill_agent(self, name: str) -> None:
         """As a power failure: SIGKILL."""
         self.watch.expect_nothing(name)
@@ -171,10 +181,12 @@ class Company:
     def pause_agent(self, name: str) -> None:
         """SIGSTOP: it answers nobody, and its connections stay."""
         self.watch.expect_nothing(name)
+        self._paused.add(name)
         self.agents[name].signal(signal.SIGSTOP)
 
     def resume_agent(self, name: str) -> None:
         self.agents[name].signal(signal.SIGCONT)
+        self._paused.discard(name)
         self.watch.expect_acks(name, time.monotonic())
 
     async def recover(self) -> None:

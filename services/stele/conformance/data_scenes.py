@@ -43,17 +43,22 @@ async def a_tablet_moves(company: Company) -> None:
     """A tablet goes from a node to another, which streams it; then the table is split."""
     source, target = await _table(company)
     move = TabletMove(table=TABLE, tablet=0, from_node=source, to_node=target)
-    await company.command(MoveTablets((move,)))
-    moved = lambda: target in _tablets(company)[0].reads  # noqa: E731
-    await _done(company, moved, "tablets-move", target, "replica of the tablet")
+    async with company.values.under_load(TABLE):
+        await company.command(MoveTablets((move,)))
+        moved = lambda: target in _tablets(company)[0].reads  # noqa: E731
+        await _done(company, moved, "tablets-move", target, "replica of the tablet")
     await at_rest(company, source, target)
+    await company.values.check(TABLE, after=f"a tablet has moved from {source} to {target}")
+    await company.values.check_deleted(TABLE)
     request = routed(company, _data(company, TABLE).data_id, _tablets(company)[0], "a3")
     await ask(company, target, {"tablets-move": (request, "")})
     await ask(company, source, {"tablets-move": (request, "not_a_replica")})
     wanted = 2 * len(_tablets(company))
-    await company.command(ResizeTable(TABLE, tablets=wanted))
-    split = lambda: len(_tablets(company)) == wanted  # noqa: E731
-    await _done(company, split, "resize-is-prepared", "a3", f"{wanted} tablets")
+    async with company.values.under_load(TABLE):
+        await company.command(ResizeTable(TABLE, tablets=wanted))
+        split = lambda: len(_tablets(company)) == wanted  # noqa: E731
+        await _done(company, split, "resize-is-prepared", "a3", f"{wanted} tablets")
+    await company.values.check(TABLE, after="its tablets were split")
 
 
 async def a_keyspace_is_truncated(company: Company) -> None:
@@ -67,6 +72,9 @@ async def a_keyspace_is_truncated(company: Company) -> None:
 
     await _done(company, is_truncated, "truncates", "a3", "end of the truncation")
     await at_rest(company, "a3")
+    await company.values.check_truncated(KEYSPACE, before.data_id)
+    await company.values.write(KEYSPACE)
+    await company.values.check(KEYSPACE, after="it was written after a truncation")
     now = _data(company, KEYSPACE)
     row = next(r for r in company.image.ring.placements[now.placement].rows if "a3" in r.reads)
     await ask(
@@ -110,6 +118,7 @@ async def a_session_closes(company: Company) -> None:
     await company.until(ended, "session-ends", target, "end of its work", LEAVES_SESSION_S)
     company.resume_agent(source)
     await at_rest(company, source, target)
+    await company.values.check(TABLE, after="the move of a tablet was cancelled")
 
 
 async def the_log_is_recovered(company: Company) -> None:
@@ -144,6 +153,7 @@ async def _table(company: Company) -> tuple[str, str]:
         await company.command(CreateKeyspace(TABLETS, {"dc1": 3}, tablets=True, initial_tablets=2))
         await company.command(CreateTable(TABLE))
     await at_rest(company, *IN_ONE_RACK)
+    await company.values.write(TABLE)
     reads, nodes = _tablets(company)[0].reads, company.image.membership.nodes
     target = next(name for name in IN_ONE_RACK if name not in reads)
     return next(name for name in reads if nodes[name].rack == nodes[target].rack), target

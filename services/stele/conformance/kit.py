@@ -14,11 +14,15 @@ from stele.conformance.scenes import SCENES
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """``scenes`` were played to their end. ``not_asked`` says why no requests were judged; empty: they were."""
+    """``scenes`` were played to their end. Why no requests were judged, no values written, and nobody was asked
+    what is still there: ``not_asked``, ``not_tried``, ``not_counted``; empty: it was done.
+    """
 
     scenes: tuple[str, ...]
     broken: tuple[Broken, ...]
     not_asked: str = ""
+    not_tried: str = ""
+    not_counted: str = ""
 
     @property
     def passed(self) -> bool:
@@ -61,4 +65,10 @@ async def run_kit(
                 break
             played.append(name_of(scene))
         await asyncio.sleep(0)
-    return Result(scenes=tuple(played), broken=tuple(broken), not_asked=company.not_asked)
+    return Result(
+        scenes=tuple(played),
+        broken=tuple(broken),
+        not_asked=company.not_asked,
+        not_tried=company.values.not_tried,
+        not_counted=company.values.not_counted,
+    )

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import aiohttp
+import msgspec
 
 from stele.agent.probing import JUDGE_PATH
 from stele.conformance.company import Company
@@ -98,16 +99,31 @@ async def ask(company: Company, name: str, asked: Mapping[str, Asked]) -> None:
     """Have the agent judge requests, by the rule that each tries. Raises Wrong; who cannot be asked is left
     alone, and the result says so.
     """
-    node = company.image.node(name)
-    assert node is not None
-    url, limit = node.address + JUDGE_PATH, aiohttp.ClientTimeout(total=HTTP_S)
+    limit = aiohttp.ClientTimeout(total=HTTP_S)
     async with aiohttp.ClientSession(timeout=limit) as http:
         for rule, (request, expected) in asked.items():
-            async with http.post(url, headers=request.headers()) as answer:
-                if answer.status == NOT_FOUND:
-                    company.not_asked = f"{JUDGE_PATH} is not there"
-                    return
-                found = "" if answer.status == NO_CONTENT else (await answer.json())["code"]
+            status, body = await _judged(company, http, name, request)
+            if status == NOT_FOUND:
+                company.not_asked = f"{JUDGE_PATH} is not there"
+                return
+            found = "" if status == NO_CONTENT else msgspec.json.decode(body)["code"]
             if found != expected:
                 what = f"it answers '{found or 'served'}', not '{expected or 'served'}'"
                 raise Wrong(rule, name, what)
+
+
+async def _judged(
+    company: Company, http: aiohttp.ClientSession, name: str, request: Routed
+) -> tuple[int, bytes]:
+    """Status and body. Who was started again may have told its new address a moment ago."""
+    end_s = asyncio.get_running_loop().time() + ANSWER_S
+    while True:
+        node = company.image.node(name)
+        assert node is not None
+        try:
+            async with http.post(node.address + JUDGE_PATH, headers=request.headers()) as answer:
+                return answer.status, await answer.read()
+        except aiohttp.ClientConnectionError:
+            if asyncio.get_running_loop().time() > end_s:
+                raise
+        await company.pause()

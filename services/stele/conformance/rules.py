@@ -33,7 +33,8 @@ RULES: Final[dict[str, str]] = {
     " it left does not.",
     "resize-is-prepared": "Acks name in `prepared` the open requests that split or merge tablets, once its cuts"
     " are there.",
-    "truncates": "Ordered to truncate, it deletes what the data held, and reports SUCCESS.",
+    "truncates": "Ordered to truncate, it deletes what the data held, and reports SUCCESS; nobody"
+    " reads it later.",
     "leaves": "A member that is asked to leave hands its ranges over, and the others carry that out.",
     "replaces": "Started to replace a dead node, the process takes its place.",
     "recovered-log-is-left": "Once its log goes on as another one, it acknowledges nothing by the old one.",
@@ -45,6 +46,10 @@ RULES: Final[dict[str, str]] = {
     " `not_a_replica`.",
     "request-of-a-closed-session": "A request under a session that is not open is answered `session_closed`.",
     "truncated-data-is-refused": "A request for data that was truncated away is answered `stale_version`.",
+    "values-are-kept": "A value that all replicas acknowledged is read from each replica that its range has"
+    " later: after streams, cleanups, splits and `kill -9`.",
+    "newer-value-stays": "Of two values of a key the newer one stays, whichever comes first and however often.",
+    "given-away-is-deleted": "After the cleanup a node has no rows of ranges of which it is no replica.",
     "request-of-another-log": "A request that names another log is answered 421 `other_log`.",
 }
 """What each says. The kit's scenes check all of them; those of requests where the process can be asked."""

@@ -40,27 +40,37 @@ replace = msgspec.structs.replace
 
 
 async def three_join(company: Company) -> None:
-    """Three nodes join an empty cluster, and a keyspace is made."""
+    """Three nodes join an empty cluster, a keyspace is made, and values are written: again, and older ones."""
     names = ("a1", "a2", "a3")
     for name in names:
         company.start_agent(name)
     for name in names:
         await is_member(company, name)
     await company.command(CreateKeyspace(KEYSPACE, {"dc1": 3}))
+    await at_rest(company, *names)
+    await company.values.write(KEYSPACE)
+    await company.values.write(KEYSPACE)
+    await company.values.write_older(KEYSPACE)
 
 
 async def a_fourth_joins(company: Company) -> None:
-    """A node joins, streams what it gains, and the others clean up."""
-    await have(company, "a4")
-    await at_rest(company, "a4", "a3")
+    """A node joins under load, streams what it gains, and the others clean up."""
+    async with company.values.under_load(KEYSPACE):
+        await have(company, "a4")
+    await at_rest(company, "a1", "a2", "a3", "a4")
+    await company.values.check(KEYSPACE, after="a4 has joined")
+    await company.values.check_deleted(KEYSPACE)
 
 
 async def one_is_killed_and_comes_back(company: Company) -> None:
     """kill -9, and a start with the same directory."""
     await have(company, "a4")
+    await at_rest(company, "a4")
+    await company.values.write(KEYSPACE)
     company.kill_agent("a4")
     company.start_agent("a4")
     await acknowledges(company, "a4")
+    await company.values.check(KEYSPACE, after="a4 was killed and has come back")
 
 
 async def orders_are_judged(company: Company) -> None:
@@ -91,6 +101,8 @@ async def orders_are_judged(company: Company) -> None:
     await answered(company, closed, ReportStatus.FAILED, "closed-session-is-refused")
     company.start_service("coordinator")
     await is_member(company, "a5")
+    await at_rest(company, "a5")
+    await company.values.check(KEYSPACE, after="a5 has joined")
 
 
 async def requests_are_judged(company: Company) -> None:
@@ -104,12 +116,15 @@ async def requests_are_judged(company: Company) -> None:
 
 
 async def one_leaves(company: Company) -> None:
-    """A member hands its ranges over."""
+    """A member hands its ranges over, under load."""
     await have(company, "a4")
-    await company.command(Leave("a1"))
-    left = lambda: company.state_of("a1") is NodeState.LEFT  # noqa: E731
-    await company.until(left, "leaves", "a1", "end of its membership", JOIN_S)
-    company.watch.expect_nothing("a1")
+    async with company.values.under_load(KEYSPACE):
+        await company.command(Leave("a1"))
+        left = lambda: company.state_of("a1") is NodeState.LEFT  # noqa: E731
+        await company.until(left, "leaves", "a1", "end of its membership", JOIN_S)
+        company.watch.expect_nothing("a1")
+    await at_rest(company, "a3", "a4")
+    await company.values.check(KEYSPACE, after="a1 has left")
 
 
 async def one_is_replaced(company: Company) -> None:
@@ -117,6 +132,8 @@ async def one_is_replaced(company: Company) -> None:
     company.kill_agent("a2")
     company.start_agent("a8", replace_node="a2")  # in the rack of the dead one
     await is_member(company, "a8", "replaces")
+    await at_rest(company, "a8")
+    await company.values.check(KEYSPACE, after="a8 has replaced a2")
 
 
 async def a_disk_is_wiped(company: Company) -> None:
@@ -133,6 +150,7 @@ async def a_disk_is_wiped(company: Company) -> None:
     company.kill_agent("a3")
     company.start_agent("a3")
     await acknowledges(company, "a3")
+    await company.values.check(KEYSPACE, after="a3 has its own directory again")
 
 
 async def _is_judged(company: Company, name: str, coordinating: str) -> None:
@@ -146,21 +164,17 @@ async def _is_judged(company: Company, name: str, coordinating: str) -> None:
     current = routed(company, data.data_id, own, coordinating)
     later = replace(current, version=current.version + 5, epoch=current.epoch + 100)
     foreign = replace(current, token=token_of(other))
-    await ask(
-        company,
-        name,
-        {
-            "current-request-is-served": (current, ""),
-            "stale-request-is-refused": (
-                replace(current, version=own.version - 1),
-                "stale_version",
-            ),
-            "newer-request-waits": (later, "behind"),
-            "foreign-request-is-refused": (foreign, "not_a_replica"),
-            "request-of-a-closed-session": (replace(current, session="none"), "session_closed"),
-            "request-of-another-log": (replace(current, log_id="0a" * 16), "other_log"),
-        },
-    )
+    asked = {
+        "current-request-is-served": (current, ""),
+        "stale-request-is-refused": (replace(current, version=own.version - 1), "stale_version"),
+        "newer-request-waits": (later, "behind"),
+        "foreign-request-is-refused": (foreign, "not_a_replica"),
+        "request-of-a-closed-session": (replace(current, session="none"), "session_closed"),
+        "request-of-another-log": (replace(current, log_id="0a" * 16), "other_log"),
+    }
+    await ask(company, name, asked)
+    refused = [(rule, request, code) for rule, (request, code) in asked.items() if code]
+    await company.values.refused(name, refused)
 
 
 SCENES: Final[tuple[Scene, ...]] = (

@@ -213,7 +213,9 @@ def _service(fact: Fact) -> str:
 
 
 def _refused(fact: Fact) -> str:
-    return f"{fact['command']} by {fact['actor'] or 'somebody'} is refused ({fact['code']}): {fact['message']}"
+    reason = f" ({fact['reason']})" if fact.get("reason") else ""
+    who = f"{fact['actor'] or 'somebody'}{reason}"
+    return f"{fact['command']} by {who} is refused ({fact['code']}): {fact['message']}"
 
 
 def _generation(fact: Fact) -> str:

@@ -94,7 +94,13 @@ def _print(result: Result, *, json: bool) -> None:
     out = console()
     for broken in result.broken:
         out.print(f"{broken.rule}: {broken.node_id}: {broken.what}", markup=False, soft_wrap=True)
-    if result.not_asked:
-        out.print(f"Requests were not judged: {result.not_asked}.", markup=False, soft_wrap=True)
+    left_out = {
+        "Requests were not judged": result.not_asked,
+        "Values were not written and read": result.not_tried,
+        "What is deleted was not looked at": result.not_counted,
+    }
+    for what, why in left_out.items():
+        if why:
+            out.print(f"{what}: {why}.", markup=False, soft_wrap=True)
     if result.passed:
         out.print("No rule was broken.")

@@ -97,7 +97,13 @@ def list_keyspaces(read: Read = Read(), where: Where = Where()) -> None:  # noqa
         }
     if read.as_json:
         print_value_as_json(
-            {"epoch": reading.epoch, "state_id": reading.state_id, "keyspaces": keyspaces}
+            {
+                "epoch": reading.epoch,
+                "state_id": reading.state_id,
+                "keyspaces": keyspaces,
+                "ranges": {k.name: ranges[k.placement] for k in keyspaces if not k.tablets},
+                "balancing": reading.balancing,
+            }
         )
         return
     columns = ("keyspace", "replication", "ranges", "")

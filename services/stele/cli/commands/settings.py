@@ -25,7 +25,16 @@ def list_settings(read: Read = Read(), where: Where = Where()) -> None:  # noqa:
         values = reading.settings()
     if read.as_json:
         at = {"epoch": reading.epoch, "state_id": reading.state_id}
-        print_value_as_json({**at, "settings": values})
+        known = [
+            {
+                "name": name,
+                "value": values.get(name, ""),
+                "default": str(setting.default),
+                "what": setting.counts,
+            }
+            for name, setting in sorted(KNOWN.items())
+        ]
+        print_value_as_json({**at, "settings": values, "known": known})
         return
     shown = table(f"settings at epoch {reading.epoch}", "setting", "value", "default", "what it is")
     for name, setting in sorted(KNOWN.items()):

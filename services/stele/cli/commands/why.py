@@ -36,6 +36,7 @@ def why(
             {
                 "epoch": topology.epoch,
                 "requests": requests,
+                "finished": known.finished,
                 "transitions": topology.transitions,
                 "progress": progress,
                 "why": why_,

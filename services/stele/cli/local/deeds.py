@@ -12,6 +12,8 @@ from stele.stack.folders import node_numbers
 from stele.stack.stack import Stack, node_specs
 from stele.stack.supervisor import State
 
+REDIS = "redis"
+"""As `stele stack status` calls it."""
 LOOK_TIMEOUT_S = 1.0
 """For a look at who has left; there is another one soon."""
 
@@ -24,6 +26,9 @@ def do(stack: Stack, control: Control) -> Answer:
     states = {status.name: status.state for status in stack.supervisor.status()}
     down = sorted(folder_names(stack) - states.keys())
     may = {*states, *down} if control.deed in (Deed.START, Deed.REMOVE) else {*states}
+    if name in {broker.address.name for broker in stack.kafka.brokers} | {REDIS}:
+        text = f"{name} serves everything else of the stack, and goes up and down with it."
+        raise CliError(text, "`stele stack down` stops it all, `stele stack up` starts it again.")
     if name not in may:
         raise CliError(f"There is no process '{name}'.", f"Known: {', '.join(sorted(may))}.")
     match control.deed:
