@@ -175,13 +175,14 @@ class Witness:
         known_line = self._lines.get(state_id)
         if known_line is not None:
             return known_line
-        found, asked = dict[bytes, int](), state_id
-        while state_id != ZERO and state_id in self.records:
+        rest, asked = dict[bytes, int](), state_id
+        while state_id != ZERO and state_id in self.records and state_id not in self._lines:
             known = self.records[state_id]
-            found[state_id] = known.epoch
+            rest[state_id] = known.epoch
             state_id = known.previous
+        found = {**self._lines.get(state_id, {}), **rest}
         if len(self._lines) >= LINES_KEPT:
-            self._lines = {}
+            del self._lines[next(iter(self._lines))]
         self._lines[asked] = found
         return found
 
