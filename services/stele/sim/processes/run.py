@@ -67,7 +67,7 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
             where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
             failure = Violation(CORES_RAISE, "no exception", f"{error!r} in {where}")
         finally:
-            for machine in world.machines.values():
+            for machine in (*world.machines.values(), *world.workers):
                 machine.is_off = True
                 machine.crash()
     if show is not None:
@@ -118,6 +118,9 @@ def _act(world: World, action: Action) -> None:
         world.topic.change_leader(action.seconds)
         world.trace("the leader changes")
         return
+    if action.target == world.redis.name:
+        _act_on_redis(world, action)
+        return
     machine = world.machines[action.target]
     if action.kind in ("crash", "power"):
         machine.crash(power=action.kind == "power")
@@ -129,6 +132,22 @@ def _act(world: World, action: Action) -> None:
         machine.disk.trap = action.number
     elif action.kind == "cut":
         _cut(world, machine, action)
+
+
+def _act_on_redis(world: World, action: Action) -> None:
+    redis = world.redis
+    if action.kind == "flush":
+        redis.flush()
+    elif action.kind == "fail_over":
+        redis.fail_over()
+    else:
+        names = [each.name for each in (*world.guards, *world.workers)]
+        pairs = {pair for n in names for pair in ((n, redis.name), (redis.name, n))}
+        key = -int(action.at_s * 1000)
+        world.network.cut(key, frozenset(pairs))
+        later_us = world.kernel.now_us + us(action.seconds)
+        world.kernel.at(later_us, None, partial(world.network.mend, key))
+        world.trace(f"Redis is away for {action.seconds} s")
 
 
 def _cut(world: World, machine: Machine, action: Action) -> None:
@@ -289,8 +308,8 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         rejected=sum(not outcome.applied for outcome in promised),
         barriers=witness.passed,
         watched=0,
-        writes=0,
-        reads=0,
+        writes=world.rows.writes,
+        reads=world.rows.reads,
         faults=world.faults,
         requests=0,
         lost_messages=world.network.lost,
@@ -299,6 +318,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         finished={
             "recovered": len(witness.recoveries),
             "lost outcomes": witness.lost_epochs,
+            "permissions": witness.permissions,
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
         },
     )
