@@ -338,6 +338,31 @@ async def test_an_offset_that_is_gone_ends_reading_once_the_anchor_tells_what_is
     assert isinstance(follower.failure, expected)
 
 
+@pytest.mark.parametrize("noticed_by", ["a look in passing", "an offset that is gone", "a doubt"])
+async def test_the_last_winner_alone_at_its_place_is_not_the_log_that_was_read(
+    noticed_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic lost its end, and the newest record, on its way twice, is there again where it stood."""
+    monkeypatch.setattr(rules, "RETRY_S", 0.01)
+    following = Following()
+    follower = await following.begin()
+    held = len(following.partition.records)
+    newest, loser = following.values[held - 1], following.values[0]
+    following.partition.truncate(held - 3)
+    for value in (loser, loser, newest):
+        following.log.append(value)
+    reader = follower._reader
+    if noticed_by == "a doubt":
+        reader.suspect("the leader has changed")
+    elif noticed_by == "a look in passing":
+        reader._spawn(reader._look_in_passing())
+    else:
+        reader._on_error(OffsetGoneError(held + 1, f"the topic has 0 to {held}"))
+    await asyncio.wait_for(follower.failed.wait(), TIMEOUT_S)
+    assert isinstance(follower.failure, AnchorLostError)
+    assert "a winner before it" in str(follower.failure)
+
+
 async def test_records_that_were_held_back_are_taken_a_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

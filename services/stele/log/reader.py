@@ -26,6 +26,8 @@ LOOK_EVERY_S: Final = 2.0
 LONGEST_WITHOUT_LOOK_S: Final = 8.0
 TICK_S: Final = 0.25
 RETRY_S: Final = 0.5
+RECENT_WINNERS: Final = 16
+"""So many are compared beside the last one: as many as one writer has on their way, and more."""
 SHORT_LOG_S: Final = 8.0
 """An end before the last winner may be told by a leader that was replaced; if it stays, winners are gone."""
 QUIET_S: Final = 1.0
@@ -80,6 +82,7 @@ class LogReader:
         self._since_s = 0.0
         self._unanswered = ""
         self._looked_s = time.monotonic()
+        self._recent: deque[Anchor] = deque(maxlen=RECENT_WINNERS)
         self._short_since_s: float | None = None
         self._looking = asyncio.Lock()
         self._next_look: asyncio.Task[Look] | None = None
@@ -166,7 +169,7 @@ class LogReader:
             for index, (offset, value) in enumerate(records):
                 verdict = self._fold.chain.judge(offset, value)
                 if verdict in PLAIN:
-                    self._take(offset, value)
+                    self._take_and_note(offset, value)
                 else:
                     self._held.extend(records[index:])
                     self.suspect(_text(verdict, offset))
@@ -203,7 +206,13 @@ class LogReader:
                 chain.skip(offset, verdict)
                 self._on_stray(offset, _writer_of(value))
             else:
-                self._take(offset, value)
+                self._take_and_note(offset, value)
+
+    def _take_and_note(self, offset: int, value: bytes) -> None:
+        self._take(offset, value)
+        anchor = self._fold.chain.anchor
+        if anchor is not None and anchor.offset == offset:
+            self._recent.append(anchor)
 
     async def _fill_hole(self) -> None:
         """Read again what is missing before the first record that is held back, and that record too: a leader
@@ -245,8 +254,10 @@ class LogReader:
         while not self._over:
             try:
                 await self.look()
-            except (AnchorLostError, TruncatedError):
-                return  # it was said
+                await self._compare_recent()
+            except (AnchorLostError, TruncatedError) as lost:
+                self._fail(lost)
+                return
             except (KafkaException, TimeoutError):
                 await asyncio.sleep(RETRY_S)
                 continue
@@ -262,6 +273,7 @@ class LogReader:
                     await self.look()
                     if self._doubted_s > began_s:
                         continue
+                    await self._compare_recent()
                     self._verified = held
                     await self._fill_hole()
                 except (KafkaException, TimeoutError) as error:
@@ -312,6 +324,25 @@ class LogReader:
             )
         raise self._lost(anchor, "another record stands there" if look.value else "it is gone")
 
+    async def _compare_recent(self) -> None:
+        """Winners before the last one are where they were read. Where the topic lost its end, a record that was
+        on its way may land once more, at the very place where it stood: then the last winner is there alone.
+        Raises AnchorLostError, KafkaException, TimeoutError.
+        """
+        recent = [*self._recent]
+        if len(recent) < 2:  # the last one was compared
+            return
+        first, last = recent[0].offset, recent[-1].offset
+        try:
+            read = await self._log.read(first, last - first + 1)
+        except OffsetGoneError:
+            return  # truncated: what is before the beginning was kept elsewhere
+        there = {record.offset: record.value for record in read}
+        for each in recent:
+            if each.offset in there and digest_of(there[each.offset]) != each.digest:
+                why = f"another record stands at offset {each.offset}, where a winner before it was"
+                raise self._lost(self._fold.chain.anchor, why)
+
     def _wait_for_leader(self, anchor: Anchor, look: Look) -> None:
         """Raises TimeoutError while the end that was told may be an old one."""
         now_s = time.monotonic()
@@ -344,9 +375,13 @@ class LogReader:
         self._loop.call_later(TICK_S, self._tick)
 
     async def _look_in_passing(self) -> None:
-        """Steady state: records go on meanwhile. What it finds wrong is said by ``look`` itself."""
-        with contextlib.suppress(KafkaException, TimeoutError, AnchorLostError, TruncatedError):
-            await self.look()
+        """Steady state: records go on meanwhile."""
+        with contextlib.suppress(KafkaException, TimeoutError):
+            try:
+                await self.look()
+                await self._compare_recent()
+            except (AnchorLostError, TruncatedError) as error:
+                self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         if not self._over:

@@ -54,6 +54,7 @@ class Kernel:
         self._seed = seed
         self._heap: list[Event] = []
         self._sequence = 0
+        self._crashes = contextlib.suppress(Crashed)
 
     @property
     def now_s(self) -> float:
@@ -66,11 +67,15 @@ class Kernel:
     def at(self, time_us: int, owner: Owner | None, call: Callable[..., None], *args: Any) -> None:
         """Call at a time; never if the owner has crashed since."""
         incarnation = 0 if owner is None else owner.incarnation
-        self._push((max(time_us, self.now_us), 0, owner, incarnation, call, args))
+        self._sequence += 1
+        due_us = max(time_us, self.now_us)
+        heapq.heappush(self._heap, (due_us, self._sequence, owner, incarnation, call, args))
 
     def deliver(self, time_us: int, owner: Owner, call: Callable[..., None], *args: Any) -> None:
         """Call at a time if the owner is then alive, whichever incarnation it is: mail finds its house."""
-        self._push((max(time_us, self.now_us), 0, owner, ANY_INCARNATION, call, args))
+        self._sequence += 1
+        due_us = max(time_us, self.now_us)
+        heapq.heappush(self._heap, (due_us, self._sequence, owner, ANY_INCARNATION, call, args))
 
     def run_until(self, time_us: int) -> None:
         """Run all events up to a time; what they raise comes out here."""
@@ -102,14 +107,10 @@ class Kernel:
 
     def _run(self, event: Event, owner: Owner) -> None:
         _, _, _, incarnation, call, args = event
-        if owner.alive and incarnation in (ANY_INCARNATION, owner.incarnation):
+        if owner.alive and incarnation in (owner.incarnation, ANY_INCARNATION):
             self.events += 1
-            with contextlib.suppress(Crashed):
+            with self._crashes:
                 call(*args)
-
-    def _push(self, event: Event) -> None:
-        self._sequence += 1
-        heapq.heappush(self._heap, (event[0], self._sequence, *event[2:]))
 
 
 class Future(Generic[T]):

@@ -16,6 +16,7 @@ from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_freezing import FREEZING_MUTANTS
 from stele.sim.mutants_generations import GENERATION_MUTANTS, GENERATION_TEST_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
+from stele.sim.mutants_guards import GUARD_MUTANTS
 from stele.sim.mutants_hot import HOT_TEST_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
@@ -30,6 +31,7 @@ from stele.sim.mutants_repair import REPAIR_MUTANTS, REPAIR_TEST_MUTANTS
 from stele.sim.mutants_replication import REPLICATION_MUTANTS, REPLICATION_TEST_MUTANTS
 from stele.sim.mutants_resizing import RESIZING_MUTANTS, RESIZING_TEST_MUTANTS
 from stele.sim.mutants_rounds import ROUND_MUTANTS
+from stele.sim.mutants_rows import ROW_MUTANTS
 from stele.sim.mutants_shards import SHARD_MUTANTS, SHARD_TEST_MUTANTS
 from stele.sim.mutants_shells import SHELL_MUTANTS
 from stele.sim.mutants_snapshots import SNAPSHOT_MUTANTS, SNAPSHOT_TEST_MUTANTS
@@ -67,10 +69,14 @@ SIMULATED: Final[dict[str, Mutant]] = {
         *SNAPSHOT_MUTANTS,
         *LOST_LOG_MUTANTS,
         *PROCESS_MUTANTS,
+        *ROW_MUTANTS,
+        *GUARD_MUTANTS,
     )
 }
 """Those that runs or stories of the simulator may find."""
-PROCESSES: Final = frozenset(m.__name__ for m in (*LOST_LOG_MUTANTS, *PROCESS_MUTANTS))
+PROCESSES: Final = frozenset(
+    m.__name__ for m in (*LOST_LOG_MUTANTS, *PROCESS_MUTANTS, *ROW_MUTANTS, *GUARD_MUTANTS)
+)
 """Those of them that only whole production processes can have, which the disasters are for."""
 MUTANTS: Final[dict[str, Mutant]] = {
     **SIMULATED,

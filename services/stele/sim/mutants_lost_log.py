@@ -139,7 +139,6 @@ LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_looks_for_no_other,
     anchor_is_not_looked_for,
     lost_log_ends_the_process,
-    lost_log_of_a_newcomer_has_no_name,
     writers_begin_without_what_was_decided,
     one_member_is_a_majority,
     epochs_are_held_before_they_are_synced,
@@ -148,6 +147,7 @@ LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
 )
 LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     topics_end_is_a_lost_log,
+    lost_log_of_a_newcomer_has_no_name,
     replicas_floor_is_ones_own,
     half_a_snapshot_is_one,
 )

@@ -150,6 +150,9 @@ class Mover(Caller):
     def _next(self) -> AnyCommand | None:
         image = self.world.witness.image
         members = sorted(image.membership.normal())
-        if len(members) < MEMBERS or image.requests.unfinished():
+        if (
+            len(members) <= max(MEMBERS - 1, self.world.scenario.copies)
+            or image.requests.unfinished()
+        ):
             return None
         return commands.Leave(node_id=self.chance.choice(members))

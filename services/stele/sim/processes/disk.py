@@ -25,6 +25,8 @@ class Content:
     def __init__(self) -> None:
         self.data = bytearray()
         self.synced = b""
+        self.is_whole = False
+        """It is written as a whole: a power failure leaves what was synced, or all of it, and no part."""
 
 
 class Disk:
@@ -58,7 +60,7 @@ class Disk:
                 names.setdefault(name, content)
         for content in names.values():
             rest = bytes(content.data[len(content.synced) :])
-            is_appended = content.data.startswith(content.synced)
+            is_appended = content.data.startswith(content.synced) and not content.is_whole
             kept = rest[: int(len(rest) * self._luck())] if is_appended else b""
             content.data = bytearray(content.synced + kept)
         self.files, self.on_platter = names, dict(names)
@@ -102,6 +104,8 @@ class Plug:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.is_out = False
+        self.databases: dict[str, object] = {}
+        """By the names of their files."""
 
     @property
     def disk(self) -> Disk:
@@ -209,6 +213,23 @@ class SimPath:
         for name, content in disk.files.items():
             if name.startswith(before):
                 disk.on_platter[name] = content
+
+    def databases(self) -> dict[str, object]:
+        """Of this life of the process."""
+        return self._plug.databases
+
+    def put_whole(self, data: bytes) -> None:
+        """All of it is written, or nothing of it. Raises Died."""
+        self._plug.disk.operation()
+        content = self._content()
+        content.is_whole, content.data = True, bytearray(data)
+
+    def sync_content(self) -> None:
+        """Raises Died."""
+        content = self._content()
+        if content.synced != content.data:
+            self._plug.disk.operation()
+            content.synced = bytes(content.data)
 
     def _content(self) -> Content:
         try:

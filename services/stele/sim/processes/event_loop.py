@@ -5,14 +5,16 @@ What a thread would do happens at once, some time after it was asked for; jobs o
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import Context
 from typing import Any, Final, TypeVar
 
 from stele.sim.kernel import Clock, Kernel, Owner, us
 
 T = TypeVar("T")
+
+_running_loop = asyncio._get_running_loop  # noqa: SLF001
+_set_running_loop = asyncio._set_running_loop  # noqa: SLF001
 
 JOB_S: Final = 0.004
 """Longest time that a job of a thread takes, usually."""
@@ -52,6 +54,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._busy_until_us: dict[int, int] = {}
         self._over = False
+        self._is_due = False
+        """A turn is on its way."""
 
     # -- turns --
 
@@ -60,7 +64,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         self._ready.append(handle)
-        if not self._over:
+        if not self._is_due and not self._over:
+            self._is_due = True
             self._kernel.at(self._kernel.now_us, self.owner, self._turn)
         return handle
 
@@ -95,7 +100,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self._clock.monotonic_s()
 
     def _turn(self) -> None:
-        if self._ready:
+        """As asyncio does: all that was ready when it began. What that makes ready comes in the next one."""
+        self._is_due = False
+        for _ in range(len(self._ready)):
+            if self._over or not self._ready:
+                return
             self._run(self._ready.popleft())
 
     def _due(self, handle: asyncio.TimerHandle) -> None:
@@ -104,19 +113,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _run(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
             return
-        with self._inside():
-            handle._run()  # noqa: SLF001 - as every event loop does
+        self._inside(self, handle._run)  # noqa: SLF001 - as every event loop does
 
-    @contextmanager
-    def _inside(self, *, thread: bool = False) -> Iterator[None]:
-        before = asyncio._get_running_loop()  # noqa: SLF001
-        asyncio._set_running_loop(None if thread else self)  # noqa: SLF001
+    def _inside(self, loop: "VirtualLoop | None", call: Callable[..., T], *args: Any) -> T:
+        before = _running_loop()
+        _set_running_loop(loop)
         self._entered(self)
         try:
-            yield
+            return call(*args)
         finally:
             self._entered(None)
-            asyncio._set_running_loop(before)  # noqa: SLF001
+            _set_running_loop(before)
 
     # -- tasks and threads --
 
@@ -148,8 +155,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def _job(self, future: asyncio.Future[T], func: Callable[..., T], args: Any) -> None:
         try:
-            with self._inside(thread=True):
-                found = func(*args)
+            found = self._inside(None, func, *args)
         except Died:
             return
         except BaseException as error:

@@ -4,16 +4,20 @@ Inside ``interposed`` every module of ours has them from the process that runs j
 """
 
 import random
+import shutil
+import sqlite3
 import sys
 import threading as real_threading
 import time as real_time
 import types
 import uuid as real_uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+import aiohttp
 import confluent_kafka
 from stamina import instrumentation
 from structlog.stdlib import BoundLogger
@@ -24,6 +28,8 @@ from stele.runtime import follow
 from stele.sim.kernel import Clock
 from stele.sim.patching import Patch
 from stele.sim.processes.kafka import Consumer, Producer
+from stele.sim.processes.sqlite import Sqlite
+from stele.sim.processes.stand_ins import Aiohttp, Executor, Shutil
 from stele.sim.processes.threads import Threads
 
 if TYPE_CHECKING:
@@ -138,6 +144,10 @@ def interposed(current: Current, seed: str) -> Iterator[Patch]:
         id(random): Chance(current),
         id(real_uuid): Uuid(current),
         id(real_threading): Threads(lambda: _machine(current)),
+        id(ThreadPoolExecutor): Executor,
+        id(sqlite3): Sqlite(),
+        id(shutil): Shutil(),
+        id(aiohttp): Aiohttp(lambda: _machine(current)),
         id(confluent_kafka.Consumer): lambda given: Consumer(_machine(current), given),
         id(confluent_kafka.Producer): lambda given: Producer(_machine(current), given),
     }

@@ -23,6 +23,9 @@ WEATHER: Final = Weather(
 FAULT_EVERY_S: Final = 9.0
 AWAY_EVERY_S: Final = 25.0
 """A node is away for longer than barriers or readers are patient."""
+REDIS_EVERY_S: Final = 15.0
+DARK_EVERY_S: Final = 60.0
+"""All nodes lose their power at once."""
 FIRST_ROUND_S: Final = 25.0
 FAR_AHEAD_SHARE: Final = 0.15
 FAR_AHEAD_MS: Final = 3_600_000
@@ -73,6 +76,12 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     members: int = 2
     """So many of the nodes are members from the beginning; the others join."""
     callers: int = 3
+    clients: int = 3
+    """Of the rows; 0: nodes are stores that embed the agent, to which nobody writes."""
+    copies: int = 2
+    """Of each row."""
+    guards: int = 0
+    """Session guards, and as many who ask them."""
     clocks: dict[str, ClockError] = {}
     snapshot_epochs: int = 15
     truncate_behind: int = 1
@@ -94,14 +103,18 @@ def make_disaster(seed: int) -> Disaster:
         seed=seed,
         replicas=random.choice((2, 3, 3, 4)),
         coordinators=random.choice((1, 2, 2, 3)),
-        nodes=random.choice((3, 3, 4)),
-        members=random.choice((1, 2, 3)),
+        nodes=random.choice((3, 4, 4)),
+        members=random.choice((1, 2, 3, 3)),
+        clients=random.choice((0, 2, 3, 3)),
+        guards=random.choice((0, 2)),
         snapshot_epochs=random.choice((20, 30, 60)),
         truncate_behind=random.choice((0, 1, 1, 2)),
         segment_epochs=random.choice((4, 10, 30)),
         snapshots_kept=random.choice((2, 3, 4)),
         short_records=random.choice((0, 20, 5000)),
     )
+    copies = base.members if base.nodes > base.members else 2
+    base = msgspec.structs.replace(base, copies=copies)
     count = random.choice((1, 1, 2, 2, 3))
     rounds = tuple(_round(Random(f"round/{seed}/{i}"), base, i) for i in range(count))
     base = msgspec.structs.replace(base, rounds=rounds)
@@ -132,7 +145,14 @@ def _round(random: Random, base: Disaster, number: int) -> Round:
 
 
 def _names(base: Disaster) -> list[str]:
-    counts = (("w", base.logs), ("cu", base.replicas), ("c", base.coordinators), ("n", base.nodes))
+    counts = (
+        ("w", base.logs),
+        ("cu", base.replicas),
+        ("c", base.coordinators),
+        ("n", base.nodes),
+        ("g", base.guards),
+        ("p", base.guards),
+    )
     return [f"{kind}{i + 1}" for kind, count in counts for i in range(count)]
 
 
@@ -141,7 +161,7 @@ def _faults(random: Random, base: Disaster) -> list[Action]:
     for at_s in times(random, FAULT_EVERY_S, base.length_s):
         kind = random.choice(("crash", "crash", "power", "pause", "cut", "cut", "leader", "trap"))
         seconds = round(0.1 + 10 * random.random() ** 3, 3)
-        target = random.choice(names)
+        target = random.choice([name for name in names if name[0] != "p"])
         if kind == "leader":
             found.append(Action(at_s, kind, seconds=round(random.random(), 3)))
         elif kind == "trap":
@@ -153,7 +173,15 @@ def _faults(random: Random, base: Disaster) -> list[Action]:
             found.append(Action(at_s, kind, target, seconds))
     for at_s in times(random, AWAY_EVERY_S, base.length_s):
         node = f"n{random.randrange(base.nodes) + 1}"
-        found.append(Action(at_s, "crash", node, round(5 + 15 * random.random(), 3)))
+        kind = random.choice(("crash", "power"))
+        found.append(Action(at_s, kind, node, round(5 + 15 * random.random(), 3)))
+    for at_s in times(random, REDIS_EVERY_S, base.length_s if base.guards else 0.0):
+        kind = random.choice(("flush", "fail_over", "away"))
+        found.append(Action(at_s, kind, "redis", round(0.5 + 10 * random.random() ** 2, 3)))
+    for at_s in times(random, DARK_EVERY_S, base.length_s):
+        for i in range(base.nodes):
+            seconds = round(0.5 + 3 * random.random(), 3)
+            found.append(Action(at_s, "power", f"n{i + 1}", seconds))
     return found
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 from confluent_kafka import KafkaException
 
-from stele.agent.embedded import STORE_FILE, Member, open_bound, working
+from stele.agent.embedded import STORE_FILE, open_bound, working
 from stele.agent.gate import Gate
 from stele.agent.identity import FILE, DataDirectory, Identity, boot
+from stele.agent.identity import STORE_FILE as NODE_STORE_FILE
 from stele.agent.member import membership
 from stele.agent.settings import AgentSettings
 from stele.catch_up import replica
@@ -36,6 +37,9 @@ from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.taking import taking_commands
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
 from stele.metadata_log.writing import recent_records
+from stele.node.__main__ import node_app
+from stele.node.binding import bind_store
+from stele.node.settings import NodeSettings
 from stele.runtime.announce import announced
 from stele.runtime.catch_up import CatchUp
 from stele.runtime.follow import Followed, following_log, run_beside
@@ -183,17 +187,73 @@ class CoordinatorMachine(FollowerMachine):
 
 
 class NodeMachine(FollowerMachine):
-    """A store that embeds the agent: its directory, its gate, acks, orders, and the way into the cluster."""
+    """A node: its directory, its gate, acks, orders, and the way into the cluster; its store."""
 
     gate: Gate | None = None
-    member: Member | None = None
     accept = ""
+    store_file = NODE_STORE_FILE
     folders = 0
     """How many folders were thrown away: each node of this machine has a name of its own."""
 
     @property
     def node_id(self) -> str:
         return f"{self.name}-{self.folders}" if self.folders else self.name
+
+    async def main(self) -> None:
+        directory = self._boot()
+        bind_store(directory)
+        settings = NodeSettings(
+            cluster=CLUSTER,
+            instance_id=self.node_id,
+            dc=DC,
+            num_tokens=1,
+            accept_lost_epochs=self.accept,
+            data_dir=self.folder(),
+        )
+        stop = Stop()
+        async with AsyncExitStack() as stack:
+            node = await stack.enter_async_context(
+                membership(settings, directory, self.url, self.following)
+            )
+            self.gate = node.gate
+            app = await stack.enter_async_context(
+                node_app(settings, directory, node.gate, node.advertised, node.followed)
+            )
+            self.routes = [*app.routes]
+            async with node.admitting(stop):
+                await stop.wait()
+
+    def renew(self) -> None:
+        """The operator throws its folder away: it comes as a new node."""
+        self.crash()
+        self.disk.wipe()
+        self.folders += 1
+        self.accept, self.is_refused = "", False
+        self.start_later(1.0)
+
+    def folder(self) -> Path:
+        return cast(Path, self.plug.path(FOLDER))
+
+    def _boot(self) -> DataDirectory:
+        return boot(self.folder(), self.node_id, CLUSTER, self.store_file)
+
+    def identity(self) -> Identity:
+        """Made anew where there is none."""
+        return self._boot().identity
+
+    def disk_identity(self) -> Identity:
+        """What its disk says now."""
+        return msgspec.json.decode(self.disk.files[f"{FOLDER}/{FILE}"].data, type=Identity)
+
+    def forget(self) -> None:
+        super().forget()
+        self.gate = None
+
+
+class EmbeddedMachine(NodeMachine):
+    """A store that embeds the agent; no client writes to it."""
+
+    store_file = STORE_FILE
 
     async def main(self) -> None:
         directory = self._boot()
@@ -209,36 +269,9 @@ class NodeMachine(FollowerMachine):
         async with membership(settings, directory, self.url, self.following) as node:
             self.gate = node.gate
             async with working(settings, node, shelf, WebTransport(self)) as member:
-                self.member = member
                 self.routes = [*member.routes()]
                 async with node.admitting(stop):
                     await stop.wait()
-
-    def renew(self) -> None:
-        """The operator throws its folder away: it comes as a new node."""
-        self.crash()
-        self.disk.wipe()
-        self.folders += 1
-        self.accept, self.is_refused = "", False
-        self.start_later(1.0)
-
-    def folder(self) -> Path:
-        return cast(Path, self.plug.path(FOLDER))
-
-    def _boot(self) -> DataDirectory:
-        return boot(self.folder(), self.node_id, CLUSTER, STORE_FILE)
-
-    def identity(self) -> Identity:
-        """Made anew where there is none."""
-        return self._boot().identity
-
-    def disk_identity(self) -> Identity:
-        """What its disk says now."""
-        return msgspec.json.decode(self.disk.files[f"{FOLDER}/{FILE}"].data, type=Identity)
-
-    def forget(self) -> None:
-        super().forget()
-        self.gate = self.member = None
 
 
 class ReplicaMachine(Machine):

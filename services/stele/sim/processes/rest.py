@@ -11,8 +11,10 @@ from stele.log.archive.container import DamagedFileError
 from stele.log.archive.spans import Span
 from stele.log.codec import decode_epoch
 from stele.sim.kernel import us
+from stele.sim.processes.data import KEYS
 from stele.sim.processes.members import NodeMachine, ReplicaMachine
 from stele.sim.processes.operator import Operator
+from stele.sim.violation import Violation
 
 if TYPE_CHECKING:
     from stele.sim.processes.machine import Machine
@@ -38,9 +40,36 @@ def come_to_rest(world: "World", operator: Operator) -> None:
     for caller in world.callers:
         caller.spawn(caller.ask_again())
     _until(world, operator, _unfinished, "every request has come to its end")
+    _read_rows(world, operator)
+    _ask_guards(world, operator)
     _until(world, operator, _behind, "everybody has everything")
     _compare(world)
     world.witness.check_promises()
+
+
+def _ask_guards(world: "World", operator: Operator) -> None:
+    """Whose work is of now may go on."""
+    since_us = world.kernel.now_us
+
+    def unpermitted(_: "World") -> str:
+        waiting = [each.name for each in world.workers if each.permitted_us < since_us]
+        return f"{', '.join(waiting)} may not go on" if waiting else ""
+
+    _until(world, operator, unpermitted, "work of the newest version is permitted")
+
+
+def _read_rows(world: "World", operator: Operator) -> None:
+    """Every key is read once more; then all that clients were told is possible."""
+    if not world.clients:
+        return
+    keys = {f"key{number}" for number in range(KEYS)}
+    world.clients[0].spawn(world.clients[0].read_all(keys))
+    reads = lambda _: f"nobody answers for {', '.join(sorted(keys))}" if keys else ""  # noqa: E731
+    _until(world, operator, reads, "a quorum answers for every key")
+    try:
+        world.witness.checks += world.rows.check()
+    except Violation as violation:
+        world.demand(False, violation.invariant, violation.expected, violation.found)
 
 
 def _until(

@@ -1,8 +1,10 @@
 """One disaster from beginning to end, and what it comes to."""
 
+import gc
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -16,6 +18,7 @@ from stele.sim.processes.machine import RESTART_S, Machine
 from stele.sim.processes.making import BACK, LOST, Disaster, Round, make_disaster
 from stele.sim.processes.members import ReplicaMachine
 from stele.sim.processes.operator import Operator
+from stele.sim.processes.remembered import remember
 from stele.sim.processes.rest import REST, come_to_rest, look_again
 from stele.sim.processes.world import CORES_RAISE, KEPT_LINES, World
 from stele.sim.run import Failure, Result
@@ -32,6 +35,8 @@ MEMBERS: Final = 3
 REPLACED_S: Final = 90.0
 PAUSE_S: Final = 8.0
 SMALL_PIECES: Final = 16
+COLLECTED: Final = (100_000, 50, 100)
+"""As ``gc.set_threshold`` has it."""
 
 
 Show = Callable[[str], None]
@@ -48,7 +53,8 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
     world: World | None = None
     failure = None
     current = Current(_Nobody(scenario))
-    with interposed(current, f"{scenario.profile}/{scenario.seed}") as patch:
+    with _seldom_collected(), interposed(current, f"{scenario.profile}/{scenario.seed}") as patch:
+        remember(patch)
         patch.attribute(starting, "SHORT_RECORDS", scenario.short_records)
         patch.attribute(filling, "PIECE_EPOCHS", SMALL_PIECES)
         world = World(scenario, current, keep_trace=show is not None)
@@ -61,13 +67,24 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
             where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
             failure = Violation(CORES_RAISE, "no exception", f"{error!r} in {where}")
         finally:
-            for machine in world.machines.values():
+            for machine in (*world.machines.values(), *world.workers):
                 machine.is_off = True
                 machine.crash()
     if show is not None:
         for line in world.lines:
             show(line)
     return _result(world, failure, time.perf_counter() - began)
+
+
+@contextmanager
+def _seldom_collected() -> Iterator[None]:
+    """A run makes millions of small things, and few circles: to look for these took a tenth of its time."""
+    before = gc.get_threshold()
+    gc.set_threshold(*COLLECTED)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Nobody:
@@ -101,6 +118,9 @@ def _act(world: World, action: Action) -> None:
         world.topic.change_leader(action.seconds)
         world.trace("the leader changes")
         return
+    if action.target == world.redis.name:
+        _act_on_redis(world, action)
+        return
     machine = world.machines[action.target]
     if action.kind in ("crash", "power"):
         machine.crash(power=action.kind == "power")
@@ -112,6 +132,22 @@ def _act(world: World, action: Action) -> None:
         machine.disk.trap = action.number
     elif action.kind == "cut":
         _cut(world, machine, action)
+
+
+def _act_on_redis(world: World, action: Action) -> None:
+    redis = world.redis
+    if action.kind == "flush":
+        redis.flush()
+    elif action.kind == "fail_over":
+        redis.fail_over()
+    else:
+        names = [each.name for each in (*world.guards, *world.workers)]
+        pairs = {pair for n in names for pair in ((n, redis.name), (redis.name, n))}
+        key = -int(action.at_s * 1000)
+        world.network.cut(key, frozenset(pairs))
+        later_us = world.kernel.now_us + us(action.seconds)
+        world.kernel.at(later_us, None, partial(world.network.mend, key))
+        world.trace(f"Redis is away for {action.seconds} s")
 
 
 def _cut(world: World, machine: Machine, action: Action) -> None:
@@ -272,8 +308,8 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         rejected=sum(not outcome.applied for outcome in promised),
         barriers=witness.passed,
         watched=0,
-        writes=0,
-        reads=0,
+        writes=world.rows.writes,
+        reads=world.rows.reads,
         faults=world.faults,
         requests=0,
         lost_messages=world.network.lost,
@@ -282,6 +318,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         finished={
             "recovered": len(witness.recoveries),
             "lost outcomes": witness.lost_epochs,
+            "permissions": witness.permissions,
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
         },
     )

@@ -42,22 +42,26 @@ class Web:
         params: Mapping[str, str] = _NOTHING,
         headers: Mapping[str, str] = _NOTHING,
         body: bytes | None = None,
+        method: str = "",
     ) -> None:
         """``reply`` is called at the source with status and body, or not at all. 0: nobody listens there."""
         network, parts = self._world.network, urlsplit(url)
         target = self.machines[parts.netloc]
         query = urlencode([*parse_qsl(parts.query, keep_blank_values=True), *params.items()])
 
+        draw, loss = network.chance("web", source.name), network.weather.loss
+
         def answer(status: int, content: bytes) -> None:
-            if network.reaches(target.name, source.name):
+            if network.reaches(target.name, source.name) and draw() >= loss:
                 self._carry(source, reply, status, content)
 
-        if not network.reaches(source.name, target.name):
+        if not network.reaches(source.name, target.name) or draw() < loss:
             return
         if not target.alive or not target.routes:
             answer(REFUSED, b"")
             return
-        request = _request("GET" if body is None else "POST", parts.path, query, headers, body)
+        method = method or ("GET" if body is None else "POST")
+        request = _request(method, parts.path, query, headers, body)
         self._carry(target, self._serve, target, request, answer)
 
     def _carry(self, owner: Owner, call: Callable[..., None], *args: Any) -> None:
@@ -77,7 +81,7 @@ class Web:
                 try:
                     response = await request.scope["endpoint"](request)
                 except HttpError as error:
-                    answer(error.status, str(error).encode())
+                    answer(error.status, f"{error.body.code}: {error}".encode())
                     return
                 self.on_served(target, request.url.path)
                 answer(*_content(target, request, response))

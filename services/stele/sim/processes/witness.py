@@ -5,6 +5,7 @@ production's rules is asked: not who wins, not which history is chosen, not what
 """
 
 import io
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -27,6 +28,7 @@ from stele.sim.kernel import us
 from stele.sim.processes.disk import Disk
 
 if TYPE_CHECKING:
+    from stele.sim.processes.guards import Work
     from stele.sim.processes.machine import Machine
     from stele.sim.processes.world import World
 
@@ -42,6 +44,11 @@ ONE_OUTCOME: Final = "I2"
 MAJORITY: Final = "nothing is deleted that no majority has"
 ONE_TERM: Final = "one coordinator has effects"
 BARRIER: Final = "I5"
+PERMITTED: Final = "nothing stale is permitted"
+PERMITTED_DRIFT: Final = 1.01
+"""Clocks of those who prove, show and ask go up to a thousandth too fast or slow."""
+PERMITTED_SLACK_S: Final = 0.1
+HEADS_KEPT: Final = 2000
 LINES_KEPT: Final = 8
 CLAIM: Final = "claim_coordinator"
 
@@ -103,11 +110,15 @@ class Witness:
         self._remembered: dict[str, tuple[int, bytes]] = {}
         """What processes had read when the topic was hurt, and how often they had been killed."""
         self._hurt_after: list[bytes] = []
+        self._head_when_hurt = ZERO
+        self._heads_since: deque[tuple[int, bytes]] = deque(maxlen=HEADS_KEPT)
+        """From which time on the topic had which head."""
         self._lines: dict[bytes, dict[bytes, int]] = {}
         self._images: dict[bytes, Image] = {ZERO: EMPTY}
         """What follows from the records, by state."""
         self._senders: dict[str, set[str]] = {}
         """Which machines have sent a command, by its request."""
+        self.permissions = 0
         self.passed = 0
         """Barriers whose passing was checked."""
 
@@ -128,6 +139,7 @@ class Witness:
         before = self.head
         self.head = self._after(self.head, state_id)
         self._heads.append(self.head)
+        self._head_changes()
         if self.head != before and self.head not in self._images:
             self._step(decode_epoch(value))
         if self.head != before and self._is_recovery(state_id) and state_id not in self.recoveries:
@@ -141,10 +153,12 @@ class Witness:
 
     def hurt(self, left: int, *, anew: bool) -> None:
         """Only the first ``left`` records are there."""
+        self._head_when_hurt = self.head
         if anew:
             self._base = ZERO
         del self._heads[left:]
         self.head = self._heads[-1] if self._heads else self._base
+        self._head_changes()
         self.asked = []
         self._hurt_after = [*self.recoveries]
         self._remembered = {
@@ -175,13 +189,14 @@ class Witness:
         known_line = self._lines.get(state_id)
         if known_line is not None:
             return known_line
-        found, asked = dict[bytes, int](), state_id
-        while state_id != ZERO and state_id in self.records:
+        rest, asked = dict[bytes, int](), state_id
+        while state_id != ZERO and state_id in self.records and state_id not in self._lines:
             known = self.records[state_id]
-            found[state_id] = known.epoch
+            rest[state_id] = known.epoch
             state_id = known.previous
+        found = {**self._lines.get(state_id, {}), **rest}
         if len(self._lines) >= LINES_KEPT:
-            self._lines = {}
+            del self._lines[next(iter(self._lines))]
         self._lines[asked] = found
         return found
 
@@ -211,6 +226,8 @@ class Witness:
         line = self.line(state_id)
         known = self.records[state_id]
         world.trace(f"the log goes on as {known.log_id.hex()} with epoch {known.epoch}")
+        if self._head_when_hurt not in line:
+            world.ages_end()
         lost = [
             (request_id, promise)
             for request_id, promise in self.promises.items()
@@ -431,6 +448,41 @@ class Witness:
         told = _noted(machine)
         has_state = bytes.fromhex(told.state_id) in self.line(self.head)
         return has_state and told.version >= version and told.fence_version >= fence
+
+    # -- what is permitted --
+
+    def _head_changes(self) -> None:
+        self._heads_since.append((self._world.kernel.now_us, self.head))
+
+    def permitted(self, machine: "Machine", work: "Work", began_us: int, limit_s: float) -> None:
+        """Somebody was told that his work may go on: so it was by some state of the log within the limit before
+        he asked, or since.
+        """
+        if not self.quiet():
+            return
+        since_us = began_us - us(limit_s * PERMITTED_DRIFT + PERMITTED_SLACK_S)
+        self.permissions += 1
+        self.checks += 1
+        states = list[bytes]()
+        for at_us, head in reversed(self._heads_since):
+            states.append(head)
+            if at_us <= since_us:
+                break
+        self._world.demand(
+            any(self._permits(head, work) for head in states),
+            PERMITTED,
+            f"work of version {work.version} and session '{work.session}' of log {work.log_id}, which"
+            f" {machine.name} was permitted, could go on by a state of the last {limit_s} s",
+            f"none of {len(states)} states up to epoch {self.epoch_of(self.head)} permits it",
+        )
+
+    def _permits(self, head: bytes, work: "Work") -> bool:
+        if self.log_of(head).hex() != work.log_id:
+            return False
+        topology = self._images[head].topology
+        if 0 <= work.version < topology.fence_version:
+            return False
+        return not work.session or any(t.session == work.session for t in topology.open())
 
     # -- what is deleted --
 

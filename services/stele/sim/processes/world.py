@@ -5,15 +5,17 @@ from importlib.metadata import version
 from typing import Final
 
 from stele.domain import commands
-from stele.domain.commands import SetSetting
+from stele.domain.commands import CreateKeyspace, SetSetting
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.segments import Limits
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
-from stele.sim.kernel import Clock, Kernel
+from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.network import FINE, Network
 from stele.sim.processes.broker import BROKER, Topic
 from stele.sim.processes.callers import Caller, Mover
+from stele.sim.processes.data import KEYSPACE, DataClient, Rows
+from stele.sim.processes.guards import GuardMachine, WorkerMachine
 from stele.sim.processes.interposed import Current
 from stele.sim.processes.kafka import Flows
 from stele.sim.processes.machine import Machine
@@ -22,16 +24,20 @@ from stele.sim.processes.members import (
     CLUSTER,
     DC,
     CoordinatorMachine,
+    EmbeddedMachine,
     LogMachine,
     NodeMachine,
     ReplicaMachine,
     catch_up_of,
 )
+from stele.sim.processes.redis import Server
 from stele.sim.processes.web import Web
 from stele.sim.processes.witness import Witness
 from stele.sim.violation import Violation
 
 KEPT_LINES: Final = 60
+KNOWN_S: Final = 20.0
+"""So long after a recovery all that run know of it, and a pause is over."""
 DEAD_AFTER_S: Final = 20
 """A member of the archive that was silent for so long is replaced."""
 CORES_RAISE: Final = "the cores raise nothing"
@@ -62,11 +68,21 @@ class World:
         self.coordinators = [
             CoordinatorMachine(f"c{i + 1}", self) for i in range(scenario.coordinators)
         ]
-        self.nodes = [NodeMachine(f"n{i + 1}", self) for i in range(scenario.nodes)]
+        kind = NodeMachine if scenario.clients else EmbeddedMachine
+        self.nodes = [kind(f"n{i + 1}", self) for i in range(scenario.nodes)]
+        self.redis = Server(self)
+        self.guards = [GuardMachine(f"g{i + 1}", self) for i in range(scenario.guards)]
+        self.workers = [WorkerMachine(f"p{i + 1}", self) for i in range(scenario.guards)]
         self.replica_urls = tuple(each.url for each in self.replicas)
         self.machines: dict[str, Machine] = {
             each.name: each
-            for each in (*self.logs, *self.replicas, *self.coordinators, *self.nodes)
+            for each in (
+                *self.logs,
+                *self.replicas,
+                *self.coordinators,
+                *self.nodes,
+                *self.guards,
+            )
         }
         self.web.machines = self.machines
         self.callers_work = True
@@ -74,6 +90,8 @@ class World:
             *(Caller(f"k{i + 1}", self) for i in range(scenario.callers)),
         ]
         self.mover = Mover("mover", self)
+        self.rows = Rows()
+        self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
         self.faults = 0
         self._broken: Violation | None = None
 
@@ -89,11 +107,15 @@ class World:
         founding.apply(SetSetting("snapshot_epochs", str(self.scenario.snapshot_epochs)))
         founding.apply(SetSetting("truncate_behind", str(self.scenario.truncate_behind)))
         founding.apply(SetSetting("archive_dead_after_s", str(DEAD_AFTER_S)))
+        if self.clients:
+            founding.apply(CreateKeyspace(KEYSPACE, {DC: self.scenario.copies}))
         self.topic.lay_down(founding.records)
-        for machine in self.machines.values():
+        for machine in (*self.machines.values(), *self.workers):
             machine.boot()
         for caller in (*self.callers, self.mover):
             caller.start()
+        for client in self.clients:
+            client.start()
 
     def join_of(self, name: str, host_id: str) -> commands.Join:
         return commands.Join(
@@ -161,6 +183,17 @@ class World:
         self.witness.hurt(0, anew=True)
         self.trace(f"the topic is lost, silently: {silent}")
         return had
+
+    def ages_end(self) -> None:
+        """Epochs were lost for good: rows that a quorum of their replicas had may be, too. So it is until
+        nobody goes by the lost epochs any more.
+        """
+        if self.clients:
+            self.rows.age += 1
+            self.kernel.at(self.kernel.now_us + us(KNOWN_S), None, self._age_begins)
+
+    def _age_begins(self) -> None:
+        self.rows.age += 1
 
     def roll_back(self, share: float, *, silent: bool) -> list[bytes]:
         """Only a share of what it holds is left; what it had."""

@@ -1,0 +1,35 @@
+"""Known bugs of session guards and of those who ask them, in whole processes with a simulated Redis."""
+
+from collections.abc import Callable
+from typing import Final
+
+from stele.domain.image import Image
+from stele.session_guard import guard
+from stele.session_guard.proof import Proofs
+from stele.sim.patching import Patch
+
+
+def checks_ask_for_no_proof(patch: Patch) -> None:
+    """A guard answers by the image that it has, whoever cut it off from the log."""
+
+    async def at_once(self: Proofs, max_age_s: float) -> bool:
+        return True
+
+    patch.attribute(Proofs, "within", at_once)
+
+
+def sessions_that_were_open_stay_so(patch: Patch) -> None:
+    """A guard forgets no session."""
+    plain, known = guard.open_sessions, set[str]()
+
+    def ever(image: Image) -> tuple[str, ...]:
+        known.update(plain(image))
+        return tuple(sorted(known))
+
+    patch.function(guard.open_sessions, ever)
+
+
+GUARD_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
+    checks_ask_for_no_proof,
+    sessions_that_were_open_stay_so,
+)

@@ -1,0 +1,154 @@
+"""Clients that write and read rows at any node, and what must be true of what they were told.
+
+What was acknowledged outlives power failures, changes of members and a lost log, unless the log lost epochs for
+good: what a quorum of the lost topology had may then be out of reach. An age of the data ends there, and begins
+anew once nodes know of it.
+"""
+
+from collections.abc import Coroutine, Iterator
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from stele.sim.kernel import Clock, Future, Owner, Task, us
+from stele.sim.messages import KvOp
+from stele.sim.registers import check_registers
+
+if TYPE_CHECKING:
+    from stele.sim.processes.world import World
+
+KEYSPACE: Final = "rows"
+KEYS: Final = 6
+THINK_S: Final = 0.4
+ANSWER_S: Final = 12.0
+"""Longer than a node tries."""
+AGAIN_S: Final = 1.0
+LAST_TRIES: Final = 60
+PUT: Final = "PUT"
+OK: Final = 200
+NOT_FOUND: Final = 404
+REFUSED: Final = 0
+UNKNOWN: Final = "outcome_unknown"
+NO_KEY: Final = "not_found"
+
+
+class Rows:
+    """What clients asked and were told. ``age`` counts how often acknowledged epochs were lost."""
+
+    def __init__(self) -> None:
+        self.age = 0
+        self.writes = 0
+        self.reads = 0
+        self._asked: list[tuple[int, int, KvOp]] = []
+        """The ages in which it began and ended; -1: it has not ended."""
+
+    def begins(self, operation: KvOp) -> int:
+        self._asked.append((self.age, -1, operation))
+        return len(self._asked) - 1
+
+    def ends(self, number: int, operation: KvOp) -> None:
+        self._asked[number] = (self._asked[number][0], self.age, operation)
+        self.writes += operation.write and operation.done
+        self.reads += not operation.write and operation.done
+
+    def check(self) -> int:
+        """How many operations were checked. Raises Violation."""
+        return check_registers(each for age in range(self.age + 1) for each in self._of(age))
+
+    def _of(self, age: int) -> Iterator[KvOp]:
+        """Writes of ages before may have been lost or not: they take effect when they are read, if ever."""
+        for began, ended, operation in self._asked:
+            within = began == age == ended
+            named = replace(operation, key=f"{operation.key} in age {age}")
+            if within:
+                yield named
+            elif operation.write and began <= age and (operation.done or not operation.known):
+                since = operation.began if began == age else -inf
+                yield replace(named, began=since, ended=inf, done=False, known=False)
+
+
+class DataClient(Owner):
+    """Writes and reads, one request after the other."""
+
+    def __init__(self, name: str, world: "World") -> None:
+        super().__init__(name)
+        self.world = world
+        self.clock = Clock(world.kernel)
+        self.chance = world.kernel.random(f"data/{name}")
+        self._written = 0
+
+    def start(self) -> None:
+        self.spawn(self._work())
+
+    def spawn(self, body: Coroutine[Any, Any, None]) -> None:
+        Task(self, body)
+
+    async def _work(self) -> None:
+        while self.world.callers_work:
+            await self._sleep(2 * THINK_S * self.chance.random())
+            key = f"key{self.chance.randrange(KEYS)}"
+            if self.chance.random() < 0.5:
+                await self._write(key)
+            else:
+                await self._read(key)
+
+    async def read_all(self, keys: set[str]) -> None:
+        """Of each of these keys a quorum answers, once nothing fails; it is checked with the rest."""
+        for key in sorted(keys):
+            for _ in range(LAST_TRIES):
+                if await self._read(key):
+                    keys.discard(key)
+                    break
+                await self._sleep(AGAIN_S)
+
+    async def _write(self, key: str) -> None:
+        self._written += 1
+        value = f"{self.name}:{self._written}"
+        pending = self._begun(key, value)
+        number = self.world.rows.begins(pending)
+        status, content = await self._call(pending.node, key, value.encode())
+        done = status == OK
+        surely_not = not done and status >= REFUSED and not content.startswith(UNKNOWN.encode())
+        ended = replace(pending, ended=self.world.kernel.now_s, done=done, known=surely_not)
+        if done or surely_not:
+            self.world.rows.ends(number, ended)
+
+    async def _read(self, key: str) -> bool:
+        pending = self._begun(key, None)
+        number = self.world.rows.begins(pending)
+        status, content = await self._call(pending.node, key, None)
+        is_there = status == OK
+        if is_there or (status == NOT_FOUND and content.startswith(NO_KEY.encode())):
+            value = content.decode() if is_there else None
+            ended = self.world.kernel.now_s
+            done = replace(pending, ended=ended, value=value, done=True, known=True)
+            self.world.rows.ends(number, done)
+            return True
+        return False
+
+    def _begun(self, key: str, value: str | None) -> KvOp:
+        return KvOp(
+            began=self.world.kernel.now_s,
+            ended=inf,
+            node=self.chance.choice(self.world.nodes).name,
+            write=value is not None,
+            key=key,
+            value=value,
+            done=False,
+            known=False,
+        )
+
+    async def _call(self, node: str, key: str, body: bytes | None) -> tuple[int, bytes]:
+        """Status and body; -1: no answer came, 0: nobody listens there."""
+        future, kernel = Future[tuple[int, bytes]](), self.world.kernel
+        url = f"http://{node}/v1/data/{KEYSPACE}/{key}"
+        method = "" if body is None else PUT
+        self.world.web.ask(self, url, lambda *found: future.set(found), body=body, method=method)
+        kernel.at(kernel.now_us + us(ANSWER_S), self, future.set, (-1, b""))
+        return await future.wait()
+
+    async def _sleep(self, seconds: float) -> None:
+        future, kernel = Future[None](), self.world.kernel
+        kernel.at(kernel.now_us + us(seconds), self, future.set, None)
+        await future.wait()

@@ -1,0 +1,95 @@
+"""SQLite as simulated nodes have it: the real engine in memory, and its file on the simulated disk.
+
+All connections of a life of a process see the same database: nothing runs between the statements of a job of a
+thread, so each sees what was committed. A commit is on the file whole or not at all, as SQLite's log makes sure
+of; it is on the platter when ``synchronous`` says that commits are synced.
+"""
+
+import sqlite3 as real
+import types
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+if TYPE_CHECKING:
+    from stele.sim.processes.disk import SimPath
+
+SYNCED: Final = ("full", "extra", "2", "3")
+"""Values of ``synchronous`` by which a commit with a write-ahead log is synced before it returns."""
+WRITES: Final = ("insert", "update", "delete", "create", "replace")
+
+
+class Database:
+    """Of one life of a process."""
+
+    def __init__(self, path: "SimPath") -> None:
+        self.syncs = True
+        self.engine = real.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._path = path
+        found = path.read_bytes() if path.exists() else b""
+        if found:
+            self.engine.deserialize(found)
+        elif not path.exists():
+            path.open("wb").close()
+        self._saved = found
+
+    def committed(self) -> None:
+        """Raises Died."""
+        content = bytes(self.engine.serialize())
+        if content != self._saved:
+            self._path.put_whole(content)
+            self._saved = content
+        if self.syncs:
+            self._path.sync_content()
+
+    def copied(self) -> None:
+        """A checkpoint: all that was committed is synced."""
+        self._path.sync_content()
+
+
+class Connection:
+    """As ``sqlite3.Connection``, as far as production uses it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._engine = database.engine
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._engine.in_transaction
+
+    def execute(self, text: str, values: Sequence[Any] = ()) -> real.Cursor:
+        """Raises sqlite3.Error, Died."""
+        words = text.strip().lower()
+        if words.startswith("pragma synchronous="):
+            self._database.syncs = words.partition("=")[2] in SYNCED
+        was_open = self._engine.in_transaction
+        cursor = self._engine.execute(text, values)
+        if words == "commit" or (not was_open and words.startswith(WRITES)):
+            self._database.committed()
+        elif words.startswith("pragma wal_checkpoint") and self._database.syncs:
+            self._database.copied()
+        return cursor
+
+    def executemany(self, text: str, values: Iterable[Sequence[Any]]) -> real.Cursor:
+        assert self._engine.in_transaction, "many rows are written in a transaction"
+        return self._engine.executemany(text, values)
+
+    def close(self) -> None:
+        """The others of this life go on."""
+
+
+class Sqlite(types.ModuleType):
+    """As the module ``sqlite3``."""
+
+    def __init__(self) -> None:
+        super().__init__("sqlite3")
+
+    def connect(self, path: "SimPath", **_: object) -> Connection:
+        databases = path.databases()
+        name = str(path)
+        if name not in databases:
+            databases[name] = Database(path)
+        return Connection(cast(Database, databases[name]))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real, name)
