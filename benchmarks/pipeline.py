@@ -44,6 +44,10 @@ BACKLOG = 20_000
 FRESH = 30
 FLEET = 100
 LOOK_S = 0.1
+FLEET_LOOK_S = 0.25
+"""The answer to a look grows with the fleet: looks at every turn would be measured with the job."""
+TOPICS_AT_ONCE = 500
+"""More of them at once are refused by the broker."""
 CLIENT = httpx.Client(timeout=30)
 """One for all looks: to make one takes as long as a look."""
 LIMIT_S = 600.0
@@ -296,18 +300,17 @@ def changes_ranges(log: Sequence[bytes]) -> int:
 
 
 def make_topics(kafka: str, clusters: Sequence[str]) -> None:
-    """The two of each cluster that the job reads and writes."""
+    """Those of each cluster that the job reads and writes, and those by which it announces itself."""
     specs = topic_specs(1)
     admin = AdminClient({"bootstrap.servers": kafka})
-    made = admin.create_topics(
-        [
-            NewTopic(topic_name(cluster, topic), 1, 1, config=dict(specs[topic].config))
-            for cluster in clusters
-            for topic in (Topic.EPOCHS, Topic.PLACEMENTS)
-        ]
-    )
-    for each in made.values():
-        each.result(LIMIT_S)
+    new = [
+        NewTopic(topic_name(cluster, topic), 1, 1, config=dict(specs[topic].config))
+        for cluster in clusters
+        for topic in (Topic.EPOCHS, Topic.PLACEMENTS, Topic.COMMANDS, Topic.OUTCOMES)
+    ]
+    for at in range(0, len(new), TOPICS_AT_ONCE):
+        for each in admin.create_topics(new[at : at + TOPICS_AT_ONCE]).values():
+            each.result(LIMIT_S)
 
 
 def fleet(
@@ -320,6 +323,7 @@ def fleet(
     with service(code, kafka, names[0], f"{name}-.*") as (url, process):
 
         def all_at(epoch: int) -> bool:
+            time.sleep(FLEET_LOOK_S)
             found = epochs_of(url)
             return all(found.get(each, 0) >= epoch for each in names)
 

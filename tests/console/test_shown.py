@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import cache
+from types import SimpleNamespace
 
 import msgspec
 from prometheus_client import generate_latest
@@ -24,6 +25,8 @@ from stele.domain.ring.image import RingImage
 from stele.domain.ring.placement import Placement
 from stele.domain.schema.facts import tablet_map
 from stele.placements import metrics
+from stele.placements.job import Lag
+from stele.placements.placing import Reached
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
 from stele.runtime.metrics import REGISTRY
@@ -132,11 +135,17 @@ def test_what_is_bad_comes_first_and_says_what_to_do() -> None:
 
 def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined() -> None:
     """By the numbers of the process itself, in the form that it gives them."""
-    metrics.epoch_reached.labels("blue").set(40)
-    metrics.epoch_reached.labels("green").set(7)
-    metrics.lag_records.labels("green").set(12)
-    metrics.strays_skipped.labels("blue").set(3)
-    text = generate_latest(REGISTRY).decode()
+    metrics.CLUSTERS.job = SimpleNamespace(
+        reached={"blue": Reached(40, ""), "green": Reached(7, "")},
+        lags={"green": Lag(12, 0)},
+        strays={"blue": 3},
+        unreadable={},
+        summaries_stopped={},
+    )
+    try:
+        text = generate_latest(REGISTRY).decode()
+    finally:
+        metrics.CLUSTERS.job = None
     found = clusters_of(text, {"red": "Cluster red: upgrade this process."})
     assert found == (
         ClusterShown(cluster="blue", epoch=40, strays=3),

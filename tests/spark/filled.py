@@ -6,6 +6,7 @@ from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, PastRow
 from stele.placements.movements import Movements
+from stele.placements.progress import Progress, row_of
 from stele.placements.reports_table import Reports
 from stele.placements.store import Store
 from stele.placements.streams import opened
@@ -24,9 +25,9 @@ def fill(folder: Path, cluster: str, seed: int = 1) -> ClusterFold:
     records = arrow(log, cluster=cluster)
     assert events.commit(rows_of(events.heads, records, certain={cluster: len(log)}), {})
     fold, past, streams = ClusterFold(), list[PastRow](), list[Row]()
-    for epoch in events.epochs_of(cluster):
+    for each in events.epochs_of(cluster):
         before = fold.image
-        past += fold.apply(epoch)[0]
+        past += fold.apply(each)[0]
         streams += opened(before, fold.image)
     derived, epochs = Derived(store), {cluster: fold.image.epoch}
     derived.write_past({cluster: past}, epochs)
@@ -38,4 +39,6 @@ def fill(folder: Path, cluster: str, seed: int = 1) -> ClusterFold:
     Movements(store).write(
         Reports(store).append(decoded(reports, cluster=cluster), {cluster: "of the topic"})
     )
+    epoch = fold.image.epoch
+    Progress(store).write({cluster: row_of(cluster, len(log), len(log), epoch, epoch, epoch)})
     return fold

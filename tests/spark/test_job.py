@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 import time
@@ -15,10 +16,15 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
+from prometheus_client import generate_latest
 
+from stele.domain.image import Image
+from stele.placements.queries import run
 from stele.placements.read import Row, read_table
 from stele.placements.store import Store
+from stele.placements.summaries import SUMMARIES, Summary
 from stele.runtime.kafka import ensure_topics
+from stele.runtime.metrics import REGISTRY
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append
@@ -291,6 +297,113 @@ def test_one_clusters_poison_stops_it_alone_and_a_losers_is_skipped(
     }
     for name in bad:
         assert_materialized(kafka, folder / "delta", name, log[:30])
+
+
+def test_a_cluster_whose_summaries_cannot_be_made_is_quarantined_alone_until_they_can(
+    spark: SparkSession,
+    kafka: str,
+    cluster: str,
+    append: Append,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from stele.placements import derive, derived_tables, metrics, summaries
+
+    log, delta = random_log(1), folder / "delta"
+    good, bad = f"{cluster}-good", f"{cluster}-bad"
+    for name in (good, bad):
+        ensure_topics(kafka, name)
+        append(name, log[:40])
+    mended, make = threading.Event(), summaries.rows_of
+
+    def of_a_faulty_build(summary: Summary, name: str, image: Image) -> list[Row]:
+        if name == bad and not mended.is_set() and summary is SUMMARIES["requests"]:
+            raise OverflowError("a date of the year 10000")
+        return make(summary, name, image)
+
+    monkeypatch.setattr(derived_tables, "rows_of", of_a_faulty_build)
+    monkeypatch.setattr(derive, "SUMMARY_S", 0.1)
+    monkeypatch.setattr(derive, "TRY_AGAIN_S", 0.5)
+    job = make_job(spark, make_options(kafka, cluster, folder, pattern=f"{cluster}-.*"), folder)
+    monkeypatch.setattr(metrics.CLUSTERS, "job", job)
+    query = job.start()
+    try:
+        wait_for(job, lambda: summarized(delta, good) == images(log[:40])[-1].epoch, "the good one")
+        wait_for(job, lambda: job.summaries_stopped, "the quarantine")
+        append(good, log[40:])
+        append(bad, log[40:])
+        wait_for(job, reached(job, **{good: log, bad: log}), "the end of both")
+        wait_for(job, lambda: summarized(delta, good) == images(log)[-1].epoch, "the good one")
+        assert {*job.summaries_stopped} == {bad}
+        why = job.summaries_stopped[bad]
+        assert f"Cluster {bad}" in why
+        assert "the year 10000" in why
+        assert "upgrade this process" in why
+        assert in_metrics(bad) == "1.0"
+        assert in_metrics(good) == "0.0"
+        assert summarized(delta, bad) == 0
+        (row,) = run(str(delta), "SELECT cluster, error_kind, error_text FROM stopped").to_pylist()
+        assert (row["cluster"], row["error_kind"]) == (bad, "OverflowError")
+        assert "the year 10000" in row["error_text"]
+        mended.set()
+        wait_for(job, lambda: not job.summaries_stopped, "the end of the quarantine")
+        assert summarized(delta, bad) == images(log)[-1].epoch
+        assert in_metrics(bad) == "0.0"
+        assert query.isActive
+    finally:
+        job.stop()
+    assert job.stopped == {}
+    for name in (good, bad):
+        assert_materialized(kafka, delta, name, log)
+        assert len(read_table(delta, "requests", name)) > 0
+
+
+def summarized(delta: Path, cluster: str) -> int:
+    """The epoch of the tables of what is true now; 0 while there is none."""
+    found = Store(delta).table("clusters").to_pyarrow_table().to_pylist()
+    return next((int(row["as_of_epoch"]) for row in found if row["cluster"] == cluster), 0)
+
+
+def in_metrics(cluster: str) -> str:
+    text = generate_latest(REGISTRY).decode()
+    (found,) = re.findall(
+        rf'^stele_placements_summaries_stopped{{cluster="{cluster}"}} (.+)$', text, re.MULTILINE
+    )
+    return str(found)
+
+
+def test_what_waits_in_the_topic_and_before_the_tables_is_told_in_a_table(
+    spark: SparkSession,
+    kafka: str,
+    topics: str,
+    append: Append,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from stele.placements import progress
+
+    log, delta = random_log(1)[:40], folder / "delta"
+    monkeypatch.setattr(progress, "WRITE_S", 0.1)
+    append(topics, [*log[:30], poison(images(log[:30])[-1], log[0]), *log[30:]])
+
+    def told() -> list[Row]:
+        return [
+            {name: row[name] for name in ("topic_end", "judged_to", "judged_epoch")}
+            | {name: row[name] for name in row if name.endswith("_behind")}
+            for row in read_table(delta, "progress", topics)
+        ]
+
+    epoch = images(log[:30])[-1].epoch
+    expected = {
+        "topic_end": 41,
+        "judged_to": 30,
+        "judged_epoch": epoch,
+        "records_behind": 11,
+        "published_behind": 0,
+        "tables_behind": 0,
+    }
+    job = make_job(spark, make_options(kafka, topics, folder), folder)
+    run_until(job, lambda: told() == [expected], "the row that tells it")
 
 
 def test_a_topic_deleted_or_truncated_past_the_head_or_made_anew_stops_its_cluster_alone(

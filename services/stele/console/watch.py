@@ -34,6 +34,7 @@ class _Health(Health, frozen=True):
     """That of placements says more."""
 
     stopped: dict[str, str] = msgspec.field(default_factory=dict)
+    summaries_stopped: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +140,9 @@ class Watch:
             epoch=health.epoch,
             lag=max(0, self._mirror.image.epoch - health.epoch) if health.epoch else None,
             reason=health.reason,
-            clusters=await self._clusters(service, url, health.stopped),
+            clusters=await self._clusters(
+                service, url, {**health.summaries_stopped, **health.stopped}
+            ),
             answered_ms=round(1000 * (time.perf_counter() - began_s), 1),
         )
 

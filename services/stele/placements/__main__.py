@@ -107,7 +107,6 @@ def _session(settings: PlacementsSettings, scratch: Path) -> SparkSession:
 def _job(settings: PlacementsSettings, spark: SparkSession, scratch: Path) -> Job:
     def on_took(part: str, seconds: float) -> None:
         metrics.batch_seconds.labels(part).observe(seconds)
-        metrics.show(job)
 
     metrics.stopped.clear()
     options = settings.job_options()
@@ -119,6 +118,7 @@ def _job(settings: PlacementsSettings, spark: SparkSession, scratch: Path) -> Jo
         on_took,
         on_stop=lambda cluster: metrics.stopped.labels(cluster).set(1),
     )
+    metrics.CLUSTERS.job = job
     return job
 
 

@@ -6,34 +6,43 @@ its heads; so it does not matter where this process stopped before, or who else 
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.log.framing import Framing
-from stele.placements.derived_tables import Derived
-from stele.placements.events import NewRows
+from stele.placements.derived_tables import Derived, Loaded
+from stele.placements.events import NewRows, summaries_stopped_row
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, FoldError, Key, PastRow
 from stele.placements.placing import ForTables, Placing, Reached
 from stele.placements.store import Store
 from stele.placements.streams import opened
-from stele.placements.summaries import Row
+from stele.placements.summaries import SUMMARIES, Row
 from stele.placements.topic import PLAIN, Marker
 from stele.placements.writers import Writers
+from stele.runtime.logs import get_logger
 
 MOST_WAITING: Final = 32
 """Batches that may wait for the topic before the query waits too: bounds memory."""
 PUBLISHERS: Final = 32
 """Clusters whose topics are written at the same time: to open a writer is half a second of waiting."""
 LOOK_S: Final = 0.2
+GATHER_S: Final = 1.0
+"""Between two writes of the tables while topics are still written: with a fleet each costs a tenth of a second,
+whatever it brings.
+"""
 SUMMARY_S: Final = 10.0
 """How old the tables of summaries may be: each write replaces all rows of a cluster."""
 
+TRY_AGAIN_S: Final = 60.0
+"""Between two tries to make summaries that could not be made."""
 STREAMS_AT_ONCE: Final = 5_000
 """Streams that are written at once when a cluster's epochs are folded anew: bounds memory."""
+
+log = get_logger(__name__)
 
 Stop = Callable[[str, str], None]
 Took = Callable[[str, float], None]
@@ -57,6 +66,10 @@ class Deriver:
         framing: Framing = PLAIN,
     ) -> None:
         self.reached: dict[str, Reached] = {}
+        self.published: dict[str, int] = {}
+        """The epoch of each cluster's topic of placements."""
+        self.summaries_stopped: dict[str, str] = {}
+        """Why the summaries of clusters stay as they are, and what to do."""
         self.error: Exception | None = None
         self._events = events
         self._derived = Derived(store)
@@ -71,7 +84,8 @@ class Deriver:
         self._new: list[Mapping[str, NewRows]] = []
         self._for_tables: dict[str, ForTables] = {}
         self._for_summaries: dict[str, Image] = {}
-        self._stopping = False
+        self._unsummarized: dict[str, Image] = {}
+        self._publishing = self._stopping = False
         self._threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
             for name, run in (
@@ -124,9 +138,20 @@ class Deriver:
             while batches := self._next_batches():
                 began = time.perf_counter()
                 clusters = sorted({name for batch in batches for name in batch} - self._dead)
-                for done in [pool.submit(self._advance, name, batches) for name in clusters]:
+                unknown = [name for name in clusters if name not in self._folds]
+                loaded = self._derived.load(unknown) if unknown else None
+                for done in [
+                    pool.submit(self._advance, name, batches, loaded) for name in clusters
+                ]:
                     done.result()
+                self._rest()
                 self._on_took("topic", time.perf_counter() - began)
+
+    def _rest(self) -> None:
+        """The tables need not wait for more."""
+        with self._lock:
+            self._publishing = False
+            self._lock.notify_all()
 
     def _next_batches(self) -> list[Mapping[str, NewRows]]:
         """What has come; nothing once this is over."""
@@ -136,38 +161,47 @@ class Deriver:
             if self._over():
                 return []
             batches, self._new = self._new, []
+            self._publishing = True
             self._lock.notify_all()
             return batches
 
-    def _advance(self, cluster: str, batches: Iterable[Mapping[str, NewRows]]) -> None:
+    def _advance(
+        self, cluster: str, batches: Iterable[Mapping[str, NewRows]], loaded: Loaded | None
+    ) -> None:
         """A cluster whose epochs do not fit stops alone."""
         if self._over():
             return
         try:
             self._fold_and_publish(
-                cluster, [e for b in batches if cluster in b for e in b[cluster].epochs]
+                cluster, [e for b in batches if cluster in b for e in b[cluster].epochs], loaded
             )
         except FoldError as error:
             self._dead.add(cluster)
             self._folds.pop(cluster, None)
             self._on_stop(cluster, str(error))
 
-    def _fold_and_publish(self, cluster: str, epochs: Iterable[Epoch]) -> None:
-        """Fold a cluster's new epochs, publish them, and leave them for the tables."""
+    def _fold_and_publish(self, cluster: str, new: Sequence[Epoch], loaded: Loaded | None) -> None:
+        """Fold a cluster's new epochs, publish them, and leave them for the tables. ``loaded`` is for clusters
+        that are not known yet.
+        """
+        epochs: Iterable[Epoch] = new
         touched: set[Key] = set()
         past: list[PastRow] = []
         streams: list[Row] = []
         fold, streams_epoch, is_new = self._folds.get(cluster), 0, False
         if fold is None:
-            fold = self._folds[cluster] = ClusterFold(*self._derived.load(cluster))
+            assert loaded is not None
+            fold = ClusterFold(loaded.epochs[cluster], loaded.placements(cluster))
+            self._folds[cluster] = fold
             snapshot = self._events.image_of(cluster)
-            streams_epoch, is_new = self._derived.streams_epoch(cluster), True
+            streams_epoch, is_new = loaded.streams_epochs[cluster], True
             if snapshot is not None:
                 before = fold.image
                 past, touched = fold.begin(snapshot)
                 if snapshot.epoch > streams_epoch:
                     streams += opened(before, snapshot)
-            epochs = self._events.epochs_of(cluster)
+            if not new or new[0].epoch > fold.image.epoch + 1:
+                epochs = self._events.epochs_of(cluster)
         for epoch in epochs:
             if epoch.epoch > fold.image.epoch:
                 before = fold.image
@@ -183,6 +217,7 @@ class Deriver:
             return
         marker = Marker(fold.image.epoch, fold.image.state_id.hex())
         self._writers.publish(cluster, marker, fold.placements, touched)
+        self.published[cluster] = marker.epoch
         self._leave(cluster, fold, past, touched, streams)
 
     def _write_streams(self, cluster: str, fold: ClusterFold, streams: list[Row]) -> list[Row]:
@@ -212,9 +247,10 @@ class Deriver:
             self._lock.notify_all()
 
     def _run_tables(self) -> None:
+        written_s = time.monotonic() - GATHER_S
         while True:
             with self._lock:
-                while not (self._for_tables or self._placing.is_due() or self._over()):
+                while not self._over() and not self._have_tables_work(written_s):
                     self._lock.wait(LOOK_S)
                 if self._over():
                     return
@@ -225,20 +261,57 @@ class Deriver:
             if sessions:
                 self._on_streams(sessions)
             self._on_took("tables", time.perf_counter() - began)
+            written_s = time.monotonic()
+
+    def _have_tables_work(self, written_s: float) -> bool:
+        """While clusters are published one after the other, what they leave is gathered for a while."""
+        is_gathered = not self._publishing or time.monotonic() - written_s >= GATHER_S
+        return self._placing.is_due() or bool(self._for_tables and is_gathered)
 
     def _run_summaries(self) -> None:
         """At once when there is something after a pause, so that a start shows what there is."""
-        written_s = time.monotonic() - SUMMARY_S
+        written_s = tried_s = time.monotonic() - SUMMARY_S
         while True:
             with self._lock:
                 while not self._over() and not (
-                    self._for_summaries and time.monotonic() - written_s >= SUMMARY_S
+                    (self._for_summaries and time.monotonic() - written_s >= SUMMARY_S)
+                    or (self._unsummarized and time.monotonic() - tried_s >= TRY_AGAIN_S)
                 ):
                     self._lock.wait(LOOK_S)
                 if self._over():
                     return
                 images, self._for_summaries = self._for_summaries, {}
             began = time.perf_counter()
-            self._derived.write_summaries(images)
+            if self._unsummarized and time.monotonic() - tried_s >= TRY_AGAIN_S:
+                images = {**self._unsummarized, **images}
+                tried_s = time.monotonic()
+            self._note_failures(images, self._derived.write_summaries(images))
             written_s = time.monotonic()
             self._on_took("summaries", time.perf_counter() - began)
+
+    def _note_failures(self, images: Mapping[str, Image], failed: Mapping[str, Exception]) -> None:
+        """A cluster whose summaries cannot be made is left out until they can."""
+        for cluster in images.keys() & self._unsummarized.keys() - failed.keys():
+            del self._unsummarized[cluster]
+            self.summaries_stopped = {
+                c: why for c, why in self.summaries_stopped.items() if c != cluster
+            }
+            log.info("the summaries of a cluster are made again", cluster=cluster)
+        for cluster, error in sorted(failed.items()):
+            is_known = cluster in self._unsummarized
+            why = _why_unsummarized(cluster, images[cluster], error)
+            self._unsummarized[cluster] = images[cluster]
+            self.summaries_stopped = {**self.summaries_stopped, cluster: why}
+            if not is_known:
+                log.error("the summaries of a cluster are not made", cluster=cluster, why=why)
+                self._events.note(
+                    summaries_stopped_row(cluster, images[cluster], type(error).__name__, why)
+                )
+
+
+def _why_unsummarized(cluster: str, image: Image, error: Exception) -> str:
+    return (
+        f"Cluster {cluster}: the tables {', '.join(SUMMARIES)} and balance stay as they are, since their rows "
+        f"could not be made of epoch {image.epoch}: {error!r}. All else of it goes on. It is tried again every "
+        f"{TRY_AGAIN_S:g} s and with later epochs; if that does not mend it, upgrade this process."
+    )

@@ -5,6 +5,7 @@ reads what the first one wrote, and judges again. So no checkpoint and no bounda
 written, and it does not matter who else runs, nor whether a commit that seemed to fail was made.
 """
 
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -38,13 +39,16 @@ New = dict[str, events.NewRows]
 
 
 class Events:
-    """The table as this process knows it: at commit ``number`` of the jobs.
+    """The table as this process knows it: at commit ``number`` of the jobs. For several threads.
 
     ``heads`` is where each cluster stands, ``snapshots`` the newest snapshot of those that have one.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._lock = threading.RLock()
+        self._found: New = {}
+        """Read beside another commit than a batch's: the next batch gives it."""
         self._table = open_table(store, EVENTS)
         self._id = str(self._table.metadata().id)
         self.number = self._table.transaction_version(_APP) or 0
@@ -62,12 +66,14 @@ class Events:
         ``certain``: see ``chain.Judge``. Gives what the table holds more than before, whoever wrote it. Raises
         Conflict, TableLost, and what Spark and the store raise.
         """
-        merged = self.refresh()
-        for _ in range(ATTEMPTS):
-            judge = events.judge(self.heads, stopped, certain)
-            judged = records.mapInArrow(judge, events.SPARK_SCHEMA).toArrow().cast(events.SCHEMA)
-            if self.commit(judged, merged):
-                return merged
+        with self._lock:
+            merged, self._found = self._found, {}
+            merge(merged, self.refresh())
+            for _ in range(ATTEMPTS):
+                judge = events.judge(self.heads, stopped, certain)
+                judged = records.mapInArrow(judge, events.SPARK_SCHEMA).toArrow()
+                if self.commit(judged.cast(events.SCHEMA), merged):
+                    return merged
         raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
 
     def begin(self, cluster: str, start: Start) -> bool:
@@ -75,13 +81,21 @@ class Events:
 
         Raises Conflict, TableLost, and what the store raises.
         """
-        head, rows = self.heads.get(cluster), events.snapshot_rows(cluster, start)
-        others: New = {}
-        for _ in range(ATTEMPTS):
-            if self.commit(rows, others):
-                return True
-            if self.heads.get(cluster) != head:
-                return False
+        with self._lock:
+            head, rows = self.heads.get(cluster), events.snapshot_rows(cluster, start)
+            for _ in range(ATTEMPTS):
+                if self.commit(rows, self._found):
+                    return True
+                if self.heads.get(cluster) != head:
+                    return False
+        raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
+
+    def note(self, rows: pa.Table) -> None:
+        """Append rows that move no head. Waits for a batch that is being written. Raises as ``begin``."""
+        with self._lock:
+            for _ in range(ATTEMPTS):
+                if self.commit(rows, self._found):
+                    return
         raise Conflict(f"Another process wrote to {self._uri} first, {ATTEMPTS} times.")
 
     def image_of(self, cluster: str) -> Image | None:

@@ -23,13 +23,15 @@ _NOTHING: Final = Reached(0, ZERO_STATE.hex())
 
 
 class FleetHealth(Health, frozen=True):
-    """``stopped`` names the clusters that do not go on, why, and what to do.
+    """``stopped`` names the clusters that do not go on, why, and what to do; ``summaries_stopped`` those that
+    go on but for their summaries.
 
     A process for one cluster is not well then. A process for a fleet is, as long as others go on: to
     restart it would hold them up and help nobody.
     """
 
     stopped: dict[str, str] = msgspec.field(default_factory=dict)
+    summaries_stopped: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ClusterPosition(msgspec.Struct, frozen=True):
@@ -50,6 +52,7 @@ class Position(msgspec.Struct, frozen=True):
     placements_hash: str
     clusters: dict[str, ClusterPosition]
     stopped: dict[str, str]
+    summaries_stopped: dict[str, str]
     hash: str | None = None
 
 
@@ -89,6 +92,7 @@ class Api:
             state_id=found.state_id,
             reason=self._runner.reason or (" ".join(stopped.values()) if held_up else ""),
             stopped=stopped,
+            summaries_stopped=self._summaries_stopped(),
         )
 
     async def position(self, _: Request) -> Response:
@@ -107,6 +111,7 @@ class Api:
                 here.placements_hash,
                 clusters,
                 self._stopped(),
+                self._summaries_stopped(),
             )
         )
 
@@ -144,6 +149,10 @@ class Api:
     def _stopped(self) -> dict[str, str]:
         job = self._runner.job
         return {} if job is None else job.stopped
+
+    def _summaries_stopped(self) -> dict[str, str]:
+        job = self._runner.job
+        return {} if job is None else job.summaries_stopped
 
     async def _position(self, cluster: str, found: Reached) -> ClusterPosition:
         known = self._hashes.get(cluster)

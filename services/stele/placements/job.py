@@ -22,6 +22,7 @@ from stele.placements.derive import Deriver
 from stele.placements.events import NewRows
 from stele.placements.events_table import Events, merge
 from stele.placements.placing import Reached
+from stele.placements.progress import Progress, Row, row_of
 from stele.placements.reporting import Reporting
 from stele.placements.standing import ReadAgain, Standing
 from stele.placements.store import Store
@@ -112,6 +113,7 @@ class Job:
             self._reporting.offer if self._reporting else lambda _: None,
             framing_of(options.schema_ids),
         )
+        self._progress = Progress(self._store)
         self._upkeep = Upkeep(options.delta_dir)
         self._known: set[str] = set()
         self._delivered: set[str] = set()
@@ -122,6 +124,11 @@ class Job:
     @property
     def stopped(self) -> dict[str, str]:
         return self._standing.stopped
+
+    @property
+    def summaries_stopped(self) -> dict[str, str]:
+        """Clusters whose tables of what is true now stay as they are, and why."""
+        return self._deriver.summaries_stopped
 
     @property
     def reached(self) -> dict[str, Reached]:
@@ -201,12 +208,28 @@ class Job:
             if self._reporting is not None:
                 self._reporting.look()
             self._on_took("look", time.monotonic() - now_s)
+        if self._progress.is_due():
+            self._progress.write(self._how_far())
         if self._standing.waiting and now_s - self._asked_s >= SNAPSHOT_S:
             self._standing.look_for_snapshots(self.options.catch_up_urls)
             self._asked_s = time.monotonic()
         if now_s - self._kept_s >= UPKEEP_S:
             self._kept_s = now_s
             self._upkeep.start()
+
+    def _how_far(self) -> dict[str, Row]:
+        heads, published, reached = self._events.heads, self._deriver.published, self.reached
+        return {
+            cluster: row_of(
+                cluster,
+                now.end,
+                (head := heads.get(cluster, FRESH)).next_offset,
+                head.epoch,
+                published.get(cluster),
+                reached[cluster].epoch if cluster in reached else None,
+            )
+            for cluster, now in self._standing.topics.items()
+        }
 
     def _kafka(self) -> dict[str, object]:
         """Options of a source of Spark's."""

@@ -1,8 +1,14 @@
 """What the service tells Prometheus."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
 
-from stele.placements.job import Job
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from stele.placements.job import Lag
+from stele.placements.placing import Reached
 from stele.runtime.metrics import REGISTRY
 
 batch_seconds = Histogram(
@@ -23,43 +29,65 @@ stopped = Gauge(
     ["cluster"],
     registry=REGISTRY,
 )
-epoch_reached = Gauge(
-    "stele_placements_epoch", "Last epoch that is materialized.", ["cluster"], registry=REGISTRY
-)
-strays_skipped = Gauge(
-    "stele_placements_strays",
-    "Records of other logs that were skipped in a cluster's topic.",
-    ["cluster"],
-    registry=REGISTRY,
-)
-lag_records = Gauge(
-    "stele_placements_lag_records",
-    "Records at the end of a cluster's topic of epochs that were not judged yet, by the last look.",
-    ["cluster"],
-    registry=REGISTRY,
-)
-lag_epochs = Gauge(
-    "stele_placements_lag_epochs",
-    "Epochs in the table events that are not in the table placements yet.",
-    ["cluster"],
-    registry=REGISTRY,
-)
-unreadable_reports = Gauge(
-    "stele_placements_unreadable_reports",
-    "Records of a cluster's topic of reports that could not be read.",
-    ["cluster"],
-    registry=REGISTRY,
-)
 
 
-def show(job: Job) -> None:
-    """Set what is known of each cluster."""
-    for cluster, found in job.reached.items():
-        epoch_reached.labels(cluster).set(found.epoch)
-    for cluster, count in job.strays.items():
-        strays_skipped.labels(cluster).set(count)
-    for cluster, count in job.unreadable.items():
-        unreadable_reports.labels(cluster).set(count)
-    for cluster, lag in job.lags.items():
-        lag_records.labels(cluster).set(lag.records)
-        lag_epochs.labels(cluster).set(lag.epochs)
+class Shown(Protocol):
+    """What is shown of a job."""
+
+    @property
+    def reached(self) -> Mapping[str, Reached]: ...
+    @property
+    def strays(self) -> Mapping[str, int]: ...
+    @property
+    def unreadable(self) -> Mapping[str, int]: ...
+    @property
+    def summaries_stopped(self) -> Mapping[str, str]: ...
+    @property
+    def lags(self) -> Mapping[str, Lag]: ...
+
+
+class Clusters(Collector):
+    """Numbers of each cluster, made when somebody asks for them: a fleet has thousands, a batch changes few.
+
+    What the job before told stays until the present one tells something else.
+    """
+
+    _TEXTS: Final = {
+        "epoch": "Last epoch that is materialized.",
+        "strays": "Records of other logs that were skipped in a cluster's topic.",
+        "lag_records": "Records at the end of a topic of epochs that were not judged yet, by the last look.",
+        "lag_epochs": "Epochs in the table events that are not in the table placements yet.",
+        "summaries_stopped": "1 for a cluster whose summaries are not made: /healthz says why, and what to do.",
+        "unreadable_reports": "Records of a cluster's topic of reports that could not be read.",
+    }
+
+    def __init__(self) -> None:
+        self.job: Shown | None = None
+        self._told: dict[str, dict[str, int]] = {name: {} for name in self._TEXTS}
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        if self.job is not None:
+            self._told["summaries_stopped"].update(dict.fromkeys(self._told["epoch"], 0))
+            for name, numbers in _numbers(self.job).items():
+                self._told[name].update(numbers)
+        for name, text in self._TEXTS.items():
+            family = GaugeMetricFamily(f"stele_placements_{name}", text, labels=["cluster"])
+            for cluster, number in self._told[name].items():
+                family.add_metric([cluster], number)
+            yield family
+
+
+def _numbers(job: Shown) -> dict[str, dict[str, int]]:
+    lags = job.lags
+    return {
+        "epoch": {cluster: reached.epoch for cluster, reached in job.reached.items()},
+        "strays": dict(job.strays),
+        "lag_records": {cluster: lag.records for cluster, lag in lags.items()},
+        "lag_epochs": {cluster: lag.epochs for cluster, lag in lags.items()},
+        "summaries_stopped": dict.fromkeys(job.summaries_stopped, 1),
+        "unreadable_reports": dict(job.unreadable),
+    }
+
+
+CLUSTERS: Final = Clusters()
+REGISTRY.register(CLUSTERS)

@@ -45,7 +45,7 @@ VIEWS: Final = {
     """,
     "stopped": """
         SELECT cluster, epoch, log_offset, fact_kind AS error_kind, reason AS error_text
-        FROM events WHERE row_kind = 'stopped'
+        FROM events WHERE row_kind IN ('stopped', 'summaries_stopped')
     """,
 }
 

@@ -22,6 +22,7 @@ BALANCE: Final = "balance"
 STREAMS: Final = "streams"
 REPORTS: Final = "reports"
 MOVEMENTS: Final = "movements"
+PROGRESS: Final = "progress"
 
 _RANGE: Final = [
     ("cluster", pa.string()),
@@ -37,8 +38,22 @@ _RANGE: Final = [
     ("shards", pa.list_(pa.int32())),
     ("other_shards", pa.list_(pa.int32())),
 ]
-OPTIONAL: Final = (REPORTS, MOVEMENTS)
-"""Not there as long as no job reads reports."""
+OPTIONAL: Final = (REPORTS, MOVEMENTS, PROGRESS)
+"""Not there as long as no job reads reports, or no job of this build has run."""
+_PROGRESS: Final = pa.schema(
+    [
+        ("cluster", pa.string()),
+        ("looked_at", pa.timestamp("us", tz="UTC")),
+        ("topic_end", pa.int64()),
+        ("judged_to", pa.int64()),
+        ("records_behind", pa.int64()),
+        ("judged_epoch", pa.int64()),
+        ("published_epoch", pa.int64()),
+        ("published_behind", pa.int64()),
+        ("tables_epoch", pa.int64()),
+        ("tables_behind", pa.int64()),
+    ]
+)
 _MOVEMENTS: Final = pa.schema(
     [
         ("cluster", pa.string()),
@@ -69,10 +84,11 @@ SCHEMAS: Final = {
     STREAMS: streams.SCHEMA,
     REPORTS: reports.SCHEMA,
     MOVEMENTS: _MOVEMENTS,
+    PROGRESS: _PROGRESS,
     **{name: summary.schema for name, summary in SUMMARIES.items()},
 }
 APPENDED: Final = (EVENTS, PAST, CHANGES, BALANCE, STREAMS, REPORTS)
-"""Each of their rows is a change; of the other tables Delta's change data feed says what changed."""
+"""Each of their rows is a change; of the others but ``progress`` Delta's change data feed says what changed."""
 PARTITIONS: Final = {CURRENT: ["cluster"]}
 CONFIGURATION: Final = {
     "delta.checkpointInterval": "100",
@@ -80,6 +96,7 @@ CONFIGURATION: Final = {
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
 _FEED: Final = {"delta.enableChangeDataFeed": "true"}
+_WITHOUT_FEED: Final = (*APPENDED, PROGRESS)
 COMPACT_TARGET_BYTES: Final = 128 * 1024 * 1024
 COMPACT_TARGETS: Final = {MOVEMENTS: 16 * 1024 * 1024}
 """Of tables that are written anew in parts: a part of a file rewrites the file."""
@@ -104,7 +121,7 @@ def open_table(store: Store, name: str) -> DeltaTable:
                 SCHEMAS[name],
                 mode="ignore",
                 partition_by=PARTITIONS.get(name, []),
-                configuration=CONFIGURATION | ({} if name in APPENDED else _FEED),
+                configuration=CONFIGURATION | ({} if name in _WITHOUT_FEED else _FEED),
             )
         except DeltaError:  # another process makes it at this moment
             if not store.is_there(name):

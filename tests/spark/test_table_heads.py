@@ -1,0 +1,88 @@
+"""What a process remembers of a table's heads is what the table says, whoever else commits to it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from stele.placements.derived_tables import Derived
+from stele.placements.read import head_of_cluster
+from stele.placements.store import Store
+from stele.placements.summaries import SUMMARIES
+from stele.placements.table_heads import MOST_COMMITS, TableHeads
+from stele.placements.tables import EVENTS, existing_table, open_table
+from stele.placements.upkeep import upkeep
+from tests.spark.test_summaries import image_of_three
+
+NAMES = ("a", "b", "c")
+
+
+def heads_of(known: TableHeads, store: Store, table: str = "placements") -> dict[str, int]:
+    read = known.read(table, existing_table(store, table))
+    return {name: read.of(name) for name in NAMES}
+
+
+def told(store: Store, table: str = "placements") -> dict[str, int]:
+    """As Delta itself has them."""
+    opened = existing_table(store, table)
+    return {name: opened.transaction_version(head_of_cluster(name)) or 0 for name in NAMES}
+
+
+def test_heads_are_the_tables_after_any_commits_of_this_process_and_of_others(
+    tmp_path: Path,
+) -> None:
+    chance, store = random.Random(5), Store(tmp_path)
+    open_table(store, EVENTS)  # which the upkeep wants to see
+    mine, other = Derived(store), Derived(store)
+    for epoch in range(1, 61):
+        who = chance.choice((mine, mine, other))
+        some = dict.fromkeys(chance.sample(NAMES, chance.randrange(1, 4)), epoch)
+        who.write_past({name: [] for name in some}, some)
+        who.write_current({name: {} for name in some}, some)
+        if epoch % 20 == 10:
+            upkeep(store)
+        if epoch % 7 == 0:
+            assert heads_of(mine._heads, store) == heads_of(other._heads, store) == told(store)
+    assert heads_of(mine._heads, store) == told(store)
+
+
+def test_what_is_remembered_is_not_asked_for_again_not_even_behind_the_upkeep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, image = Store(tmp_path), image_of_three()
+    open_table(store, EVENTS)
+    tables, asked = Derived(store), list[str]()
+    ask = DeltaTable.transaction_version
+
+    def counted(table: DeltaTable, name: str) -> int | None:
+        asked.append(name)
+        return ask(table, name)
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", counted)
+    tables.write_current({name: {} for name in NAMES}, dict.fromkeys(NAMES, 1))
+    tables.write_summaries(dict.fromkeys(NAMES, image))
+    upkeep(store)
+    tables.write_current({name: {} for name in NAMES}, dict.fromkeys(NAMES, 2))
+    for name in ("placements", *SUMMARIES):
+        heads_of(tables._heads, store, name)
+    assert asked == []
+    assert told(store) == dict.fromkeys(NAMES, 2)
+
+
+def test_a_table_that_was_made_anew_or_changed_much_by_others_is_asked_again(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    tables = Derived(store)
+    tables.write_current({"a": {}}, {"a": 7})
+    other = Derived(store)
+    for epoch in range(8, 8 + 2 * MOST_COMMITS):
+        other.write_current({"a": {}}, {"a": epoch})
+    assert heads_of(tables._heads, store) == told(store) == {"a": 47, "b": 0, "c": 0}
+    shutil.rmtree(tmp_path / "placements")
+    open_table(store, "placements")
+    assert heads_of(tables._heads, store) == {"a": 0, "b": 0, "c": 0}
