@@ -342,11 +342,13 @@ async def cluster_url(tmp_path: Path) -> AsyncIterator[str]:
     """A member of a Redis Cluster that owns every slot."""
     port, log = free_port(), tmp_path / "redis.log"
     options = ("--port", str(port), "--bind", LOOPBACK, "--dir", str(tmp_path), "--save", "")
-    argv = [find_redis_server(), *options, "--cluster-enabled", "yes"]
+    # The bus would take the port 10,000 above, which anybody's connection may have.
+    bus = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    argv = [find_redis_server(), *options, *bus]
     server = spawn(Command("redis-cluster", argv, stdout=log, stderr=log))
     url = f"redis://{LOOPBACK}:{port}/0"
     try:
-        async with Redis.from_url(url) as client, asyncio.timeout(20):
+        async with Redis.from_url(url) as client, asyncio.timeout(90):
             while not await owns_all_slots(client):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         yield url
