@@ -31,12 +31,12 @@ def test_disasters_pass() -> None:
 
 def test_a_disaster_is_the_same_whatever_the_hash_seed() -> None:
     hashes = {_run_with_hash_seed(hash_seed).trace_hash for hash_seed in ("1", "4711")}
-    assert hashes == {run_disaster(4).trace_hash}
+    assert hashes == {run_disaster(0).trace_hash}
 
 
 def _run_with_hash_seed(hash_seed: str) -> Result:
     command = [sys.executable, "-m", "stele.sim", "run"]
-    command += ["--seed", "4", "--profile", "disaster", "--json"]
+    command += ["--seed", "0", "--profile", "disaster", "--json"]
     done = subprocess.run(
         command,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},

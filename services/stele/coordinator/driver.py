@@ -219,7 +219,8 @@ class Driver:
 
     def _replicas_to_ask(self) -> list[Replica]:
         """None on standby: only who acts must know."""
-        return [*self.image.archive.replicas.values()] if self.active else []
+        replicas = self.image.archive.replicas
+        return [replicas[name] for name in sorted(replicas)] if self.active else []
 
     def _act(self) -> None:
         self._steps = next_steps(self.memory, self.seen(), self.limits)

@@ -19,7 +19,7 @@ GIB: Final = 1024**3
 class Executor:
     """As ``ThreadPoolExecutor`` of one thread: the event loop runs its jobs, in the order of asking."""
 
-    def __init__(self, max_workers: int = 1, **_: object) -> None:
+    def __init__(self, max_workers: int, *_: str) -> None:
         assert max_workers == 1, "jobs keep their order"
 
     def submit(self, call: Callable[..., object], *args: Any) -> asyncio.Future[object]:
