@@ -19,6 +19,7 @@ import xdist
 from hypothesis import HealthCheck, settings
 
 from stele.runtime.kafka import ensure_topics
+from tests.logs import same_logs
 from tests.servers import GIVEN_KAFKA, GIVEN_REDIS, S3Server, broker, redis, s3_server
 from tests.workers import FromBothEnds, put_in_order
 
@@ -61,6 +62,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         put_in_order(items)
     else:  # deployment starts a Docker daemon: before it, the others find the servers that they find anyway
         items.sort(key=lambda item: item.get_closest_marker("deploy") is not None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _logs_of_the_module() -> Iterator[None]:
+    with same_logs():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_the_test() -> Iterator[None]:
+    with same_logs():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -52,6 +52,8 @@ _NAMES = {
 }
 """What stands for a varying word of each kind; what is in parentheses is remembered."""
 _KNOWN = re.compile(rf"{_URL}|{_ID}|\b\d\d+\b")
+_NOTICE = re.compile(r"stele: .+; trying again \(\d+\), for \d+ s more")
+"""What a command says on standard error while what it asks is not ready yet; a page need not show it."""
 EVAL_ENV = 'eval "$(stele stack env)"'
 _SHELL = frozenset("|<>&;$")
 
@@ -176,7 +178,11 @@ class Reader:
         """What of the output is not as shown. Learns the names of this run from what is."""
         if not shown:
             return ""
-        left = [found for line in printed if (found := " ".join(line.split()))]
+        left = [
+            found
+            for line in printed
+            if (found := " ".join(line.split())) and not _NOTICE.fullmatch(found)
+        ]
         skip = False
         for line in (" ".join(text.split()) for text in shown):
             if line == ANYTHING:

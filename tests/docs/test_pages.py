@@ -210,7 +210,7 @@ async def test_a_store_is_embedded_as_its_page_says(
         "serve": serve,
     }
     await execute(python_block("docs/services/agent.md"), names)
-    assert served == ["n7 Shelf 4"]
+    assert served == ["n7 Shelf 5"]
 
 
 async def test_versions_and_sessions_are_checked_as_the_page_says(

@@ -154,7 +154,7 @@ def stele(service: Service, capsys: pytest.CaptureFixture[str], *arguments: str)
 def test_the_command_line_shows_it(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
     newest = service.get("/v1/topology")["epoch"]
     refused, red, last = stele(service, capsys, "log", "search", "--actor", "bob").splitlines()
-    assert "leave by bob is refused" in refused
+    assert "leave by bob (the Reading Room) is refused" in refused
     assert red.endswith("colour = red")
     assert last.startswith(f"found 2 epochs; looked at {newest} epochs in ")
     shown = stele(service, capsys, "log", "tail", "--last", "3", "--facts", "SettingChanged")

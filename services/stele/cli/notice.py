@@ -56,7 +56,9 @@ class RetryNotice:
         """The ``attempt``-th try failed; it goes on for ``left_s``."""
         if self._out is not None:
             with self._lock:
-                self._say(f"{why}; trying again ({attempt}), for {max(left_s, 0):.0f} s more")
+                self._say(
+                    f"{why.rstrip('.')}; trying again ({attempt}), for {max(left_s, 0):.0f} s more"
+                )
 
     def _say(self, line: str) -> None:
         assert self._out is not None
