@@ -46,6 +46,7 @@ test-fast: check ## the same without what takes minutes
 
 hunt: setup ## the properties with new examples each time: what fails becomes a case of its own
 	STELE_HUNT=yes $(PYTEST) -m "not end_to_end and not spark and not deploy and not browser" tests/domain tests/coordinator
+	STELE_HUNT=yes $(PYTEST) tests/conformance -k faulty
 
 check: setup ## style, types, import rules, dead code, schema compatibility; the page's types where Node is there
 	$(BIN)/ruff format --check

@@ -15,7 +15,7 @@ from stele.domain.requests.facts import DecidedGeneration, DecidedRequests
 from stele.domain.table_snapshots.facts import RestoredTablets
 from stele.domain.topology.operations.commands import TabletMove
 from stele.domain.view import epoch_view
-from stele.words.facts import IN_WORDS, EpochRow, fact_lines
+from stele.words.facts import IN_WORDS, EpochRow, fact_lines, fact_words
 from stele.words.names import HistoryNames
 from tests.cli.conftest import (
     KEYSPACE,
@@ -242,6 +242,15 @@ def test_ring_of_an_unknown_keyspace_names_those_that_are_known(
     ran = stele("ring", "cellar")
     assert ran.exit_code == 1, "the command line is right, the keyspace is not there"
     assert "library" in ran.err
+
+
+def test_a_refusal_says_who_asked_for_what_and_gave_which_reason() -> None:
+    fact = {"type": "CommandRefused", "command": "leave", "code": "too_few_nodes"}
+    fact |= {"actor": "ada", "reason": "its disk is old", "message": "2 nodes would remain."}
+    assert fact_words(fact) == (
+        "leave by ada (its disk is old) is refused (too_few_nodes): 2 nodes would remain."
+    )
+    assert fact_words(fact | {"actor": "", "reason": ""}).startswith("leave by somebody is refused")
 
 
 def test_keyspaces_as_json_have_the_ranges_that_the_table_shows(

@@ -175,6 +175,16 @@ BROKEN_STORES = {
     finds_values_by_their_key_alone: ("truncates", a_keyspace_is_truncated),
 }
 """The fault, the rule that the kit must say is broken, and the scene in which it does."""
+IN_EVERY_RUN = {
+    merge_raises,
+    the_last_to_come_stays,
+    drops_rows_that_stream_in,
+    knows_no_data,
+    keeps_values_in_memory,
+    serves_whoever_asks,
+    finds_values_by_their_key_alone,
+}
+"""One or two of each rule; the others are tried by ``make hunt``."""
 
 
 if __name__ == "__main__":

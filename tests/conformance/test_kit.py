@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -17,9 +18,14 @@ from stele.conformance.scenes import SCENES
 from stele.stack.process import Command, spawn
 from tests import forked
 from tests.conformance.broken import BROKEN
-from tests.conformance.broken_stores import BROKEN_STORES
+from tests.conformance.broken_stores import BROKEN_STORES, IN_EVERY_RUN
 from tests.examples.go_agent import command_line
 
+FAULTS = [
+    fault.__name__
+    for fault in BROKEN_STORES
+    if os.environ.get("STELE_HUNT") or fault in IN_EVERY_RUN
+]
 EVERY_SCENE = tuple(map(name_of, SCENES))
 AGENTS = {
     "the store for trials": lambda: (sys.executable, "-m", "stele.node"),
@@ -70,7 +76,7 @@ async def test_a_broken_agent_is_caught_by_the_rule_that_it_breaks(
 @pytest.mark.broker
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("fault", [fault.__name__ for fault in BROKEN_STORES])
+@pytest.mark.parametrize("fault", FAULTS)
 async def test_a_faulty_store_is_caught_by_the_rule_that_it_breaks(
     kafka: str, tmp_path: Path, fault: str
 ) -> None:
