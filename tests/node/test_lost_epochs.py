@@ -103,6 +103,21 @@ async def test_another_epoch_of_the_same_number_is_a_loss_too(
         await start.admit()
 
 
+async def test_an_accepted_loss_before_the_recovered_end_is_noted(
+    world: World, directory: DataDirectory
+) -> None:
+    """The log had lost its end unseen and had grown past it when it was recovered by force."""
+    told = directory.identity.acknowledged
+    directory.save(acknowledged=msgspec.structs.replace(told, state_id="00" * 16))
+    for _ in range(3):
+        world.apply(Noop())
+    again, start = restarted(directory, world, world.recover(), accept=OLD)
+    await start.admit()
+    identity = boot(again.folder, "n9", "demo").identity
+    assert identity.accepted_losses == (AcceptedLoss(OLD, told.epoch, told.epoch - 1, NEW),)
+    assert identity.acknowledged == noted(world.image), "what it told of lost epochs is forgotten"
+
+
 async def test_a_log_that_does_not_come_from_its_own_is_refused_until_that_is_accepted(
     world: World, directory: DataDirectory
 ) -> None:
@@ -134,7 +149,7 @@ async def test_a_loss_of_the_log_that_is_followed_is_not_accepted_in_advance(
     world: World, directory: DataDirectory
 ) -> None:
     start = Start(directory, everything(world), world, accept=OLD)
-    with pytest.raises(NotThisReplica, match="of which nothing is lost"):
+    with pytest.raises(NotThisReplica, match="can be accepted once it was"):
         await start.admit()
 
 

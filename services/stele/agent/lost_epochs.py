@@ -37,14 +37,16 @@ def binding(identity: Identity, image: Image, accept: str) -> Binding:
         return FREE
     told = identity.acknowledged
     stands = standing(image.founding, identity.log_id, told.epoch, told.state_id)
-    if stands not in (Standing.HERE, Standing.KEPT):
-        return _bound_to_another(identity, image, accept)
     if stands is Standing.HERE and accept == identity.log_id:
         return Binding(
-            f"{SETTING}={accept} names the log that this node follows, of which nothing is lost. Start the"
-            " node without it"
+            f"{SETTING}={accept} names the log that this node follows; what it lost can be accepted once it was"
+            " recovered as another one. Start the node without it; if it says then that the log has lost"
+            " winners, `stele recover --force` first"
         )
-    return FREE
+    # An accepted epoch was compared with no archive, and a log that was recovered by force may have another one
+    # of its number.
+    is_here = stands is Standing.HERE or (stands is Standing.KEPT and accept != identity.log_id)
+    return FREE if is_here else _bound_to_another(identity, image, accept)
 
 
 def _bound_to_another(identity: Identity, image: Image, accept: str) -> Binding:

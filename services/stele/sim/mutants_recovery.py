@@ -148,6 +148,18 @@ def acceptance_forgets_nothing(patch: Patch) -> None:
     patch.function(plain, unnoted)
 
 
+def accepted_losses_are_compared_by_number(patch: Patch) -> None:
+    """An accepted loss is none when the recovered log has an epoch of that number."""
+    plain = lost_epochs.binding
+
+    def by_number(identity: Identity, image: Image, accept: str) -> Binding:
+        told = identity.acknowledged
+        kept = lineage.standing(image.founding, identity.log_id, told.epoch, told.state_id)
+        return Binding() if kept is Standing.KEPT else plain(identity, image, accept)
+
+    patch.function(plain, by_number)
+
+
 def ids_of_lost_epochs_come_again(patch: Patch) -> None:
     """Ids are made of the epoch alone: what is made in a recovered log may have the id of what was lost."""
     unique = Context.unique
@@ -190,6 +202,7 @@ RECOVERY_TEST_MUTANTS: Final = (
     lost_epochs_are_kept,
     any_loss_is_accepted,
     acceptance_forgets_nothing,
+    accepted_losses_are_compared_by_number,
     ids_of_lost_epochs_come_again,
     versions_of_lost_epochs_come_again,
     nodes_of_another_log_are_answered,

@@ -88,11 +88,23 @@ def _until(
 
 def look_again(world: "World", operator: Operator) -> None:
     """Recover where somebody says that its log is lost; by force where a replica reads another history."""
-    if not any(machine.failure for machine in world.machines.values()):
+    stopped = any(machine.failure for machine in world.machines.values())
+    if not stopped and not any(_acknowledged_what_is_lost(world, node) for node in world.nodes):
         return
     why = operator.recover()
     if "without trouble" in why:
         operator.recover(force=True)
+
+
+def _acknowledged_what_is_lost(world: "World", node: NodeMachine) -> bool:
+    """The log has lost what this node acknowledged, and only nodes have noticed: it is the same log still."""
+    identity = node.disk_identity()
+    line = world.witness.line(world.witness.head)
+    return (
+        node.is_refused
+        and identity.log_id == world.witness.image.log_id.hex()
+        and bytes.fromhex(identity.acknowledged.state_id) not in line
+    )
 
 
 def _unwell(world: "World") -> str:
@@ -181,7 +193,7 @@ def _accept_losses(world: "World") -> None:
     line, image = world.witness.line(world.witness.head), world.witness.image
     world.mover.spawn(world.mover.look_after())
     for node in world.nodes:
-        if not node.is_refused:
+        if not node.is_refused or _acknowledged_what_is_lost(world, node):
             continue
         row = image.node(node.node_id)
         if row is None or row.state is NodeState.LEFT:
