@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stele.agent import gate
 from stele.agent.gate import NotThisReplica, noted
 from stele.agent.identity import AcceptedLoss, DataDirectory, boot
 from stele.domain.commands import Noop
@@ -18,6 +19,11 @@ from tests.node.test_gate import Start, everything
 from tests.node.world import RECOVERED, World
 
 OLD, NEW = LOG_ID.hex(), RECOVERED.hex()
+
+
+@pytest.fixture(autouse=True)
+def _waits_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "PATIENCE_S", 1.0)
 
 
 @pytest.fixture
