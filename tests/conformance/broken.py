@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import uuid
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,10 +101,20 @@ def speaks_before_it_has_read(patch: Patch) -> None:
     patch.attribute(Agent, "may_speak", lambda self: self.image.epoch > 1)
     plain = vars(member)["admit"]
 
+    said = asyncio.Event()
+
     async def late(*args: Any, **options: Any) -> None:
-        """Or its row is there before it has said anything."""
-        await asyncio.sleep(1)
+        """Or its row is there before it has said anything; the first node has nothing to say before that."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await said.wait()
         await plain(*args, **options)
+
+    def speaking(ack: Ack) -> Ack:
+        said.set()
+        return ack
+
+    _acks(patch, speaking)
 
     patch.attribute(member, "admit", late)
 

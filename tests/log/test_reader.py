@@ -4,11 +4,13 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from stele.domain.cluster.facts import ClusterImage
 from stele.domain.image import Image
 from stele.log import reader as rules
+from stele.log.archive.archive import archived, folded, with_places
 from stele.log.codec import encode_epoch
 from stele.log.errors import (
     AnchorLostError,
@@ -19,6 +21,7 @@ from stele.log.errors import (
 from stele.log.follower import Floor, LogFollower
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Look, Record
+from stele.log.start import BEGINNING
 from tests.domain.history import three_nodes
 
 TIMEOUT_S = 10.0
@@ -387,3 +390,54 @@ async def test_records_that_were_held_back_are_taken_a_few_at_a_time(
         if 3 < follower.image.epoch < 10:
             assert follower.trouble == f"{10 - follower.image.epoch} records {being_read}"
     assert sorted({3, *seen}) == [3, 5, 7, 9, 10]
+
+
+async def beginning_behind(epoch: int, topic: list[bytes]) -> LogFollower:
+    """One that begins with the image of the epoch, and is told where the winners before it stood."""
+    values = records()
+    start = folded(
+        BEGINNING, [archived(at, values[at], three_nodes()[0].epochs[at]) for at in range(epoch)]
+    )
+    partition = MemoryPartition()
+    for value in topic:
+        partition.append(value)
+    follower = LogFollower(MemoryLog(partition), start)
+    follower.start()
+    return follower
+
+
+async def test_who_begins_with_a_snapshot_stops_where_a_winner_before_it_is_another_record() -> (
+    None
+):
+    """The topic lost its end, and records that were on their way landed at their old places but for one."""
+    values = records()
+    follower = await beginning_behind(6, [*values[:4], values[3], values[5], values[5]])
+    with pytest.raises(AnchorLostError, match="stands at offset 4, where a winner before it was"):
+        await follower.wait_for_end(TIMEOUT_S)
+    assert follower.image.epoch == 6, "and what follows was not read"
+
+
+async def test_who_begins_with_a_snapshot_goes_on_where_the_winners_before_it_are() -> None:
+    values = records()
+    follower = await beginning_behind(4, values[:6])
+    assert len(follower.fold.chain.recent) == 4
+    assert (await follower.wait_for_end(TIMEOUT_S)).epoch == 6
+
+
+def test_the_places_of_an_older_log_are_not_asked_for() -> None:
+    """Its records may have been lost, which is why it was recovered."""
+    epochs = three_nodes()[0].epochs[:6]
+    winners = [archived(at, encode_epoch(epoch), epoch) for at, epoch in enumerate(epochs)]
+    start = folded(BEGINNING, winners)._replace(before=())
+    assert len(with_places(start, winners).before) == 5
+    other = msgspec.structs.replace(epochs[2], log_id=OTHER_LOG)
+    winners[2] = archived(2, encode_epoch(other), other)
+    assert [each.offset for each in with_places(start, winners).before] == [0, 1, 3, 4]
+
+
+def test_a_floor_of_a_later_log_is_not_reached_by_an_older_one() -> None:
+    epoch = three_nodes()[0].epochs[5]
+    floor = Floor(6, bytes(16), log_id="ff" * 16)
+    floor.check(5, epoch.log_id, epoch.epoch, epoch.state_id)
+    assert f"of log {'ff' * 16} before" in floor.below(epoch.log_id, 90)
+    assert floor.below(bytes([255] * 16), 6) == ""

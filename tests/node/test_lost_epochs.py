@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import msgspec
@@ -149,6 +150,21 @@ async def test_a_log_from_before_the_recovery_is_not_the_nodes(
     start = Start(directory, everything(world), world)
     with pytest.raises(NotThisReplica, match=f"data is of log {NEW}; this log is of log {OLD}"):
         await start.admit()
+
+
+async def test_an_older_log_may_go_on_as_the_nodes_further_on(
+    world: World, directory: DataDirectory
+) -> None:
+    """A replica that has missed the recovery gave the snapshot, and the record that tells of it comes later."""
+    directory.save(log_id=NEW)
+    start = Start(directory, 2, world)
+    admitting = asyncio.create_task(start.admit())
+    await asyncio.sleep(0.3)
+    assert not admitting.done() and start.code() == "catching_up"
+    start.follower.fail(RuntimeError("the log was recovered here"))
+    await asyncio.sleep(1.5)
+    assert not admitting.done(), "the process begins anew, and is not misconfigured"
+    admitting.cancel()
 
 
 async def test_a_loss_of_the_log_that_is_followed_is_not_accepted_in_advance(

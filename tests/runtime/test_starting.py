@@ -58,6 +58,9 @@ class Replicas:
         self.loaded.append(which.name)
         return BEGINNING
 
+    async def with_places(self, url: str, start: Start) -> Start:
+        return start
+
 
 async def started(
     replicas: Replicas, begin_offset: int = 0, floor: Floor | None = None, patience_s: float = 5.0

@@ -26,6 +26,8 @@ from tests.services.world import settle, until
 pytestmark = pytest.mark.broker
 
 REST_S = 60
+POLL_S = 0.2
+NOT_YET = 503
 VALUES = 200
 VALUE_BYTES = 20_000
 
@@ -42,8 +44,13 @@ async def three(kafka: str, topics: str, tmp_path: Path) -> AsyncIterator[Cluste
 
 
 async def post(cluster: Cluster, content: bytes) -> httpx.Response:
-    async with httpx.AsyncClient(timeout=30) as http:
-        return await http.post(f"{cluster.coordinator.url}/v1/plan", content=content)
+    """The answer, once the coordinator knows who is up."""
+    async with httpx.AsyncClient(timeout=30) as http, asyncio.timeout(REST_S):
+        while True:
+            answer = await http.post(f"{cluster.coordinator.url}/v1/plan", content=content)
+            if answer.status_code != NOT_YET:
+                return answer
+            await asyncio.sleep(POLL_S)
 
 
 async def plan(cluster: Cluster, command: dict[str, Any]) -> PlanAnswer:

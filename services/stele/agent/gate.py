@@ -59,6 +59,8 @@ class Gate:
         self._accept = accept
         self._claims = claims
         self._loss: AcceptedLoss | None = None
+        self._older = ""
+        """Why the log must not be followed if it ends as the one that it is now."""
         self._follower = follower
         self._acknowledged = directory.identity.acknowledged
         self._reached = False
@@ -103,19 +105,20 @@ class Gate:
         short_since_s = time.monotonic()
         while not stop.requested:
             self._raise_failure()
-            if caught_up.is_set():
+            if caught_up.is_set() and not self._older:
                 self._reached = True
                 return
             if not self._ends_too_early():
                 short_since_s = time.monotonic()
             elif time.monotonic() - short_since_s > PATIENCE_S:
-                self._fail(f"the log ends at epoch {self._follower.image.epoch}")
+                self._fail(f"the log ends at epoch {self._follower.image.epoch}", self._older)
             await stop.sleep(LOOK_S)
 
     def _ends_too_early(self) -> bool:
         """All that the broker shows was read, and what this node has acknowledged is not there."""
         follower = self._follower
-        return follower.is_at_end and follower.image.epoch < self._acknowledged.epoch
+        is_short = bool(self._older) or follower.image.epoch < self._acknowledged.epoch
+        return is_short and follower.is_at_end and follower.failure is None
 
     def _raise_failure(self) -> None:
         """Raises NotThisReplica."""
@@ -184,13 +187,16 @@ class Gate:
             return
         found = binding(self._directory.identity, image, self._accept)
         self._loss = found.loss
-        if found.refused:
+        self._older = found.refused if found.is_older else ""
+        if found.refused and not found.is_older:
             self.failure = NotThisReplica(f"{self._directory.folder}: {found.refused}")
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, older: str = "") -> None:
         told = self._acknowledged
         self.failure = NotThisReplica(
-            f"This node acknowledged fence {told.fence_version} at epoch {told.epoch} (state"
+            f"{self._directory.folder}: {older} ({why})"
+            if older
+            else f"This node acknowledged fence {told.fence_version} at epoch {told.epoch} (state"
             f" {told.state_id}), but {why}: the log was truncated, restored or made anew, or the broker is"
             " cut off from it. Bring the log back, or recover it and accept the loss"
         )
@@ -218,4 +224,4 @@ def floor_of(identity: Identity, accept: str = "") -> Floor | None:
     acknowledged = identity.acknowledged
     if not acknowledged.epoch or (accept and accept == identity.log_id):
         return None
-    return Floor(acknowledged.epoch, bytes.fromhex(acknowledged.state_id))
+    return Floor(acknowledged.epoch, bytes.fromhex(acknowledged.state_id), log_id=identity.log_id)

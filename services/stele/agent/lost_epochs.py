@@ -17,10 +17,13 @@ SETTING: Final = "STELE_ACCEPT_LOST_EPOCHS"
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """``refused`` says why the node may not follow the log; ``loss`` is what it accepts by following it."""
+    """``refused`` says why the node may not follow the log; ``loss`` is what it accepts by following it. A log
+    that ``is_older`` than the node's may go on as that one further on.
+    """
 
     refused: str = ""
     loss: AcceptedLoss | None = None
+    is_older: bool = False
 
 
 FREE: Final = Binding()
@@ -52,7 +55,7 @@ def binding(identity: Identity, image: Image, accept: str) -> Binding:
 def _bound_to_another(identity: Identity, image: Image, accept: str) -> Binding:
     now, told = image.log_id.hex(), identity.acknowledged
     if now < identity.log_id:
-        return Binding(_other("log", identity.log_id, now))
+        return Binding(_other("log", identity.log_id, now), is_older=True)
     before = incarnation(image.founding, identity.log_id)
     last_epoch = 0 if before is None else before.last_epoch
     if accept != identity.log_id:

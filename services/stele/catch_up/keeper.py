@@ -101,7 +101,7 @@ class Keeper:
                     raise
                 continue
             self._added = start.image.epoch
-            return start
+            return self.archive.places_before(start)
 
     def fold_on(self, start: Start) -> Start:
         """Behind the epochs that follow ``start`` on the disk; due snapshots among them are written."""

@@ -8,6 +8,8 @@ schema it does not know:
 Numbers are big-endian. Nothing here needs Kafka or a clock; (offset, the first 90 bytes) is enough.
 """
 
+from collections import deque
+from collections.abc import Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from struct import Struct
@@ -64,8 +66,12 @@ STOPS: Final = (Verdict.HOLE, Verdict.LOST_WINNERS, Verdict.NO_BEGINNING)
 """Verdicts that a reader cannot go past."""
 
 
+RECENT_WINNERS: Final = 16
+"""So many places are remembered: as many records as one writer has on their way, and more."""
+
+
 class Anchor(NamedTuple):
-    """The last winner: where it stands, and a digest of its bytes."""
+    """A winner, mostly the last one: where it stands, and a digest of its bytes."""
 
     offset: int
     digest: bytes
@@ -85,6 +91,7 @@ class Chain:
         state_id: bytes = ZERO_STATE,
         next_offset: int = 0,
         anchor: Anchor | None = None,
+        before: Sequence[Anchor] = (),
     ) -> None:
         self.log_id = log_id
         self.epoch = epoch
@@ -94,16 +101,23 @@ class Chain:
         self.strays = 0
         self._first_kept = epoch
         self._kept = bytearray(state_id)
-        self._anchor = anchor
-        self._last: tuple[int, bytes] | None = None
+        known = () if anchor is None else (*before, anchor)
+        self._recent: deque[Anchor] = deque(known, RECENT_WINNERS)
+        self._won: deque[tuple[int, bytes]] = deque(maxlen=RECENT_WINNERS)
+        """Winners whose digest nobody has asked for yet."""
+
+    @property
+    def recent(self) -> tuple[Anchor, ...]:
+        """The last winners of this log, oldest first, as many as are known."""
+        self._recent.extend(Anchor(offset, digest_of(value)) for offset, value in self._won)
+        self._won.clear()
+        return tuple(self._recent)
 
     @property
     def anchor(self) -> Anchor | None:
-        """None while no winner was met."""
-        if self._last is not None:
-            self._anchor = Anchor(self._last[0], digest_of(self._last[1]))
-            self._last = None
-        return self._anchor
+        """The last winner; None while none was met."""
+        recent = self.recent
+        return recent[-1] if recent else None
 
     def state_id_of(self, epoch: int) -> bytes | None:
         """The state id that ``epoch`` made; None when it is not kept, or has not come yet."""
@@ -143,11 +157,15 @@ class Chain:
 
     def win(self, offset: int, value: bytes) -> None:
         """Go on past the record, which was judged a winner."""
-        self.log_id = value[LOG_ID]
+        log_id = value[LOG_ID]
+        if log_id != self.log_id:  # where the log before it stood is nothing to this one
+            self.log_id = log_id
+            self._recent.clear()
+            self._won.clear()
         self.epoch = epoch = self.epoch + 1
         self.state_id = state_id = value[STATE_ID]
         self.next_offset = offset + 1
-        self._last = (offset, value)
+        self._won.append((offset, value))
         place = (epoch - self._first_kept) % KEPT_STATES * STATE_BYTES
         self._kept[place : place + STATE_BYTES] = state_id
 

@@ -1,5 +1,7 @@
 """Reading the log: the image that follows from the winners. Which record wins is ``chain``'s to say."""
 
+from collections.abc import Sequence
+
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
@@ -34,12 +36,13 @@ class Fold:
         image: Image = EMPTY,
         next_offset: int = 0,
         anchor: Anchor | None = None,
+        before: Sequence[Anchor] = (),
         *,
         across_recoveries: bool = False,
     ) -> None:
         self.image = image
         self._across_recoveries = across_recoveries
-        self.chain = Chain(image.log_id, image.epoch, image.state_id, next_offset, anchor)
+        self.chain = Chain(image.log_id, image.epoch, image.state_id, next_offset, anchor, before)
 
     @property
     def next_offset(self) -> int:

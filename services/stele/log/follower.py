@@ -26,8 +26,17 @@ class Floor(NamedTuple):
     who: str = "this process acknowledged"
     log_id: str = ""
 
-    def below(self, epoch: int) -> str:
+    def is_older(self, log_id: bytes) -> bool:
+        """Whether this log is one from which the floor's was recovered, as ids of logs are ordered by time."""
+        return log_id.hex() < self.log_id
+
+    def below(self, log_id: bytes, epoch: int) -> str:
         """Why ``epoch`` is not the log's end; empty when it may be."""
+        if self.is_older(log_id):
+            return (
+                f"The log was read to epoch {epoch} of log {log_id.hex()}; {self.who} epoch {self.epoch} of log"
+                f" {self.log_id} before, so its end is not known yet."
+            )
         if epoch >= self.epoch:
             return ""
         return (
@@ -35,9 +44,11 @@ class Floor(NamedTuple):
             " known yet."
         )
 
-    def check(self, offset: int, epoch: int, state_id: bytes) -> None:
-        """Raises OtherHistoryError when the epoch of this number is another one."""
-        if self.epoch == epoch and self.state_id != state_id:
+    def check(self, offset: int, log_id: bytes, epoch: int, state_id: bytes) -> None:
+        """Raises OtherHistoryError when the epoch of this number is another one. An older log may have others,
+        without which it was recovered.
+        """
+        if self.epoch == epoch and self.state_id != state_id and not self.is_older(log_id):
             raise OtherHistoryError(
                 offset,
                 f"epoch {epoch} has state id {state_id.hex()}; {self.who} {self.state_id.hex()}."
@@ -145,7 +156,7 @@ class LogFollower:
         )
 
     def _below_floor(self) -> str:
-        return "" if self._floor is None else self._floor.below(self.image.epoch)
+        return "" if self._floor is None else self._floor.below(self.log_id, self.image.epoch)
 
     async def _wait(self, passed: Callable[[], bool], timeout_s: float) -> Image:
         if self.failure is not None:
@@ -162,7 +173,7 @@ class LogFollower:
         epoch = self.fold.offer(offset, value)
         if epoch is not None:
             if self._floor is not None:
-                self._floor.check(offset, epoch.epoch, epoch.state_id)
+                self._floor.check(offset, epoch.log_id, epoch.epoch, epoch.state_id)
             self._on_winner(offset, value, epoch)
             delta = Delta(before, epoch)
             for listener in self._listeners:

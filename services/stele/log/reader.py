@@ -26,8 +26,6 @@ LOOK_EVERY_S: Final = 2.0
 LONGEST_WITHOUT_LOOK_S: Final = 8.0
 TICK_S: Final = 0.25
 RETRY_S: Final = 0.5
-RECENT_WINNERS: Final = 16
-"""So many are compared beside the last one: as many as one writer has on their way, and more."""
 SHORT_LOG_S: Final = 8.0
 """An end before the last winner may be told by a leader that was replaced; if it stays, winners are gone."""
 QUIET_S: Final = 1.0
@@ -82,7 +80,6 @@ class LogReader:
         self._since_s = 0.0
         self._unanswered = ""
         self._looked_s = time.monotonic()
-        self._recent: deque[Anchor] = deque(maxlen=RECENT_WINNERS)
         self._short_since_s: float | None = None
         self._looking = asyncio.Lock()
         self._next_look: asyncio.Task[Look] | None = None
@@ -96,6 +93,10 @@ class LogReader:
             self._fold.next_offset, self._on_records, self._on_error, self.suspect, self._has_room
         )
         self._pulse.beat()
+        if (
+            len(self._fold.chain.recent) > 1
+        ):  # what stands before a snapshot was read by nobody here
+            self.suspect("it begins with a snapshot")
         self._tick()
 
     def stop(self) -> None:
@@ -169,7 +170,7 @@ class LogReader:
             for index, (offset, value) in enumerate(records):
                 verdict = self._fold.chain.judge(offset, value)
                 if verdict in PLAIN:
-                    self._take_and_note(offset, value)
+                    self._take(offset, value)
                 else:
                     self._held.extend(records[index:])
                     self.suspect(_text(verdict, offset))
@@ -206,13 +207,7 @@ class LogReader:
                 chain.skip(offset, verdict)
                 self._on_stray(offset, _writer_of(value))
             else:
-                self._take_and_note(offset, value)
-
-    def _take_and_note(self, offset: int, value: bytes) -> None:
-        self._take(offset, value)
-        anchor = self._fold.chain.anchor
-        if anchor is not None and anchor.offset == offset:
-            self._recent.append(anchor)
+                self._take(offset, value)
 
     async def _fill_hole(self) -> None:
         """Read again what is missing before the first record that is held back, and that record too: a leader
@@ -329,7 +324,7 @@ class LogReader:
         on its way may land once more, at the very place where it stood: then the last winner is there alone.
         Raises AnchorLostError, KafkaException, TimeoutError.
         """
-        recent = [*self._recent]
+        recent = self._fold.chain.recent
         if len(recent) < 2:  # the last one was compared
             return
         first, last = recent[0].offset, recent[-1].offset

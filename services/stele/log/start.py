@@ -7,11 +7,14 @@ from stele.log.chain import Anchor
 
 
 class Start(NamedTuple):
-    """An image, the offset of the first record that is not in it, and the winner that it ends with."""
+    """An image, the offset of the first record that is not in it, and the winner that it ends with; also some
+    winners of this log before that one, oldest first, where they are known.
+    """
 
     image: Image
     next_offset: int = 0
     anchor: Anchor | None = None
+    before: tuple[Anchor, ...] = ()
 
 
 BEGINNING: Final = Start(EMPTY)

@@ -175,7 +175,9 @@ class Writer:
         """A log that ends before what others have of it may be shown by a leader that was replaced; when it
         stays so, winners are lost. Raises TimeoutError in between.
         """
-        short = "" if self._floor is None else self._floor.below(self.image.epoch)
+        short = (
+            "" if self._floor is None else self._floor.below(self.image.log_id, self.image.epoch)
+        )
         if not short:
             return
         now_s = time.monotonic()
@@ -193,11 +195,11 @@ class Writer:
         self._floor = floor or self._floor
         since_s = time.monotonic()
         while floor is not None and self.failure is None:
-            offset, short = self._fold.next_offset, floor.below(self.image.epoch)
+            offset, short = self._fold.next_offset, floor.below(self.image.log_id, self.image.epoch)
             known = self._fold.chain.state_id_of(floor.epoch)
             try:
                 if not short and known is not None:
-                    floor.check(offset, floor.epoch, known)
+                    floor.check(offset, self.image.log_id, floor.epoch, known)
                 if not short:
                     return
                 if time.monotonic() - since_s > SHORT_LOG_S:
@@ -423,7 +425,7 @@ class Writer:
         """Raises OtherHistoryError."""
         image, floor = self.image, self._floor
         if floor is not None and image.epoch == floor.epoch:
-            floor.check(offset, image.epoch, image.state_id)
+            floor.check(offset, image.log_id, image.epoch, image.state_id)
 
     def _after_records(self) -> None:
         self._progress_s = time.monotonic()

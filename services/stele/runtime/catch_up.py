@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from stele.log.archive.archive import with_places
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived, from_container
 from stele.log.archive.snapshots import start_of
 from stele.log.archive.spans import NotArchivedError
+from stele.log.chain import RECENT_WINNERS
 from stele.log.start import Start
 from stele.runtime.answers.catch_up import (
     ArchiveAnswer,
@@ -107,6 +109,23 @@ class CatchUp:
         """
         files = await self.files(url, snapshot, decided=decided)
         return await asyncio.to_thread(start_of, *map(io.BytesIO, files))
+
+    async def with_places(self, url: str, start: Start) -> Start:
+        """With the places of winners before the one that ``start`` ends with, as the replica at ``url`` keeps
+        them. Raises CatchUpUnavailable, DamagedFileError.
+        """
+        epoch, log_id = start.image.epoch, start.image.log_id.hex()
+        first, last = max(1, epoch - RECENT_WINNERS + 1), epoch - 1
+        if last < first:
+            return start
+        asked = f"{url}/v1/records?from={first}&last={last}&log_id={log_id}"
+        try:
+            status, body = await self._get(asked, ANSWER_S + SILENT_S)
+        except _FAILURES as error:
+            raise CatchUpUnavailable(f"{url}: {error!r}") from error
+        if status == NOT_FOUND:
+            return start
+        return with_places(start, await asyncio.to_thread(from_container, body))
 
     async def files(self, url: str, snapshot: SnapshotAnswer, *, decided: bool) -> list[bytes]:
         """A snapshot's file, and with ``decided`` that of the decided requests. Raises CatchUpUnavailable."""

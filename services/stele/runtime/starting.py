@@ -148,6 +148,7 @@ async def _from_replicas(
             continue
         try:
             start = await catch_up.load(url, snapshot, decided=decided)
+            start = await catch_up.with_places(url, start)
         except (CatchUpUnavailable, DamagedFileError) as error:
             log.warning("a snapshot was not got", url=url, epoch=snapshot.epoch, why=str(error))
             continue

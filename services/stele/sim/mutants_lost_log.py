@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -115,9 +115,9 @@ def replicas_floor_is_ones_own(patch: Patch) -> None:
     """A node takes a log that differs from what the replicas hold for the loss of what it acknowledged."""
     plain = follower.Floor.check
 
-    def anonymous(self: follower.Floor, offset: int, epoch: int, state_id: bytes) -> None:
+    def anonymous(self: follower.Floor, offset: int, *found: Any) -> None:
         try:
-            plain(self, offset, epoch, state_id)
+            plain(self, offset, *found)
         except OtherHistoryError as error:
             raise OtherHistoryError(offset, str(error)) from error
 

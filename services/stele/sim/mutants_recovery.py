@@ -19,7 +19,9 @@ from stele.domain.recovery.histories import Source
 from stele.log import incarnations, recovery
 from stele.log.chain import LOG_ID, PREV_STATE_ID, Chain, Verdict
 from stele.log.codec import DecodeError, decode_epoch
+from stele.log.follower import Floor
 from stele.log.port import Record
+from stele.log.reader import LogReader
 from stele.node.http import NodeHttp
 from stele.sim.patching import Patch
 
@@ -160,6 +162,30 @@ def accepted_losses_are_compared_by_number(patch: Patch) -> None:
     patch.function(plain, by_number)
 
 
+def older_logs_are_refused_at_once(patch: Patch) -> None:
+    """A node that reads an older log on the way to its own takes it for another one's, and ends for good."""
+    plain = lost_epochs.binding
+
+    def hasty(identity: Identity, image: Image, accept: str) -> Binding:
+        return msgspec.structs.replace(plain(identity, image, accept), is_older=False)
+
+    patch.function(plain, hasty)
+
+
+def older_logs_reach_the_floor(patch: Patch) -> None:
+    """An older log that has as many epochs as were acknowledged of a later one counts as read to its end."""
+    patch.attribute(Floor, "is_older", lambda self, log_id: False)
+
+
+def last_winner_is_the_whole_log(patch: Patch) -> None:
+    """Of the winners that were read only the last one is looked for in the topic."""
+
+    async def nothing(self: LogReader) -> None:
+        pass
+
+    patch.attribute(LogReader, "_compare_recent", nothing)
+
+
 def ids_of_lost_epochs_come_again(patch: Patch) -> None:
     """Ids are made of the epoch alone: what is made in a recovered log may have the id of what was lost."""
     unique = Context.unique
@@ -203,6 +229,9 @@ RECOVERY_TEST_MUTANTS: Final = (
     any_loss_is_accepted,
     acceptance_forgets_nothing,
     accepted_losses_are_compared_by_number,
+    older_logs_are_refused_at_once,
+    older_logs_reach_the_floor,
+    last_winner_is_the_whole_log,
     ids_of_lost_epochs_come_again,
     versions_of_lost_epochs_come_again,
     nodes_of_another_log_are_answered,

@@ -6,10 +6,12 @@ from typing import Final
 
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
+from stele.log.archive.container import DamagedFileError
 from stele.log.archive.records import Archived
 from stele.log.archive.segments import Limits, Segments
 from stele.log.archive.snapshot_folder import Kept, Snapshots
 from stele.log.archive.spans import NotArchivedError
+from stele.log.chain import LOG_ID, RECENT_WINNERS, Anchor, digest_of
 from stele.log.errors import CorruptRecordError
 from stele.log.fold import Fold
 from stele.log.start import BEGINNING, Start
@@ -60,6 +62,15 @@ class Archive:
                 if record.epoch > last:
                     return
                 yield record
+
+    def places_before(self, start: Start) -> Start:
+        """With the places of the winners before the one that ``start`` ends with, as far as they are there."""
+        epoch = start.image.epoch
+        try:
+            records = [*self.after(max(0, epoch - RECENT_WINNERS), epoch - 1)]
+        except (NotArchivedError, DamagedFileError):
+            return start
+        return with_places(start, records)
 
     def newest_image(self) -> int:
         """The newest epoch whose image can be had: no gap before it, back to a snapshot or the first epoch."""
@@ -138,6 +149,22 @@ class Archive:
         return None
 
 
+def with_places(start: Start, records: Iterable[Archived]) -> Start:
+    """With the places of those winners that came before the one that ``start`` ends with. What is of an older
+    log may stand nowhere any more.
+    """
+    image, anchor = start.image, start.anchor
+    before = tuple(
+        Anchor(each.offset, digest_of(each.value))
+        for each in records
+        if anchor is not None
+        and each.epoch < image.epoch
+        and each.offset < anchor.offset
+        and each.value[LOG_ID] == image.log_id
+    )
+    return start._replace(before=before)
+
+
 def folded(
     start: Start,
     records: Iterable[Archived],
@@ -153,7 +180,8 @@ def folded(
                 record.offset, f"epoch {record.epoch} of the archive does not follow"
             )
         on_epoch(record, epoch, fold.image)
-    return Start(fold.image, fold.next_offset, fold.chain.anchor)
+    recent = fold.chain.recent
+    return Start(fold.image, fold.next_offset, fold.chain.anchor, recent[:-1])
 
 
 def archived(offset: int, value: bytes, epoch: Epoch) -> Archived:

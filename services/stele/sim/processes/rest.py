@@ -27,7 +27,7 @@ STUCK_S: Final = 25.0
 EQUAL: Final = "I1"
 REST: Final = "I10"
 FULL: Final = "I8"
-GAVE_UP: Final = "but the log ends at epoch"
+GAVE_UP: Final = "the log ends at epoch"
 """A node waits a minute for a log that has what it acknowledged."""
 
 
@@ -98,13 +98,11 @@ def look_again(world: "World", operator: Operator) -> None:
 
 def _acknowledged_what_is_lost(world: "World", node: NodeMachine) -> bool:
     """The log has lost what this node acknowledged, and only nodes have noticed: it is the same log still."""
-    identity = node.disk_identity()
-    line = world.witness.line(world.witness.head)
-    return (
-        node.is_refused
-        and identity.log_id == world.witness.image.log_id.hex()
-        and bytes.fromhex(identity.acknowledged.state_id) not in line
-    )
+    if not node.is_refused:
+        return False
+    identity, line = node.disk_identity(), world.witness.line(world.witness.head)
+    is_same = identity.log_id == world.witness.image.log_id.hex()
+    return is_same and bytes.fromhex(identity.acknowledged.state_id) not in line
 
 
 def _unwell(world: "World") -> str:

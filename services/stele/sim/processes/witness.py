@@ -308,6 +308,19 @@ class Witness:
         self.promises[outcome.request_id] = Promise(outcome, self._world.kernel.now_us)
         if outcome.state_id in line:
             self.excused.discard(outcome.request_id)
+        elif self._is_just_given_up(outcome.state_id):
+            self.excused.add(outcome.request_id)
+
+    def _is_just_given_up(self, state_id: bytes) -> bool:
+        """It was on its way to the client when a recovery, which may be by force, went on without it."""
+        now_us, topic = self._world.kernel.now_us, self._world.topic
+        is_newest = self.recovered_us >= topic.faulted_us and bool(self.recoveries)
+        log_id = self.log_of(state_id)
+        return (
+            is_newest
+            and now_us - self.recovered_us <= us(NOTICED_S)
+            and log_id < self.log_of(self.recoveries[-1])
+        )
 
     def newest_promise(self) -> int:
         """The newest epoch of the log of now that any client was told."""
