@@ -2,10 +2,10 @@ PYTHON ?= python3
 BIN    := .venv/bin
 UV     := $(BIN)/uv
 SETUP  := .venv/.setup-done
-WORKERS ?= 2
+WORKERS ?= 4
 PAGE_TOOLS := .cache/page
 TSC    := $(PAGE_TOOLS)/node_modules/.bin/tsc
-PYTEST := $(BIN)/pytest -n $(WORKERS) # on two cores, more take the processor away from the clusters that they test
+PYTEST := $(BIN)/pytest -n $(WORKERS) # two at first: see tests/workers.py
 LOCK   := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 

@@ -1,9 +1,12 @@
-"""How a run with workers (``pytest -n 2``) is divided.
+"""How a run with workers (``pytest -n 4``) is divided.
 
-The modules that need servers come first, the others last, and what may take long is outermost. The first
-worker begins at the front and the others at the end: few clusters run side by side, and the last modules are
-short. Modules that do not say how long they may take stand by how many tests they have: the others, which get
-to them sooner, begin with the largest.
+The modules that need servers come first, the others last, and what may take long is outermost. The second
+worker begins at the end and the others at the front: few clusters run side by side, and the last modules are
+short. Modules that do not say how long they may take stand by how many tests they have: the second worker,
+which gets there sooner, begins with the largest.
+
+On two cores more than two workers take the processor away from what builds images or runs Spark. What comes
+after that mostly waits: the other workers begin then.
 """
 
 from __future__ import annotations
@@ -20,6 +23,17 @@ ON_ONE_WORKER: Final = ("tests/deploy/", "tests/end_to_end/demo/", "tests/spark/
 NEED_SERVERS: Final = ("broker", "spark", "end_to_end", "deploy", "browser")
 
 
+HEAVY: Final = (
+    *ON_ONE_WORKER,
+    "tests/docs/test_pages.py",
+    "tests/end_to_end/test_",
+    "tests/upgrade/test_rolling.py",
+)
+"""What leaves no processor for a third worker."""
+FROM_THE_START: Final = 2
+"""So many workers begin at once."""
+
+
 class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes without types
     """A module is never divided, because fixtures belong to it."""
 
@@ -28,13 +42,40 @@ class FromBothEnds(LoadScopeScheduling):  # type: ignore[misc]  # it comes witho
         return next((folder for folder in ON_ONE_WORKER if module.startswith(folder)), module)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if node is not self.nodes[0]:
+        place = _number_of(node)
+        if place >= FROM_THE_START and self._is_heavy():
+            return
+        if place == 1:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
 
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        super().mark_test_complete(node, item_index, duration)
+        if not self._is_heavy():
+            for other in self.nodes:
+                if _number_of(other) >= FROM_THE_START:
+                    self._reschedule(other)
+
+    def _is_heavy(self) -> bool:
+        """Whether something heavy waits or runs."""
+        running = (
+            scope
+            for work in self.assigned_work.values()
+            for scope, tests in work.items()
+            if not all(tests.values())
+        )
+        return any(scope.startswith(HEAVY) for scope in (*self.workqueue, *running))
+
+
+def _number_of(node: WorkerController) -> int:
+    """From 0 on; one that takes the place of a crashed worker has a higher one than all before."""
+    return int(node.gateway.id.removeprefix("gw"))
+
 
 def put_in_order(items: list[pytest.Item]) -> None:
-    """Modules by whether they need servers, by the time that a test of theirs may take, and by their tests."""
+    """Modules by whether they need servers, are heavy, the time that a test may take, and how many tests."""
     time_s, servers = dict[str, float](), set[str]()
     tests = Counter(module_of(item.nodeid) for item in items)
     for item in items:
@@ -45,10 +86,11 @@ def put_in_order(items: list[pytest.Item]) -> None:
         if any(item.get_closest_marker(name) for name in NEED_SERVERS):
             servers.add(module)
 
-    def place(item: pytest.Item) -> tuple[bool, float, int]:
+    def place(item: pytest.Item) -> tuple[bool, bool, float, int]:
         module = module_of(item.nodeid)
         alone = module not in servers
-        return alone, time_s[module] if alone else -time_s[module], tests[module]
+        is_light = alone or not module.startswith(HEAVY)
+        return alone, is_light, time_s[module] if alone else -time_s[module], tests[module]
 
     items.sort(key=place)
 

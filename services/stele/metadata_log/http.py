@@ -20,9 +20,9 @@ from stele.domain.view import diff, epoch_view
 from stele.log.errors import OffsetGoneError
 from stele.log.history import EpochNotFoundError
 from stele.metadata_log.api import CommandRequest, outcome_answer
-from stele.metadata_log.openapi import openapi
+from stele.metadata_log.openapi import openapi, query_parameters
 from stele.metadata_log.pages import Pages
-from stele.metadata_log.questions import fact_names, filters_of, invalid, limit_of, number, parse
+from stele.metadata_log.questions import fact_names, invalid, known_alone, limit_of, number, parse
 from stele.metadata_log.reads import Reads
 from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
@@ -90,7 +90,10 @@ class Api:
             "/v1/diff": self.get_diff,
         }
         return [
-            *(Route(path, self._guarded(h), methods=["GET"]) for path, h in handlers.items()),
+            *(
+                Route(path, self._guarded(path, handler), methods=["GET"])
+                for path, handler in handlers.items()
+            ),
             Route("/openapi.json", self.get_openapi, methods=["GET"]),
         ]
 
@@ -143,7 +146,6 @@ class Api:
 
     async def get_state(self, request: Request) -> Response:
         """All of the state, encoded piece by piece: it may have hundreds of thousands of rows."""
-        filters_of(request, ())
         image = await self._reads.image(request)
         etag = etag_of(image.state_id)
         unchanged = not_modified(request, etag)
@@ -154,7 +156,6 @@ class Api:
 
     async def get_dump(self, request: Request) -> Response:
         """All of the state as the archive has it in a snapshot, for another log to begin with."""
-        filters_of(request, ())
         image = await self._reads.image(request)
         async with self._comparing:
             body = await asyncio.to_thread(dump_of, image)
@@ -190,10 +191,12 @@ class Api:
     async def get_openapi(self, _: Request) -> Response:
         return JsonResponse(openapi())
 
-    def _guarded(self, handler: Handler) -> Handler:
-        """The service's own errors as HTTP errors."""
+    def _guarded(self, path: str, handler: Handler) -> Handler:
+        """The service's own errors as HTTP errors, and one for a parameter that the document does not have."""
+        known = query_parameters().get(path, frozenset())
 
         async def guarded(request: Request) -> Response:
+            known_alone(request, known)
             try:
                 if not self._writer.ready:
                     await self._writer.wait_ready(self._timeout_s)

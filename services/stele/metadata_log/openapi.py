@@ -1,5 +1,6 @@
 """The OpenAPI document, built from the types that the service decodes and answers with."""
 
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -77,7 +78,12 @@ def _path(name: str, kind: str = "string") -> Json:
 
 def _filters(section: str) -> tuple[Json, ...]:
     known = filters().get(section, {})
-    return tuple(_parameter(name, "string", f"Only those with this {name}.") for name in known)
+    return tuple(_filter(name, each.values) for name, each in known.items())
+
+
+def _filter(name: str, values: tuple[str, ...]) -> Json:
+    found = _parameter(name, "string", f"Only those with this {name}.")
+    return {**found, "schema": {"enum": list(values)}} if values else found
 
 
 _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
@@ -226,6 +232,16 @@ def openapi() -> Json:
             },
         },
         "components": {"schemas": components},
+    }
+
+
+@cache
+def query_parameters() -> dict[str, frozenset[str]]:
+    """By path of a read: the names that may stand in its query."""
+    return {
+        path: frozenset(p["name"] for p in methods["get"]["parameters"] if p["in"] == "query")
+        for path, methods in openapi()["paths"].items()
+        if "parameters" in methods.get("get", ())
     }
 
 

@@ -33,6 +33,7 @@ from stele.metadata_log.questions import (
     filters_of,
     invalid,
     limit_of,
+    one_of,
     parse,
     token,
 )
@@ -81,13 +82,15 @@ class Pages:
         known = filters().get(name, {})
 
         async def get_section(request: Request) -> Response:
-            asked = filters_of(request, known)
+            asked = filters_of(request)
+            for filter_name, value in asked.items():
+                one_of(filter_name, value, known[filter_name].values)
 
             def rows(image: Image) -> Iterable[msgspec.Struct]:
                 found: Sequence[msgspec.Struct] = section(image, name)
                 if not asked:
                     return found
-                return [r for r in found if all(known[k](r, v) for k, v in asked.items())]
+                return [r for r in found if all(known[k].fits(r, v) for k, v in asked.items())]
 
             head = _HEADS.get(name, _no_head)
             return await self._page(request, lambda image: (name, head(image), rows(image)))
@@ -138,7 +141,7 @@ class Pages:
         return await self._whole(request, image, answer)
 
     async def get_placements(self, request: Request) -> Response:
-        asked = filters_of(request, ("keyspace", "placement", "range", "token"))
+        asked = filters_of(request)
 
         def rows(image: Image) -> tuple[str, dict[str, object], Iterable[msgspec.Struct]]:
             name, placement = _placement(image, asked)
@@ -152,9 +155,9 @@ class Pages:
         return await self._page(request, rows)
 
     async def get_repairs(self, request: Request) -> Response:
-        asked = filters_of(request, ("table", "tablet"))
-        tablet = asked.get("tablet", "")
-        place = parse("tablet", tablet) if tablet else 0
+        asked = filters_of(request)
+        tablet = asked.get("tablet")
+        place = 0 if tablet is None else parse("tablet", tablet)
 
         def rows(image: Image) -> tuple[str, dict[str, object], Sequence[TabletRepairTime]]:
             name = asked.get("table", "")
@@ -164,7 +167,7 @@ class Pages:
             count = len(image.ring.placements[table.placement])
             owner = image.schema.map_owner(table)
             found: Sequence[TabletRepairTime] = RepairTimes(image.repairs.of(owner.table_id, count))
-            if tablet:
+            if tablet is not None:
                 found = found[place : place + 1]
             return "repairs", {"table": name, "tablets": count}, found
 
@@ -189,7 +192,7 @@ class Pages:
         return await self._page(request, rows)
 
     async def get_cdc_streams(self, request: Request) -> Response:
-        asked = filters_of(request, ("generation", "token"))
+        asked = filters_of(request)
 
         def rows(image: Image) -> tuple[str, dict[str, object], Sequence[CdcStream]]:
             generation = _generation(image, asked.get("generation", ""))

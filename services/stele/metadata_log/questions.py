@@ -3,7 +3,7 @@
 import base64
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -74,16 +74,24 @@ def question_of(request: Request) -> int:
     return zlib.crc32(f"{request.url.path} {asked}".encode())
 
 
-def filters_of(request: Request, known: Iterable[str]) -> dict[str, str]:
-    """The filters of the question. Raises HttpError for one that is not known."""
-    names = sorted(known)
-    asked = {k: v for k, v in request.query_params.items() if k not in _PAGING}
-    for name in asked:
-        if name not in names:
-            raise invalid(
-                f"there is no '{name[:40]}' here", f"Use {', '.join((*names, *_PAGING))}."
-            )
-    return asked
+def filters_of(request: Request) -> dict[str, str]:
+    """What is asked beside the page: parameters that the path has, as ``known_alone`` has seen to."""
+    return {k: v for k, v in request.query_params.items() if k not in _PAGING}
+
+
+def known_alone(request: Request, known: Iterable[str]) -> None:
+    """Raises HttpError for a parameter that is none of the ``known``."""
+    for name in request.query_params:
+        if name not in known:
+            told = ", ".join(sorted(known))
+            hint = f"Use {told}." if told else "It takes no parameters."
+            raise invalid(f"there is no '{name[:40]}' here", hint)
+
+
+def one_of(name: str, value: str, values: Sequence[str]) -> None:
+    """Raises HttpError for what is none of these values, if there are any."""
+    if values and value not in values:
+        raise invalid(f"{name} is '{value[:40]}'", f"Use {', '.join(values)}.")
 
 
 def fact_names(request: Request) -> frozenset[str]:

@@ -43,7 +43,6 @@ class Searching:
         return {"/v1/epochs/search": self.search, "/v1/epochs/stats": self.stats}
 
     async def search(self, request: Request) -> Response:
-        _check_known(request, SEARCHED_BY)
         question, newest = _question_of(request, self._writer.image), self._writer.image.epoch
         limit = limit_of(request, DEFAULT_FOUND, MAX_FOUND)
         before = number(request, "before", newest + 1)
@@ -62,7 +61,6 @@ class Searching:
         return await respond(request, body)
 
     async def stats(self, request: Request) -> Response:
-        _check_known(request, COUNTED_BY)
         history, newest = self._writer.history, self._writer.image.epoch
         first = max(history.oldest + 1, number(request, "from", 1))
         last = min(newest, number(request, "to", newest))
@@ -101,13 +99,6 @@ def _question_of(request: Request, image: Image) -> Question:
         since_ms=number(request, "since_ms", 0),
         until_ms=number(request, "until_ms", FOR_EVER_MS),
     )
-
-
-def _check_known(request: Request, names: tuple[str, ...]) -> None:
-    """A filter with a slip of the pen in its name would find everything."""
-    for name in request.query_params:
-        if name not in names:
-            raise invalid(f"there is no '{name[:40]}' here", f"Use {', '.join(names)}.")
 
 
 def as_json(epochs: list[Epoch]) -> list[bytes]:

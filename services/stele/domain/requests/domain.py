@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from immutables import Map
 
-from stele.domain.names import UNFINISHED
-from stele.domain.registry_entry import Domain
+from stele.domain.names import UNFINISHED, RequestKind, RequestStatus
+from stele.domain.registry_entry import Domain, Filter
 from stele.domain.requests.commands import Cancel, RejectRequest
 from stele.domain.requests.decide import cancel, reject_request
 from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten, RequestsFact
@@ -60,11 +60,14 @@ def diff(before: RequestsImage, after: RequestsImage) -> Json:
 
 
 FILTERS = {
-    "status": lambda request, value: request.status == value,
-    "unfinished": lambda request, value: (request.status in UNFINISHED) == (value == "true"),
-    "node": lambda request, value: value in request.nodes(),
-    "kind": lambda request, value: request.kind == value,
-    "prefix": lambda request, value: request.request_id.startswith(value),
+    "status": Filter(lambda request, value: request.status == value, tuple(RequestStatus)),
+    "unfinished": Filter(
+        lambda request, value: (request.status in UNFINISHED) == (value == "true"),
+        ("true", "false"),
+    ),
+    "node": Filter(lambda request, value: value in request.nodes()),
+    "kind": Filter(lambda request, value: request.kind == value, tuple(RequestKind)),
+    "prefix": Filter(lambda request, value: request.request_id.startswith(value)),
 }
 """By what requests can be asked for."""
 
