@@ -105,9 +105,7 @@ class Site:
         """Request id -> epoch, of the whole history as this metadata-log reads it."""
         found, begin = dict[str, int](), 1
         while True:
-            page = await self.processes[log].get(
-                f"/v1/epochs?from={begin}&limit=1000&level=barrier"
-            )
+            page = await self.processes[log].get(f"/v1/epochs?from={begin}&limit=1000")
             if not page:
                 return found
             found |= {row["request_id"]: row["epoch"] for row in page}
