@@ -9,6 +9,14 @@ from stele.domain.base import Fact
 from stele.domain.hashing import hash_of_facts
 
 
+class Filter(msgspec.Struct, frozen=True):
+    """By what rows of a section can be asked for: whether a row fits a value; its values, where few."""
+
+    what: str
+    fits: Callable[[Any, str], bool]
+    values: tuple[str, ...] = ()
+
+
 class Domain(msgspec.Struct, frozen=True, kw_only=True):
     """One domain of the image.
 
@@ -17,7 +25,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     ``view`` gives sections of the whole state as people see it: structs, sequences of them, or plain
     values; whoever shows them encodes them. ``diff`` gives the same sections with what differs, as plain
     values. ``delta`` does so for one epoch from its facts, where ``diff`` would look at too much.
-    ``filters`` says by what the rows of a section can be asked for: section -> name -> whether a row fits.
+    ``filters`` says by what the rows of a section can be asked for: section -> name -> ``Filter``.
     ``hash`` is a number below 2**128 that equal images share whatever their history: by default the sum of the
     hashes of the facts that ``to_facts`` gives.
     """
@@ -30,7 +38,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     view: Callable[[Any], dict[str, Any]]
     diff: Callable[[Any, Any], dict[str, Any]]
     delta: Callable[[Any, Any, Iterable[Fact]], dict[str, Any]] | None = None
-    filters: Mapping[str, Mapping[str, Callable[[Any, str], bool]]] = {}
+    filters: Mapping[str, Mapping[str, Filter]] = {}
     hash: Callable[[Any], int] | None = None
     features: Mapping[type, str] = {}
     """Facts that a reader can only fold with a feature: nobody writes them before it is enabled."""

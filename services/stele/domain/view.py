@@ -5,7 +5,7 @@ domains.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +15,7 @@ from stele.domain.evolve import Delta
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.domain.registry import DOMAINS, FACTS
+from stele.domain.registry_entry import Filter
 from stele.domain.snapshot import state_hash
 from stele.domain.tables import Json, plain_values
 
@@ -45,7 +46,7 @@ def section(image: Image, name: str) -> Any:
     return domain.view(getattr(image, domain.name))[name]
 
 
-def filters() -> dict[str, Mapping[str, Callable[[Any, str], bool]]]:
+def filters() -> dict[str, Mapping[str, Filter]]:
     """By what the rows of each section can be asked for."""
     return {section: known for domain in DOMAINS for section, known in domain.filters.items()}
 

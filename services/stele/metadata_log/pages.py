@@ -33,6 +33,7 @@ from stele.metadata_log.questions import (
     filters_of,
     invalid,
     limit_of,
+    one_of,
     parse,
     token,
 )
@@ -82,12 +83,14 @@ class Pages:
 
         async def get_section(request: Request) -> Response:
             asked = filters_of(request, known)
+            for key, value in asked.items():
+                one_of(key, value, known[key].values)
 
             def rows(image: Image) -> Iterable[msgspec.Struct]:
                 found: Sequence[msgspec.Struct] = section(image, name)
                 if not asked:
                     return found
-                return [r for r in found if all(known[k](r, v) for k, v in asked.items())]
+                return [r for r in found if all(known[k].fits(r, v) for k, v in asked.items())]
 
             head = _HEADS.get(name, _no_head)
             return await self._page(request, lambda image: (name, head(image), rows(image)))

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from immutables import Map
 
-from stele.domain.names import UNFINISHED
-from stele.domain.registry_entry import Domain
+from stele.domain.names import UNFINISHED, RequestStatus
+from stele.domain.registry_entry import Domain, Filter
 from stele.domain.requests.commands import Cancel, RejectRequest
 from stele.domain.requests.decide import cancel, reject_request
 from stele.domain.requests.facts import Request, RequestChanged, RequestForgotten, RequestsFact
@@ -60,11 +60,23 @@ def diff(before: RequestsImage, after: RequestsImage) -> Json:
 
 
 FILTERS = {
-    "status": lambda request, value: request.status == value,
-    "unfinished": lambda request, value: (request.status in UNFINISHED) == (value == "true"),
-    "node": lambda request, value: value in request.nodes(),
-    "kind": lambda request, value: request.kind == value,
-    "prefix": lambda request, value: request.request_id.startswith(value),
+    "status": Filter(
+        "Only those that are so",
+        lambda request, value: request.status == value,
+        tuple(RequestStatus),
+    ),
+    "unfinished": Filter(
+        "true: only those that are pending or running; false: only the others",
+        lambda request, value: (request.status in UNFINISHED) == (value == "true"),
+        ("true", "false"),
+    ),
+    "node": Filter(
+        "Only those about this node, by its id", lambda request, value: value in request.nodes()
+    ),
+    "kind": Filter("Only those of this kind, such as join", lambda r, value: r.kind == value),
+    "prefix": Filter(
+        "Only those whose id begins so", lambda r, value: r.request_id.startswith(value)
+    ),
 }
 """By what requests can be asked for."""
 
