@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -40,7 +41,7 @@ from stele.stack.stack import ServiceSpec, Stack, node_specs
 from tests.cli.conftest import NODES, Ran, Server, Stele, cluster
 from tests.polling import wait_until
 
-STACK = {
+STACK: dict[str, Any] = {
     "pid": 1,
     "environment": {
         "STELE_CLUSTER": "books",
@@ -63,6 +64,18 @@ def test_services_are_found_in_the_stack_file(directory: Path) -> None:
     places = find_places((), directory, {})
     assert places.of("metadata-log") == ("http://127.0.0.1:1", "http://127.0.0.1:2")
     assert places.of("coordinator") == ("http://127.0.0.1:3",)
+
+
+def test_a_shell_that_knows_an_earlier_stack_is_told_how_to_know_the_one_that_runs(
+    directory: Path,
+) -> None:
+    told = {"STELE_METADATA_LOG_URLS": "http://127.0.0.1:9"}
+    places = find_places((), directory, told)
+    assert places.of("metadata-log") == ("http://127.0.0.1:9",)
+    assert f"not of the stack that runs over {directory}" in places.source
+    assert "stele stack env" in places.source
+    same = find_places((), directory, STACK["environment"])
+    assert same.source == "from STELE_*_URLS"
 
 
 def test_options_win_over_the_environment_and_that_over_the_stack(directory: Path) -> None:
@@ -227,10 +240,18 @@ def test_a_stack_that_starts_in_the_foreground_forgets_what_a_killed_one_said(
     assert said == [False, False]
 
 
+@pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("command", ["status", "why", "requests", "watch"])
 def test_a_stack_that_is_down_is_said_to_be_down_at_once(
-    directory: Path, capsys: pytest.CaptureFixture[str], command: str
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    told: bool,
 ) -> None:
+    """Also in a shell that ``stele stack env`` told of it."""
+    for name, value in STACK["environment"].items() if told else ():
+        monkeypatch.setenv(name, value)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait(30)
     (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, "pid": ended.pid}))

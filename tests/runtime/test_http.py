@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -177,3 +178,20 @@ def test_a_taken_port_is_a_configuration_error_that_names_the_variable() -> None
     taken = bind("127.0.0.1", 0)
     with taken, pytest.raises(ConfigurationError, match="STELE_HTTP_PORT"):
         bind("127.0.0.1", taken.getsockname()[1])
+
+
+async def test_an_answer_of_head_and_body_waits_for_no_acknowledgement() -> None:
+    """Without TCP_NODELAY each one after the first costs 40 ms; a test that measures time is not sure."""
+    delays = asyncio.get_running_loop().create_future()
+
+    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        sock = writer.get_extra_info("socket")
+        delays.set_result(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        writer.close()
+
+    listening = bind("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    async with await asyncio.start_server(connected, sock=listening):
+        _, client_ = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.wait_for(delays, 20)
+        client_.close()

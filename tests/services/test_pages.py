@@ -9,14 +9,11 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
-from msgspec.structs import replace
 
 from stele.domain.column import column_of
 from stele.domain.commands import (
-    Advance,
     Cancel,
     CreateKeyspace,
     CreateTable,
@@ -26,77 +23,20 @@ from stele.domain.commands import (
 )
 from stele.domain.image import Image
 from stele.domain.view import diff, view
-from stele.log.codec import encode_epoch
-from stele.log.memory import MemoryLog, MemoryPartition
-from stele.metadata_log.http import Api
 from stele.metadata_log.openapi import openapi
 from stele.metadata_log.questions import Cursor
-from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.writer import Writer
 from stele.runtime.answers import metadata_log as answers
 from stele.runtime.answers.history import ChangesAnswer, DiffAnswer, EpochAnswer, StateAnswer
-from stele.runtime.http import Health, bind, build_app, serving
 from stele.runtime.request_ids import new_request_id
-from tests.domain.history import History, join, three_nodes
+from tests.services.memory_site import Site, memory_site
 
 PLAIN = {"accept-encoding": "identity"}
 
 
-class Site:
-    """A metadata-log without a broker, and a client of it."""
-
-    def __init__(self, writer: Writer, http: httpx.AsyncClient) -> None:
-        self.writer = writer
-        self.http = http
-
-    @property
-    def image(self) -> Image:
-        return self.writer.image
-
-    async def get(self, path: str, **params: Any) -> Any:
-        answer = await self.http.get(path, params=params)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    async def all_rows(self, path: str, name: str, **params: Any) -> list[Any]:
-        """All pages of a question, each decoded as its type."""
-        rows, page = list[Any](), await self.get(path, **params)
-        while True:
-            rows.extend(page[name])
-            if not page["next_cursor"]:
-                return rows
-            page = await self.get(path, **params, cursor=page["next_cursor"])
-
-
-def past() -> History:
-    """Three nodes with a keyspace; a fourth is joining."""
-    history, _ = three_nodes()
-    assert history.apply(replace(join(4, "r1"), num_tokens=8), "join-n4") is None
-    image = history.image
-    advance = Advance(
-        term=image.topology.coordinator.term,
-        version=image.topology.version,
-        open=(("join-n4",),),
-        fence=True,
-    )
-    assert history.apply(advance) is None
-    assert history.image.topology.transitions
-    return history
-
-
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    partition = MemoryPartition()
-    for epoch in past().epochs:
-        partition.append(encode_epoch(epoch))
-    writer = Writer(MemoryLog(partition), MetadataLogSettings(cluster="demo"))
-    await writer.start()
-    api = Api(writer, MetadataLogSettings(cluster="demo"))
-    app = build_app("metadata-log", api.routes(), lambda: Health(ok=True), direct=api.direct())
-    async with serving(app, bind("127.0.0.1", 0), grace_s=1) as url:
-        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
-            yield Site(writer, http)
-    await writer.close()
+    async with memory_site() as found:
+        yield found
 
 
 async def change(site: Site, value: str) -> None:
@@ -358,14 +298,12 @@ async def test_a_stream_does_not_go_on_in_another_history(site: Site) -> None:
     task = asyncio.create_task(_events(site, 1, resumed))
     accept = {"accept": "text/event-stream"}
     later = {"from": str(newest + 2), "state_id": "0a" * 16}
-    ends = asyncio.create_task(site.http.get("/v1/epochs", params=later, headers=accept))
-    await asyncio.sleep(0.1)
-    await change(site, "red")
-    (event,) = await asyncio.wait_for(task, 20)
-    assert event.epoch == newest + 1
-    ended = await asyncio.wait_for(ends, 20)
-    assert ended.status_code == 200, "it is not known before the epoch is here"
-    assert "data:" not in ended.text
+    async with site.http.stream("GET", "/v1/epochs", params=later, headers=accept) as ends:
+        assert ends.status_code == 200, "it is not known before the epoch is here"
+        await change(site, "red")
+        (event,) = await asyncio.wait_for(task, 20)
+        assert event.epoch == newest + 1
+        assert b"data:" not in await asyncio.wait_for(ends.aread(), 20)
     for path in ("/v1/changes", "/v1/epochs"):
         for first in (newest + 1, newest + 2):
             params = {"from": str(first), "state_id": "0a" * 16}
@@ -410,47 +348,3 @@ async def _events(site: Site, count: int, params: dict[str, str]) -> list[Change
                 if len(found) == count:
                     break
     return found
-
-
-def numbers_of(document: Any) -> list[tuple[str, str, str, int, int]]:
-    """Path, where, name and bounds of each number that can be sent."""
-    found = list[tuple[str, str, str, int, int]]()
-    for path, operations in document["paths"].items():
-        for each in operations.get("get", {}).get("parameters", ()):
-            shape = each["schema"]
-            if shape.get("type") == "integer":
-                bounds = shape["minimum"], shape["maximum"]
-                found.append((path, each["in"], each["name"], *bounds))
-    return found
-
-
-async def test_numbers_are_taken_within_the_bounds_of_the_document_and_not_beyond(
-    site: Site,
-) -> None:
-    """What a fuzzer that goes by the document sends is understood, and what it must not send is not."""
-    needed = {
-        "/v1/placements": {"placement": "dc1:3"},
-        "/v1/repairs": {"table": "library.books"},
-        "/v1/diff": {"from": "1"},
-    }
-    tried = 0
-    for path, where, name, least, most in numbers_of(openapi()):
-        for value, taken in ((least, True), (most, True), (least - 1, False), (most + 1, False)):
-            params, headers = dict(needed.get(path, {})), dict[str, str]()
-            url = path.replace("{request_id}", "x").replace("{transition_id}", "join-n4")
-            if where == "path":
-                url = url.replace(f"{{{name}}}", str(value))
-            elif where == "header":
-                headers[name] = str(value)
-                headers["accept"] = "text/event-stream"
-            else:
-                params[name] = str(value)
-                if name == "from" and path == "/v1/epochs":
-                    headers["accept"] = "application/json"
-            if taken and (where == "header" or path == "/v1/changes"):
-                continue  # a stream of epochs to come has no end
-            answer = await site.http.get(url, params=params, headers=headers)
-            understood = answer.status_code != 400 or answer.json()["code"] != "invalid_request"
-            assert understood is taken, (url, name, value, answer.status_code, answer.text[:200])
-            tried += 1
-    assert tried > 60

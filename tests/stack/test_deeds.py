@@ -80,15 +80,33 @@ def test_a_process_is_stopped_started_and_restarted_by_its_name(stack: Stack) ->
     assert len({first, second, third.pid}) == 3
 
 
-@pytest.mark.parametrize("deed", [Deed.STOP, Deed.START, Deed.RESTART, Deed.KILL])
-@pytest.mark.parametrize("name", ["broker-1", "redis"])
-def test_what_all_others_need_goes_up_and_down_with_the_stack(
-    stack: Stack, name: str, deed: Deed
-) -> None:
+@pytest.mark.parametrize("name", [pytest.param("broker-1", marks=pytest.mark.broker), "redis"])
+def test_a_server_is_stopped_killed_and_started_where_it_was(stack: Stack, name: str) -> None:
     """`stele stack status` shows them beside the others, so somebody will try."""
-    with pytest.raises(CliError, match="goes up and down with it") as refused:
-        do(stack, Control(deed=deed, name=name))
-    assert "stele stack down" in refused.value.hint
+    server = stack.server(name)
+    assert server is not None
+    try:
+        url = do(stack, Control(deed=Deed.START, name=name)).url
+        first = server.pid or 0
+        with pytest.raises(CliError, match="runs already"):
+            do(stack, Control(deed=Deed.START, name=name))
+        do(stack, Control(deed=Deed.STOP, name=name))
+        assert not server.is_running()
+        assert do(stack, Control(deed=Deed.START, name=name)).url == url
+        assert do(stack, Control(deed=Deed.RESTART, name=name)).url == url
+        assert (server.pid or 0) != first
+        assert str(server.pid) in (stack.directory / "stack.json").read_text()
+        do(stack, Control(deed=Deed.KILL, name=name))
+        do(stack, Control(deed=Deed.START, name=name))
+        assert server.is_running()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("name", ["broker-1", "redis"])
+def test_only_nodes_are_removed(stack: Stack, name: str) -> None:
+    with pytest.raises(CliError, match="only nodes are removed"):
+        do(stack, Control(deed=Deed.REMOVE, name=name))
 
 
 def test_what_was_stopped_comes_back_with_the_next_stack_and_what_was_killed_does_not(

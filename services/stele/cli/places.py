@@ -94,8 +94,12 @@ def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[st
     ended = stack if stack is not None and has_ended(directory, stack.pid) else None
     stack = None if ended else stack
     urls = dict(_urls_in(stack.environment)) if stack is not None else {}
-    urls.update(_urls_in(environment))
-    source = f"from {directory / STACK_FILE}" if stack is not None else "from STELE_*_URLS"
+    source, told = f"from {directory / STACK_FILE}", dict(_urls_in(environment))
+    if "metadata-log" in told:
+        source = "from STELE_*_URLS" + _unlike(stack, told, directory)
+        if ended and told["metadata-log"] == dict(_urls_in(ended.environment)).get("metadata-log"):
+            told = {}  # `stele stack env` told this shell of the stack that has ended
+    urls.update(told)
     chosen = given or _split(environment.get("STELE_URL", ""))
     if chosen:
         urls["metadata-log"] = tuple(_normal(url) for url in chosen)
@@ -111,6 +115,19 @@ def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[st
             "Start one with `stele stack up`, or give --url http://HOST:PORT (or STELE_URL).",
         )
     return Places(urls, source)
+
+
+def _unlike(stack: StackFile | None, told: Mapping[str, tuple[str, ...]], directory: Path) -> str:
+    """What to say to a shell that knows another stack than the one that runs over ``directory``."""
+    if (
+        stack is None
+        or dict(_urls_in(stack.environment)).get("metadata-log") == told["metadata-log"]
+    ):
+        return ""
+    return (
+        f", not of the stack that runs over {directory} "
+        f'(eval "$(stele stack env --dir {directory})" takes its addresses)'
+    )
 
 
 def has_ended(directory: Path, pid: int) -> bool:

@@ -10,8 +10,9 @@ from stele.domain.hashing import hash_of_facts
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Whether a row fits what is asked for; ``values`` are all that can be, where they are few."""
+    """By what rows of a section can be asked for: whether a row fits a value; its values, where few."""
 
+    what: str
     fits: Callable[[Any, str], bool]
     values: tuple[str, ...] = ()
 
@@ -24,7 +25,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     ``view`` gives sections of the whole state as people see it: structs, sequences of them, or plain
     values; whoever shows them encodes them. ``diff`` gives the same sections with what differs, as plain
     values. ``delta`` does so for one epoch from its facts, where ``diff`` would look at too much.
-    ``filters`` says by what the rows of a section can be asked for: section -> name -> filter.
+    ``filters`` says by what the rows of a section can be asked for: section -> name -> ``Filter``.
     ``hash`` is a number below 2**128 that equal images share whatever their history: by default the sum of the
     hashes of the facts that ``to_facts`` gives.
     """

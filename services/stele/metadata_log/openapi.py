@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from stele.domain.column import schema_of_column
+from stele.domain.registry_entry import Filter
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
 from stele.domain.view import filters
 from stele.metadata_log.api import CommandRequest, OutcomeAnswer
@@ -77,13 +78,14 @@ def _path(name: str, kind: str = "string") -> Json:
 
 
 def _filters(section: str) -> tuple[Json, ...]:
-    known = filters().get(section, {})
-    return tuple(_filter(name, each.values) for name, each in known.items())
+    return tuple(_filter(name, known) for name, known in filters().get(section, {}).items())
 
 
-def _filter(name: str, values: tuple[str, ...]) -> Json:
-    found = _parameter(name, "string", f"Only those with this {name}.")
-    return {**found, "schema": {"enum": list(values)}} if values else found
+def _filter(name: str, known: Filter) -> Json:
+    if {*known.values} == {"true", "false"}:
+        return _parameter(name, "boolean", f"{known.what}.")
+    found = _parameter(name, "string", f"{known.what}.")
+    return {**found, "schema": {"enum": list(known.values)}} if known.values else found
 
 
 _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {

@@ -33,10 +33,14 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 def level_of(request: Request) -> str:
-    level = request.query_params.get("level", LEVELS[0])
-    if level not in LEVELS:
-        raise invalid(f"level is '{level[:40]}'", f"Use one of {', '.join(LEVELS)}.")
-    return level
+    return one_of("level", request.query_params.get("level", LEVELS[0]), LEVELS)
+
+
+def one_of(name: str, value: str, values: Sequence[str]) -> str:
+    """The value. Raises HttpError when it is none of ``values``; without these, every value is taken."""
+    if values and value not in values:
+        raise invalid(f"{name} is '{value[:40]}'", f"Use one of {', '.join(values)}.")
+    return value
 
 
 def limit_of(request: Request, default: int = PAGE_ROWS, most: int = MAX_PAGE_ROWS) -> int:
@@ -86,12 +90,6 @@ def known_alone(request: Request, known: Iterable[str]) -> None:
             told = ", ".join(sorted(known))
             hint = f"Use {told}." if told else "It takes no parameters."
             raise invalid(f"there is no '{name[:40]}' here", hint)
-
-
-def one_of(name: str, value: str, values: Sequence[str]) -> None:
-    """Raises HttpError for what is none of these values, if there are any."""
-    if values and value not in values:
-        raise invalid(f"{name} is '{value[:40]}'", f"Use {', '.join(values)}.")
 
 
 def fact_names(request: Request) -> frozenset[str]:

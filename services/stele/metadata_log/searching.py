@@ -16,7 +16,7 @@ from stele.domain.image import Image
 from stele.domain.view import epoch_view
 from stele.log.history import History
 from stele.log.search import count, search
-from stele.metadata_log.questions import fact_names, invalid, limit_of, number
+from stele.metadata_log.questions import fact_names, limit_of, number, one_of
 from stele.metadata_log.writer import Writer
 from stele.runtime.http_encoding import respond
 
@@ -84,9 +84,7 @@ def _deleted(history: History) -> dict[str, object]:
 
 def _question_of(request: Request, image: Image) -> Question:
     given = request.query_params
-    refused = given.get("refused", "false")
-    if refused not in ("true", "false"):
-        raise invalid(f"refused={refused[:40]}", "Send refused=true, or leave it out.")
+    refused = one_of("refused", given.get("refused", "false"), ("true", "false"))
     about = given.get("about", "")
     return Question(
         actor=given.get("actor", ""),

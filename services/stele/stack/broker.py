@@ -142,6 +142,11 @@ class Broker:
         return self._directory / "broker.log"
 
     @property
+    def address_text(self) -> str:
+        """As people are shown it."""
+        return self.bootstrap
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 

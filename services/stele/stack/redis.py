@@ -52,6 +52,11 @@ class RedisServer:
         return f"redis://{LOOPBACK}:{self._public_port}/0"
 
     @property
+    def address_text(self) -> str:
+        """As people are shown it."""
+        return self.url
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 

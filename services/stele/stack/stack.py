@@ -20,13 +20,15 @@ from pathlib import Path
 
 from stele.runtime.kafka import ensure_topics
 from stele.stack import folders
-from stele.stack.broker import BrokerCluster
+from stele.stack.broker import Broker, BrokerCluster
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command
 from stele.stack.redis import RedisServer
 from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, State, Supervisor
 
 STACK_FILE = "stack.json"
+REDIS = "redis"
+"""As `stele stack status` calls it."""
 SERVICE_STOP_DEADLINE_S = 15.0  # longer than runtime.service.STOP_DEADLINE_S
 SERVICES_READY_DEADLINE_S = 120.0  # nine Python processes on two cores; Spark needs the most
 # While the stack starts: a service may be there before the one that it asks, three times.
@@ -105,7 +107,7 @@ class Stack:
         self.cluster = cluster
         self.kafka = BrokerCluster(self.directory / "kafka", count=brokers, front=front)
         self.redis = RedisServer(self.directory / "redis", front=front)
-        self.supervisor = Supervisor(on_change=self._write_stack_file)
+        self.supervisor = Supervisor(on_change=self.write_stack_file)
         self._specs = (*services, *(self.node_spec(number) for number in range(1, nodes + 1)))
         self._env = dict(env or {})
         self._file_lock = threading.Lock()
@@ -160,7 +162,7 @@ class Stack:
                 refused = self.supervisor.status_of(name).exit_code == EXIT_BAD_CONFIGURATION
                 if name not in earlier or not refused:
                     raise
-        self._write_stack_file()
+        self.write_stack_file()
 
     def choose(self, spec: ServiceSpec, chosen: Mapping[str, str]) -> ServiceSpec:
         """A node with these variables; every later stack over the directory starts it with them too."""
@@ -200,12 +202,12 @@ class Stack:
         self.supervisor.kill_for_good(name)
         if name in self.node_names():
             folders.keep_down(self._folder() / name, "it was killed on purpose")
-        self._write_stack_file()
+        self.write_stack_file()
 
     def stop_one(self, name: str) -> None:
         """An orderly end; it stays down until `start_one`, or until the next stack. Raises KeyError."""
         self.supervisor.stop(name, SERVICE_STOP_DEADLINE_S)
-        self._write_stack_file()
+        self.write_stack_file()
 
     def start_one(self, name: str) -> str:
         """Start what was stopped, killed for good or given up; its address. Raises KeyError, ChildFailed."""
@@ -226,7 +228,12 @@ class Stack:
             self.supervisor.kill_for_good(name)
             self.supervisor.forget(name)
         folders.clear(self._folder() / name, why)
-        self._write_stack_file()
+        self.write_stack_file()
+
+    def server(self, name: str) -> Broker | RedisServer | None:
+        """The broker or the Redis of that name, as ``stele stack status`` calls them."""
+        servers: dict[str, Broker | RedisServer] = {b.address.name: b for b in self.kafka.brokers}
+        return {**servers, REDIS: self.redis}.get(name)
 
     def keep_down(self, name: str, why: str) -> None:
         """Have no later stack start a node."""
@@ -298,7 +305,8 @@ class Stack:
             env=env,
         )
 
-    def _write_stack_file(self) -> None:
+    def write_stack_file(self) -> None:
+        """What others find this stack by, and what runs in it."""
         brokers = [
             {"name": b.address.name, "address": b.bootstrap, "pid": b.pid}
             for b in self.kafka.brokers

@@ -147,7 +147,7 @@ def stop(name: str, where: Here = Here()) -> None:  # noqa: B008
     """Stop one process in order; it is down until `stele stack start NAME`, or the next `stele stack up`.
 
     Args:
-        name: metadata-log, coordinator, n1 ...
+        name: metadata-log, coordinator, n1 ... broker-1, redis
     """
     _do(where, Deed.STOP, name)
     console().print(
@@ -160,7 +160,7 @@ def start(name: str, where: Here = Here()) -> None:  # noqa: B008
     """Start what was stopped, killed or given up.
 
     Args:
-        name: metadata-log, coordinator, n1 ...
+        name: metadata-log, coordinator, n1 ... broker-1, redis
     """
     answer = _do(where, Deed.START, name)
     console().print(f"{name} runs at {answer.url}", soft_wrap=True)
@@ -171,7 +171,7 @@ def restart(name: str, where: Here = Here()) -> None:  # noqa: B008
     """Stop one process in order and start it again.
 
     Args:
-        name: metadata-log, coordinator, n1 ...
+        name: metadata-log, coordinator, n1 ... broker-1, redis
     """
     answer = _do(where, Deed.RESTART, name)
     console().print(f"{name} runs at {answer.url}", soft_wrap=True)
@@ -182,7 +182,7 @@ def kill(name: str, where: Here = Here()) -> None:  # noqa: B008
     """Kill one process as if its machine were gone: it stays down, a node over `stele stack up` too.
 
     Args:
-        name: metadata-log, coordinator, n1 ...
+        name: metadata-log, coordinator, n1 ... broker-1, redis
     """
     _do(where, Deed.KILL, name)
     console().print(_dead(name), soft_wrap=True)

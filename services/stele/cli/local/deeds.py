@@ -8,12 +8,12 @@ from stele.cli.local.control import Answer, Control, Deed
 from stele.cli.places import find_places
 from stele.cli.reading import Reading
 from stele.domain.names import NodeState
+from stele.stack.broker import Broker
 from stele.stack.folders import node_numbers
+from stele.stack.redis import RedisServer
 from stele.stack.stack import Stack, node_specs
 from stele.stack.supervisor import State
 
-REDIS = "redis"
-"""As `stele stack status` calls it."""
 LOOK_TIMEOUT_S = 1.0
 """For a look at who has left; there is another one soon."""
 
@@ -26,9 +26,9 @@ def do(stack: Stack, control: Control) -> Answer:
     states = {status.name: status.state for status in stack.supervisor.status()}
     down = sorted(folder_names(stack) - states.keys())
     may = {*states, *down} if control.deed in (Deed.START, Deed.REMOVE) else {*states}
-    if name in {broker.address.name for broker in stack.kafka.brokers} | {REDIS}:
-        text = f"{name} serves everything else of the stack, and goes up and down with it."
-        raise CliError(text, "`stele stack down` stops it all, `stele stack up` starts it again.")
+    server = stack.server(name)
+    if server is not None:
+        return _do_to_server(stack, server, control)
     if name not in may:
         raise CliError(f"There is no process '{name}'.", f"Known: {', '.join(sorted(may))}.")
     match control.deed:
@@ -46,6 +46,25 @@ def do(stack: Stack, control: Control) -> Answer:
             stack.stop_one(name)
             stack.start_one(name)
     return Answer(name=name, url="" if control.deed is Deed.REMOVE else stack.url(name))
+
+
+def _do_to_server(stack: Stack, server: Broker | RedisServer, control: Control) -> Answer:
+    """Nobody starts a server again but who asks for it: services wait for it meanwhile."""
+    name, deed = control.name, control.deed
+    if deed is Deed.REMOVE:
+        text = f"{name} serves everything else of the stack: only nodes are removed."
+        raise CliError(text, "`stele stack down --purge` deletes it all.")
+    if deed is Deed.START and server.is_running():
+        raise CliError(f"{name} runs already.", f"`stele stack restart {name}` starts it anew.")
+    if deed is Deed.KILL:
+        server.kill()
+    if deed in (Deed.STOP, Deed.RESTART):
+        server.stop()
+    if deed in (Deed.START, Deed.RESTART):
+        server.start()
+        server.wait_ready()
+    stack.write_stack_file()
+    return Answer(name=name, url=server.address_text)
 
 
 def add_node(stack: Stack, control: Control) -> Answer:

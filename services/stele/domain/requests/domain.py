@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from immutables import Map
 
-from stele.domain.names import UNFINISHED, RequestKind, RequestStatus
+from stele.domain.names import UNFINISHED, RequestStatus
 from stele.domain.registry_entry import Domain, Filter
 from stele.domain.requests.commands import Cancel, RejectRequest
 from stele.domain.requests.decide import cancel, reject_request
@@ -60,14 +60,23 @@ def diff(before: RequestsImage, after: RequestsImage) -> Json:
 
 
 FILTERS = {
-    "status": Filter(lambda request, value: request.status == value, tuple(RequestStatus)),
+    "status": Filter(
+        "Only those that are so",
+        lambda request, value: request.status == value,
+        tuple(RequestStatus),
+    ),
     "unfinished": Filter(
+        "true: only those that are pending or running; false: only the others",
         lambda request, value: (request.status in UNFINISHED) == (value == "true"),
         ("true", "false"),
     ),
-    "node": Filter(lambda request, value: value in request.nodes()),
-    "kind": Filter(lambda request, value: request.kind == value, tuple(RequestKind)),
-    "prefix": Filter(lambda request, value: request.request_id.startswith(value)),
+    "node": Filter(
+        "Only those about this node, by its id", lambda request, value: value in request.nodes()
+    ),
+    "kind": Filter("Only those of this kind, such as join", lambda r, value: r.kind == value),
+    "prefix": Filter(
+        "Only those whose id begins so", lambda r, value: r.request_id.startswith(value)
+    ),
 }
 """By what requests can be asked for."""
 

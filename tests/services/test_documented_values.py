@@ -1,0 +1,289 @@
+"""What goes by the OpenAPI documents is understood, and what does not is answered 400."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
+from typing import Any, Final
+
+import httpx
+import msgspec
+import pytest
+from httpx import Response
+from starlette.routing import Route
+
+from stele.coordinator.openapi import openapi as of_coordinator
+from stele.coordinator.plans import Plans
+from stele.metadata_log.openapi import openapi as of_metadata_log
+from stele.runtime.http import Health, bind, build_app, serving
+from tests.services.memory_site import Site, memory_site
+
+Json = dict[str, Any]
+
+NEEDED: Final = {
+    "/v1/placements": {"placement": "dc1:3"},
+    "/v1/repairs": {"table": "library.books"},
+    "/v1/diff": {"from": "1"},
+}
+"""What a path needs beside the parameter that is tried."""
+NO_NUMBERS: Final = ("x", "1.5", "1e3", "+1", " 1", "0x1", "--1", "\u0661", "1\0", "9" * 5000)
+STRINGS: Final = ("x", "", "1", "a b", "%", "\0", "\u0661", "library.", ".", ":", "x" * 2000)
+"""None is refused for its form alone by every path, and none may break one."""
+ID: Final = "0" * 32
+
+
+def document_of(found: Json) -> Json:
+    """As it is sent."""
+    return dict(json.loads(msgspec.json.encode(found)))
+
+
+def taken_and_not(schema: Json) -> tuple[list[str], list[str]]:
+    """Values at the bounds of a parameter, and past them."""
+    if "enum" in schema:
+        good = list(schema["enum"])
+        return good, [*(word.upper() for word in good if word.upper() not in good), "x", ""]
+    if schema["type"] == "boolean":
+        return ["true", "false"], ["True", "yes", "no", "1", "0", "x", ""]
+    if schema["type"] == "integer":
+        least, most = schema["minimum"], schema["maximum"]
+        return [str(least), str(most)], [str(least - 1), str(most + 1), *NO_NUMBERS]
+    return [], []
+
+
+def parameters(document: Json) -> Iterator[tuple[str, Json, Json]]:
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            for each in operation.get("parameters", ()):
+                yield path, each, operation["responses"]
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with memory_site() as found:
+        yield found
+
+
+async def sent(site: Site, path: str, parameter: Json, value: str) -> Response | None:
+    """None: the answer to this is a stream without an end, or no URL can hold the value."""
+    name, where = parameter["name"], parameter["in"]
+    params, headers = dict(NEEDED.get(path, {})), dict[str, str]()
+    filled = path
+    if where == "path":
+        if not value.isascii() or set(value) & {"\0", "/", "?", "#", "%", ".", " "} or not value:
+            return None
+        filled = path.replace(f"{{{name}}}", value)
+    elif where == "header":
+        if not value or not value.isascii() or not value.isprintable() or value != value.strip():
+            return None
+        headers = {name: value, "accept": "text/event-stream"}
+    else:
+        params[name] = value
+    filled = filled.replace("{request_id}", "x").replace("{transition_id}", "join-n4")
+    request = site.http.build_request("GET", filled, params=params, headers=headers)
+    answer = await site.http.send(request, stream=True)
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        await answer.aread()
+    await answer.aclose()
+    return answer
+
+
+def is_malformed(answer: Response) -> bool:
+    return answer.status_code == 400 and answer.json()["code"] == "invalid_request"
+
+
+async def test_values_are_taken_within_the_bounds_of_the_document_and_not_beyond(
+    site: Site,
+) -> None:
+    tried = 0
+    for path, parameter, responses in parameters(document_of(of_metadata_log())):
+        good, bad = taken_and_not(parameter["schema"])
+        for value in (*good, *bad):
+            answer = await sent(site, path, parameter, value)
+            if answer is None:
+                continue
+            what = (path, parameter["name"], value[:40], answer.status_code)
+            assert str(answer.status_code) in responses, what
+            stream = answer.headers["content-type"].startswith("text/event-stream")
+            refused = not stream and is_malformed(answer)
+            assert refused is (value in bad), what
+            tried += 1
+    assert tried > 500
+
+
+async def test_no_text_breaks_a_path_and_each_answer_is_one_that_the_document_has(
+    site: Site,
+) -> None:
+    tried = 0
+    for path, parameter, responses in parameters(document_of(of_metadata_log())):
+        if parameter["schema"].get("type") != "string":
+            continue
+        for value in STRINGS:
+            answer = await sent(site, path, parameter, value)
+            if answer is not None:
+                what = (path, parameter["name"], value[:40], answer.status_code)
+                assert str(answer.status_code) in responses, what
+                tried += 1
+    assert tried > 200
+
+
+@pytest.mark.parametrize("unfinished", ["yes", "1", "TRUE", ""])
+async def test_a_word_for_unfinished_that_is_neither_true_nor_false_is_refused(
+    site: Site, unfinished: str
+) -> None:
+    """Taken for false it would list what is finished to somebody who asked for the others."""
+    answer = await site.http.get("/v1/requests", params={"unfinished": unfinished})
+    assert answer.status_code == 400
+    assert answer.json()["hint"] == "Use one of true, false."
+    found = [await site.get("/v1/requests", unfinished=word) for word in ("true", "false")]
+    ids = [{row["request_id"] for row in page["requests"]} for page in found]
+    everything = {row["request_id"] for row in (await site.get("/v1/requests"))["requests"]}
+    assert "join-n4" in ids[0]
+    assert "join-n4" not in ids[1]
+    assert ids[0] | ids[1] == everything
+
+
+class Bodies:
+    """Bodies by the schemas of one document: each command as it should be, and each field of it wrong."""
+
+    def __init__(self, document: Json, path: str) -> None:
+        self._schemas = document["components"]["schemas"]
+        body = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        self._envelope = self._resolved(body["schema"])
+        self.responses = document["paths"][path]["post"]["responses"]
+
+    def commands(self) -> list[Json]:
+        command = self._resolved(self._envelope["properties"]["command"])
+        return [self._resolved(each) for each in command["anyOf"]]
+
+    def good(self, command: Json) -> Json:
+        envelope = {name: self._value(self._envelope, name) for name in self._required()}
+        return {**envelope, "command": self._filled(command)}
+
+    def wrong(self, command: Json) -> Iterator[tuple[str, Json]]:
+        """With the name of the field that is not as the document says."""
+        good = self.good(command)
+        yield "command", {**good, "command": {"type": "nothing of the kind"}}
+        yield "surplus", {**good, "surplus": 1}
+        for name in self._required():
+            yield name, {key: value for key, value in good.items() if key != name}
+        for name, shape in self._envelope["properties"].items():
+            for value in self._past(shape):
+                yield name, {**good, name: value}
+        for name in command.get("required", ()):
+            short = {key: value for key, value in good["command"].items() if key != name}
+            yield name, {**good, "command": short}
+        for name, shape in command["properties"].items():
+            for value in self._past(shape):
+                yield name, {**good, "command": {**good["command"], name: value}}
+
+    def _required(self) -> list[str]:
+        return list(self._envelope.get("required", ()))
+
+    def _filled(self, shape: Json) -> Json:
+        names = {*shape.get("required", ()), *({"type"} & {*shape["properties"]})}
+        return {name: self._value(shape, name) for name in names}
+
+    def _value(self, of: Json, name: str) -> Any:
+        return self._some(of["properties"][name])
+
+    def _some(self, shape: Json) -> Any:
+        shape = self._resolved(shape)
+        if "enum" in shape:
+            return shape["enum"][0]
+        if "anyOf" in shape:
+            return self._some(shape["anyOf"][0])
+        match shape.get("type"):
+            case "object":
+                return self._filled(shape) if "properties" in shape else {}
+            case "array":
+                items = [self._some(each) for each in shape.get("prefixItems", ())]
+                return items or [self._some(shape["items"])] * shape.get("minItems", 0)
+            case "string":
+                return "" if shape.get("contentEncoding") or shape.get("format") else ID
+            case kind:
+                return {"boolean": True, "null": None, "integer": 1, "number": 1.5}[str(kind)]
+
+    def _past(self, shape: Json) -> Iterator[Any]:
+        """Values that are outside of what is documented, by type and by bound."""
+        kinds, shapes = self._kinds(shape)
+        samples = {"string": "x", "integer": 1, "boolean": True, "array": [], "object": {}}
+        for kind, sample in samples.items():
+            if kind not in kinds and not (kind == "integer" and "number" in kinds):
+                yield sample
+        if "null" not in kinds:
+            yield None
+        for each in shapes:
+            if "enum" in each:
+                yield "nothing of the kind"
+            if "exclusiveMinimum" in each:
+                yield from (each["exclusiveMinimum"], each["exclusiveMinimum"] - 1)
+            if "minimum" in each:
+                yield each["minimum"] - 1
+            if "maximum" in each:
+                yield each["maximum"] + 1
+
+    def _kinds(self, shape: Json) -> tuple[set[str], list[Json]]:
+        shape = self._resolved(shape)
+        parts = [self._resolved(each) for each in shape.get("anyOf", [shape])]
+        kinds = {part.get("type", "string") for part in parts if "anyOf" not in part}
+        for part in parts:
+            if "anyOf" in part:
+                kinds |= self._kinds(part)[0]
+        return kinds, parts
+
+    def _resolved(self, shape: Json) -> Json:
+        while "$ref" in shape:
+            shape = self._schemas[shape["$ref"].rpartition("/")[2]]
+        return shape
+
+
+async def bodies_are_held_to_the_document(
+    http: httpx.AsyncClient, path: str, bodies: Bodies
+) -> None:
+    tried = 0
+    for command in bodies.commands():
+        answer = await http.post(path, json=bodies.good(command))
+        what = (command["properties"]["type"], answer.status_code, answer.text[:300])
+        assert str(answer.status_code) in bodies.responses, what
+        assert not is_malformed(answer), what
+        for name, body in bodies.wrong(command):
+            answer = await http.post(path, json=body)
+            assert answer.status_code == 400, (name, body, answer.text[:300])
+            assert answer.json()["hint"], (name, body)
+            tried += 1
+    assert tried > 300
+
+
+async def test_bodies_of_commands_are_held_to_the_document(site: Site) -> None:
+    bodies = Bodies(document_of(of_metadata_log()), "/v1/commands")
+    await bodies_are_held_to_the_document(site.http, "/v1/commands", bodies)
+
+
+async def test_bodies_of_plans_are_held_to_the_document() -> None:
+    """By a coordinator that knows nothing yet: what it understands it does not answer with 400."""
+    driver = SimpleNamespace(
+        image=None, caught_up=False, limits=SimpleNamespace(down_after_s=1), listening_since_s=0
+    )
+    plan = Route("/v1/plan", Plans(driver).plan, methods=["POST"])  # type: ignore[arg-type]
+    app = build_app("coordinator", [plan], lambda: Health(ok=True))
+    bodies = Bodies(document_of(of_coordinator()), "/v1/plan")
+    async with serving(app, bind("127.0.0.1", 0), grace_s=1) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+            await bodies_are_held_to_the_document(http, "/v1/plan", bodies)
+
+
+def test_the_coordinator_documents_no_parameters_that_nobody_tries() -> None:
+    assert list(parameters(document_of(of_coordinator()))) == []
+
+
+async def test_a_parameter_that_is_not_in_the_document_is_refused(site: Site) -> None:
+    """One with a slip of the pen in its name would be passed over, and all of it answered."""
+    taken = list[str]()
+    for path, operations in document_of(of_metadata_log())["paths"].items():
+        if operations.get("get", {}).get("parameters"):
+            answer = await sent(site, path, {"name": "colour", "in": "query"}, "red")
+            assert answer is not None
+            if answer.status_code != 400 or "colour" not in answer.json()["message"]:
+                taken.append(path)
+    assert not taken
