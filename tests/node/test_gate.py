@@ -143,9 +143,10 @@ async def test_data_of_another_cluster_is_refused_as_soon_as_the_log_names_its_o
 
 
 async def test_data_of_another_log_of_the_same_cluster_is_refused(
-    world: World, directory: DataDirectory
+    world: World, directory: DataDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was founded anew under the old id: the node's last epochs may not be in it."""
+    monkeypatch.setattr(gate_module, "PATIENCE_S", 0.05)
     await Start(directory, everything(world), world).admit()
     assert directory.identity.log_id == world.image.log_id.hex()
     directory.save(log_id="ff" * 16)

@@ -199,7 +199,7 @@ async def test_what_starts_at_once_on_an_empty_topic_is_one_cluster(empty: Clust
     await empty.serve_keyspace(*NODES)
     states = [await log.get("/v1/state?level=barrier") for log in logs]
     assert len({(state["cluster_id"], state["log_id"]) for state in states}) == 1
-    epochs = await logs[0].get("/v1/epochs?from=1&limit=1000&level=barrier")
+    epochs = await logs[0].get("/v1/epochs?from=1&limit=1000")
     made = [f for row in epochs for f in row["facts"] if f["type"] == "ClusterCreated"]
     assert len(made) == 1
     hosts = {json.loads((empty.folder / n / "node.json").read_text())["host_id"] for n in NODES}

@@ -42,7 +42,7 @@ from stele.log.archive.snapshots import UnreadableSnapshotError, start_of
 
 try:
     with open(sys.argv[1], "rb") as file:
-        image, next_offset, anchor = start_of(file)
+        image, next_offset, anchor = start_of(file)[:3]
     print(json.dumps({"hash": state_hash(image), "offset": next_offset, "anchor": anchor.offset}))
 except UnreadableSnapshotError as error:
     print(json.dumps({"refused": str(error)}))
