@@ -195,9 +195,16 @@ class NodeMachine(FollowerMachine):
     folders = 0
     """How many folders were thrown away: each node of this machine has a name of its own."""
 
+    replaces = ""
+    """The dead node whose place it asks for."""
+
     @property
     def node_id(self) -> str:
         return f"{self.name}-{self.folders}" if self.folders else self.name
+
+    @property
+    def rack(self) -> str:
+        return f"r{1 + (int(self.name[1:]) - 1) % self.world.scenario.racks}"
 
     async def main(self) -> None:
         directory = self._boot()
@@ -206,7 +213,9 @@ class NodeMachine(FollowerMachine):
             cluster=CLUSTER,
             instance_id=self.node_id,
             dc=DC,
+            rack=self.rack,
             num_tokens=1,
+            replace_node=self.replaces,
             accept_lost_epochs=self.accept,
             data_dir=self.folder(),
         )
@@ -223,11 +232,12 @@ class NodeMachine(FollowerMachine):
             async with node.admitting(stop):
                 await stop.wait()
 
-    def renew(self) -> None:
-        """The operator throws its folder away: it comes as a new node."""
+    def renew(self, replaces: str = "") -> None:
+        """The operator throws its folder away: it comes as a new node, or in the place of a dead one."""
         self.crash()
         self.disk.wipe()
         self.folders += 1
+        self.replaces = replaces
         self.accept, self.is_refused = "", False
         self.start_later(1.0)
 
@@ -262,7 +272,9 @@ class EmbeddedMachine(NodeMachine):
             cluster=CLUSTER,
             instance_id=self.node_id,
             dc=DC,
+            rack=self.rack,
             num_tokens=1,
+            replace_node=self.replaces,
             accept_lost_epochs=self.accept,
         )
         stop = Stop()

@@ -319,6 +319,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "recovered": len(witness.recoveries),
             "lost outcomes": witness.lost_epochs,
             "permissions": witness.permissions,
+            **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
         },
     )

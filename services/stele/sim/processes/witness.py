@@ -5,7 +5,7 @@ production's rules is asked: not who wins, not which history is chosen, not what
 """
 
 import io
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -20,12 +20,14 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack
-from stele.domain.names import COORDINATOR
+from stele.domain.names import BALANCER, COORDINATOR
 from stele.domain.topology.image import TopologyImage
 from stele.log.archive.container import Container, DamagedFileError
 from stele.log.codec import decode_ack, decode_epoch, decode_outcome
 from stele.sim.kernel import us
 from stele.sim.processes.disk import Disk
+from stele.sim.tablet_checks import check_tablets
+from stele.sim.violation import Violation
 
 if TYPE_CHECKING:
     from stele.sim.processes.guards import Work
@@ -118,6 +120,10 @@ class Witness:
         """What follows from the records, by state."""
         self._senders: dict[str, set[str]] = {}
         """Which machines have sent a command, by its request."""
+        self.balanced_us = -us(3600)
+        """When the balancer had its last effect."""
+        self.balancing = Counter[str]()
+        """How often which of its commands had one."""
         self.permissions = 0
         self.passed = 0
         """Barriers whose passing was checked."""
@@ -380,7 +386,15 @@ class Witness:
             return
         if epoch.actor == COORDINATOR and epoch.command != CLAIM:
             self._is_of_the_holder(before, epoch)
+        if epoch.actor == BALANCER:
+            self.balanced_us = self._world.kernel.now_us
+            self.balancing[epoch.command] += 1
         self._passes(before.topology, after.topology, before)
+        self.checks += 1
+        try:
+            check_tablets(before, after)
+        except Violation as violation:
+            self._world.demand(False, violation.invariant, violation.expected, violation.found)
 
     def _is_of_the_holder(self, before: Image, epoch: Epoch) -> None:
         """Whatever a coordinator has an effect with, it sent as the holder of the newest term."""
