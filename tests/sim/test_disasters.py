@@ -27,6 +27,7 @@ def test_disasters_pass() -> None:
     assert sum(r.writes for r in results) > 50 * len(SEEDS)
     assert sum(r.finished["permissions"] for r in results) > 50 * len(SEEDS)
     assert sum(r.finished["left"] for r in results) >= 2 * len(SEEDS)
+    assert sum(r.requests for r in results) >= len(SEEDS)
     assert sum(r.finished.get("by balancer: tablet_migration", 0) for r in results) >= len(SEEDS)
 
 

@@ -83,6 +83,8 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     tablets: int = 0
     """Of the table that is there at the beginning, with a balancer; 0: there is neither."""
     racks: int = 1
+    requesters: int = 0
+    """Who ask for whatever else changes the topology."""
     guards: int = 0
     """Session guards, and as many who ask them."""
     clocks: dict[str, ClockError] = {}
@@ -131,9 +133,15 @@ def _with_tablets(random: Random, base: Disaster) -> Disaster:
     tablets, racks = random.choice((0, 4, 8)), random.choice((1, 2, 3))
     if not base.clients or not tablets:
         return base
-    members = max(2, base.members)
+    members, requesters = max(2, base.members), random.choice((0, 1, 1))
     return msgspec.structs.replace(
-        base, tablets=tablets, racks=racks, nodes=4, members=members, copies=members
+        base,
+        tablets=tablets,
+        racks=racks,
+        requesters=requesters,
+        nodes=4,
+        members=members,
+        copies=members,
     )
 
 

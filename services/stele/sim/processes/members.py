@@ -29,6 +29,7 @@ from stele.coordinator.http import routes
 from stele.coordinator.settings import CoordinatorSettings
 from stele.domain.commands import Envelope, Outcome
 from stele.domain.image import Image
+from stele.domain.names import NodeState
 from stele.log.archive.archive import Archive
 from stele.log.commander import Commander
 from stele.log.follower import Floor
@@ -197,10 +198,13 @@ class NodeMachine(FollowerMachine):
 
     replaces = ""
     """The dead node whose place it asks for."""
+    kept: tuple[str, dict[str, bytes]] | None = None
+    """That node's id and disk, should the cluster not go on without it."""
+    node_id = ""
 
-    @property
-    def node_id(self) -> str:
-        return f"{self.name}-{self.folders}" if self.folders else self.name
+    def __init__(self, name: str, world: "World") -> None:
+        super().__init__(name, world)
+        self.node_id = name
 
     @property
     def rack(self) -> str:
@@ -235,10 +239,32 @@ class NodeMachine(FollowerMachine):
     def renew(self, replaces: str = "") -> None:
         """The operator throws its folder away: it comes as a new node, or in the place of a dead one."""
         self.crash()
+        self.kept = (replaces, self.disk.copy()) if replaces else None
         self.disk.wipe()
         self.folders += 1
+        self.node_id = f"{self.name}-{self.folders}"
         self.replaces = replaces
         self.accept, self.is_refused = "", False
+        self.start_later(1.0)
+
+    def is_wanted_back(self, image: Image) -> bool:
+        """The new node was refused, and the old one not given up."""
+        row = image.node(self.replaces) if self.kept is not None else None
+        if row is None or row.excluded_since or row.state is NodeState.LEFT:
+            return False
+        return self.is_refused
+
+    def put_back(self) -> None:
+        """The old node's disk again."""
+        assert self.kept is not None
+        self.world.trace(
+            f"{self.node_id} does not come in the place of {self.replaces}, which is put back"
+        )
+        self.crash()
+        self.disk.wipe()
+        self.node_id, files = self.kept
+        self.disk.put_back(files)
+        self.kept, self.replaces, self.is_refused = None, "", False
         self.start_later(1.0)
 
     def folder(self) -> Path:

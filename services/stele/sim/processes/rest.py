@@ -99,11 +99,12 @@ def look_again(world: "World", operator: Operator) -> None:
 
 def _acknowledged_what_is_lost(world: "World", node: NodeMachine) -> bool:
     """The log has lost what this node acknowledged, and only nodes have noticed: it is the same log still."""
+    if not node.is_refused:
+        return False
     identity = node.disk_identity()
     line = world.witness.line(world.witness.head)
     return (
-        node.is_refused
-        and identity.log_id == world.witness.image.log_id.hex()
+        identity.log_id == world.witness.image.log_id.hex()
         and bytes.fromhex(identity.acknowledged.state_id) not in line
     )
 
@@ -201,6 +202,9 @@ def _accept_losses(world: "World") -> None:
         if not node.is_refused or _acknowledged_what_is_lost(world, node):
             continue
         row = image.node(node.node_id)
+        if node.is_wanted_back(image):
+            node.put_back()
+            continue
         if row is None or row.state is NodeState.LEFT:
             world.trace(f"{node.node_id}, which the log does not know, gets an empty folder")
             node.renew()

@@ -32,6 +32,7 @@ from stele.sim.processes.members import (
     catch_up_of,
 )
 from stele.sim.processes.redis import Server
+from stele.sim.processes.requester import RequesterMachine
 from stele.sim.processes.web import Web
 from stele.sim.processes.witness import Witness
 from stele.sim.violation import Violation
@@ -75,6 +76,7 @@ class World:
         self.redis = Server(self)
         self.guards = [GuardMachine(f"g{i + 1}", self) for i in range(scenario.guards)]
         self.workers = [WorkerMachine(f"p{i + 1}", self) for i in range(scenario.guards)]
+        self.requesters = [RequesterMachine(f"q{i + 1}", self) for i in range(scenario.requesters)]
         self.replica_urls = tuple(each.url for each in self.replicas)
         self.machines: dict[str, Machine] = {
             each.name: each
@@ -124,7 +126,7 @@ class World:
             founding.apply(wide)
             founding.apply(CreateTable(TABLE))
         self.topic.lay_down(founding.records)
-        for machine in (*self.machines.values(), *self.workers):
+        for machine in (*self.machines.values(), *self.workers, *self.requesters):
             machine.boot()
         for caller in (*self.callers, self.mover):
             caller.start()
