@@ -27,6 +27,8 @@ def test_disasters_pass() -> None:
     assert sum(r.writes for r in results) > 50 * len(SEEDS)
     assert sum(r.finished["permissions"] for r in results) > 50 * len(SEEDS)
     assert sum(r.finished["left"] for r in results) >= 2 * len(SEEDS)
+    assert sum(r.requests for r in results) >= len(SEEDS)
+    assert sum(r.finished.get("by balancer: tablet_migration", 0) for r in results) >= len(SEEDS)
 
 
 def test_a_disaster_is_the_same_whatever_the_hash_seed() -> None:

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from stele.sim.processes.world import World
 
 KEYSPACE: Final = "rows"
+TABLETS: Final = "wide"
+"""The keyspace whose tables have tablets."""
+TABLE: Final = f"{TABLETS}.t"
 KEYS: Final = 6
+TABLE_KEYS: Final = 8
 THINK_S: Final = 0.4
 ANSWER_S: Final = 12.0
 """Longer than a node tries."""
@@ -31,6 +35,12 @@ NOT_FOUND: Final = 404
 REFUSED: Final = 0
 UNKNOWN: Final = "outcome_unknown"
 NO_KEY: Final = "not_found"
+
+
+def all_keys(*, tablets: bool) -> set[str]:
+    """Which clients write to."""
+    of_table = {f"{TABLE}/key{number}" for number in range(TABLE_KEYS)} if tablets else set()
+    return {f"key{number}" for number in range(KEYS)} | of_table
 
 
 class Rows:
@@ -87,11 +97,17 @@ class DataClient(Owner):
     async def _work(self) -> None:
         while self.world.callers_work:
             await self._sleep(2 * THINK_S * self.chance.random())
-            key = f"key{self.chance.randrange(KEYS)}"
+            key = self._some_key()
             if self.chance.random() < 0.5:
                 await self._write(key)
             else:
                 await self._read(key)
+
+    def _some_key(self) -> str:
+        """Of the keyspace without tablets, or, with its name, of the table."""
+        if self.world.scenario.tablets and self.chance.random() < 0.6:
+            return f"{TABLE}/key{self.chance.randrange(TABLE_KEYS)}"
+        return f"key{self.chance.randrange(KEYS)}"
 
     async def read_all(self, keys: set[str]) -> None:
         """Of each of these keys a quorum answers, once nothing fails; it is checked with the rest."""
@@ -142,7 +158,7 @@ class DataClient(Owner):
     async def _call(self, node: str, key: str, body: bytes | None) -> tuple[int, bytes]:
         """Status and body; -1: no answer came, 0: nobody listens there."""
         future, kernel = Future[tuple[int, bytes]](), self.world.kernel
-        url = f"http://{node}/v1/data/{KEYSPACE}/{key}"
+        url = f"http://{node}/v1/data/{key if '/' in key else f'{KEYSPACE}/{key}'}"
         method = "" if body is None else PUT
         self.world.web.ask(self, url, lambda *found: future.set(found), body=body, method=method)
         kernel.at(kernel.now_us + us(ANSWER_S), self, future.set, (-1, b""))

@@ -113,6 +113,8 @@ class WorkerMachine(Machine):
             return await self._asked_over_http(work)
         if not work.session or self.chance.random() < 0.5:
             work = work._replace(session="")
+        else:  # a session may stay open while versions go by, and who asks for it asks for no version
+            work = work._replace(version=-1)
         witness, began_us = self.world.witness, self.world.kernel.now_us
         try:
             if work.session:

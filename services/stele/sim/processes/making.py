@@ -80,6 +80,11 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """Of the rows; 0: nodes are stores that embed the agent, to which nobody writes."""
     copies: int = 2
     """Of each row."""
+    tablets: int = 0
+    """Of the table that is there at the beginning, with a balancer; 0: there is neither."""
+    racks: int = 1
+    requesters: int = 0
+    """Who ask for whatever else changes the topology."""
     guards: int = 0
     """Session guards, and as many who ask them."""
     clocks: dict[str, ClockError] = {}
@@ -115,12 +120,29 @@ def make_disaster(seed: int) -> Disaster:
     )
     copies = base.members if base.nodes > base.members else 2
     base = msgspec.structs.replace(base, copies=copies)
+    base = _with_tablets(Random(f"tablets/{seed}"), base)
     count = random.choice((1, 1, 2, 2, 3))
     rounds = tuple(_round(Random(f"round/{seed}/{i}"), base, i) for i in range(count))
     base = msgspec.structs.replace(base, rounds=rounds)
     actions = _faults(Random(f"faults/{seed}"), base)
     clocks = _clocks(Random(f"clocks/{seed}"), base)
     return msgspec.structs.replace(base, actions=tuple(actions), clocks=clocks)
+
+
+def _with_tablets(random: Random, base: Disaster) -> Disaster:
+    tablets, racks = random.choice((0, 4, 8)), random.choice((1, 2, 3))
+    if not base.clients or not tablets:
+        return base
+    members, requesters = max(2, base.members), random.choice((0, 1, 1))
+    return msgspec.structs.replace(
+        base,
+        tablets=tablets,
+        racks=racks,
+        requesters=requesters,
+        nodes=4,
+        members=members,
+        copies=members,
+    )
 
 
 def _round(random: Random, base: Disaster, number: int) -> Round:
@@ -152,6 +174,7 @@ def _names(base: Disaster) -> list[str]:
         ("n", base.nodes),
         ("g", base.guards),
         ("p", base.guards),
+        ("b", 1 if base.tablets else 0),
     )
     return [f"{kind}{i + 1}" for kind, count in counts for i in range(count)]
 

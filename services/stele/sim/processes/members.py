@@ -29,6 +29,7 @@ from stele.coordinator.http import routes
 from stele.coordinator.settings import CoordinatorSettings
 from stele.domain.commands import Envelope, Outcome
 from stele.domain.image import Image
+from stele.domain.names import NodeState
 from stele.log.archive.archive import Archive
 from stele.log.commander import Commander
 from stele.log.follower import Floor
@@ -195,9 +196,19 @@ class NodeMachine(FollowerMachine):
     folders = 0
     """How many folders were thrown away: each node of this machine has a name of its own."""
 
+    replaces = ""
+    """The dead node whose place it asks for."""
+    kept: tuple[str, dict[str, bytes]] | None = None
+    """That node's id and disk, should the cluster not go on without it."""
+    node_id = ""
+
+    def __init__(self, name: str, world: "World") -> None:
+        super().__init__(name, world)
+        self.node_id = name
+
     @property
-    def node_id(self) -> str:
-        return f"{self.name}-{self.folders}" if self.folders else self.name
+    def rack(self) -> str:
+        return f"r{1 + (int(self.name[1:]) - 1) % self.world.scenario.racks}"
 
     async def main(self) -> None:
         directory = self._boot()
@@ -206,7 +217,9 @@ class NodeMachine(FollowerMachine):
             cluster=CLUSTER,
             instance_id=self.node_id,
             dc=DC,
+            rack=self.rack,
             num_tokens=1,
+            replace_node=self.replaces,
             accept_lost_epochs=self.accept,
             data_dir=self.folder(),
         )
@@ -223,12 +236,36 @@ class NodeMachine(FollowerMachine):
             async with node.admitting(stop):
                 await stop.wait()
 
-    def renew(self) -> None:
-        """The operator throws its folder away: it comes as a new node."""
+    def renew(self, replaces: str = "") -> None:
+        """The operator throws its folder away: it comes as a new node, or in the place of a dead one."""
         self.crash()
+        self.world.witness.buries(self)
+        self.kept = (replaces, self.disk.copy()) if replaces else None
         self.disk.wipe()
         self.folders += 1
+        self.node_id = f"{self.name}-{self.folders}"
+        self.replaces = replaces
         self.accept, self.is_refused = "", False
+        self.start_later(1.0)
+
+    def is_wanted_back(self, image: Image) -> bool:
+        """The new node was refused, and the old one not given up."""
+        row = image.node(self.replaces) if self.kept is not None else None
+        if row is None or row.excluded_since or row.state is NodeState.LEFT:
+            return False
+        return self.is_refused
+
+    def put_back(self) -> None:
+        """The old node's disk again."""
+        assert self.kept is not None
+        self.world.trace(
+            f"{self.node_id} does not come in the place of {self.replaces}, which is put back"
+        )
+        self.crash()
+        self.disk.wipe()
+        self.node_id, files = self.kept
+        self.disk.put_back(files)
+        self.kept, self.replaces, self.is_refused = None, "", False
         self.start_later(1.0)
 
     def folder(self) -> Path:
@@ -262,7 +299,9 @@ class EmbeddedMachine(NodeMachine):
             cluster=CLUSTER,
             instance_id=self.node_id,
             dc=DC,
+            rack=self.rack,
             num_tokens=1,
+            replace_node=self.replaces,
             accept_lost_epochs=self.accept,
         )
         stop = Stop()

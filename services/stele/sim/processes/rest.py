@@ -11,9 +11,10 @@ from stele.log.archive.container import DamagedFileError
 from stele.log.archive.spans import Span
 from stele.log.codec import decode_epoch
 from stele.sim.kernel import us
-from stele.sim.processes.data import KEYS
+from stele.sim.processes.data import all_keys
 from stele.sim.processes.members import NodeMachine, ReplicaMachine
 from stele.sim.processes.operator import Operator
+from stele.sim.processes.tablets import unbalanced
 from stele.sim.violation import Violation
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _read_rows(world: "World", operator: Operator) -> None:
     """Every key is read once more; then all that clients were told is possible."""
     if not world.clients:
         return
-    keys = {f"key{number}" for number in range(KEYS)}
+    keys = all_keys(tablets=bool(world.scenario.tablets))
     world.clients[0].spawn(world.clients[0].read_all(keys))
     reads = lambda _: f"nobody answers for {', '.join(sorted(keys))}" if keys else ""  # noqa: E731
     _until(world, operator, reads, "a quorum answers for every key")
@@ -129,12 +130,16 @@ def _unfinished(world: "World") -> str:
     for request in image.requests.unfinished():
         waits = [str(c.driver.progress()) for c in world.coordinators if c.driver is not None]
         return f"request {request.request_id} is {request.status}: {request}; {waits}"
-    for replica in world.replicas:
-        untold = _untold(image, replica)
-        if untold:
-            return f"{replica.name} has not told of its snapshot of epoch {untold}"
+    late = [each for each in world.replicas if _untold(image, each)]
+    if late:
+        return f"{late[0].name} has not told of its snapshot of epoch {_untold(image, late[0])}"
     if image.topology.transitions or not image.topology.settled():
         return f"version {image.topology.version} has fence {image.topology.fence_version}"
+    return _half_way(world, image) or unbalanced(world, image)
+
+
+def _half_way(world: "World", image: Image) -> str:
+    """Who is no member, or still one."""
     members = image.membership.normal()
     for node in world.nodes:
         if node.node_id not in members:
@@ -194,6 +199,9 @@ def _accept_losses(world: "World") -> None:
         if not node.is_refused or _acknowledged_what_is_lost(world, node):
             continue
         row = image.node(node.node_id)
+        if node.is_wanted_back(image):
+            node.put_back()
+            continue
         if row is None or row.state is NodeState.LEFT:
             world.trace(f"{node.node_id}, which the log does not know, gets an empty folder")
             node.renew()

@@ -67,7 +67,7 @@ def run_disaster_scenario(scenario: Disaster, show: Show | None = None) -> Resul
             where = " < ".join(f"{frame.name}:{frame.lineno}" for frame in frames)
             failure = Violation(CORES_RAISE, "no exception", f"{error!r} in {where}")
         finally:
-            for machine in (*world.machines.values(), *world.workers):
+            for machine in (*world.machines.values(), *world.workers, *world.requesters):
                 machine.is_off = True
                 machine.crash()
     if show is not None:
@@ -311,7 +311,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
         writes=world.rows.writes,
         reads=world.rows.reads,
         faults=world.faults,
-        requests=0,
+        requests=sum(each.applied for each in world.requesters),
         lost_messages=world.network.lost,
         truncated=world.topic.begin,
         checks=witness.checks,
@@ -319,6 +319,7 @@ def _result(world: World, violation: Violation | None, real_s: float) -> Result:
             "recovered": len(witness.recoveries),
             "lost outcomes": witness.lost_epochs,
             "permissions": witness.permissions,
+            **{f"by balancer: {name}": count for name, count in sorted(witness.balancing.items())},
             "left": sum(n.state is NodeState.LEFT for n in witness.image.membership.nodes.values()),
         },
     )

@@ -5,7 +5,7 @@ production's rules is asked: not who wins, not which history is chosen, not what
 """
 
 import io
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -20,16 +20,19 @@ from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
 from stele.domain.messages import Ack
-from stele.domain.names import COORDINATOR
+from stele.domain.names import BALANCER, COORDINATOR
 from stele.domain.topology.image import TopologyImage
 from stele.log.archive.container import Container, DamagedFileError
 from stele.log.codec import decode_ack, decode_epoch, decode_outcome
 from stele.sim.kernel import us
 from stele.sim.processes.disk import Disk
+from stele.sim.tablet_checks import check_tablets
+from stele.sim.violation import Violation
 
 if TYPE_CHECKING:
     from stele.sim.processes.guards import Work
     from stele.sim.processes.machine import Machine
+    from stele.sim.processes.members import NodeMachine
     from stele.sim.processes.world import World
 
 ZERO: Final = bytes(16)
@@ -118,6 +121,12 @@ class Witness:
         """What follows from the records, by state."""
         self._senders: dict[str, set[str]] = {}
         """Which machines have sent a command, by its request."""
+        self.balanced_us = -us(3600)
+        """When the balancer had its last effect."""
+        self.balancing = Counter[str]()
+        """How often which of its commands had one."""
+        self._buried: dict[str, Acknowledged] = {}
+        """By node whose disk was thrown away: what that had noted."""
         self.permissions = 0
         self.passed = 0
         """Barriers whose passing was checked."""
@@ -393,7 +402,15 @@ class Witness:
             return
         if epoch.actor == COORDINATOR and epoch.command != CLAIM:
             self._is_of_the_holder(before, epoch)
+        if epoch.actor == BALANCER:
+            self.balanced_us = self._world.kernel.now_us
+            self.balancing[epoch.command] += 1
         self._passes(before.topology, after.topology, before)
+        self.checks += 1
+        try:
+            check_tablets(before, after)
+        except Violation as violation:
+            self._world.demand(False, violation.invariant, violation.expected, violation.found)
 
     def _is_of_the_holder(self, before: Image, epoch: Epoch) -> None:
         """Whatever a coordinator has an effect with, it sent as the holder of the newest term."""
@@ -456,11 +473,21 @@ class Witness:
 
     def _has_noted(self, node_id: str, version: int, fence: int) -> bool:
         machine = next((each for each in self._world.nodes if each.node_id == node_id), None)
-        if machine is None:
+        told = self._buried.get(node_id) if machine is None else _noted(machine)
+        if told is None:
             return False
-        told = _noted(machine)
-        has_state = bytes.fromhex(told.state_id) in self.line(self.head)
-        return has_state and told.version >= version and told.fence_version >= fence
+        has = (told.version, told.fence_version)
+        state_id, line = bytes.fromhex(told.state_id), self.line(self.head)
+        while state_id in self.records and state_id not in line:
+            # It has acknowledged what was lost meanwhile, and before that what is not.
+            state_id = self.records[state_id].previous
+            topology = self._images[state_id].topology
+            has = (min(has[0], topology.version), min(has[1], topology.fence_version))
+        return state_id in line and has[0] >= version and has[1] >= fence
+
+    def buries(self, machine: "NodeMachine") -> None:
+        """Its disk is thrown away. What it had acknowledged until then was true."""
+        self._buried[machine.node_id] = _noted(machine)
 
     # -- what is permitted --
 

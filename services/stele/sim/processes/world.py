@@ -5,16 +5,17 @@ from importlib.metadata import version
 from typing import Final
 
 from stele.domain import commands
-from stele.domain.commands import CreateKeyspace, SetSetting
+from stele.domain.commands import CreateKeyspace, CreateTable, SetSetting
 from stele.domain.registry import KNOWN_FEATURES
 from stele.log.archive.segments import Limits
 from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.network import FINE, Network
+from stele.sim.processes.balancing import BalancerMachine
 from stele.sim.processes.broker import BROKER, Topic
 from stele.sim.processes.callers import Caller, Mover
-from stele.sim.processes.data import KEYSPACE, DataClient, Rows
+from stele.sim.processes.data import KEYSPACE, TABLE, TABLETS, DataClient, Rows
 from stele.sim.processes.guards import GuardMachine, WorkerMachine
 from stele.sim.processes.interposed import Current
 from stele.sim.processes.kafka import Flows
@@ -31,6 +32,7 @@ from stele.sim.processes.members import (
     catch_up_of,
 )
 from stele.sim.processes.redis import Server
+from stele.sim.processes.requester import RequesterMachine
 from stele.sim.processes.web import Web
 from stele.sim.processes.witness import Witness
 from stele.sim.violation import Violation
@@ -70,9 +72,11 @@ class World:
         ]
         kind = NodeMachine if scenario.clients else EmbeddedMachine
         self.nodes = [kind(f"n{i + 1}", self) for i in range(scenario.nodes)]
+        self.balancers = [BalancerMachine("b1", self)] if scenario.tablets else []
         self.redis = Server(self)
         self.guards = [GuardMachine(f"g{i + 1}", self) for i in range(scenario.guards)]
         self.workers = [WorkerMachine(f"p{i + 1}", self) for i in range(scenario.guards)]
+        self.requesters = [RequesterMachine(f"q{i + 1}", self) for i in range(scenario.requesters)]
         self.replica_urls = tuple(each.url for each in self.replicas)
         self.machines: dict[str, Machine] = {
             each.name: each
@@ -82,6 +86,7 @@ class World:
                 *self.coordinators,
                 *self.nodes,
                 *self.guards,
+                *self.balancers,
             )
         }
         self.web.machines = self.machines
@@ -103,27 +108,38 @@ class World:
             f"{self.scenario.profile}/{self.scenario.seed}", topic_id=self.topic.topic_id
         )
         members = self.nodes[: self.scenario.members]
-        founding.join_all(self.join_of(node.name, node.identity().host_id) for node in members)
+        founding.join_all(
+            self.join_of(node.name, node.identity().host_id, node.rack) for node in members
+        )
         founding.apply(SetSetting("snapshot_epochs", str(self.scenario.snapshot_epochs)))
         founding.apply(SetSetting("truncate_behind", str(self.scenario.truncate_behind)))
         founding.apply(SetSetting("archive_dead_after_s", str(DEAD_AFTER_S)))
         if self.clients:
             founding.apply(CreateKeyspace(KEYSPACE, {DC: self.scenario.copies}))
+        if self.scenario.tablets:
+            wide = CreateKeyspace(
+                TABLETS,
+                {DC: self.scenario.copies},
+                tablets=True,
+                initial_tablets=self.scenario.tablets,
+            )
+            founding.apply(wide)
+            founding.apply(CreateTable(TABLE))
         self.topic.lay_down(founding.records)
-        for machine in (*self.machines.values(), *self.workers):
+        for machine in (*self.machines.values(), *self.workers, *self.requesters):
             machine.boot()
         for caller in (*self.callers, self.mover):
             caller.start()
         for client in self.clients:
             client.start()
 
-    def join_of(self, name: str, host_id: str) -> commands.Join:
+    def join_of(self, name: str, host_id: str, rack: str) -> commands.Join:
         return commands.Join(
             node_id=name,
             cluster=CLUSTER,
             address=f"http://{name}",
             dc=DC,
-            rack="r1",
+            rack=rack,
             num_tokens=1,
             host_id=host_id,
             supported_features=tuple(sorted(KNOWN_FEATURES)),
