@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from stele.runtime.request_ids import new_request_id
 from stele.stack.stack import SERVICES, Stack
@@ -350,11 +350,38 @@ def test_a_page_that_was_cut_off_goes_on_without_a_gap(stack: Stack, watched: Wa
     stack.kill("console")  # its stream ends, and what it kept is gone
     epochs = [command(stack, type="set_setting", name="colour", value=f"c{n}") for n in range(5)]
     page.context.set_offline(False)
-    newest = f"globalThis.steleConsole.state.newest >= {epochs[-1]}"
-    watched.until(newest, 60)  # the process starts again, and the page asks again later and later
+    # the process starts again, and the page asks again later and later
+    for needed in range(before, epochs[-1] + 1):
+        watched.until(f"globalThis.steleConsole.state.epochs.some((e) => e.epoch === {needed})")
     known = page.evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")
-    assert set(range(before, epochs[-1] + 1)) <= {*known}
     assert known == sorted({*known}, reverse=True)
+    wait_until(lambda: answers(stack.url("console")), "the console to be back")
+
+
+def test_a_list_of_epochs_that_was_cut_off_is_read_again(stack: Stack, watched: Watched) -> None:
+    """It is asked for once, at the beginning: what is told afterwards is newer."""
+    cut = watched.page.context
+    asked: list[str] = []
+
+    def cut_off(route: Route) -> None:
+        asked.append(route.request.url)
+        route.abort()
+
+    cut.route("**/api/epochs*", cut_off)
+    page = watched.open("#/history")
+    watched.until("globalThis.steleConsole.state.newest > 0")
+    wait_until(lambda: page.evaluate("1") and asked, "the page to ask for the epochs")
+    newest: int = page.evaluate("globalThis.steleConsole.state.newest")
+    older = max(1, newest - 20)
+    assert not page.evaluate(
+        f"globalThis.steleConsole.state.epochs.some((e) => e.epoch === {older})"
+    )
+    cut.set_offline(True)
+    stack.kill("console")  # its stream ends
+    cut.unroute("**/api/epochs*")
+    cut.set_offline(False)
+    for epoch in (newest, older):
+        watched.until(f"globalThis.steleConsole.state.epochs.some((e) => e.epoch === {epoch})")
     wait_until(lambda: answers(stack.url("console")), "the console to be back")
 
 

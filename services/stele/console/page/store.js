@@ -170,6 +170,9 @@ export function fail(error) {
   else set({ problem: `The console does not answer (${String(error)}).` });
 }
 
+/** Whether the list of epochs goes back from the newest: a first page that was cut off is asked for again. */
+let listed = false;
+
 /** @param {number} [before] */
 export async function readEpochs(before = 0) {
   try {
@@ -177,6 +180,7 @@ export async function readEpochs(before = 0) {
     const known = before ? state.epochs : state.epochs.filter((e) => e.epoch > page.newest);
     const last = known.at(-1)?.epoch ?? Infinity;
     set({ epochs: [...known, ...page.epochs.filter((/** @type {any} */ e) => e.epoch < last)], nextBefore: page.next_before });
+    listed = true;
   } catch (error) {
     fail(error);
   }
@@ -227,7 +231,11 @@ function on(name, data) {
     set({ looked: data });
     if (!shownEpoch() && (state.overview?.epoch ?? 0) < state.newest) later();
   } else if (name === "hello") {
-    if (data.how === "resumed") return;
+    if (data.how === "resumed") {
+      if (!listed) readEpochs();
+      return;
+    }
+    listed = false;
     set({ newest: data.epoch, newestId: data.state_id, epochs: [] });
     refresh();
     readEpochs();
