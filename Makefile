@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -n $(WORKERS) # two at first: see tests/workers.py
 LOCK   := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-.PHONY: help setup demo drill test test-fast hunt check page-types docs bench lock up down compose-test clean
+.PHONY: help setup demo drill test test-fast hunt kills check page-types docs bench lock up down compose-test clean
 
 help: ## what can be done here
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -47,6 +47,9 @@ test-fast: check ## the same without what takes minutes
 hunt: setup ## the properties with new examples each time: what fails becomes a case of its own
 	STELE_HUNT=yes $(PYTEST) -m "not end_to_end and not spark and not deploy and not browser" tests/domain tests/coordinator
 	STELE_HUNT=yes $(PYTEST) tests/conformance -k faulty
+
+kills: setup ## ten minutes of kill -9 at the Spark job, its JVM and its workers: the tables equal a plain replay
+	STELE_TEST_KILLS_S=600 $(BIN)/pytest -s tests/spark/test_kills.py
 
 check: setup ## style, types, import rules, dead code, schema compatibility; the page's types where Node is there
 	$(BIN)/ruff format --check

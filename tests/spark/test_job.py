@@ -512,7 +512,7 @@ def kill_workers() -> None:
     """Spark's Python workers and the process that forks them; the JVM lives."""
     for process in psutil.Process().children(recursive=True):
         try:
-            if "pyspark.daemon" in process.cmdline():
+            if "stele.placements.worker_daemon" in process.cmdline():
                 process.kill()
         except psutil.NoSuchProcess:
             continue

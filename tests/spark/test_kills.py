@@ -1,6 +1,6 @@
 """Kills of the job, its JVM and its Python workers, in any order: the tables equal a plain replay, row by row.
 
-`STELE_TEST_KILLS` says how many; a hundred take an hour on two cores.
+`STELE_TEST_KILLS` says how many, `STELE_TEST_KILLS_S` for how long instead: ten minutes by `make kills`.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,12 +25,15 @@ from tests.spark.histories import images, random_log
 from tests.spark.reported import held, moved, told
 from tests.spark.test_service import READY_S, position, running
 
-KILLS = int(os.environ.get("STELE_TEST_KILLS", "4"))
+FOR_S = float(os.environ.get("STELE_TEST_KILLS_S", "0"))
+KILLS = int(FOR_S / 4) if FOR_S else int(os.environ.get("STELE_TEST_KILLS", "3"))
+"""At most, for a process takes some seconds to start again. Each kind comes once in three."""
+LIMIT_S = FOR_S + 600 if FOR_S else 300 + 200 * KILLS
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.slow,
-    pytest.mark.timeout(300 + 200 * KILLS),
+    pytest.mark.timeout(LIMIT_S),
 ]
 
 
@@ -41,7 +46,7 @@ def jvm(process: subprocess.Popen[str]) -> None:
 
 
 def workers(process: subprocess.Popen[str]) -> None:
-    kill_children(process, lambda child: "pyspark.daemon" in child.cmdline())
+    kill_children(process, lambda child: "stele.placements.worker_daemon" in child.cmdline())
 
 
 def kill_children(process: subprocess.Popen[str], chosen: Callable[[psutil.Process], bool]) -> None:
@@ -57,20 +62,23 @@ def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
     kafka: str, topics: str, append: Append, folder: Path
 ) -> None:
     chance = random.Random(KILLS)
-    log = random_log(2, contended=60)
+    log = random_log(2, contended=60 + 2 * KILLS)
     cuts = sorted(chance.sample(range(1, len(log)), KILLS))
-    kinds = [(jvm, job, workers)[number % 3] for number in range(KILLS)]
-    chance.shuffle(kinds)
-    reports, sent, reported = told(log, 2), 0, 0
+    kinds = [kind for _ in range(0, KILLS, 3) for kind in chance.sample((jvm, job, workers), 3)]
+    reports, sent, reported, killed = told(log, 2), 0, 0, list[str]()
+    began_s = time.monotonic()
     with ExitStack() as stack:
         process, url = stack.enter_context(running(kafka, topics, folder))
-        for cut, kill in zip(cuts, kinds, strict=True):
+        for cut, kill in zip(cuts, kinds, strict=False):
+            if FOR_S and time.monotonic() - began_s > FOR_S:
+                break
             append(topics, log[sent:cut])
             until = len(reports) * cut // len(log)
             append(topics, reports[reported:until], "reports")
             sent, reported = cut, until
             reach(url, chance.randrange(len(images(log[:cut]))))
             kill(process)
+            killed.append(kill.__name__)
             if kill is not workers:
                 process.wait(READY_S)
                 process, url = stack.enter_context(running(kafka, topics, folder))
@@ -83,6 +91,11 @@ def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
             "all that moved",
             READY_S,
         )
+    took_s = time.monotonic() - began_s
+    print(
+        f"{len(killed)} kills in {took_s:.0f} s, {dict(Counter(killed))}: {images(log)[-1].epoch} epochs of "
+        f"{len(log)} records, {len(reports)} reports, {len(expected)} movements"
+    )
     assert_materialized(kafka, folder / "delta", topics, log)
 
 

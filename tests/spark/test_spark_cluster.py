@@ -1,4 +1,4 @@
-"""The same job on a real Spark cluster: a master and two workers, of which one is lost."""
+"""The same job on a real Spark cluster: a master and two workers, of which one is lost, and then the driver."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pyspark
 import pytest
 
 from stele.stack.ports import free_port
+from tests.docs.pages import blocks
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append
 from tests.spark.histories import images, random_log
 from tests.spark.test_service import READY_S, position, running
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 HOST = "127.0.0.1"
-CONFIGURATION = """
-spark.executor.memory 512m
-spark.executor.cores 1
-spark.cores.max 2
-"""
-"""What an operator writes into spark-defaults.conf."""
+PAGE = "docs/services/placements.md"
+
+
+def documented(title: str) -> str:
+    """What the page has an operator write into spark-defaults.conf."""
+    (block,) = [b for b in blocks(PAGE) if b.language == "properties" and title in b.lines[0]]
+    return "\n".join(block.lines)
 
 
 @contextmanager
@@ -43,7 +49,7 @@ def daemon(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         lose(process)
 
 
-def lose(process: subprocess.Popen[bytes]) -> None:
+def lose(process: subprocess.Popen[Any]) -> None:
     """Kill it with its executors, as a machine that is lost."""
     if process.poll() is None:
         children = psutil.Process(process.pid).children(recursive=True)
@@ -54,7 +60,7 @@ def lose(process: subprocess.Popen[bytes]) -> None:
         process.wait(20)
 
 
-def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one(
+def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one_and_of_the_driver(
     kafka: str,
     topics: str,
     append: Append,
@@ -63,11 +69,11 @@ def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log, port = random_log(3), free_port()
-    half = len(log) // 2
+    half, most = len(log) // 2, len(log) * 3 // 4
     append(topics, log[:half])
     configuration = tmp_path / "conf"
     configuration.mkdir()
-    (configuration / "spark-defaults.conf").write_text(CONFIGURATION)
+    (configuration / "spark-defaults.conf").write_text(documented("a master of Spark's own"))
     monkeypatch.setenv("SPARK_CONF_DIR", str(configuration))
     monkeypatch.setenv("STELE_SPARK_MASTER", f"spark://{HOST}:{port}")
     package = "org.apache.spark.deploy"
@@ -86,13 +92,36 @@ def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one(
             )
             for number in range(2)
         ]
-        _, url = stack.enter_context(running(kafka, topics, folder))
+        process, url = stack.enter_context(running(kafka, topics, folder))
         reach(url, images(log[:half])[-1].epoch)
         lose(workers[0])
-        append(topics, log[half:])
+        append(topics, log[half:most])
+        reach(url, images(log[:most])[-1].epoch)
+        lose(process)
+        append(topics, log[most:])
+        _, url = stack.enter_context(running(kafka, topics, folder))
         reach(url, images(log)[-1].epoch)
         assert_materialized(kafka, folder / "delta", topics, log)
 
 
 def reach(url: str, epoch: int) -> None:
     wait_until(lambda: position(url)["epoch"] == epoch, f"epoch {epoch}", READY_S)
+
+
+@pytest.mark.parametrize("where", ["a master of Spark's own", "Kubernetes", "YARN"])
+def test_each_setting_of_the_page_is_one_of_sparks_own_and_has_a_value_that_it_takes(
+    spark: SparkSession, where: str
+) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    for holder in ("deploy.k8s.Config$", "deploy.yarn.config.package$"):  # which register theirs
+        jvm.java.lang.Class.forName(f"org.apache.spark.{holder}")
+    entries = jvm.org.apache.spark.internal.config.ConfigEntry
+    settings = [line.split() for line in documented(where).splitlines() if line[0] != "#"]
+    assert len(settings) >= 3
+    for name, value in settings:
+        entry = entries.findEntry(name)
+        assert entry is not None, f"Spark knows no {name}"
+        entry.valueConverter().apply(value)
+    with pytest.raises(Exception, match=r"should be int|NumberFormatException"):
+        entries.findEntry("spark.executor.instances").valueConverter().apply("two")

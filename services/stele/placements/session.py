@@ -86,6 +86,7 @@ def _options(jars: list[Path], memory: str, scratch: Path) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.shuffle.partitions": "1",
+        "spark.python.daemon.module": "stele.placements.worker_daemon",
         "spark.kafka.consumer.cache.capacity": str(MOST_CONSUMERS),
         "spark.sql.session.timeZone": "UTC",
         # Batches are small: planning again and compiling code cost more than they save.
