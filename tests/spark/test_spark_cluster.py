@@ -31,7 +31,8 @@ PAGE = "docs/services/placements.md"
 
 def documented(title: str) -> str:
     """What the page has an operator write into spark-defaults.conf."""
-    (block,) = [b for b in blocks(PAGE) if b.language == "properties" and title in b.lines[0]]
+    first = f"# spark-defaults.conf for {title}"
+    (block,) = [block for block in blocks(PAGE) if block.lines[0] == first]
     return "\n".join(block.lines)
 
 

@@ -22,7 +22,7 @@ from stele.domain.ring.tokens import MIN_TOKEN
 from stele.log.schemas import load_schemas, schema_folder
 from stele.log.topic import read_topic
 from stele.placements.fold import Held, HeldRows
-from stele.placements.topic import Marker, TopicWriter, WriterFenced, framing_of
+from stele.placements.topic import POLL_EVERY, Marker, TopicWriter, WriterFenced, framing_of
 from tests.spark.checks import settled
 
 pytestmark = pytest.mark.broker
@@ -60,7 +60,7 @@ def test_a_row_that_is_gone_leaves_the_topic_and_the_marker_is_the_epoch(
 
 
 def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
-    kafka: str, topics: str
+    kafka: str, topics: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = TopicWriter(kafka, topics)
     slow.publish(marker(1), {"p": TWO}, BOTH)
@@ -70,8 +70,9 @@ def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
 
     fast = TopicWriter(kafka, topics)
     assert fast.publish(marker(5), {"p": {MIN_TOKEN: Held(WHOLE, 5)}}, BOTH)
-    with pytest.raises(WriterFenced):
-        slow._commit()
+    with monkeypatch.context() as patched, pytest.raises(WriterFenced):
+        patched.setattr(slow, "_send", lambda *_: None)
+        slow.publish(marker(2), {"p": TWO}, BOTH)
     with pytest.raises(WriterFenced):
         TopicWriter(kafka, topics)
         fast.publish(marker(6), {"p": TWO}, BOTH)
@@ -81,6 +82,17 @@ def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
     assert not again.publish(marker(4), {"p": TWO}, BOTH)
     assert not again.publish(marker(5), {"p": {MIN_TOKEN: Held(WHOLE, 5)}}, BOTH)
     assert ranges(kafka, topics, 5) == (5, {"p": [WHOLE]})
+
+
+def test_a_writer_is_told_of_the_fence_in_the_midst_of_its_rows_too(
+    kafka: str, topics: str
+) -> None:
+    slow = TopicWriter(kafka, topics)
+    TopicWriter(kafka, topics)
+    starts = range(3 * POLL_EVERY)
+    rows = {start: Held(RangeReplicas(start, start + 1, ("n1",), ("n1",)), 1) for start in starts}
+    with pytest.raises(WriterFenced):  # of the first thousand, which are flushed before the others
+        slow.publish(marker(1), {"p": rows}, {("p", start) for start in starts})
 
 
 def test_two_writers_that_take_turns_leave_the_newest_rows(kafka: str, topics: str) -> None:

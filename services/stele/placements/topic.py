@@ -41,8 +41,10 @@ _FENCED: Final = frozenset(
         KafkaError._FENCED,  # noqa: SLF001 - librdkafka's name
         KafkaError.PRODUCER_FENCED,
         KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError._FATAL,  # noqa: SLF001 - what each call says after that, and after an answer that broke
     }
 )
+"""The producer is of no use any more; its place is taken, as a rule by another one."""
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -136,10 +138,19 @@ class TopicWriter:
             rows = _differences(self.view, rows)
             if not rows and marker == self.view.marker:
                 return False
-        self._send(marker, rows)
-        self._commit()
+        self._write(marker, rows)
         self.view, self.epoch = None, marker.epoch
         return True
+
+    def _write(self, marker: Marker, rows: Mapping[Key, PlacementRow | None]) -> None:
+        """Another writer's fence is met at any call: librdkafka's threads hear of it in the midst of rows."""
+        try:
+            self._send(marker, rows)
+            self._producer.commit_transaction(SEND_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() in _FENCED:
+                raise WriterFenced(f"Another process writes {self._topic} now.") from error
+            raise
 
     def _send(self, marker: Marker, rows: Mapping[Key, PlacementRow | None]) -> None:
         self._producer.begin_transaction()
@@ -151,14 +162,6 @@ class TopicWriter:
                 self._producer.flush(SEND_TIMEOUT_S)
         told = PlacementsMarker(cluster=self._cluster, epoch=marker.epoch, state_id=marker.state_id)
         self._produce(f"{self._cluster}/epoch", encode_placements_marker(told))
-
-    def _commit(self) -> None:
-        try:
-            self._producer.commit_transaction(SEND_TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() in _FENCED:
-                raise WriterFenced(f"Another process writes {self._topic} now.") from error
-            raise
 
     def _produce(self, key: str, value: bytes | None) -> None:
         framed = None if value is None else self._framing.framed(value)
