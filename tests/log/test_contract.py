@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from stele.log.errors import OffsetGoneError
 from stele.log.flows import flow_topic
@@ -12,6 +14,7 @@ from stele.log.kafka import KafkaLog
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.log.port import Log, Look, Record
 from stele.runtime.kafka import ensure_topics
+from stele.stack.ports import LOOPBACK, free_port
 
 DEADLINE_S = 20.0
 
@@ -184,9 +187,6 @@ async def test_close_ends_following_and_keeps_what_was_appended(open_log: Open) 
 
 @pytest.mark.broker
 async def test_an_offset_that_is_gone_is_told(kafka: str, topics: str) -> None:
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
-
     topic = flow_topic(topics, "epochs")
     log = KafkaLog(kafka, topic)
     try:
@@ -212,9 +212,6 @@ async def test_an_offset_that_is_gone_is_told(kafka: str, topics: str) -> None:
 async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
     kafka: str, topics: str
 ) -> None:
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-
     topic = flow_topic(topics, "epochs")
     log = KafkaLog(kafka, topic)
     try:
@@ -229,5 +226,26 @@ async def test_a_topic_that_is_gone_is_told_and_one_made_anew_has_another_id(
         after = await log.look(0)
         assert (after.end, after.value) == (0, None)
         assert after.topic_id != before.topic_id
+    finally:
+        await log.close()
+
+
+@pytest.mark.broker
+async def test_reading_again_after_a_failure_asks_the_brokers_anew_and_holds_up_no_look(
+    kafka: str, topics: str
+) -> None:
+    """The client of before may hold on to a leader that is dead; a barrier waits for a look."""
+    log = KafkaLog(kafka, flow_topic(topics, "epochs"))
+    try:
+        log.append(b"first")
+        await Reader(log).wait_for(1)
+        dead = {"bootstrap.servers": f"{LOOPBACK}:{free_port()}", "group.id": "stele-unused"}
+        log._reader = Consumer(dead)
+        reading = asyncio.create_task(log.read(0, 1))
+        assert (await log.look(0)).value == b"first"
+        assert not reading.done()
+        with pytest.raises((KafkaException, TimeoutError)):
+            await reading
+        assert [record.value for record in await log.read(0, 1)] == [b"first"]
     finally:
         await log.close()

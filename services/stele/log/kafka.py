@@ -114,7 +114,9 @@ class KafkaLog:
         # A thread each: a caller that has gone away leaves its question running, and no two may be.
         self._asking = ThreadPoolExecutor(1, f"ends-{topic}")
         self._prober = Prober(bootstrap, self._stop)
+        # What reads the past asks for itself: a look, which a barrier waits for, must not stand behind it.
         self._reading = ThreadPoolExecutor(1, f"read-{topic}")
+        self._reading_prober = Prober(bootstrap, self._stop)
         self._reader: Consumer | None = None
         self._looker: Consumer | None = None
         self._admin: AdminClient | None = None
@@ -147,8 +149,7 @@ class KafkaLog:
         self._start_thread(self._follow, offset, on_records, on_error, on_doubt, has_room)
 
     async def read(self, offset: int, limit: int) -> list[Record]:
-        ends = await self.ends()
-        return await self._loop.run_in_executor(self._reading, self._read, offset, limit, ends)
+        return await self._loop.run_in_executor(self._reading, self._read, offset, limit)
 
     async def close(self) -> None:
         self._send()
@@ -193,7 +194,8 @@ class KafkaLog:
         return Consumer({**self._servers, **_CONSUMER, "group.id": "stele-unused", **more})
 
     def _close_consumers(self) -> None:
-        self._prober.close()
+        for prober in (self._prober, self._reading_prober):
+            prober.close()
         for consumer in (self._reader, self._looker):
             if consumer is not None:
                 consumer.close()
@@ -247,7 +249,18 @@ class KafkaLog:
         finally:
             looker.unassign()
 
-    def _read(self, offset: int, limit: int, ends: Ends) -> list[Record]:
+    def _read(self, offset: int, limit: int) -> list[Record]:
+        """Raises OffsetGoneError, TimeoutError, KafkaException; the last two cost the client, as in a look."""
+        try:
+            return self._read_once(offset, limit)
+        except (KafkaException, TimeoutError):
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.close()
+            raise
+
+    def _read_once(self, offset: int, limit: int) -> list[Record]:
+        ends = self._reading_prober.ends(self._topic)
         if offset < ends.begin:
             text = f"the topic begins at {ends.begin}. Begin with a snapshot."
             raise OffsetGoneError(offset, text)
@@ -257,6 +270,7 @@ class KafkaLog:
         if self._reader is None:
             self._reader = self._consumer(**{"fetch.wait.max.ms": 10})
         consumer, found = self._reader, list[Record]()
+        consumer.list_topics(self._topic, timeout=LOOK_TIMEOUT_S)  # who leads now
         consumer.assign([TopicPartition(self._topic, 0, offset)])
         try:
             while not found or found[-1].offset + 1 < end:
