@@ -47,9 +47,8 @@ func (n *Node) take(ctx context.Context, order *Order) {
 	}
 	n.lock.Lock()
 	defer n.lock.Unlock()
-	current := max(n.state.term, n.term)
-	if order.term < current || order.term == n.term && order.index <= n.index {
-		return // of a coordinator that was replaced, or late
+	if order.term != n.state.term || order.term == n.term && order.index <= n.index {
+		return // of a coordinator that was replaced, or whose claim was not read yet, or late
 	}
 	n.term, n.index = order.term, order.index
 	running := n.works[order.Work]

@@ -111,37 +111,20 @@ def test_an_operation_is_its_file_its_command_and_a_row(kind: RequestKind) -> No
 
 
 def _compares_kinds(tree: ast.Module) -> Iterator[int]:
-    """Lines that compare with, match, or look up by a member of RequestKind or its name."""
+    """Lines that name a member of RequestKind, for whatever purpose, or compare a kind with a member's name."""
     kinds = {*map(str, RequestKind)}
-
-    def is_member(node: ast.AST | None) -> bool:
-        return (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id == "RequestKind"
-        )
-
-    def is_kind(node: ast.AST) -> bool:
-        return isinstance(node, ast.Attribute) and node.attr == "kind"
-
     for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
+        if (
+            isinstance(node, ast.Attribute)
+            and getattr(node.value, "id", "") == RequestKind.__name__
+        ):
+            yield node.lineno
+        elif isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             inner = [n for s in sides for n in (s, *getattr(s, "elts", ()))]
             words = any(isinstance(n, ast.Constant) and n.value in kinds for n in inner)
-            if any(map(is_member, inner)) or (words and any(map(is_kind, inner))):
+            if words and any(isinstance(n, ast.Attribute) and n.attr == "kind" for n in inner):
                 yield node.lineno
-        elif any(map(is_member, _looked_up(node))):
-            yield getattr(node, "lineno", 0)
-
-
-def _looked_up(node: ast.AST) -> list[ast.expr | None]:
-    """What a case, a table or an index is chosen by."""
-    if isinstance(node, ast.MatchValue):
-        return [node.value]
-    if isinstance(node, ast.Dict):
-        return list(node.keys)
-    return [node.slice] if isinstance(node, ast.Subscript) else []
 
 
 def test_nobody_but_the_operations_compares_kinds() -> None:
@@ -163,6 +146,7 @@ def test_nobody_but_the_operations_compares_kinds() -> None:
         "match kind:\n case RequestKind.JOIN: pass",
         "x = {RequestKind.JOIN: 1}",
         "x = table[RequestKind.JOIN]",
+        "COMING = frozenset({RequestKind.JOIN, RequestKind.REPLACE})",
     ],
 )
 def test_the_search_for_comparisons_finds_them(text: str) -> None:

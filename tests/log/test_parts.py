@@ -10,6 +10,7 @@ import pytest
 
 from stele.domain.cdc.facts import CdcGenerationWritten
 from stele.domain.commands import (
+    Advance,
     AnyCommand,
     CreateKeyspace,
     Envelope,
@@ -22,14 +23,16 @@ from stele.domain.decide import decide
 from stele.domain.evolve import Delta
 from stele.domain.facts import AnyFact, Epoch
 from stele.domain.features.facts import SettingChanged
-from stele.domain.image import EMPTY_FOR_FOLLOWERS
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
 from stele.domain.names import CommitMode, NodeState
+from stele.domain.requests.facts import Request
 from stele.domain.requests.ids import named
 from stele.domain.ring.facts import PlacementChanged
 from stele.domain.snapshot import facts_to_image, image_to_facts, state_hash
 from stele.domain.staging.facts import Part, PartsCommitted
 from stele.domain.staging.image import StagingImage, unfolded
 from stele.domain.topology.facts import TransitionOpened
+from stele.domain.topology.planning import Planned, plan_group
 from stele.domain.view import delta_view
 from stele.log.fold import Fold
 from stele.log.memory import MemoryPartition
@@ -268,6 +271,41 @@ def test_a_join_and_a_leave_go_in_parts_from_their_beginning_to_their_end() -> N
             for transition in fold.image.topology.open():
                 assert {*transition.plans} == {*before.schema.replications()}
     assert state_hash(fold.image) == state_hash(cluster.image)
+
+
+def test_what_goes_in_parts_is_planned_once_and_is_what_a_decision_for_its_own_epoch_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = two_nodes()
+    cluster.submit(asked(KEYSPACE))
+    planned = list[list[Request]]()
+
+    def counted(image: Image, requests: list[Request]) -> Planned:
+        planned.append(requests)
+        return plan_group(image, requests)
+
+    monkeypatch.setattr("stele.domain.topology.decide.plan_group", counted)
+    submitted = list[Envelope]()
+    submit = cluster.submit
+
+    def noted(envelope: Envelope) -> Rejection | None:
+        submitted.append(envelope)
+        return submit(envelope)
+
+    monkeypatch.setattr(cluster, "submit", noted)
+    cluster.ask(replace(join(3), cluster="blue"))
+    cluster.run()
+    opening = next(e for e in submitted if isinstance(e.command, Advance) and e.command.open)
+    *parts, commit = chain_of(cluster.partition, opening)
+    assert parts and len(planned) == 1
+    fold = Fold()
+    for record in cluster.partition.records:
+        before = fold.image
+        if fold.offer(record.offset, record.value) == commit:
+            break
+    unstaged = replace(before, staging=StagingImage())
+    assert decide(unstaged, opening, commit.at_ms) == (*made_true([*parts, commit]),)
+    assert len(planned) == 2
 
 
 def test_a_large_cdc_generation_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,35 @@ async def test_orders_of_an_older_term_are_refused(desk: Desk) -> None:
     assert {report.term for report in desk.reports} == {2}
 
 
+async def test_an_order_of_a_term_that_the_log_does_not_have_is_refused_and_forgotten(
+    desk: Desk,
+) -> None:
+    desk.go_on.set()
+    desk.offer(desk.order(1, term=1 << 60))
+    desk.offer(desk.order(2))
+    await desk.reported(SUCCESS, 2)
+    assert desk.runs == 1
+    assert {report.term for report in desk.reports} == {1}
+
+
+async def test_an_order_of_a_term_that_was_not_read_yet_waits_for_it() -> None:
+    world = World()
+    world.start_join()
+    follower = await world.follower()
+    desk = Desk(world)
+    desk.desk = OrderExecutor("n1", follower, {OrderKind.STREAM: desk.work}, desk.reports.append)
+    held_back = [*world.partition.followers]
+    world.partition.followers.clear()
+    world.apply(ClaimCoordinator("c2", 2))
+    desk.offer(desk.order(1, term=2, epoch=follower.image.epoch, session="closed"))
+    await asyncio.sleep(0)
+    assert desk.reports == []
+    for give in held_back:
+        give(world.partition.records)
+    await desk.reported(FAILED, 1)
+    await desk.desk.close()
+
+
 async def test_an_order_waits_for_its_epoch(desk: Desk) -> None:
     desk.go_on.set()
     desk.offer(desk.order(1, epoch=desk.world.image.epoch + 1))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stele.runtime import http_direct
 from stele.runtime.http import (
     Answer,
     Health,
@@ -20,7 +21,7 @@ from stele.runtime.http import (
     json_answer,
     serving,
 )
-from stele.runtime.http_direct import SHORT_BODY_BYTES
+from stele.runtime.http_direct import MAX_HEAD_BYTES, SHORT_BODY_BYTES
 from tests.services.world import until
 
 LIMIT_BYTES = 2 * SHORT_BODY_BYTES
@@ -280,3 +281,89 @@ async def test_who_waits_behind_a_refused_request_is_not_hung_up_on() -> None:
         await asyncio.sleep(KEEP_ALIVE_S + 0.5)
         echo.go_on.set()
         assert (await line.answer())[2] == {"size": 4}
+
+
+async def test_a_head_without_an_end_is_refused_and_hung_up_on() -> None:
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(b"POST /echo HTTP/1.1\r\nX-Long: ".ljust(MAX_HEAD_BYTES + 1, b"x"))
+        status, headers, answer = await line.answer()
+        assert (status, answer["code"], headers["connection"]) == (431, "head_too_large", "close")
+        assert await line.ended()
+    assert echo.asked == []
+
+
+async def test_what_is_no_http_is_told_so_in_the_shape_of_all_errors() -> None:
+    async with line_to(Echo()) as line:
+        line.send(b"\x16\x03\x01 this is no request\r\n\r\n")
+        status, _, answer = await line.answer()
+        assert (status, answer["code"]) == (400, "malformed_http")
+        assert await line.ended()
+
+
+async def test_garbage_behind_a_request_is_no_answer_to_it() -> None:
+    """Whether the command is applied is unknown; a 400 would say that it is not."""
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(post(b"wait"), b"garbage\r\n\r\n")
+        assert await line.ended()
+        echo.go_on.set()
+    assert echo.asked == [b"wait"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"", None),
+        (b"POST /echo HTTP/1.1\r\nX-", 408),
+        (post(b"abc")[:-1], 408),
+        (chunked(b"abc")[:-3], 408),
+    ],
+    ids=["nothing", "a head", "a body", "chunks"],
+)
+async def test_what_does_not_arrive_in_time_is_hung_up_on(
+    sent: bytes, status: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_direct, "ARRIVAL_S", 0.1)
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(sent)
+        if status is not None:
+            found, _, answer = await line.answer()
+            assert (found, answer["code"]) == (status, "timed_out")
+        assert await line.ended()
+    assert echo.asked == []
+
+
+async def test_an_answer_that_takes_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_direct, "ARRIVAL_S", 0.1)
+    echo = Echo()
+    async with line_to(echo) as line:
+        line.send(post(b"wait"), post(b"abc")[:40])
+        await asyncio.sleep(0.3)
+        echo.go_on.set()
+        assert (await line.answer())[0] == 200
+        line.send(post(b"abc")[40:])
+        assert (await line.answer())[2] == {"size": 3}
+
+
+async def test_a_pipeline_waits_in_the_network_and_not_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    longest = 0
+    complete = http_direct._Protocol.on_response_complete
+
+    def completed(self: http_direct._Protocol) -> None:
+        nonlocal longest
+        complete(self)
+        longest = max(longest, len(self.pipeline))
+        if self.pipeline:
+            assert self.flow.read_paused
+
+    monkeypatch.setattr(http_direct._Protocol, "on_response_complete", completed)
+    async with line_to(Echo()) as line:
+        count = 3_000
+        line.send(*(post(b"x") for _ in range(count)))
+        for _ in range(count):
+            assert (await line.answer())[0] == 200
+    assert longest > 0

@@ -116,7 +116,11 @@ async def test_nothing_is_permitted_where_there_is_no_cluster() -> None:
 
 
 @pytest.mark.parametrize(
-    "query", ["", "?version=x", "?version=-1", "?version=", "?version=1&version=y"]
+    "query",
+    [
+        *("", "?log_id=", "?version=x", "?version=-1", "?version=", "?version=1&version=y"),
+        *("?version=9&sesion=s", "?version=1&version=9", "?session=s&session=t"),
+    ],
 )
 async def test_what_cannot_be_understood_is_a_400(query: str) -> None:
     world = await GuardedWorld.make()

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
+from stele.log.pulse import Moment
 from tests.session_guard.world import GuardedWorld
+
+MAX_AGE_S = 2.0
 
 
 async def test_a_proof_is_as_old_as_its_question() -> None:
@@ -57,6 +62,22 @@ async def test_without_an_answer_there_is_no_proof_and_the_wait_has_a_limit() ->
     began_s = time.monotonic()
     assert not await world.proofs.within(0.2)
     assert 0.2 <= time.monotonic() - began_s < 1.0
+    await world.proofs.close()
+
+
+async def test_what_was_proven_before_the_machine_slept_is_no_proof(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The monotonic clock stands meanwhile."""
+    world = await GuardedWorld.make()
+    assert await world.proofs.within(MAX_AGE_S)
+    asleep_s, now = 3600.0, Moment.now
+    monkeypatch.setattr(Moment, "now", lambda: now()._replace(boot_s=now().boot_s + asleep_s))
+    assert world.proofs.age_s() >= asleep_s
+    world.withhold_answers()
+    assert not await world.proofs.within(0.2)
+    world.answer()
+    assert await world.proofs.within(MAX_AGE_S)
     await world.proofs.close()
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from confluent_kafka import KafkaException
+
 from stele.domain.evolve import Delta
 from stele.domain.features.messages import REPORT_SOURCES
 from stele.domain.image import Image
@@ -116,7 +118,9 @@ class OrderExecutor:
     async def _take(self, order: Order) -> None:
         try:
             image = await self._follower.wait_for_epoch(order.epoch, READ_LIMIT_S)
-        except (TimeoutError, LogError) as error:
+            if order.term > image.topology.coordinator.term:  # claimed behind it, or never
+                image = await self._follower.wait_for_end(READ_LIMIT_S)
+        except (TimeoutError, LogError, KafkaException) as error:
             log.warning("order dropped", kind=order.kind, term=order.term, why=str(error))
             return
         if not self._accepts(order, image):
@@ -131,9 +135,10 @@ class OrderExecutor:
             self._report(running)
 
     def _accepts(self, order: Order, image: Image) -> bool:
-        """Terms only go up, by the log and by the orders seen; within a term, so do the indices."""
-        current = max(image.topology.coordinator.term, self._term)
-        if order.term < current:
+        """Orders are of the log's term, and their indices only go up within it. A term that the log does not
+        have is nobody's: whoever went by it would refuse all orders that follow.
+        """
+        if order.term != image.topology.coordinator.term:
             return False
         return order.term > self._term or order.index > self._index
 

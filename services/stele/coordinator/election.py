@@ -5,7 +5,6 @@ whoever believes to be elected.
 """
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -13,6 +12,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from stele.log.flows import flow_topic
+from stele.log.loops import call_in
 from stele.runtime.group import Membership
 
 SESSION_TIMEOUT_MS: Final = 6000
@@ -106,5 +106,4 @@ class Election:
             self.elected = elected
             self._on_change()
 
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is there to be told
-            self._loop.call_soon_threadsafe(change)
+        call_in(self._loop, change)

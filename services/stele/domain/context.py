@@ -3,7 +3,7 @@
 import re
 import uuid
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar, cast
 
 from stele.domain.base import Rejection
 from stele.domain.commands import Envelope
@@ -11,15 +11,32 @@ from stele.domain.facts import AnyFact
 from stele.domain.image import Image
 from stele.domain.requests.ids import state_time_ms
 
+T = TypeVar("T")
+
 Decision = tuple[AnyFact, ...] | Rejection
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAMES: Final = uuid.UUID("7d1f4f0e-5b1c-4c63-9a3e-6f0a7c2b9e11")
 
 
+class WorkedOut:
+    """What decisions on one command have in common. One that needs parts is decided once more, on the same
+    state for a later epoch: what does not depend on the epoch is worked out once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], object] = {}
+
+    def once(self, what: tuple[object, ...], work: Callable[[], T]) -> T:
+        """The result of ``work``, which ``what`` names among all of this command."""
+        if what not in self._known:
+            self._known[what] = work()
+        return cast("T", self._known[what])
+
+
 class Context(NamedTuple):
-    """The image before, the command's envelope, the writer's clock (ms), how facts fold, and the hash of what
-    is true in an image (``snapshot.content_hash``).
+    """The image before, the command's envelope, the writer's clock (ms), how facts fold, the hash of what is
+    true in an image (``snapshot.content_hash``), and what was worked out already.
 
     The clock is for people, and for the times from which CDC generations hold.
     """
@@ -29,6 +46,7 @@ class Context(NamedTuple):
     at_ms: int
     fold: Callable[[Image, Iterable[AnyFact]], Image]
     hash_of: Callable[[Image], str]
+    worked_out: WorkedOut
 
     @property
     def epoch(self) -> int:

@@ -8,7 +8,7 @@ generations hold, and are forgotten, by it.
 from stele.domain.base import Rejection
 from stele.domain.cluster.facts import FoundCluster
 from stele.domain.commands import MAX_TEXT_CHARS, Envelope, command_name
-from stele.domain.context import Context, Decision
+from stele.domain.context import Context, Decision, WorkedOut
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -16,13 +16,19 @@ from stele.domain.registry import DECISIONS, KNOWN_FEATURES, required_features, 
 from stele.domain.snapshot import content_hash
 
 
-def decide(image: Image, envelope: Envelope, at_ms: int) -> Decision:
-    """Facts for the epoch after ``image``, or a rejection with a code, a sentence and a hint."""
+def decide(
+    image: Image, envelope: Envelope, at_ms: int, worked_out: WorkedOut | None = None
+) -> Decision:
+    """Facts for the epoch after ``image``, or a rejection with a code, a sentence and a hint.
+
+    ``worked_out`` is what came of an earlier decision on the same command and the same state but for its epoch.
+    """
     refused = _check_envelope(image, envelope)
     if refused is not None:
         return refused
     decision: Decision = DECISIONS[type(envelope.command)](
-        Context(image, envelope, at_ms, apply_facts, content_hash), envelope.command
+        Context(image, envelope, at_ms, apply_facts, content_hash, worked_out or WorkedOut()),
+        envelope.command,
     )
     if isinstance(decision, Rejection):
         return decision

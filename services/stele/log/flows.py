@@ -13,6 +13,7 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, Topi
 
 from stele.log.codec import DecodeError
 from stele.log.ends import resolve
+from stele.log.loops import call_in
 
 TIMEOUT_S: Final = 10.0
 ENDS_TIMEOUT_S: Final = 2.0
@@ -112,13 +113,13 @@ class FlowReader:
         try:
             while not self._stop.is_set() and not self._assign():
                 self._stop.wait(RETRY_S)
-            self._call(self._ready.set)
+            call_in(self._loop, self._ready.set)
             while not self._stop.is_set():
                 first = self._consumer.poll(0.2)
                 if first is not None:
                     batch = [first, *self._consumer.consume(BATCH, 0)]
                     values = [m.value() or b"" for m in batch if m.error() is None]
-                    self._call(self._deliver, values)
+                    call_in(self._loop, self._deliver, values)
         finally:
             self._consumer.close()
 
@@ -139,7 +140,3 @@ class FlowReader:
                 self._on_value(value)
             except DecodeError as error:
                 self._on_unreadable(error)
-
-    def _call(self, callback: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is there to be told
-            self._loop.call_soon_threadsafe(callback, *args)

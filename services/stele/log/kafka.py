@@ -4,7 +4,6 @@ Every setting that matters is written here; why is in docs/performance.md and do
 """
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from stele.log.ends import Prober
 from stele.log.errors import OffsetGoneError
+from stele.log.loops import call_in
 from stele.log.port import (
     ROOM_POLL_S,
     Ends,
@@ -300,7 +300,7 @@ class KafkaLog:
                 if time.monotonic() - unreachable_s < UNREACHABLE_EVERY_S:
                     return
                 unreachable_s = time.monotonic()
-            self._call(on_doubt, f"the consumer says: {error.str()}")
+            call_in(self._loop, on_doubt, f"the consumer says: {error.str()}")
 
         consumer, pulse = self._consumer(error_cb=on_trouble), Pulse()
         consumer.assign([TopicPartition(self._topic, 0, offset)])
@@ -310,14 +310,16 @@ class KafkaLog:
                 messages = [] if first is None else [first, *consumer.consume(FOLLOW_BATCH, 0)]
                 pause_s = pulse.beat()
                 if pause_s > LONGEST_PAUSE_S:
-                    self._call(on_doubt, f"the reading thread was away for {pause_s:.1f} s")
+                    call_in(
+                        self._loop, on_doubt, f"the reading thread was away for {pause_s:.1f} s"
+                    )
                 if messages:
                     self._hand_over(on_records, _records(messages, on_trouble))
                     while not has_room() and not self._stop.wait(ROOM_POLL_S):
                         pass
                     pulse.beat()  # waiting for whoever takes them is no pause
         except (KafkaException, OffsetGoneError) as error:
-            self._call(on_error, error)
+            call_in(self._loop, on_error, error)
         finally:
             consumer.close()
 
@@ -334,11 +336,7 @@ class KafkaLog:
         while not self._in_hand.acquire(timeout=0.2):
             if self._stop.is_set():
                 return
-        self._call(run)
-
-    def _call(self, callback: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody is there to be told
-            self._loop.call_soon_threadsafe(callback, *args)
+        call_in(self._loop, run)
 
 
 def is_fatal(error: KafkaError) -> bool:

@@ -25,13 +25,14 @@ def in_parts(
     Facts name the epoch that makes them true, which comes after the parts: so the command is decided again for
     that epoch. Should it then need a part more, once more; a part less, and an empty one is sent.
     """
-    groups, parts = list(_groups(facts, part_bytes)), 0
+    sizes = _Sizes()
+    groups, parts = list(_groups(facts, part_bytes, sizes)), 0
     while len(groups) - 1 > parts:
         parts = len(groups) - 1
         decision = decide_after(parts)
         if isinstance(decision, Rejection):
             return decision
-        groups = list(_groups(decision, part_bytes))
+        groups = list(_groups(decision, part_bytes, sizes))
     if parts == 0:
         return [], facts
     *staged, rest = groups
@@ -43,11 +44,24 @@ def in_parts(
     return found, (PartsCommitted(staging_id, parts), *rest)
 
 
-def _groups(facts: Facts, part_bytes: int) -> Iterator[Facts]:
+class _Sizes:
+    """Bytes of facts. Most of those of the second decision are the very ones of the first."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[AnyFact, int]] = {}
+
+    def of(self, fact: AnyFact) -> int:
+        known = self._known.get(id(fact))
+        if known is None:
+            known = self._known[id(fact)] = fact, fact_size(fact)
+        return known[1]
+
+
+def _groups(facts: Facts, part_bytes: int, sizes: _Sizes) -> Iterator[Facts]:
     """The facts in their order, each group at most so large unless it is a single fact."""
     group, size = list[AnyFact](), 0
     for fact in facts:
-        more = fact_size(fact)
+        more = sizes.of(fact)
         if group and size + more > part_bytes:
             yield tuple(group)
             group, size = [], 0

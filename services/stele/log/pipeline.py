@@ -30,6 +30,7 @@ from stele.domain.commands import (
     command_name,
 )
 from stele.domain.context import Decision as Decided
+from stele.domain.context import WorkedOut
 from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import AnyFact, Epoch
@@ -61,6 +62,9 @@ NO_DIGEST: Final = bytes(16)
 """Of a barrier, which is nobody's command."""
 MAX_REFUSALS_BYTES: Final = 1024 * 1024
 """Of the refusals that share a barrier: a caller of one does not wait for megabytes of others."""
+
+FEW_FACTS: Final = 16
+"""Of more a record is only made once it is known that they fit, each by itself."""
 
 replace = msgspec.structs.replace
 
@@ -259,17 +263,21 @@ class CommitPipeline:
     def _records(self, waiting: Waiting, tip: Image) -> Records | Rejection:
         """What a command becomes: one record, or parts and the record that commits them."""
         at_ms, envelope = self._ids.now_ms(), self._filled(waiting.envelope)
+        decided_on, worked_out = tip, WorkedOut()
 
         def decide_after(epochs: int) -> Decided:
-            return decide(replace(tip, epoch=tip.epoch + epochs), envelope, at_ms)
+            after = replace(decided_on, epoch=decided_on.epoch + epochs)
+            return decide(after, envelope, at_ms, worked_out)
 
         facts = decide_after(0)
         if isinstance(facts, Rejection):
             return facts
-        record = self._encode(tip, envelope, waiting.digest, tuple(facts), at_ms)
-        if len(record[0]) <= PART_BYTES:
-            return [record]
-        split = in_parts(facts, record[1].state_id.hex(), decide_after, PART_BYTES)
+        if len(facts) <= FEW_FACTS:
+            record = self._encode(tip, envelope, waiting.digest, tuple(facts), at_ms)
+            if len(record[0]) <= PART_BYTES:
+                return [record]
+        staging_id = self._ids.next_state_id(tip.state_id).hex()
+        split = in_parts(facts, staging_id, decide_after, PART_BYTES)
         if isinstance(split, Rejection):
             return split
         parts, commit = split

@@ -1,30 +1,45 @@
 """Noticing that time went by while this process did not run: stopped, suspended, or its machine restored."""
 
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 LONGEST_PAUSE_S: Final = 1.0
 """Whoever was away for longer looks whether the log is still the one that it read (rule 11)."""
 
 
-class Pulse:
-    """Each ``beat`` tells the seconds since the one before, by the clock that moved the furthest.
+class Moment(NamedTuple):
+    """A time by each clock, in seconds."""
 
-    A stopped process sees the gap on all clocks; the monotonic one stands while a machine sleeps, and
-    in a restored machine only the wall clock may tell.
-    """
+    monotonic_s: float
+    boot_s: float
+    wall_s: float
+
+    @staticmethod
+    def now() -> "Moment":
+        return Moment(time.monotonic(), _boot_clock(), time.time())
+
+    def age_s(self) -> float:
+        """How long ago it was."""
+        return Moment.now().after(self)
+
+    def after(self, before: "Moment") -> float:
+        """The seconds in between by the clock that moved the furthest.
+
+        A stopped process sees a gap on all clocks; the monotonic one stands while a machine sleeps, and in a
+        restored machine only the wall clock may tell.
+        """
+        return max(self[0] - before[0], self[1] - before[1], self[2] - before[2])
+
+
+class Pulse:
+    """Each ``beat`` tells the seconds since the one before."""
 
     def __init__(self) -> None:
-        self._last = _clocks()
+        self._last = Moment.now()
 
     def beat(self) -> float:
-        now, before = _clocks(), self._last
-        self._last = now
-        return max(now[0] - before[0], now[1] - before[1], now[2] - before[2])
-
-
-def _clocks() -> tuple[float, float, float]:
-    return time.monotonic(), _boot_clock(), time.time()
+        before, self._last = self._last, Moment.now()
+        return self._last.after(before)
 
 
 def _boot_clock() -> float:

@@ -6,7 +6,6 @@ is the request id's work. Nothing in the topic stops the reading: what is no com
 """
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections import deque
@@ -22,6 +21,7 @@ from stele.domain.commands import Envelope, Outcome, Rejection
 from stele.log.codec import DecodeError, decode_envelope, encode_outcome
 from stele.log.flows import flow_topic
 from stele.log.framing import SchemaIds, schema_ids, unframed
+from stele.log.loops import call_in
 from stele.metadata_log import metrics
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
@@ -148,7 +148,7 @@ class CommandsTopic:
             return
         for received in batch:
             self._progress.setdefault(received.partition, Progress()).take(received.offset)
-        self._call(self._submit, batch)
+        call_in(self._loop, self._submit, batch)
 
     def _received(self, message: Message) -> Received | None:
         """Raises KafkaException for what ends the consumer."""
@@ -201,7 +201,7 @@ class CommandsTopic:
             log.warning(
                 "an outcome was not delivered; sending again", request_id=key, why=str(error)
             )
-            self._call(self._send, partition, offset, key, value)
+            call_in(self._loop, self._send, partition, offset, key, value)
             return
         progress = self._progress.get(partition)
         if progress is not None:
@@ -292,10 +292,6 @@ class CommandsTopic:
         if not self._to_send:
             self._loop.call_soon(self._produce)
         self._to_send.extend(messages)
-
-    def _call(self, callback: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has closed: the process is ending
-            self._loop.call_soon_threadsafe(callback, *args)
 
 
 def _schema_ids(settings: MetadataLogSettings) -> SchemaIds:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from stele.log.loops import call_in
+
 T = TypeVar("T")
 
 GROUP_BYTES: Final = 4 * 1024 * 1024
@@ -109,8 +111,7 @@ class GroupCommit:
         except Exception as error:  # the thread must go on, and those who wait must hear
             for job in group:
                 job.error = job.error or error
-        with contextlib.suppress(RuntimeError):  # the loop has closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._end_group, group)
+        call_in(self._loop, self._end_group, group)
 
     def _commit(self, group: Sequence[_Job]) -> None:
         """All in one transaction; when that fails, each in its own, so that one does not fail others."""

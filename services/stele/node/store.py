@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, TypeVar
 from stele.agent.partitions import parted
 from stele.agent.spans import Span
 from stele.domain.ring.tokens import MAX_TOKEN, MIN_TOKEN
+from stele.log.loops import call_in
 from stele.node.cells import Cell, Row
 from stele.node.commits import GroupCommit, StoreError, StoreFailed, Work, uncancelled
 from stele.node.digests import CALL_BYTES, CALL_ROWS, Digest, digest_in
@@ -291,8 +292,7 @@ class Store:
         if self._copies_rest or self._wal_bytes > WAL_LIMIT_BYTES:
             self._checkpoint_as_writer()
         if self._wal_bytes > WAL_CHECKPOINT_BYTES:
-            with contextlib.suppress(RuntimeError):  # the loop has closed
-                self._loop.call_soon_threadsafe(self._wal_is_large.set)
+            call_in(self._loop, self._wal_is_large.set)
 
     def _checkpoint_as_writer(self) -> None:
         """In the writer's thread nothing is appended meanwhile, so that the WAL begins anew after it.

@@ -1,13 +1,13 @@
 """``python -m stele.placements``: configured by STELE_* environment variables."""
 
 import asyncio
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
+from stele.log.loops import call_in
 from stele.placements import metrics
 from stele.placements.http import NAME, Api
 from stele.placements.job import Job
@@ -47,8 +47,7 @@ async def main(stop: Stop) -> None:
     loop = asyncio.get_running_loop()
 
     def on_end() -> None:
-        with suppress(RuntimeError):  # the loop has closed: this process is leaving already
-            loop.call_soon_threadsafe(stop.request, "Spark has ended")
+        call_in(loop, stop.request, "Spark has ended")
 
     runner = Runner(
         partial(_session, settings), partial(_job, settings), metrics.restarts.inc, on_end

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from stele.log.loops import call_in
 from stele.runtime.kafka import ensure_topics
 from stele.runtime.logs import get_logger
 from stele.runtime.settings import ServiceSettings
@@ -53,8 +54,7 @@ def _beside(work: Callable[[], None]) -> asyncio.Future[None]:
             work()
         except Exception as failed:
             error = failed
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(finish, error)
+        call_in(loop, finish, error)
 
     threading.Thread(target=run, name="brokers", daemon=True).start()
     return done

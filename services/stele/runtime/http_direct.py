@@ -3,13 +3,16 @@
 A request whose body is short and of a declared length is answered by its handler straight from uvicorn's
 protocol: no task, no middleware, one write. Whatever is unusual (chunked or long bodies, ``Expect``, requests
 in a pipeline) takes the ordinary way to the same handler, which ``routed`` gives a route for.
+
+A connection holds little, and not for long: uvicorn itself limits neither the size of a request's head, nor
+how long a request may take to arrive, nor how many wait behind one that is being answered.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache, partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -20,12 +23,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from stele.runtime.http_errors import HttpError, internal_error
+from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.http_errors import ErrorCode, HttpError, internal_error
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import http_request_seconds
 
 SHORT_BODY_BYTES: Final = 32 * 1024
 """A longer one is worth uvicorn's flow control."""
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Of a request before its body: cursors, the longest that clients of ours send, have some hundred."""
+ARRIVAL_S: Final = 60.0
+"""In which a request must have arrived once it began, and the first of a connection once that is there."""
 _NOBODY_WAITS: Final = asyncio.Event()
 _UNUSUAL: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
@@ -106,8 +114,77 @@ class _Protocol(HttpToolsProtocol):
     def __init__(self, direct: Mapping[bytes, Direct], **options: Any) -> None:
         super().__init__(**options)
         self._direct = direct
+        self._in_head = True
+        """Bytes that come are of a request's head, or of nothing yet."""
+        self._head_has_ended = False
+        self._head_bytes = 0
+        self._arriving = False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._set_deadline()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unset_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if self._in_head:  # where one has ended among these bytes, few are of the next
+            self._head_bytes = 0 if self._head_has_ended else self._head_bytes + len(data)
+            self._head_has_ended = False
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(431, _head_too_large())
+                return
+        is_idle = not self._is_answering() and self.timeout_keep_alive_task is None
+        if (self._arriving or is_idle) and self._deadline is None:
+            self._set_deadline()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._arriving = True
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.pipeline and not self.transport.is_closing():
+            self.flow.pause_reading()  # until those are answered that have come
+
+    def send_400_response(self, msg: str) -> None:
+        hint = "Send HTTP/1.1, one request after the other."
+        self._refuse(400, ErrorBody(ErrorCode.MALFORMED_HTTP, f"This is no HTTP: {msg}", hint, {}))
+
+    def _set_deadline(self) -> None:
+        self._deadline = self.loop.call_later(ARRIVAL_S, self._is_late)
+
+    def _unset_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _is_late(self) -> None:
+        if self.flow.read_paused or (self._in_head and self._is_answering()):
+            self._set_deadline()  # we let it wait
+        elif self._arriving:
+            self._refuse(408, _arrives_too_slowly())
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, body: ErrorBody) -> None:
+        """Hang up. The answer would be taken for that to a request before it, where one is under way."""
+        begun = self._is_answering() if self._in_head else self._has_answered()
+        if not (begun or self.pipeline):
+            self._write(status, msgspec.json.encode(body), (), keep_alive=False)
+        self.transport.close()
+
+    def _has_answered(self) -> bool:
+        """Something of the answer to the request whose body arrives has been sent."""
+        return self.cycle.response_complete or getattr(self.cycle, "response_started", False)
 
     def on_headers_complete(self) -> None:
+        self._in_head, self._head_has_ended = False, True
         handler = self._direct.get(self.url)
         if handler is None or not self._is_usual():
             super().on_headers_complete()
@@ -117,6 +194,8 @@ class _Protocol(HttpToolsProtocol):
         self.cycle = _Exchange(handler, keep_alive)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
+        self._in_head, self._arriving = True, False
+        self._unset_deadline()
         super().on_message_complete()
         exchange: object = self.cycle
         if isinstance(exchange, _Exchange) and not exchange.began:  # else it is of the one before
@@ -159,17 +238,40 @@ class _Protocol(HttpToolsProtocol):
         _duration(exchange.handler.__name__, status).observe(time.perf_counter() - exchange.began_s)
         if exchange.disconnected or self.transport.is_closing():
             return
+        self._write(status, body, headers, keep_alive=exchange.keep_alive)
+        if not exchange.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _write(
+        self, status: int, body: bytes, headers: Iterable[tuple[str, str]], *, keep_alive: bool
+    ) -> None:
         parts = [_status_line(status)]
         for name, value in self.server_state.default_headers:
             parts += (name, b": ", value, b"\r\n")
         parts += (f"{name}: {value}\r\n".encode("latin-1") for name, value in headers)
-        if not exchange.keep_alive:
+        if not keep_alive:
             parts.append(b"connection: close\r\n")
         parts += (b"content-length: %d\r\n\r\n" % len(body), body)
         self.transport.write(b"".join(parts))
-        if not exchange.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
+
+
+def _head_too_large() -> ErrorBody:
+    return ErrorBody(
+        ErrorCode.HEAD_TOO_LARGE,
+        f"The request's path and headers have more than {MAX_HEAD_BYTES} bytes.",
+        "Send less; what is long goes into the body.",
+        {"limit_bytes": MAX_HEAD_BYTES},
+    )
+
+
+def _arrives_too_slowly() -> ErrorBody:
+    return ErrorBody(
+        ErrorCode.TIMED_OUT,
+        f"The request did not arrive within {ARRIVAL_S:g} s.",
+        "Send it again at once; it was not looked at.",
+        {"limit_s": ARRIVAL_S},
+    )
 
 
 def _answer_to(error: Exception, handler: str) -> Answer:

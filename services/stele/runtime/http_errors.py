@@ -27,6 +27,8 @@ class ErrorCode(StrEnum):
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     BODY_TOO_LARGE = "body_too_large"
+    HEAD_TOO_LARGE = "head_too_large"
+    MALFORMED_HTTP = "malformed_http"
     MALFORMED_JSON = "malformed_json"
     INVALID_REQUEST = "invalid_request"
     UNAVAILABLE = "unavailable"

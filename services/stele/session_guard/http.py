@@ -1,6 +1,7 @@
 """The session guard's routes: barriers, liveness, sessions, checks, and its health."""
 
 import math
+from typing import Final
 
 import msgspec
 from starlette.requests import Request
@@ -18,6 +19,8 @@ from stele.session_guard.proof import Proofs
 from stele.session_guard.redis_writer import RedisWriter
 
 NOT_CURRENT_STATUS = 503
+CHECKED: Final = frozenset({"version", "session", "log_id"})
+"""What a check may name, each once."""
 
 
 def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
@@ -35,7 +38,7 @@ def routes(guard: Guard, proofs: Proofs, proof_max_age_s: float) -> list[Route]:
         return JsonResponse(SessionsView(now.log_id, now.epoch, now.sessions))
 
     async def check(request: Request) -> Response:
-        _refuse_nothing_to_check(request)
+        _refuse_what_is_not_checked(request)
         is_current = await proofs.within(proof_max_age_s)
         age_s = proofs.age_s()
         trouble = proofs.trouble if guard.permissions().log_id else "there is no cluster yet"
@@ -115,8 +118,18 @@ def not_current(age_s: float, max_age_s: float, trouble: str) -> CheckView:
     )
 
 
-def _refuse_nothing_to_check(request: Request) -> None:
-    if not {"version", "session"} & request.query_params.keys():
+def _refuse_what_is_not_checked(request: Request) -> None:
+    """A parameter that is misspelt, or comes twice, would be permitted without having been looked at."""
+    given = [name for name, _ in request.query_params.multi_items()]
+    for name in given:
+        if name not in CHECKED or given.count(name) > 1:
+            raise HttpError(
+                400,
+                ErrorCode.INVALID_REQUEST,
+                f"'{name[:40]}' comes twice." if name in CHECKED else f"There is no '{name[:40]}'.",
+                hint=f"Use {', '.join(sorted(CHECKED))}, each once.",
+            )
+    if not {"version", "session"} & {*given}:
         raise HttpError(
             400,
             ErrorCode.INVALID_REQUEST,

@@ -6,11 +6,13 @@ share one probe, and nobody probes when nobody asks.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from typing import Final
 
 from stele.log.follower import LogFollower
+from stele.log.pulse import Moment
 from stele.runtime.logs import get_logger
 
 NEVER: Final = float("-inf")
@@ -29,14 +31,17 @@ class Proofs:
     ) -> None:
         self.asked_at_s = NEVER
         self.trouble = ""
+        self._asked_at: Moment | None = None
         self._follower = follower
         self._probe_timeout_s = probe_timeout_s
         self._now_s = now_s
         self._probe: asyncio.Task[None] | None = None
 
     def age_s(self) -> float:
-        """Infinite while there is no proof."""
-        return self._now_s() - self.asked_at_s
+        """By the clock that moved the furthest: a machine that slept has proven nothing since. Infinite while
+        there is no proof.
+        """
+        return math.inf if self._asked_at is None else self._asked_at.age_s()
 
     async def within(self, max_age_s: float) -> bool:
         """Is the image proven by a question of at most ``max_age_s`` ago? Waits that long for a new proof."""
@@ -67,7 +72,7 @@ class Proofs:
         return self._probe
 
     async def _ask(self) -> None:
-        asked_at_s = self._now_s()
+        asked_at_s, asked_at = self._now_s(), Moment.now()
         try:
             await self._follower.wait_for_end(self._probe_timeout_s)
         except Exception as error:  # whatever it is, there is no proof
@@ -75,7 +80,7 @@ class Proofs:
                 log.warning("the log's end is out of reach", why=repr(error))
             self.trouble = f"the log's end was not reached: {error!r}"
         else:
-            self.asked_at_s, self.trouble = asked_at_s, ""
+            self.asked_at_s, self._asked_at, self.trouble = asked_at_s, asked_at, ""
 
 
 async def _in_time(task: "asyncio.Task[None]", timeout_s: float) -> bool:

@@ -16,7 +16,7 @@ from stele.sim.mutants_failures import FAILURE_MUTANTS
 from stele.sim.mutants_freezing import FREEZING_MUTANTS
 from stele.sim.mutants_generations import GENERATION_MUTANTS, GENERATION_TEST_MUTANTS
 from stele.sim.mutants_global import GLOBAL_MUTANTS
-from stele.sim.mutants_guards import GUARD_MUTANTS
+from stele.sim.mutants_guards import GUARD_MUTANTS, GUARD_TEST_MUTANTS
 from stele.sim.mutants_hot import HOT_TEST_MUTANTS
 from stele.sim.mutants_joining import JOINING_MUTANTS
 from stele.sim.mutants_keyspaces import KEYSPACE_MUTANTS
@@ -104,6 +104,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
             *UPKEEP_TEST_MUTANTS,
             *OVERRIDE_TEST_MUTANTS,
             *LOST_LOG_TEST_MUTANTS,
+            *GUARD_TEST_MUTANTS,
         )
     },
 }

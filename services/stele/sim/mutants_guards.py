@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from stele.domain.image import Image
+from stele.log.pulse import Moment
 from stele.session_guard import guard
 from stele.session_guard.proof import Proofs
 from stele.sim.patching import Patch
@@ -29,7 +30,20 @@ def sessions_that_were_open_stay_so(patch: Patch) -> None:
     patch.function(guard.open_sessions, ever)
 
 
+def proofs_stay_young_while_a_machine_sleeps(patch: Patch) -> None:
+    """How old a proof is tells the monotonic clock, which stands meanwhile."""
+
+    def awake(self: Moment, before: Moment) -> float:
+        return self.monotonic_s - before.monotonic_s
+
+    patch.attribute(Moment, "after", awake)
+
+
 GUARD_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     checks_ask_for_no_proof,
     sessions_that_were_open_stay_so,
+)
+
+GUARD_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
+    proofs_stay_young_while_a_machine_sleeps,
 )

@@ -8,9 +8,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from stele.agent.orders import OrderExecutor
 from stele.domain.commands import Outcome, Rejection
 from stele.domain.context import Context
 from stele.domain.features.counts import Count
+from stele.domain.image import Image
+from stele.domain.messages import Order
 from stele.domain.requests import not_taken
 from stele.domain.requests.ids import TIME_CHARS, is_id, state_time_ms
 from stele.domain.requests.memory import Young
@@ -129,6 +132,17 @@ def long_count_of_zero_is_no_end(patch: Patch) -> None:
     patch.attribute(avro, "_array", array)
 
 
+def orders_of_a_term_to_come_are_taken(patch: Patch) -> None:
+    """A node carries an order out whose term the log does not have, and refuses those of its own term then."""
+
+    def accepts(self: OrderExecutor, order: Order, image: Image) -> bool:
+        if order.term < max(image.topology.coordinator.term, self._term):
+            return False
+        return order.term > self._term or order.index > self._index
+
+    patch.attribute(OrderExecutor, "_accepts", accepts)
+
+
 SHELL_MUTANTS: Final = (
     old_end_is_stepped_over,
     long_request_id_is_repeated,
@@ -138,4 +152,5 @@ SHELL_MUTANTS: Final = (
     time_of_the_newest_state_is_believed,
     requests_end_by_the_clock_of_the_writer,
     long_count_of_zero_is_no_end,
+    orders_of_a_term_to_come_are_taken,
 )

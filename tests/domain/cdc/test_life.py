@@ -9,7 +9,7 @@ from stele.domain.cdc.generations import STREAMS_PER_FACT, committed, written
 from stele.domain.cdc.image import CdcImage
 from stele.domain.cdc.limits import CDC_MARGIN_S, CDC_RETENTION_S
 from stele.domain.commands import Envelope, FoundCluster, NewCdcGeneration, SetSetting
-from stele.domain.context import Context
+from stele.domain.context import Context, WorkedOut
 from stele.domain.evolve import apply_facts
 from stele.domain.facts import AnyFact
 from stele.domain.image import Image
@@ -23,9 +23,8 @@ RETENTION_MS = 1000 * CDC_RETENTION_S.default
 
 
 def context(image: Image, at_ms: int = AT_MS) -> Context:
-    return Context(
-        image, Envelope(request_id="r", command=FoundCluster()), at_ms, apply_facts, content_hash
-    )
+    envelope = Envelope(request_id="r", command=FoundCluster())
+    return Context(image, envelope, at_ms, apply_facts, content_hash, WorkedOut())
 
 
 def founded() -> Image:

@@ -1,5 +1,7 @@
 """Entering a state of an operation, and ending it: the facts that its row asks for."""
 
+from functools import partial
+
 import msgspec
 
 from stele.domain.cdc.generations import abandoned, committed, written
@@ -11,11 +13,13 @@ from stele.domain.requests.rows import ended
 from stele.domain.topology.commands import Move
 from stele.domain.topology.draft import Draft
 from stele.domain.topology.facts import Transition, TransitionFinished, TransitionMoved
-from stele.domain.topology.operations.base import gaining_nodes, losing_nodes
+from stele.domain.topology.operations.base import Delta, gaining_nodes, losing_nodes
 from stele.domain.topology.operations.table import OPERATIONS, State
 from stele.domain.topology.rings import tokens_of_streams
 
 replace = msgspec.structs.replace
+
+Facts = tuple[AnyFact, ...]
 
 
 def move(draft: Draft, transition: Transition, asked: Move) -> None:
@@ -65,10 +69,16 @@ def enter(draft: Draft, transition: Transition, to: TransitionState) -> None:
 def _change_placements(draft: Draft, transition: Transition, state: State) -> None:
     if state.delta is None:
         return
-    for name, plan in sorted(transition.plans.items()):
-        delta = state.delta(draft.image.ring.placements[name], plan, draft.version)
-        if delta.removed or delta.added:
-            draft.add(*draft.image.ring.change(name, delta))
+    for name in sorted(transition.plans):
+        changes = partial(_changes_of, draft, transition, state.delta, name)
+        draft.add(*draft.context.worked_out.once(("rows", transition.transition_id, name), changes))
+
+
+def _changes_of(draft: Draft, transition: Transition, delta: Delta, name: str) -> Facts:
+    """The facts by which a placement gets the rows of the state that is entered."""
+    ring = draft.image.ring
+    changed = delta(ring.placements[name], transition.plans[name], draft.version)
+    return (*ring.change(name, changed),) if changed.removed or changed.added else ()
 
 
 def _nodes(draft: Draft, transition: Transition, state: State) -> list[AnyFact]:
