@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from stele.runtime.http_errors import HttpError, internal_error
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import http_request_seconds
+from stele.runtime.stalled import Stalled
 
 SHORT_BODY_BYTES: Final = 32 * 1024
 """A longer one is worth uvicorn's flow control."""
@@ -106,8 +107,32 @@ class _Protocol(HttpToolsProtocol):
     def __init__(self, direct: Mapping[bytes, Direct], **options: Any) -> None:
         super().__init__(**options)
         self._direct = direct
+        self._stalled: Stalled | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._stalled = Stalled(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._gets_on()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stalled is not None:
+            self._stalled.begin()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._gets_on()
+
+    def _gets_on(self) -> None:
+        if self._stalled is not None:
+            self._stalled.end()
 
     def on_headers_complete(self) -> None:
+        if not self.flow.write_paused:
+            self._gets_on()
         handler = self._direct.get(self.url)
         if handler is None or not self._is_usual():
             super().on_headers_complete()
