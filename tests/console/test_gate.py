@@ -5,14 +5,15 @@ from __future__ import annotations
 import httpx
 import msgspec
 import pytest
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import Request as Asked
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from stele.cli.main import build_app as command_line
-from stele.console.asking import CommandAsked, envelope_of
+from stele.console.asking import CommandAsked, envelope_of, mark_of
 from stele.console.gate import MARK, Gate
 from stele.console.http import command_routes
 from stele.console.operations import OPERATIONS
@@ -29,14 +30,19 @@ from stele.domain.commands import (
     MoveNode,
     MoveTablets,
     Rebuild,
+    Rejection,
     Remove,
     RepairTable,
     ResizeTable,
     SwitchBalancingOff,
     SwitchBalancingOn,
 )
+from stele.domain.names import RequestKind, RequestStatus
+from stele.domain.requests.facts import Request
 from stele.domain.requests.ids import time_ms
 from stele.domain.topology.operations.commands import TabletMove
+from stele.domain.topology.preflight import Gain, PlannedPlacement, Preflight, Share
+from stele.runtime.answers.plans import PlanAnswer, Verdict
 from stele.runtime.http import Health, HttpError, build_app
 from stele.runtime.request_ids import new_request_id
 
@@ -46,7 +52,7 @@ TOKEN = "t0ken"
 
 
 def client(token: str, host: str) -> httpx.AsyncClient:
-    async def there(_: Request) -> PlainTextResponse:
+    async def there(_: Asked) -> PlainTextResponse:
         return PlainTextResponse("there")
 
     routes = [Route(path, there, methods=["GET", "POST"]) for path in ("/", "/api/x", "/page/x.js")]
@@ -87,6 +93,10 @@ async def test_another_sites_page_can_ask_for_nothing() -> None:
         assert (await http.post("/api/x", headers=foreign)).status_code == 403
         own = {MARK: "1", "origin": "http://127.0.0.1:8090"}
         assert (await http.post("/api/x", headers=own)).status_code == 200
+        for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200)):
+            answer = await http.get("/api/x", headers={"sec-fetch-site": site})
+            assert answer.status_code == status, site
+        assert (await http.get("/", headers={"sec-fetch-site": "cross-site"})).status_code == 200
 
 
 async def test_every_answer_forbids_scripts_and_frames_of_others() -> None:
@@ -115,8 +125,9 @@ def asked(operation: str, reason: str = "x", **fields: str) -> CommandAsked:
 
 
 async def test_a_command_without_a_reason_is_refused() -> None:
-    with pytest.raises(HttpError, match="no reason"):
-        await envelope_of(asked("decommission", "  ", node="n1"), NOBODY)
+    for nothing in ("  ", "\u200b", "\u2060 \x1b\n"):
+        with pytest.raises(HttpError, match="no reason"):
+            await envelope_of(asked("decommission", nothing, node="n1"), NOBODY)
 
 
 async def test_only_operations_of_the_page_are_taken() -> None:
@@ -244,3 +255,35 @@ async def test_who_only_looks_has_the_console_ask_no_address() -> None:
             more = {"reason": "x"} if path == "/api/commands" else {}
             answer = await http.post(path, json={**fields, **more})
             assert (answer.status_code, answer.json()["code"]) == (403, "read_only")
+
+
+def test_a_plan_is_known_again_by_what_it_does() -> None:
+    """Not by what changes all the time, nor by names that are drawn anew for each plan."""
+    request = Request(request_id="r", kind=RequestKind.MOVE, status=RequestStatus.PENDING)
+    placed = PlannedPlacement(
+        placement="p1",
+        keyspaces=("shop",),
+        ranges=9,
+        changing=2,
+        changing_share=0.1,
+        nodes={},
+        racks={},
+    )
+    gain = Gain(node_id="n1", placement="p1", ranges=2, share=0.1, sources=("n2",), needed=1)
+    plan = Preflight(request=request, alone=True, gains=(gain,), placements=(placed,))
+    answer = PlanAnswer(epoch=7, state_id="", plan=plan, verdict=Verdict.STARTS)
+    renamed = replace(
+        plan,
+        gains=(replace(gain, placement="p2"),),
+        placements=(replace(placed, placement="p2", ranges=11, nodes={"n1": Share(1, 2)}),),
+    )
+    same = replace(answer, epoch=9, state_id="x", size_bytes=5, plan=renamed)
+    assert mark_of(same) == mark_of(answer)
+    for other in (
+        replace(answer, verdict=Verdict.WAITS),
+        replace(answer, plan=replace(plan, excludes=("n9",))),
+        replace(answer, plan=replace(plan, gains=(replace(gain, sources=("n3",)),))),
+        replace(answer, plan=replace(plan, placements=(replace(placed, changing=3),))),
+        replace(answer, plan=replace(plan, refusal=Rejection("no_room", ""))),
+    ):
+        assert mark_of(other) != mark_of(answer)

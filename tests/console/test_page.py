@@ -164,7 +164,7 @@ def test_what_the_log_says_is_shown_as_text_and_what_hides_is_named(
 ) -> None:
     """Who asks, and why, is anybody's text: markup, characters that turn the line around, endless words."""
     markup = "<img src=x onerror=alert(1)><script>alert(1)</script>"
-    hidden, long = "safe\u202egnp.exe\u2066\x1b[31m", "w" * 4000
+    hidden, long = "safe\u202egnp.exe\u2066\x1b[31m\u00ad\U000e0041", "w" * 4000
     for actor, reason in ((markup, markup), (hidden, hidden), (long, long)):
         body: dict[str, object] = {"request_id": new_request_id(), "actor": actor, "reason": reason}
         body["command"] = {"type": "set_setting", "name": "colour", "value": reason}
@@ -173,7 +173,9 @@ def test_what_the_log_says_is_shown_as_text_and_what_hides_is_named(
     page = watched.open("#/history")
     asked = page.locator(".epoch .by")
     expect(asked.filter(has_text=markup)).to_have_count(1)
-    expect(asked.filter(has_text="safe⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+001B⟩[31m")).to_have_count(1)
+    expect(
+        asked.filter(has_text="safe⟨U+202E⟩gnp.exe⟨U+2066⟩⟨U+001B⟩[31m⟨U+00AD⟩⟨U+E0041⟩")
+    ).to_have_count(1)
     expect(asked.filter(has_text=long)).to_have_count(1)
     assert page.locator("img, script:not([src])").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -408,3 +410,178 @@ VIEWS = (
     "balance",
     "health",
 )
+
+
+def test_a_plan_that_does_not_hold_any_more_is_shown_again_before_anything_is_done(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/nodes?node=n1")
+    page.get_by_role("button", name="move…", exact=True).click()
+    page.locator("dialog [name=tokens]").fill(",".join(map(str, range(1, 17))))
+    page.locator("[data-deed=plan]").click()
+    plan = page.locator("dialog pre")
+    expect(plan).to_contain_text("plan of move n1")
+    command(stack, type="create_keyspace", name="later", replication={"dc1": 1})
+    page.locator("[name=reason]").fill("a hot range")
+    page.get_by_role("button", name="do it").click()
+    outcome = page.locator("[data-outcome=refused]")
+    expect(outcome).to_contain_text("it would do something else")
+    expect(plan).to_contain_text("later")
+    page.get_by_role("button", name="leave it").click()
+    requests = httpx.get(f"{stack.url('metadata-log')}/v1/requests", timeout=10).json()["requests"]
+    assert "move" not in {request["kind"] for request in requests}
+
+
+def test_what_may_have_been_taken_is_sent_again_under_its_id_and_what_was_refused_under_another(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/requests")
+    sent = list[str]()
+
+    def lose_the_answer(route: Route) -> None:
+        sent.append(json.loads(route.request.post_data or "")["request_id"])
+        if len(sent) == 1:
+            route.fetch()
+            route.abort()
+        else:
+            route.continue_()
+
+    page.route("**/api/commands", lose_the_answer)
+
+    def ask() -> None:
+        page.locator("select[name=operation]").select_option("create-keyspace")
+        page.get_by_role("button", name="go on").click()
+        page.locator("dialog [name=name]").fill("twice")
+        page.locator("dialog [name=replication]").fill("dc1=1")
+        page.locator("[data-deed=plan]").click()
+        page.locator("dialog [name=reason]").fill(f"try {len(sent)}")
+        page.get_by_role("button", name="do it").click()
+
+    ask()
+    expect(page.locator("[data-outcome=refused]")).to_contain_text("unknown")
+    page.get_by_role("button", name="leave it").click()
+    ask()  # the dialog was closed meanwhile, and another reason is given
+    expect(page.locator("[data-outcome=done]")).to_be_visible()
+    page.get_by_role("button", name="close", exact=True).last.click()
+    ask()
+    refused = page.locator("[data-outcome=refused]")
+    expect(refused).to_contain_text("twice")
+    page.get_by_role("button", name="do it").click()
+    wait_until(lambda: page.evaluate("1") and len(sent) == 4, "the fourth try")
+    assert sent[0] == sent[1]
+    assert len({*sent}) == 3
+
+
+def test_who_drags_the_line_of_time_has_the_state_read_where_it_rests(
+    stack: Stack, watched: Watched
+) -> None:
+    for n in range(12):
+        command(stack, type="set_setting", name="colour", value=f"d{n}")
+    page = watched.open("#/nodes")
+    asked, held = list[str](), list[Route]()
+
+    def hold(route: Route) -> None:
+        asked.append(route.request.url)
+        if len(asked) == 1:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/overview?epoch=*", hold)
+    for epoch in range(2, 14):
+        page.locator("input.slider").fill(str(epoch))
+    wait_until(lambda: page.evaluate("1") and held, "the first question")
+    held[0].continue_()
+    watched.until("globalThis.steleConsole.state.overview?.epoch === 13")
+    assert len(asked) == 2, asked
+
+
+def test_a_map_that_is_not_there_is_not_shown_as_another(stack: Stack, watched: Watched) -> None:
+    page = watched.open("#/map?map=*tokens&row=1")
+    expect(page.locator("aside[data-row='1']")).to_be_visible()
+    page.evaluate("location.hash = '#/map?map=tablets:none&row=1'")
+    expect(page.locator(".empty")).to_contain_text("This map is not there")
+    expect(page.locator("aside")).to_have_count(0)
+    painted = page.evaluate(INKED)
+    assert not painted
+    page.get_by_role("button", name="show another").click()
+    watched.until("globalThis.steleConsole.state.map !== null")
+
+
+INKED = """() => {
+    const { context, canvas } = globalThis.steleConsole.sheet();
+    const pixels = new Uint32Array(context.getImageData(0, 0, canvas.width, canvas.height).data.buffer);
+    return pixels.some((each) => each !== pixels[0]);
+}"""
+"""Whether anything is drawn."""
+
+
+def test_a_chosen_row_is_of_the_map_that_its_address_names(stack: Stack, watched: Watched) -> None:
+    """Another table may come first tomorrow."""
+    page = watched.open("#/map")
+    page.locator("canvas").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("aside[data-row='0']")).to_be_visible()
+    assert "map=tablets" in page.evaluate("decodeURIComponent(location.hash)")
+    expect(page.locator(".mapview [role=status]")).to_contain_text("tablet 0")
+
+
+def test_a_planned_move_leads_to_the_map_of_its_own_table(stack: Stack, watched: Watched) -> None:
+    command(stack, type="create_table", name="shop.zebras")
+    page = watched.open("#/balance")
+    watched.until("globalThis.steleConsole.state.overview.tables.includes('shop.zebras')")
+    page.evaluate("import('/page/store.js').then((m) => m.showTablet('shop.zebras', 2))")
+    expect(page.locator("aside[data-row='2']")).to_contain_text("shop.zebras")
+
+
+def test_the_load_of_the_past_is_not_that_of_now(stack: Stack, watched: Watched) -> None:
+    page = watched.open(f"#/map?colour=load&epoch={newest(stack) - 1}")
+    expect(page.locator("[data-note=load]")).to_contain_text("past is not kept")
+    assert page.evaluate("globalThis.steleConsole.state.load") is None
+    page.goto(f"{watched.url}/#/balance?epoch=3")
+    expect(page.locator("[data-note=now]")).to_contain_text("of now, not of epoch 3")
+
+
+def test_who_had_a_range_is_told_epoch_by_epoch(stack: Stack, watched: Watched) -> None:
+    page = watched.open("#/map?map=*tokens")
+    ring = page.evaluate(
+        "globalThis.steleConsole.state.overview.maps.find((m) => m.name.startsWith('ring')).placement"
+    )
+    page.goto(f"{watched.url}/#/map?map={ring}&row=0")
+    told = page.locator("[data-list=range] .epoch")
+    expect(told.first).to_be_visible()
+    epochs = [int(each.get_attribute("data-epoch") or 0) for each in told.all()]
+    assert epochs == sorted({*epochs}, reverse=True)
+
+
+def test_a_metadata_log_that_stands_still_is_named_long_before_its_stream_counts_as_dead(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/nodes")
+    notice = page.locator("[data-notice=trouble]")
+    expect(notice).to_have_count(0)
+    stack.kill("metadata-log", signal.SIGSTOP)
+    try:
+        expect(notice).to_contain_text("The metadata-log does not answer", timeout=12_000)
+        expect(notice).to_contain_text("What is shown is of epoch")
+    finally:
+        stack.kill("metadata-log", signal.SIGCONT)
+    expect(notice).to_have_count(0, timeout=30_000)
+
+
+def test_a_console_that_stands_still_is_named_and_goes_on_without_a_gap(
+    stack: Stack, watched: Watched
+) -> None:
+    page = watched.open("#/history")
+    before = page.evaluate("globalThis.steleConsole.state.newest")
+    notice = page.locator("[data-notice=trouble]")
+    stack.kill("console", signal.SIGSTOP)
+    try:
+        expect(notice).to_contain_text("said nothing for", timeout=20_000)
+        last = command(stack, type="set_setting", name="colour", value="still")
+    finally:
+        stack.kill("console", signal.SIGCONT)
+    watched.until(f"globalThis.steleConsole.state.newest >= {last}")
+    expect(notice).to_have_count(0, timeout=30_000)
+    for needed in range(before, last + 1):
+        watched.until(f"globalThis.steleConsole.state.epochs.some((e) => e.epoch === {needed})")

@@ -10,18 +10,23 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
+from stele.console.alerts import ProcessShown
 from stele.console.history import History as History_
 from stele.console.hub import Hub
 from stele.console.mirror import Mirror
 from stele.console.stream import Pages, told_event
 from stele.console.told import told_live
-from stele.console.upstream import Upstream
+from stele.console.upstream import MOST_BYTES, PIECE_BYTES, AwayError, Upstream
 from stele.console.watch import Watch
+from stele.domain.archive.facts import ArchiveTrimmed
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import Image
-from stele.runtime.http import HttpError
+from stele.runtime.http import Health, HttpError, bind, build_app, serving
 from stele.words.decisions import Wanted
 from tests.console.generated import Generated, served
 from tests.console.test_packed_map import grown, images
@@ -235,6 +240,72 @@ async def test_a_state_of_the_past_is_that_of_the_fold() -> None:
             at = await found.mirror.at(epoch)
             assert at.state_id == images(history)[epoch].state_id
             assert at.membership == images(history)[epoch].membership
+
+
+async def test_a_stream_that_brings_nothing_is_left_for_an_instance_that_has_more() -> None:
+    """The one that is followed is cut off from the log, and its stream lives."""
+    history = grown()
+    old, new = begun(history, 3), begun(history, 3)
+    async with (
+        served(old) as first,
+        served(new) as second,
+        aiohttp.ClientSession(read_bufsize=1 << 22) as http,
+    ):
+        found = Console(http, first)
+        found.upstream.services = {**found.upstream.services, "metadata-log": (first, second)}
+        task = asyncio.create_task(found.mirror.run())
+        try:
+            await found.read(3)
+            await until(lambda: old.streams == 1, "the stream of the first one")
+            tell(new, history, 9)
+            shown = [
+                ProcessShown(service="metadata-log", url=url, up=True, ok=True, epoch=epoch)
+                for url, epoch in ((first, 3), (second, 9))
+            ]
+            found.watch.look_elsewhere(3, shown)
+            assert old.streams == 1  # it may be on its way
+            found.watch.look_elsewhere(3, shown)
+            await found.read(9)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+async def test_the_history_of_epochs_begins_where_the_archive_does() -> None:
+    """A page of epochs that reaches behind it has those that are there."""
+    history = grown()
+    generated = begun(history, 3)
+    tell(generated, history, 12)
+    async with console(generated) as found:
+        await found.read(12)
+        image = found.mirror.image
+        trimmed = msgspec.structs.replace(
+            image.archive, trimmed=ArchiveTrimmed(epoch=7, state_id="", hash="", members=())
+        )
+        found.mirror.image = msgspec.structs.replace(image, archive=trimmed)
+        page = await History_(found.upstream, found.mirror).page(0, 100)
+        assert [each.epoch for each in page.epochs] == [12, 11, 10, 9, 8]
+        assert (page.next_before, page.begins) == (0, 8)
+        assert (await History_(found.upstream, found.mirror).page(8, 100)).epochs == ()
+
+
+async def test_of_a_process_that_is_asked_how_it_is_only_so_much_is_read() -> None:
+    """Its address stands in the log: whoever joined has said it."""
+
+    async def endless(_: Request) -> Response:
+        async def body() -> AsyncIterator[bytes]:
+            for _ in range(MOST_BYTES // PIECE_BYTES + 2):
+                yield bytes(PIECE_BYTES)
+
+        return StreamingResponse(body())
+
+    app = build_app("endless", [Route("/v1/node", endless)], lambda: Health(ok=True))
+    async with (
+        serving(app, bind("127.0.0.1", 0), grace_s=0) as url,
+        aiohttp.ClientSession() as http,
+    ):
+        with pytest.raises(AwayError, match="has more than"):
+            await Upstream(http, {}).one(f"{url}/v1/node", 60.0)
 
 
 def _id(history: History, epoch: int) -> str:

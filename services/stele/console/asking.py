@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -39,6 +40,8 @@ class CommandAsked(PlanAsked, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: Annotated[str, Meta(max_length=1000)]
     actor: Annotated[str, Meta(max_length=100)] = ""
     request_id: Annotated[str, Meta(max_length=36)] = ""
+    planned: Annotated[str, Meta(max_length=64)] = ""
+    """``mark_of`` the plan that was looked at; empty: none was."""
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +77,7 @@ async def command_of(asked: PlanAsked, request_id: str, upstream: Upstream) -> C
 
 async def envelope_of(asked: CommandAsked, upstream: Upstream) -> Envelope:
     """Raises HttpError where the reason is missing, or the command cannot be made."""
-    if not asked.reason.strip():
+    if not any(each.isprintable() and not each.isspace() for each in asked.reason):
         hint = "Say why: the log keeps it for those who ask later."
         raise HttpError(400, "reason_missing", "There is no reason.", hint=hint)
     request_id = asked.request_id or new_request_id()
@@ -107,6 +110,27 @@ async def _node_at(address: str, upstream: Upstream) -> NodeView:
         raise HttpError(
             409, "no_node", f"What answers at {url[:80]} is no data node.", hint=hint
         ) from error
+
+
+def mark_of(found: PlanAnswer) -> str:
+    """Equal for plans that do the same; what changes all the time, such as bytes and shares, does not count.
+
+    Nor do names of placements: one that is yet to come has another name each time.
+    """
+    plan = found.plan
+    told = (
+        found.verdict,
+        "" if found.failure is None else found.failure.code,
+        "" if plan.refusal is None else plan.refusal.code,
+        plan.excludes,
+        plan.steps,
+        plan.receivers,
+        [(g.node_id, g.ranges, g.share, g.sources, g.needed) for g in plan.gains],
+        plan.foreseen,
+        [concern.message for concern in plan.concerns],
+        [(each.keyspaces, each.changing) for each in plan.placements],
+    )
+    return blake2b(msgspec.json.encode(told), digest_size=16).hexdigest()
 
 
 def plan_text(found: PlanAnswer, names: Mapping[str, str]) -> str:

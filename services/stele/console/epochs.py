@@ -1,6 +1,7 @@
 """Epochs and states as metadata-log gives them, as the core's own: pure functions."""
 
 import io
+from typing import NamedTuple
 
 import msgspec
 
@@ -9,12 +10,25 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.log.archive import snapshots
 from stele.log.archive.container import Container
-from stele.runtime.answers.history import EpochAnswer
+from stele.runtime.answers.history import EpochAnswer, SearchAnswer
 
 _decoder: msgspec.json.Decoder[EpochAnswer] = msgspec.json.Decoder(EpochAnswer, dec_hook=column_of)
 _list_decoder: msgspec.json.Decoder[list[EpochAnswer]] = msgspec.json.Decoder(
     list[EpochAnswer], dec_hook=column_of
 )
+_searched_decoder: msgspec.json.Decoder[SearchAnswer] = msgspec.json.Decoder(
+    SearchAnswer, dec_hook=column_of
+)
+
+
+class Searched(NamedTuple):
+    """Epochs that were searched for; see ``SearchAnswer``."""
+
+    epochs: tuple[Epoch, ...]
+    newest: int
+    looked_at: int
+    next_before: int
+    begins: int
 
 
 def epoch_of(data: bytes) -> Epoch:
@@ -25,6 +39,13 @@ def epoch_of(data: bytes) -> Epoch:
 def epochs_of(data: bytes) -> list[Epoch]:
     """An answer of ``/v1/epochs``. Raises msgspec.DecodeError, ValueError."""
     return [_epoch(answer) for answer in _list_decoder.decode(data)]
+
+
+def searched(data: bytes) -> Searched:
+    """An answer of ``/v1/epochs/search``. Raises msgspec.DecodeError, ValueError."""
+    found = _searched_decoder.decode(data)
+    epochs = tuple(map(_epoch, found.epochs))
+    return Searched(epochs, found.newest, found.looked_at, found.next_before, found.begins)
 
 
 def image_of(dump: bytes) -> Image:

@@ -11,6 +11,8 @@ from stele.console.settings import is_loopback
 
 MARK: Final = "x-stele-console"
 """A header that another site's page cannot send without asking first, which nobody grants."""
+OWN_SITES: Final = frozenset({"same-origin", "none"})
+"""Where a browser says that a question comes from: the page itself, or somebody who typed the address."""
 POLICY: Final = "; ".join(
     (
         "default-src 'none'",
@@ -84,6 +86,9 @@ class Gate:
             if headers.get(MARK) != "1" or (origin and origin.partition("://")[2] != host):
                 text = "This does not come from the console's page."
                 return 403, "foreign_page", text, f"Programs send the header {MARK}: 1."
+        if path.startswith("/api/") and headers.get("sec-fetch-site", "none") not in OWN_SITES:
+            text = "Another site's page asks for this."
+            return 403, "foreign_page", text, "Open the console's own page."
         if self._token and path.startswith("/api/"):
             given = headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self._token.encode()):

@@ -5,14 +5,19 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
+import numpy as np
 
+from stele.console.epochs import searched
 from stele.console.gone import Gone
 from stele.console.mirror import SERVICE, Mirror, refused
 from stele.console.shared import Shared
 from stele.console.shown import names_by_id
-from stele.console.told import Told, names_of, told
+from stele.console.told import Told, names_of, row_of, told
 from stele.console.upstream import Answered, Upstream
+from stele.domain.base import Fact
 from stele.domain.image import Image
+from stele.domain.ring.facts import PlacementChanged
+from stele.domain.staging.image import with_those_inside
 from stele.domain.view import diff
 from stele.words.decisions import FACTS, Decision, Past, Wanted
 from stele.words.facts import EpochRow, fact_lines
@@ -23,6 +28,8 @@ MOST_LINES: Final = 2000
 MOST_LOOKED_AT: Final = 5000
 """Epochs that are looked through for decisions at one time."""
 AT_ONCE: Final = 1000
+AT_ONE_LOOK: Final = 200
+"""Epochs that changed a placement, of which those are told that changed a range."""
 MOST_SLICES: Final = 50
 """Slices of the history in which a name is looked for."""
 
@@ -80,15 +87,16 @@ class History:
 
     async def page(self, before: int, limit: int) -> Page:
         """Epochs before this one, the newest first; 0: the newest there are. Raises HttpError, AwayError."""
-        newest = self._mirror.newest().epoch
+        image = self._mirror.newest()
+        newest, begins = image.epoch, image.archive.trimmed_epoch + 1
         last = min(newest, before - 1) if before else newest
-        first = max(1, last - limit + 1)
-        if last < 1:
-            return Page(newest, ())
+        first = max(begins, last - limit + 1)
+        if last < first:
+            return Page(newest, (), begins=begins)
         rows = await self._rows({"from": first, "limit": last - first + 1})
         names = await self._gone.names(self._mirror.image, rows)
         epochs = tuple(told(row, names) for row in rows)
-        return Page(newest, epochs[::-1], first if first > 1 else 0, len(rows))
+        return Page(newest, epochs[::-1], first if first > begins else 0, len(rows), begins)
 
     async def whole(self, epoch: int) -> WholeEpoch:
         """One epoch. Raises HttpError, AwayError."""
@@ -109,6 +117,26 @@ class History:
         names = await self._gone.names(self._mirror.image, found.epochs)
         epochs = tuple(told(row, names) for row in found.epochs)
         return Page(found.newest, epochs, found.next_before, found.looked_at, found.begins)
+
+    async def of_range(self, placement: str, start: int, end: int, before: int) -> Page:
+        """Epochs that changed who has a range, the newest first, of one look. Raises HttpError, AwayError."""
+        asked: dict[str, object] = {
+            "about": placement,
+            "facts": "PlacementChanged",
+            "limit": AT_ONE_LOOK,
+        }
+        if before:
+            asked["before"] = before
+        body = await self._get("/v1/epochs/search", asked)
+        found = await asyncio.to_thread(searched, body)
+        rows = [
+            row_of(epoch)
+            for epoch in found.epochs
+            if any(touches(fact, placement, start, end) for fact in with_those_inside(epoch.facts))
+        ]
+        names = await self._gone.names(self._mirror.image, rows)
+        epochs = tuple(told(row, names) for row in rows)
+        return Page(found.newest, epochs, found.next_before, found.looked_at, found.begins + 1)
 
     async def at_moment(self, at_ms: int) -> int:
         """The newest epoch that was there at a moment; 0: none. Raises HttpError, AwayError."""
@@ -140,7 +168,7 @@ class History:
         image = self._mirror.newest()
         past, found = Past(wanted, names_by_id(image)), list[Decision]()
         end = before or image.epoch + 1
-        least = max(1, end - MOST_LOOKED_AT)
+        least = max(image.archive.trimmed_epoch + 1, end - MOST_LOOKED_AT)
         while end > least and len(found) < limit:
             first = max(least, end - AT_ONCE)
             asked = {"from": first, "limit": end - first, "facts": ",".join(FACTS)}
@@ -185,6 +213,15 @@ class History:
 
         key = (self._mirror.image.state_id, path, *sorted((k, str(v)) for k, v in params.items()))
         return await self._shared.get(key, ask)
+
+
+def touches(fact: Fact, placement: str, start: int, end: int) -> bool:
+    """Whether a fact changed a row of this placement that shares a token with (start, end]."""
+    if not isinstance(fact, PlacementChanged) or fact.placement != placement:
+        return False
+    starts, ends = fact.added.starts.numbers(), fact.added.ends.numbers()
+    last = np.array([end]) - 1  # the ring's end is its least token: one less is the greatest
+    return bool(((starts <= last) & (start <= ends - 1)).any())
 
 
 def _texts(fact: dict[str, Any]) -> Iterator[str]:

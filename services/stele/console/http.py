@@ -13,9 +13,11 @@ from starlette.staticfiles import StaticFiles
 from stele.console.asking import (
     ORIGIN,
     CommandAsked,
+    Envelope,
     PlanAsked,
     command_of,
     envelope_of,
+    mark_of,
     operation_of,
     plan_text,
 )
@@ -23,7 +25,8 @@ from stele.console.mirror import Mirror, refused
 from stele.console.reads import named, number
 from stele.console.shown import names_by_id
 from stele.console.stream import Pages
-from stele.console.upstream import Upstream
+from stele.console.upstream import AwayError, Upstream
+from stele.domain.base import Command
 from stele.runtime.answers.plans import PlanAnswer
 from stele.runtime.http import HttpError, JsonResponse, read_json
 
@@ -65,6 +68,26 @@ def stream_route(pages: Pages) -> Route:
 
 
 def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> list[Route]:
+    async def planned(command: Command) -> PlanAnswer:
+        body = msgspec.json.encode({"command": command, "actor": ORIGIN})
+        answer = await upstream.ask("coordinator", "/v1/plan", body=body)
+        if not answer.ok:
+            raise refused(answer)
+        return msgspec.json.decode(answer.body, type=PlanAnswer)
+
+    async def check_plan(asked: CommandAsked, envelope: Envelope) -> None:
+        """What was looked at must be what would be done. What was taken already has its outcome."""
+        if not asked.planned or mirror.image.request(envelope.request_id) is not None:
+            return
+        try:
+            found = await planned(envelope.command)
+        except AwayError as error:
+            text = f"Nothing was asked for: nobody can say whether the plan still holds. {error}."
+            raise HttpError(409, "plan_unknown", text, hint="Try again in a moment.") from error
+        if mark_of(found) != asked.planned:
+            text = f"Nothing was asked for: at epoch {found.epoch} it would do something else."
+            raise HttpError(409, "plan_changed", text, hint="Look at the plan, then confirm it.")
+
     async def plan(request: Request) -> Response:
         asked = await read_json(request, PlanAsked)
         operation = operation_of(asked)
@@ -74,15 +97,12 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
         line = operation.command_line(asked.fields)
         if not operation.plans:
             return JsonResponse({"verdict": "at_once", "text": "", "command_line": line})
-        body = msgspec.json.encode({"command": command, "actor": ORIGIN})
-        answer = await upstream.ask("coordinator", "/v1/plan", body=body)
-        if not answer.ok:
-            raise refused(answer)
-        found = msgspec.json.decode(answer.body, type=PlanAnswer)
+        found = await planned(command)
         return JsonResponse(
             {
                 "epoch": found.epoch,
                 "verdict": found.verdict,
+                "mark": mark_of(found),
                 "text": plan_text(found, names_by_id(mirror.image)),
                 "command_line": line,
             }
@@ -90,7 +110,9 @@ def command_routes(mirror: Mirror, upstream: Upstream, *, may_command: bool) -> 
 
     async def commands(request: Request) -> Response:
         _check_may(may_command)
-        envelope = await envelope_of(await read_json(request, CommandAsked), upstream)
+        asked = await read_json(request, CommandAsked)
+        envelope = await envelope_of(asked, upstream)
+        await check_plan(asked, envelope)
         body = msgspec.json.encode(envelope)
         answer = await upstream.ask("metadata-log", "/v1/commands", body=body)
         return Response(answer.body, answer.status, media_type="application/json")

@@ -23,6 +23,8 @@ SERVICE: Final = "metadata-log"
 SILENT_S: Final = 25.0
 """A stream is dead when not even its pings come, which are sent every ten seconds."""
 RETRY_S: Final = 0.25
+UNREADABLE_S: Final = 5.0
+"""What cannot be read will hardly be readable at once: each try reads the whole state."""
 LINE_BYTES: Final = 64 * 1024 * 1024
 """An event is one line; the longest is a part of a large change."""
 NEAR: Final = 256
@@ -52,7 +54,8 @@ class Mirror:
         self.image: Image = EMPTY_FOR_FOLLOWERS
         self.trouble = "The metadata-log has not answered yet."
         self.heard_s = 0.0
-        """When the stream last gave a sign of life, by the monotonic clock."""
+        """When the stream last gave a sign of life, by the monotonic clock; 0: never."""
+        self._stream: aiohttp.ClientResponse | None = None
 
     async def run(self) -> None:
         """Follow the log until cancelled, at whichever instance answers."""
@@ -73,6 +76,7 @@ class Mirror:
             except _UNREADABLE as error:
                 known = self._failed(f"What the metadata-log says cannot be read: {error!r}")
                 turn += 1
+                await asyncio.sleep(UNREADABLE_S)
             except HttpError as error:
                 known = self._failed(error.body.message)
                 turn += 1
@@ -83,6 +87,15 @@ class Mirror:
         if not self.image.epoch:
             raise HttpError(503, "not_ready", self.trouble, hint="Try again in a moment.")
         return self.image
+
+    def silent_s(self) -> float:
+        """How long ago the stream gave a sign of life."""
+        return time.monotonic() - self.heard_s if self.heard_s else 0.0
+
+    def leave(self) -> None:
+        """End the stream that is followed: the next one is of another instance, if there is one."""
+        if self._stream is not None:
+            self._stream.close()
 
     async def at(self, epoch: int) -> Image:
         """The state at an epoch. Raises HttpError when it cannot be had, AwayError."""
@@ -160,11 +173,14 @@ class Mirror:
         async with stream as answer:
             if answer.status != 200:
                 _check_stream(answer.status, await answer.text())
-            self.trouble = ""
-            async for raw in answer.content:
-                self.heard_s = time.monotonic()
-                if raw.startswith(b"data:"):
-                    self._take(epoch_of(raw[5:]))
+            self.trouble, self.heard_s, self._stream = "", time.monotonic(), answer
+            try:
+                async for raw in answer.content:
+                    self.heard_s = time.monotonic()
+                    if raw.startswith(b"data:"):
+                        self._take(epoch_of(raw[5:]))
+            finally:
+                self._stream = None
         raise AwayError(SERVICE, "its stream ended")
 
     def _take(self, epoch: Epoch) -> None:

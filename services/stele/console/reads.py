@@ -64,9 +64,10 @@ class Reads:
             "/api/overview": self.overview,
             "/api/map": self.map,
             "/api/row": self.row,
+            "/api/range": self.range,
             "/api/node": self.node,
             "/api/epochs": self.epochs,
-            "/api/epochs/{epoch:int}": self.epoch,
+            "/api/epochs/{epoch}": self.epoch,
             "/api/search": self.search,
             "/api/moment": self.moment,
             "/api/diff": self.diff,
@@ -109,6 +110,16 @@ class Reads:
             raise _nothing("row", name, image)
         return await self._json(request, found)
 
+    async def range(self, request: Request) -> Response:
+        """Who has had a range before, back from ``before`` or from the epoch that is shown."""
+        image, name = await self._image(request), request.query_params.get("placement", "")
+        found = row_shown(image, name, number(request, "place", 0))
+        if found is None:
+            raise _nothing("row", name, image)
+        before = number(request, "before", 0) or image.epoch + 1
+        start, end = int(found.start), int(found.end)
+        return await self._json(request, await self._history.of_range(name, start, end, before))
+
     async def node(self, request: Request) -> Response:
         image, node_id = await self._image(request), request.query_params.get("node", "")
         known = image.membership.nodes.get(node_id)
@@ -131,7 +142,8 @@ class Reads:
         return await self._json(request, found)
 
     async def epoch(self, request: Request) -> Response:
-        return await self._json(request, await self._history.whole(request.path_params["epoch"]))
+        epoch = whole_number("epoch", request.path_params["epoch"])
+        return await self._json(request, await self._history.whole(epoch))
 
     async def search(self, request: Request) -> Response:
         asked = {
@@ -251,8 +263,11 @@ def named(handler: Handler) -> Handler:
 def number(request: Request, name: str, default: int) -> int:
     """A whole number of the question, 0 to 18 digits of it. Raises HttpError."""
     text = request.query_params.get(name, "")
-    if not text:
-        return default
+    return whole_number(name, text) if text else default
+
+
+def whole_number(name: str, text: str) -> int:
+    """0 to 18 digits of it. Raises HttpError."""
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         hint = f"Send {name}= followed by digits."
         message = f"{name} '{text[:40]}' is no whole number."

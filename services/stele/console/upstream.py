@@ -9,6 +9,9 @@ CONNECT_S: Final = 1.0
 ANSWER_S: Final = 10.0
 DUMP_S: Final = 120.0
 """A state with a million tablets takes a while."""
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""Of the answer of one process that is asked how it is: its address stands in the log, and is anybody's."""
+PIECE_BYTES: Final = 1 << 16
 LATER: Final = frozenset({502, 503, 504})
 """Another instance may know better."""
 
@@ -73,12 +76,17 @@ class Upstream:
     async def one(self, url: str, limit_s: float) -> Answered:
         """The answer of one address. Raises AwayError."""
         try:
-            return await self._one(url, {}, None, limit_s)
+            return await self._one(url, {}, None, limit_s, MOST_BYTES)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise AwayError(url, plain(error, limit_s)) from error
 
     async def _one(
-        self, url: str, params: Mapping[str, str], body: bytes | None, limit_s: float
+        self,
+        url: str,
+        params: Mapping[str, str],
+        body: bytes | None,
+        limit_s: float,
+        most_bytes: int | None = None,
     ) -> Answered:
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=min(CONNECT_S, limit_s))
         method, headers = "GET", {"accept": "application/json"}
@@ -93,7 +101,14 @@ class Upstream:
             timeout=timeout,
             allow_redirects=False,
         ) as answer:
-            return Answered(answer.status, await answer.read())
+            if most_bytes is None:
+                return Answered(answer.status, await answer.read())
+            found = bytearray()
+            async for piece in answer.content.iter_chunked(PIECE_BYTES):
+                found += piece
+                if len(found) > most_bytes:
+                    raise aiohttp.ClientPayloadError(f"its answer has more than {most_bytes} bytes")
+            return Answered(answer.status, bytes(found))
 
 
 def plain(error: BaseException, limit_s: float = ANSWER_S) -> str:

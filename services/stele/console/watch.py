@@ -2,11 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from stele.console.alerts import Alert, ProcessShown, alerts
+from stele.console.doubt import doubt, newest_of
 from stele.console.hub import Hub
 from stele.console.mirror import Mirror
 from stele.console.pipeline import ClusterShown, clusters_of
@@ -75,6 +77,8 @@ class Watch:
         self.heat: list[HeatSample] = []
         self._heat_every_s = HEAT_EVERY_S
         self._heat_at_s = 0.0
+        self._stuck_at = -1
+        """The epoch at the look before."""
 
     async def run(self) -> None:
         """Look until cancelled; while nobody has a page open only the load is sampled."""
@@ -94,19 +98,27 @@ class Watch:
             self._answer("session-guard", "/v1/nodes", list[NodeLiveness]),
             self._answer("coordinator", "/v1/progress", Progress),
         )
-        image, heard_s = self._mirror.image, self._mirror.heard_s
+        image, silent_s = self._mirror.image, self._mirror.silent_s()
+        trouble = self._mirror.trouble or doubt(image.epoch, silent_s, processes)
+        self.look_elsewhere(image.epoch, processes)
         return Looked(
             at_ms=time.time_ns() // 1_000_000,
             epoch=image.epoch,
-            trouble=self._mirror.trouble,
-            heard_ms_ago=round(1000 * (time.monotonic() - heard_s)) if heard_s else 0,
+            trouble=trouble,
+            heard_ms_ago=round(1000 * silent_s),
             processes=processes,
             liveness=tuple(liveness or ()),
             progress=progress,
             why=why_shown(image, progress),
-            alerts=alerts(image, self._mirror.trouble, processes, liveness or (), progress),
+            alerts=alerts(image, trouble, processes, liveness or (), progress),
             pages=self._hub.readers,
         )
+
+    def look_elsewhere(self, epoch: int, processes: Iterable[ProcessShown]) -> None:
+        """Where a metadata-log has more for a whole look, and none of it comes, another stream is followed."""
+        if self._stuck_at == epoch < newest_of(processes):
+            self._mirror.leave()
+        self._stuck_at = epoch
 
     async def _processes(self) -> tuple[ProcessShown, ...]:
         wanted = [

@@ -27,6 +27,7 @@ from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.http_errors import ErrorCode, HttpError, internal_error
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import http_request_seconds
+from stele.runtime.stalled import Stalled
 
 SHORT_BODY_BYTES: Final = 32 * 1024
 """A longer one is worth uvicorn's flow control."""
@@ -120,14 +121,30 @@ class _Protocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._arriving = False
         self._deadline: asyncio.TimerHandle | None = None
+        self._stalled: Stalled | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._stalled = Stalled(transport)
         self._set_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_deadline()
+        self._gets_on()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stalled is not None:
+            self._stalled.begin()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._gets_on()
+
+    def _gets_on(self) -> None:
+        if self._stalled is not None:
+            self._stalled.end()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)

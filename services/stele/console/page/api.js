@@ -19,6 +19,8 @@ export function mayComeBack(error) {
 
 /** How long a question may take; milliseconds. */
 const LIMIT_MS = 130_000;
+/** No sign of life for so long: what is shown may be old. The console gives one every ten seconds. */
+const QUIET_MS = 13_000;
 /** No sign of life for so long: the stream is opened anew. */
 const SILENT_MS = 25_000;
 const RETRY_MS = 500;
@@ -43,18 +45,22 @@ async function check(answer) {
   throw new Refused(answer.status, body.rejection ?? body);
 }
 
-/** What reorders or hides text where it is shown. */
-const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
-const MAY_HIDE = /[\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]|\\u00[01]/;
+/** What reorders, hides or is not seen where it is shown; what joins letters or chooses their form stays. */
+const HIDDEN = /(?![\t\n\u200c\u200d\ufe0e\ufe0f])[\p{Cc}\p{Default_Ignorable_Code_Point}\u2028\u2029\u2800]/gu;
+const MAY_HIDE = /(?![\u200c\u200d\ufe0e\ufe0f])[\u007f-\u009f\p{Default_Ignorable_Code_Point}\u2028\u2029\u2800]|\\u00[01]/u;
+
+/** A text with the number of each character that would not be seen in its place. @param {string} text */
+export function visible(text) {
+  return text.replace(HIDDEN, (c) => `⟨U+${(c.codePointAt(0) ?? 0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
 
 /**
- * JSON, with the number of each character that would not be seen in its place: names and reasons are anybody's.
+ * JSON with texts that can be seen: names and reasons are anybody's.
  * @param {string} text
  */
 export function plain(text) {
   if (!MAY_HIDE.test(text)) return JSON.parse(text);
-  const named = (/** @type {string} */ c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
-  return JSON.parse(text, (_, value) => (typeof value === "string" ? value.replace(HIDDEN, named) : value));
+  return JSON.parse(text, (_, value) => (typeof value === "string" ? visible(value) : value));
 }
 
 /** @param {string} path @param {Record<string, string | number | undefined>} params */
@@ -107,9 +113,9 @@ export async function follow(at, on, state) {
   let pause = RETRY_MS;
   for (;;) {
     try {
-      await once(at(), on, () => {
-        pause = RETRY_MS;
-        state("", 200);
+      await once(at(), on, (trouble) => {
+        if (!trouble) pause = RETRY_MS;
+        state(trouble, 200);
       });
       state("The console has ended its stream.", 0);
     } catch (error) {
@@ -125,22 +131,31 @@ export async function follow(at, on, state) {
 /**
  * @param {{after: number, state_id: string}} from
  * @param {(name: string, data: any) => void} on
- * @param {() => void} opened
+ * @param {(trouble: string) => void} heard how the stream stands, when that changes
  */
-async function once(from, on, opened) {
+async function once(from, on, heard) {
   const cut = new AbortController();
   let watchdog = setTimeout(() => cut.abort(), SILENT_MS);
+  let quiet = 0;
   try {
     const answer = await check(
       await fetch(url("/api/stream", from.after ? from : {}), { headers: headers(), signal: cut.signal }),
     );
     if (!answer.body) return;
-    opened();
+    heard("");
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
+    let isQuiet = false;
     for (;;) {
+      quiet = setTimeout(() => {
+        isQuiet = true;
+        heard(`The console has said nothing for ${QUIET_MS / 1000} s.`);
+      }, QUIET_MS);
       const { done, value } = await reader.read();
       if (done) return;
+      clearTimeout(quiet);
+      if (isQuiet) heard("");
+      isQuiet = false;
       clearTimeout(watchdog);
       watchdog = setTimeout(() => cut.abort(), SILENT_MS);
       const parts = (rest + value.replaceAll("\r", "")).split("\n\n");
@@ -148,6 +163,7 @@ async function once(from, on, opened) {
       for (const part of parts) dispatch(part, on);
     }
   } finally {
+    clearTimeout(quiet);
     clearTimeout(watchdog);
     cut.abort();
   }

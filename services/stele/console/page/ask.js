@@ -7,6 +7,12 @@ import { Sentence } from "./ui.js";
 
 const WHO = "stele-console-who";
 
+/** The answer of the console where the plan is not any more what was shown. */
+const PLAN_CHANGED = "plan_changed";
+
+/** By what was asked for, the id of a request of which nobody knows yet whether it was taken. @type {Map<string, string>} */
+const unknown = new Map();
+
 /**
  * @typedef {{name: string, label: string, kind: string, is_needed: boolean}} FieldRow
  * @typedef {{name: string, title: string, about: string, plans: boolean, fields: FieldRow[]}} Operation
@@ -46,9 +52,9 @@ export function AskDialog({ asked }) {
   const [plan, setPlan] = useState(/** @type {any} */ (null));
   const [reason, setReason] = useState("");
   const [who, setWho] = useState(localStorage.getItem(WHO) ?? "");
-  const [sent, setSent] = useState({ key: "", id: "" });
   const [outcome, setOutcome] = useState(/** @type {any} */ (null));
   const [busy, setBusy] = useState(false);
+  const sending = useRef(false);
   const operation = operations().find((each) => each.name === asked.name);
   const may = state.about?.commands;
   const key = JSON.stringify(fields);
@@ -72,23 +78,32 @@ export function AskDialog({ asked }) {
   const isPlanned = plan?.key === key && !plan.busy;
   const submit = async (/** @type {Event} */ e) => {
     e.preventDefault();
+    if (sending.current) return;
     if (!isPlanned || !may) {
       look();
       return;
     }
+    sending.current = true;
     setBusy(true);
     localStorage.setItem(WHO, who);
-    // another thing that is asked for is another request
-    const thing = `${key} ${reason} ${who}`;
-    const id = sent.key === thing ? sent.id : newRequestId();
-    setSent({ key: thing, id });
+    // the same thing is the same request until its outcome is known; after that it is another one
+    const thing = `${asked.name} ${key}`;
+    const id = unknown.get(thing) ?? newRequestId();
+    unknown.set(thing, id);
     try {
-      const found = await post("/api/commands", { operation: asked.name, fields, reason, actor: who, request_id: id });
+      const found = await post("/api/commands", { operation: asked.name, fields, reason, actor: who, request_id: id, planned: plan.mark ?? "" });
+      unknown.delete(thing);
       setOutcome({ text: `Accepted at epoch ${found.epoch}.`, done: true, id });
     } catch (error) {
-      const known = error instanceof Refused && error.status < 500;
-      setOutcome(known ? { text: error.message, hint: error.hint } : { text: "Whether it was taken is unknown.", hint: "Send it again: it takes effect once." });
+      if (error instanceof Refused && error.status < 500) {
+        unknown.delete(thing);
+        setOutcome({ text: error.message, hint: error.hint });
+        if (error.code === PLAN_CHANGED) look();
+      } else {
+        setOutcome({ text: "Whether it was taken is unknown.", hint: "Send it again: it takes effect once." });
+      }
     }
+    sending.current = false;
     setBusy(false);
   };
   if (!operation) return null;

@@ -4,7 +4,7 @@ import { html, useEffect, useRef } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
 import { ask } from "./ask.js";
 import { css, heat } from "./colours.js";
-import { go, state } from "./store.js";
+import { shownEpoch, showTablet, state } from "./store.js";
 import { isDark } from "./theme.js";
 import { EpochLink, NodeLink, Sentence, Time, useAnswer, useStore } from "./ui.js";
 import { asCounted, clock, duration, size } from "./words.js";
@@ -18,6 +18,7 @@ export function BalanceView() {
   const past = useAnswer((signal) => get("/api/decisions", { limit: 50 }, signal), "", state.newest);
   const warm = useAnswer((signal) => get("/api/heat", {}, signal), "", Math.floor((state.looked?.at_ms ?? 0) / 5000));
   return html`<section class="balanceview" aria-label="Balance">
+    ${shownEpoch() > 0 && html`<p class="note" data-note="now">All of this is of now, not of epoch ${shownEpoch()}.</p>`}
     ${problem && html`<p class="bad">${problem}</p>`}
     ${answer && html`<${Now} answer=${answer} />`}
     <h2>Load over time</h2>
@@ -43,7 +44,7 @@ function Now({ answer }) {
         <td>${n.size_bytes === null ? "" : size(n.size_bytes)}${n.capacity_bytes ? ` of ${size(n.capacity_bytes)}` : ""}</td><td>${n.of_share === null ? "" : n.of_share.toFixed(2)}</td><td>${n.rate === null ? "" : n.rate.toFixed(1)}</td><td>${n.report_age_s === null ? "never" : `${duration(n.report_age_s)} ago`}</td></tr>`)}</tbody></table>
     <h2>Next</h2>
     <ul class="plain">${[...answer.under_way, ...answer.resizing, ...answer.recounting, ...answer.repairing].map((text) => html`<li>under way: ${text}</li>`)}
-      ${answer.planned.map((/** @type {any} */ m) => html`<li><button class="link" onClick=${() => go({ view: "map", row: m.tablet })}>tablet ${m.tablet} of ${m.table}</button>: ${m.from_node} to ${m.to_node || "nobody"} (${m.kind}): <${Sentence} text=${m.why} /></li>`)}
+      ${answer.planned.map((/** @type {any} */ m) => html`<li><button class="link" onClick=${() => showTablet(m.table, m.tablet)}>tablet ${m.tablet} of ${m.table}</button>: ${m.from_node} to ${m.to_node || "nobody"} (${m.kind}): <${Sentence} text=${m.why} /></li>`)}
       ${Object.entries(answer.stuck).map(([what, why]) => html`<li class="warn">${what}: <${Sentence} text=${String(why)} /></li>`)}
       ${!answer.planned.length && html`<li>No move is planned.</li>`}</ul>
     ${[["down", answer.down], ["avoided after failures", answer.avoided], ["full", answer.full]].map(([what, names]) => names.length > 0 && html`<p class="warn">${what}: ${names.join(", ")}</p>`)}`;
@@ -54,7 +55,7 @@ function Heat({ samples }) {
   const canvas = useRef(null);
   const nodes = [...new Set(samples.flatMap((s) => Object.keys(s.tablets)))].sort(asCounted);
   const rates = samples.some((s) => Object.values(s.rates).some((v) => Number(v) > 0));
-  const of = (/** @type {any} */ s, /** @type {string} */ node) => Number((rates ? s.rates : s.sizes)[node] ?? 0);
+  const of = (/** @type {any} */ s, /** @type {string} */ node) => Number(Object.getOwnPropertyDescriptor(rates ? s.rates : s.sizes, node)?.value ?? 0);
   let most = 0;
   for (const s of samples) for (const node of nodes) most = Math.max(most, of(s, node));
   useEffect(() => {

@@ -61,6 +61,9 @@ export function colouring(map, mode, known) {
     const table = Array.from({ length: 65 }, (_, i) => packed(heat(i / 64, dark)));
     of = (place) => table[Math.round(64 * Math.min(1, map.version[place] / newest))];
     legend = [["old", css(heat(0, dark))], ["just changed", css(heat(1, dark))]];
+  } else if (mode === "load" && !known.load) {
+    of = () => dim;
+    legend = [["not known", css(dark ? [38, 42, 50] : [226, 229, 234])]];
   } else if (mode === "load") {
     const load = known.load ?? new Map();
     const most = Math.max(1e-9, ...top(load.values()));

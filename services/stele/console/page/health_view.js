@@ -1,7 +1,7 @@
 // Health: what to look at first, then every process, and what each supports.
 
 import { html } from "./vendor/htm-preact.js";
-import { state } from "./store.js";
+import { shownEpoch, state } from "./store.js";
 import { Badge, Sentence, useStore } from "./ui.js";
 import { counted } from "./words.js";
 
@@ -12,6 +12,7 @@ export function HealthView() {
   const clusters = (looked?.processes ?? []).flatMap((/** @type {any} */ p) => p.clusters);
   const services = state.overview?.services ?? [];
   return html`<section class="healthview" aria-label="Health">
+    ${shownEpoch() > 0 && html`<p class="note" data-note="now">Alerts, processes and the pipeline are of now; versions, features and what runs are of epoch ${shownEpoch()}.</p>`}
     <h2>To look at</h2>
     ${alerts.length ? html`<ul class="alerts">${alerts.map((/** @type {any} */ a) => html`<li class=${a.level}><strong>${a.level}</strong> ${a.text} <em><${Sentence} text=${a.do} /></em></li>`)}</ul>` : html`<p>${looked ? "Nothing." : "No look yet."}</p>`}
     <h2>Processes</h2>

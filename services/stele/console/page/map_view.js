@@ -1,18 +1,22 @@
 // The map: ring or tablets on a canvas, with what stands beside it in words for those who do not see it.
 
-import { html, useEffect, useRef } from "./vendor/htm-preact.js";
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact.js";
 import { get } from "./api.js";
 import { ask } from "./ask.js";
 import { colouring, colourOf, css, MODES, rowText } from "./colours.js";
 import { RingDraw } from "./ring_draw.js";
-import { go, shownEpoch, shownMap, state } from "./store.js";
+import { choose, fail, go, shownEpoch, shownMap, state } from "./store.js";
 import { TabletDraw } from "./tablet_draw.js";
 import { isDark } from "./theme.js";
-import { Field, NodeLink, Sentence, useAnswer, useStore } from "./ui.js";
+import { EpochItem, Field, NodeLink, Sentence, useAnswer, useStore } from "./ui.js";
 import { clock, counted } from "./words.js";
 
 const ZOOM = 1.25;
 const MOST_LEGEND = 40;
+/** The map of the tokens of all nodes, which no placement is. */
+const TOKENS = "*tokens";
+/** Decisions about a tablet that are asked for at once. */
+const LISTED = 20;
 
 /** Times of the newest frames, milliseconds, for whoever measures. @type {number[]} */
 export const frames = [];
@@ -31,6 +35,8 @@ class Sheet {
     this.painted = "";
     this.asked = 0;
     this.moved = false;
+    /** @type {[string, string][]} */
+    this.legend = [];
     this.look = { ink: "#000", paper: "#fff", node: (/** @type {number} */ _) => "#888" };
   }
 
@@ -38,7 +44,10 @@ class Sheet {
   update() {
     const map = state.map;
     const head = shownMap();
-    if (!map || !head) return;
+    if (!map || !head) {
+      this.clear();
+      return;
+    }
     const dark = isDark();
     const box = this.canvas.getBoundingClientRect();
     const ratio = window.devicePixelRatio || 1;
@@ -73,6 +82,16 @@ class Sheet {
     };
     if (!this.view || !this.moved) this.view = this.draw.whole(width, height);
     this.ask();
+  }
+
+  /** There is nothing to draw; what was drawn is of another epoch. */
+  clear() {
+    this.draw = null;
+    this.key = "";
+    this.legend = [];
+    if (!this.context) return;
+    this.context.fillStyle = isDark() ? "#14171c" : "#fbfbfc";
+    this.context.fillRect(0, 0, this.canvas.width, this.canvas.height);
   }
 
   ask() {
@@ -138,7 +157,7 @@ function select(step) {
   if (!map) return;
   const now = selectedPlace();
   const next = now < 0 ? 0 : now + step;
-  if (next >= 0 && next < map.rows) go({ row: next }, true);
+  if (next >= 0 && next < map.rows) choose(next);
 }
 
 /** @param {HTMLCanvasElement} canvas @param {Sheet} sheet */
@@ -172,7 +191,7 @@ function listenTo(canvas, sheet) {
   canvas.addEventListener("pointerup", (event) => {
     if (held && !dragged && sheet.draw && sheet.view) {
       const place = sheet.draw.at(sheet.view, ...sheet.point(event));
-      go({ row: place < 0 ? "" : place }, true);
+      choose(place < 0 ? "" : place);
     }
     held = null;
   });
@@ -187,7 +206,7 @@ function listenTo(canvas, sheet) {
       "+": () => sheet.zoom(ZOOM, ...middle),
       "-": () => sheet.zoom(1 / ZOOM, ...middle),
       0: () => sheet.whole(),
-      Escape: () => go({ row: "" }, true),
+      Escape: () => choose(""),
     });
     const deed = deeds[event.key];
     if (!deed || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -218,6 +237,7 @@ export function MapView() {
   return html`<section class="mapview" aria-label="Map">
     <div class="bar">
       <label>map <select value=${head?.placement ?? ""} onChange=${(/** @type {any} */ e) => go({ map: e.target.value, row: "" })}>
+        ${!head && html`<option value="">none</option>`}
         ${maps.map((/** @type {any} */ m) => html`<option value=${m.placement}>${m.name} (${counted(m.rows, m.tablets ? "tablet" : "range", m.tablets ? "tablets" : "ranges")})</option>`)}
       </select></label>
       <label>colour <select value=${MODES.includes(state.place.colour) ? state.place.colour : "node"} onChange=${(/** @type {any} */ e) => go({ colour: e.target.value }, true)}>
@@ -231,12 +251,16 @@ export function MapView() {
       ${state.place.against && html`<span class="note">Only what differs from epoch ${state.place.against} is in colour.
         <button class="link" onClick=${() => go({ against: "" })}>show all</button></span>`}
       ${head && html`<label class="goto">${head.tablets ? "tablet" : "range"}
-        <${Field} type="number" min="0" max=${head.rows - 1} value=${place < 0 ? "" : place} done=${(/** @type {string} */ text) => go({ row: text }, true)} /></label>`}
+        <${Field} type="number" min="0" max=${head.rows - 1} value=${place < 0 ? "" : place} done=${choose} /></label>`}
+      ${state.place.colour === "load" && !state.load && state.loadProblem && html`<span class="note" data-note="load">${state.loadProblem}</span>`}
     </div>
     <div class="field">
       <canvas ref=${canvas} tabindex="0" role="img" aria-label=${mapText(map, head)}></canvas>
-      ${!head && html`<p class="empty">There is no map yet: no node has tokens, and no table has tablets.</p>`}
+      ${!head && state.overview && html`<p class="empty">${state.place.map && maps.length
+        ? html`This map is not there at epoch ${state.overview.epoch}. <button class="link" onClick=${() => go({ map: "", row: "" })}>show another</button>`
+        : "There is no map yet: no node has tokens, and no table has tablets."}</p>`}
     </div>
+    <p class="unseen" role="status">${map && head && place >= 0 && place < map.rows ? rowText(map, place) : ""}</p>
     <ul class="legend" aria-label="Colours">${(sheet.current?.legend ?? []).slice(0, MOST_LEGEND).map((/** @type {[string, string]} */ [name, colour]) =>
       html`<li><i style=${{ background: colour }}></i>${name}</li>`)}</ul>
     ${place >= 0 && head && html`<${RowPanel} placement=${head.placement} place=${place} head=${head} />`}
@@ -257,17 +281,12 @@ function RowPanel({ placement, place, head }) {
   const epoch = shownEpoch();
   const { answer, problem } = useAnswer((signal) => get("/api/row", { placement, place, epoch: epoch || undefined }, signal), `${placement} ${place} ${epoch}`, state.overview?.epoch);
   const table = head.tablets ? head.keyspaces[0] : "";
-  const past = useAnswer(
-    (signal) => (table ? get("/api/decisions", { table, tablet: place, limit: 20 }, signal) : Promise.resolve(null)),
-    `${table} ${place}`,
-    state.newest,
-  );
   if (problem) return html`<aside class="panel"><p class="bad">${problem}</p></aside>`;
   if (!answer) return html`<aside class="panel"><p>…</p></aside>`;
   const going = answer.writes.filter((/** @type {string} */ n) => !answer.reads.includes(n));
   return html`<aside class="panel" aria-label="Chosen row" data-row=${place}>
     <h2>${head.tablets ? "Tablet" : "Range"} ${place} of ${answer.name}
-      <button class="close" onClick=${() => go({ row: "" }, true)} aria-label="close">×</button></h2>
+      <button class="close" onClick=${() => choose("")} aria-label="close">×</button></h2>
     <dl>
       <dt>tokens</dt><dd>(${answer.start}, ${answer.end}]</dd>
       <dt>read from</dt><dd>${answer.reads.map((/** @type {string} */ n, /** @type {number} */ at) => html`<${NodeLink} node=${n} />${answer.shards.length ? ` shard ${answer.shards[at]}` : ""} `)}</dd>
@@ -279,11 +298,48 @@ function RowPanel({ placement, place, head }) {
     ${table && !epoch && html`<div class="deeds">
       <button onClick=${() => ask("move-tablet", { table, tablet: String(place), from: answer.reads[0] ?? "" })}>move…</button>
       <button onClick=${() => ask("repair-table", { name: table })}>repair the table…</button></div>`}
-    ${table && html`<h3>History</h3>${past.answer?.decisions.length
-      ? html`<ol class="plain">${past.answer.decisions.map((/** @type {any} */ d) => html`<li><button class="link" onClick=${() => go({ epoch: d.epoch })}>${d.epoch}</button> ${d.what}: ${d.outcome}${d.reason ? ` (${d.reason})` : ""}</li>`)}</ol>`
-      : html`<p>Nothing was asked of this tablet in the epochs that were looked through.</p>`}
-      <${WhyNot} table=${table} tablet=${place} />`}
+    ${table && html`<h3>History</h3><${Past} table=${table} tablet=${place} epoch=${epoch} />
+      ${!epoch && html`<${WhyNot} table=${table} tablet=${place} />`}`}
+    ${!head.tablets && placement !== TOKENS && html`<h3>History</h3><${PastOfRange} placement=${placement} place=${place} epoch=${epoch} version=${answer.version} />`}
   </aside>`;
+}
+
+/**
+ * What was asked of a tablet, up to the epoch that is shown; as far back as somebody wants to look.
+ * @param {{table: string, tablet: number, epoch: number}} props
+ */
+function Past({ table, tablet, epoch }) {
+  const key = `${table} ${tablet} ${epoch}`;
+  const [older, setOlder] = useState({ key: "", found: /** @type {any[]} */ ([]), backTo: 0, busy: false });
+  const { answer, problem } = useAnswer((signal) => get("/api/decisions", { table, tablet, limit: LISTED, before: epoch ? epoch + 1 : undefined }, signal), key, epoch || state.newest);
+  if (problem) return html`<p class="note">${problem}</p>`;
+  if (!answer) return html`<p>…</p>`;
+  const more = older.key === key ? older : { key, found: [], backTo: answer.looked_back_to, busy: false };
+  const look = async () => {
+    setOlder({ ...more, busy: true });
+    try {
+      const part = await get("/api/decisions", { table, tablet, limit: LISTED, before: more.backTo });
+      setOlder({ key, found: [...more.found, ...part.decisions], backTo: part.looked_back_to, busy: false });
+    } catch (error) {
+      setOlder(more);
+      fail(error);
+    }
+  };
+  const all = [...answer.decisions, ...more.found];
+  return html`${all.length
+    ? html`<ol class="plain">${all.map((/** @type {any} */ d) => html`<li><button class="link" onClick=${() => go({ epoch: d.epoch })}>${d.epoch}</button> ${d.what}: ${d.outcome}${d.reason ? ` (${d.reason})` : ""}</li>`)}</ol>`
+    : html`<p>Nothing was asked of this tablet since epoch ${more.backTo}.</p>`}
+    ${more.backTo > state.begins && html`<button disabled=${more.busy} onClick=${look}>before epoch ${more.backTo}</button>`}`;
+}
+
+/** Epochs that changed who has a range, up to the one that is shown. @param {{placement: string, place: number, epoch: number, version: number}} props */
+function PastOfRange({ placement, place, epoch, version }) {
+  const { answer, problem } = useAnswer((signal) => get("/api/range", { placement, place, epoch: epoch || undefined }, signal), `${placement} ${place} ${epoch}`, version);
+  if (problem) return html`<p class="note">${problem}</p>`;
+  if (!answer) return html`<p>…</p>`;
+  return html`<ol class="epochs" data-list="range">${answer.epochs.map((/** @type {any} */ told) => html`<${EpochItem} key=${told.epoch} told=${told} />`)}</ol>
+    ${!answer.epochs.length && html`<p>Nothing changed it in the epochs that were looked through.</p>`}
+    ${answer.next_before > 0 && html`<p class="note">Epochs before ${answer.next_before} were not looked through.</p>`}`;
 }
 
 /** Why the balancer would move it or not. @param {{table: string, tablet: number}} props */

@@ -1,7 +1,7 @@
 // Datacentres, racks and their nodes; and one node with all that is known of it.
 
 import { html } from "./vendor/htm-preact.js";
-import { get } from "./api.js";
+import { get, visible } from "./api.js";
 import { ask } from "./ask.js";
 import { go, shownEpoch, state } from "./store.js";
 import { Badge, EpochItem, useAnswer, useStore } from "./ui.js";
@@ -52,8 +52,8 @@ function NodePanel({ node: id, heard }) {
   const epoch = shownEpoch();
   const { answer, problem } = useAnswer((signal) => get("/api/node", { node: id, epoch: epoch || undefined }, signal), `${id} ${epoch}`, state.overview?.epoch);
   const close = html`<button class="close" onClick=${() => go({ node: "" })} aria-label="close">×</button>`;
-  if (problem) return html`<aside class="panel"><h2>Node ${id} ${close}</h2><p class="bad">${problem}</p></aside>`;
-  if (!answer) return html`<aside class="panel"><h2>Node ${id} ${close}</h2></aside>`;
+  if (problem) return html`<aside class="panel"><h2>Node ${visible(id)} ${close}</h2><p class="bad">${problem}</p></aside>`;
+  if (!answer) return html`<aside class="panel"><h2>Node ${visible(id)} ${close}</h2></aside>`;
   const node = answer.node;
   const ofNode = (state.overview?.requests ?? []).filter((/** @type {any} */ r) => r.node_id === id);
   return html`<aside class="panel" aria-label=${`Node ${id}`}>

@@ -1,7 +1,7 @@
 // Requests: what each waits for, who holds it up, how far its streams are, and what can be done.
 
 import { html, useState } from "./vendor/htm-preact.js";
-import { get } from "./api.js";
+import { get, visible } from "./api.js";
 import { ask, operations } from "./ask.js";
 import { go, shownEpoch, state } from "./store.js";
 import { Badge, EpochItem, EpochLink, NodeLink, Sentence, Time, useAnswer, useStore } from "./ui.js";
@@ -74,10 +74,11 @@ function Story({ id }) {
   if (!answer) return html`<aside class="panel"><h2>Request ${close}</h2></aside>`;
   const epochs = [...answer.epochs.epochs].reverse();
   const begin = epochs[0]?.at_ms ?? 0;
+  const own = epochs.find((/** @type {any} */ each) => each.request_id === id);
   const span = Math.max(1, (epochs.at(-1)?.at_ms ?? begin) - begin);
   return html`<aside class="panel wide" aria-label="Request">
-    <h2>${answer.shown?.what ?? "Request"} ${answer.shown && html`<${Badge} state=${answer.shown.status} />`} ${close}</h2>
-    <p><code>${id}</code></p>
+    <h2>${answer.shown?.what ?? own?.command ?? "Request"} ${answer.shown && html`<${Badge} state=${answer.shown.status} />`} ${close}</h2>
+    <p><code>${visible(id)}</code>${!answer.shown && own ? html` asked at epoch <${EpochLink} epoch=${own.epoch} /> by ${own.actor || "nobody"}${own.reason ? `: ${own.reason}` : ""}` : ""}</p>
     ${answer.away && html`<p class="bad">${answer.away}</p>`}
     ${answer.request?.error && html`<p class="warn">${answer.request.error}</p>`}
     <svg class="line" viewBox="0 0 1000 24" preserveAspectRatio="none" role="img" aria-label=${`Time line of ${epochs.length} epochs over ${duration(span / 1000)}`}>

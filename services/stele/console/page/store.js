@@ -14,6 +14,8 @@ const PAUSE_MS = 250;
 const PLAY_MS = 400;
 /** Between two questions to somebody who is away; milliseconds. */
 const AWAY_MS = 3000;
+/** Between two looks at the load of tablets while the map is coloured by it; milliseconds. */
+const LOAD_MS = 5000;
 
 /**
  * @typedef {import("./map_data.js").MapData} MapData
@@ -29,7 +31,9 @@ const AWAY_MS = 3000;
  * @property {number} delayMs how long the newest epoch took to the page, by both clocks
  * @property {MapData | null} map
  * @property {number} mapNumber counts the changes of the map
- * @property {Map<number, number> | null} load by place, of the map that is shown
+ * @property {Map<number, number> | null} load by place, of the map that is shown; null: it is not known
+ * @property {string} loadProblem why it is not
+ * @property {number} begins the first epoch that there is
  * @property {string} trouble why nothing comes from the console
  * @property {boolean} locked a token is needed
  * @property {string} problem of the last question
@@ -51,6 +55,8 @@ export const state = {
   map: null,
   mapNumber: 0,
   load: null,
+  loadProblem: "",
+  begins: 1,
   trouble: "",
   locked: false,
   problem: "",
@@ -104,9 +110,27 @@ function arrive(place) {
 
 let turn = 0;
 
-/** Read the state of the epoch that is shown. @param {boolean} [withMap] */
+/** A state of the past that is being read. @type {Promise<void> | null} */
+let pastRead = null;
+
+/**
+ * Read the state of the epoch that is shown. States of the past are read one at a time, and of those that are
+ * wanted meanwhile the last one alone: who drags the line of time means where it comes to rest.
+ * @param {boolean} [withMap]
+ */
 export async function refresh(withMap = true) {
   const mine = ++turn;
+  if (!shownEpoch()) return readState(mine, withMap);
+  while (pastRead) {
+    await pastRead;
+    if (mine !== turn) return;
+  }
+  pastRead = readState(mine, withMap).finally(() => (pastRead = null));
+  await pastRead;
+}
+
+/** @param {number} mine @param {boolean} withMap */
+async function readState(mine, withMap) {
   try {
     const overview = await get("/api/overview", { epoch: shownEpoch() || undefined });
     if (mine !== turn) return;
@@ -121,10 +145,22 @@ export async function refresh(withMap = true) {
   }
 }
 
-/** Which map is shown: the one in the address, or the first. */
+/** Which map is shown: the one in the address, if it is there at this epoch; without one there the first. */
 export function shownMap() {
   const maps = state.overview?.maps ?? [];
-  return maps.find((/** @type {any} */ map) => map.placement === state.place.map) ?? maps.find((/** @type {any} */ m) => m.tablets) ?? maps[0] ?? null;
+  if (state.place.map) return maps.find((/** @type {any} */ map) => map.placement === state.place.map) ?? null;
+  return maps.find((/** @type {any} */ m) => m.tablets) ?? maps[0] ?? null;
+}
+
+/** Choose a row of the map that is shown; the address then names both. @param {number | string} place empty: none */
+export function choose(place) {
+  go(place === "" ? { row: "" } : { row: place, map: shownMap()?.placement ?? "" }, true);
+}
+
+/** Show a tablet of a table. @param {string} table @param {number} tablet */
+export function showTablet(table, tablet) {
+  const found = (state.overview?.maps ?? []).find((/** @type {any} */ map) => map.tablets && map.keyspaces.includes(table));
+  go({ view: "map", map: found?.placement ?? "", row: found ? tablet : "" });
 }
 
 let mapTurn = 0;
@@ -144,23 +180,34 @@ export async function refreshMap() {
     });
     if (mine !== mapTurn) return;
     set({ map: unpack(buffer), mapNumber: state.mapNumber + 1, problem: "" });
-    if (state.place.colour === "load") await refreshLoad(head);
+    if (state.place.colour === "load") await refreshLoad(head, mine);
   } catch (error) {
     if (mine === mapTurn) fail(error);
   }
 }
 
-/** @param {any} head */
-async function refreshLoad(head) {
+let loadAt = 0;
+
+/** The load of the tablets that are shown, which is known of now alone. @param {any} head @param {number} mine */
+async function refreshLoad(head, mine) {
+  loadAt = Date.now();
   const table = head.keyspaces[0];
-  if (!head.tablets || !table) {
-    set({ load: null });
+  if (!head.tablets || !table || shownEpoch()) {
+    const loadProblem = shownEpoch() ? "The load of the past is not kept." : "Nodes report the load of tablets, not of ranges.";
+    set({ load: null, loadProblem, mapNumber: state.mapNumber + 1 });
     return;
   }
-  const answer = await get("/api/balance/sizes", { table, limit: Math.min(head.rows, 100_000), order: "rate" });
-  const load = new Map();
-  for (const each of answer.sizes.largest) load.set(each.tablet, (each.reads_per_s ?? 0) + (each.writes_per_s ?? 0) || each.size_bytes);
-  set({ load, mapNumber: state.mapNumber + 1 });
+  try {
+    const answer = await get("/api/balance/sizes", { table, limit: Math.min(head.rows, 100_000), order: "rate" });
+    if (mine !== mapTurn) return;
+    const load = new Map();
+    for (const each of answer.sizes.largest) load.set(each.tablet, (each.reads_per_s ?? 0) + (each.writes_per_s ?? 0) || each.size_bytes);
+    set({ load, loadProblem: "", mapNumber: state.mapNumber + 1 });
+  } catch (error) {
+    if (mine !== mapTurn) return;
+    const why = error instanceof Error ? error.message : String(error);
+    set({ load: null, loadProblem: `The load is not known: ${why}`, mapNumber: state.mapNumber + 1 });
+  }
 }
 
 /** @param {unknown} error */
@@ -179,7 +226,7 @@ export async function readEpochs(before = 0) {
     const page = await get("/api/epochs", { before: before || undefined, limit: FIRST_PAGE });
     const known = before ? state.epochs : state.epochs.filter((e) => e.epoch > page.newest);
     const last = known.at(-1)?.epoch ?? Infinity;
-    set({ epochs: [...known, ...page.epochs.filter((/** @type {any} */ e) => e.epoch < last)], nextBefore: page.next_before });
+    set({ epochs: [...known, ...page.epochs.filter((/** @type {any} */ e) => e.epoch < last)], nextBefore: page.next_before, begins: Math.max(1, page.begins) });
     listed = true;
   } catch (error) {
     fail(error);
@@ -230,6 +277,8 @@ function on(name, data) {
   } else if (name === "looked") {
     set({ looked: data });
     if (!shownEpoch() && (state.overview?.epoch ?? 0) < state.newest) later();
+    const head = shownMap();
+    if (head && state.place.colour === "load" && state.place.view === "map" && !shownEpoch() && Date.now() - loadAt > LOAD_MS) refreshLoad(head, mapTurn);
   } else if (name === "hello") {
     if (data.how === "resumed") {
       if (!listed) readEpochs();
@@ -252,6 +301,10 @@ export function play(playing) {
   const tick = async () => {
     const next = (shownEpoch() || state.newest) + 1;
     if (!state.playing) return;
+    if (shownEpoch() && state.overview?.epoch !== shownEpoch() && !state.problem) {
+      ticking = setTimeout(tick, PLAY_MS); // it is still being read
+      return;
+    }
     if (next >= state.newest) {
       set({ playing: false });
       go({ epoch: 0 }, true);
@@ -265,7 +318,7 @@ export function play(playing) {
 
 /** @param {number} epoch 0 or the newest: live */
 export function goTo(epoch) {
-  const wanted = Math.max(1, Math.min(state.newest, Math.round(epoch)));
+  const wanted = Math.max(state.begins, Math.min(state.newest, Math.round(epoch)));
   go({ epoch: !epoch || wanted >= state.newest ? 0 : wanted }, true);
 }
 
