@@ -30,13 +30,14 @@ class Recoveries:
 
     def __init__(self) -> None:
         self.running = self.most = 0
+        self.ends_with: Exception = NotRecoverable("not now")
 
     async def recover(self, asked: RecoverQuestion, more: list[Archived]) -> RecoveredAnswer:
         self.running += 1
         self.most = max(self.most, self.running)
         await asyncio.sleep(0.01)
         self.running -= 1
-        raise NotRecoverable("not now")
+        raise self.ends_with
 
 
 @pytest.fixture
@@ -93,6 +94,15 @@ async def test_one_recovery_waits_for_the_other(
     answers = await asyncio.gather(*(client.post("/v1/recover") for _ in range(3)))
     assert [answer.status_code for answer in answers] == [409] * 3
     assert recoveries.most == 1
+
+
+async def test_a_topic_that_does_not_show_the_record_leaves_the_outcome_unknown(
+    client: httpx.AsyncClient, recoveries: Recoveries
+) -> None:
+    recoveries.ends_with = TimeoutError()
+    answer = await client.post("/v1/recover")
+    assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
+    assert "recover again" in answer.json()["hint"]
 
 
 async def test_who_follows_another_log_is_given_no_epochs(client: httpx.AsyncClient) -> None:

@@ -19,10 +19,24 @@ def test_a_snapshot_is_due_by_epochs_by_bytes_or_when_it_is_asked_for() -> None:
     assert log.apply(SetSetting("snapshot_epochs", "100")) is None
     assert log.apply(SetSetting("snapshot_mb", "1")) is None
     image, epoch = log.image, log.epochs[-1]
-    assert not is_due(Since(99, MB - 1), image, epoch)
-    assert is_due(Since(100, 0), image, epoch)
-    assert is_due(Since(1, MB), image, epoch)
-    assert Since().after(b"four").after(b"x") == Since(2, 5)
+    assert not is_due(Since(99, MB - 1, is_news=True), image, epoch)
+    assert is_due(Since(100, 0, is_news=True), image, epoch)
+    assert is_due(Since(1, MB, is_news=True), image, epoch)
+    assert Since().after(b"four", epoch).after(b"x", epoch) == Since(2, 5, is_news=True)
+
+
+def test_what_replicas_say_of_a_snapshot_makes_no_other_one_due() -> None:
+    """Else a log with snapshots after a few epochs grows for ever although nothing happens in it."""
+    log, _ = three_nodes()
+    assert log.apply(SetSetting("snapshot_epochs", "2")) is None
+    place = {"dc": "dc1", "rack": "r1", "address": "http://here:1"}
+    since = Since()
+    for name in ("cu-1", "cu-2", "cu-3"):
+        assert log.apply(AnnounceReplica(replica_id=name, **place)) is None
+        since = since.after(b"value", log.epochs[-1])
+        assert not is_due(since, log.image, log.epochs[-1])
+    assert log.apply(SetSetting("bench", "1")) is None
+    assert is_due(since.after(b"value", log.epochs[-1]), log.image, log.epochs[-1])
 
 
 def test_a_snapshot_that_is_asked_for_is_of_that_epoch() -> None:

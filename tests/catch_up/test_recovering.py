@@ -10,7 +10,7 @@ import pytest
 from stele.catch_up.holdings import Holdings
 from stele.catch_up.identity import ReplicaIdentity
 from stele.catch_up.keeper import Keeper
-from stele.catch_up.recovering import RecoverQuestion, recover
+from stele.catch_up.recovering import NotRecoverable, RecoverQuestion, recover
 from stele.domain.commands import FoundCluster, SetSetting
 from stele.domain.image import EMPTY
 from stele.domain.recovery.histories import Choice, Source, choose
@@ -105,6 +105,26 @@ async def test_who_looks_through_the_topic_while_another_recovers_adopts_that(
         k.head for k in two.archive.snapshots.all()
     ]
     assert two.archive.segments.last == EPOCHS + 1
+
+
+async def test_what_a_recovery_went_on_from_may_be_lost_with_who_wrote_it(
+    tmp_path: Path, story: Story
+) -> None:
+    """It died before it had its snapshot, and its disk is gone: once the topic is deleted the log goes on from
+    what others have.
+    """
+    behind = story_of(EPOCHS - 3)
+    assert behind.epochs == story.epochs[: EPOCHS - 3], "the same history"
+    partition = MemoryPartition()
+    lost = await recovered(replica(tmp_path / "lost", story), partition, story)
+    other = replica(tmp_path / "other", behind)
+    with pytest.raises(NotRecoverable, match=f"log {lost.log_id} any more, delete the topic"):
+        await recovered(other, partition, behind)
+    assert len(partition.records) == 1
+    partition.recreate()
+    found = await recovered(other, partition, behind)
+    assert (found.epoch, found.was_there) == (EPOCHS - 2, False)
+    assert other.archive.snapshots.all()[0].head.log_id == found.log_id
 
 
 async def test_a_topic_in_which_a_later_log_goes_on_is_left_alone(

@@ -3,13 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from stele.catch_up.identity import ReplicaIdentity
+from stele.catch_up.keeper import Keeper
+from stele.catch_up.replica import own_of
+from stele.catch_up.settings import CatchUpSettings
 from stele.catch_up.telling import Held, Own, address_of, envelope_of, tell, to_say
+from stele.catch_up.trimming import Trimmer
 from stele.domain.archive.retention import Point
 from stele.domain.commands import (
     AnnounceReplica,
@@ -22,7 +27,7 @@ from stele.domain.commands import (
     TruncateLog,
     WithdrawSnapshot,
 )
-from stele.domain.image import Image
+from stele.domain.image import EMPTY, Image
 from stele.domain.names import CommitMode
 from stele.domain.requests.ids import state_time_ms, time_ms
 from stele.log.archive.snapshots import SnapshotHead
@@ -30,6 +35,7 @@ from stele.log.archive.spans import Span
 from stele.runtime.settings import ConfigurationError
 from tests.domain.epochs import History
 from tests.domain.history import three_nodes
+from tests.log.archive_store.made import SNAPSHOTS, Made
 
 NOW_MS = 1_700_000_000_000
 ME = ReplicaIdentity("cu-1", "demo", "folder")
@@ -198,3 +204,26 @@ async def test_a_replica_that_has_moved_says_where_it_is_now(log: History) -> No
     moved = to_say(log.image, own(), NOW_MS)
     assert isinstance(moved, AnnounceReplica)
     assert moved.address == "http://here:1"
+
+
+def test_what_somebody_deletes_from_the_folder_is_not_answered_for(tmp_path: Path) -> None:
+    """Else records would be deleted from the log that no disk has any more."""
+    made = Made(tmp_path)
+    settings = CatchUpSettings(
+        cluster="demo", kafka_bootstrap="nowhere:1", instance_id="cu-1", data_dir=tmp_path
+    )
+    keeper = Keeper(made.archive, 3, 0.01)
+    trimmer = Trimmer(keeper, lambda: EMPTY, ME, None)
+
+    def answered() -> Own:
+        return own_of(ME, settings, "http://here:1", made.archive, trimmer)
+
+    assert [each.head.epoch for each in answered().held] == [*SNAPSHOTS[::-1]]
+    assert answered().spans == (Span(1, 80),)
+    newest = made.archive.snapshots.all()[0]
+    newest.decided_path.unlink()
+    first = min((tmp_path / "segments").glob("*.avro"))
+    first.unlink()
+    assert [each.head.epoch for each in answered().held] == [*SNAPSHOTS[-2::-1]]
+    assert answered().epochs == {*SNAPSHOTS[:-1]}
+    assert answered().spans == (Span(26, 80),)

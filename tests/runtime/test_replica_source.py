@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
+from collections.abc import Collection, Mapping
+
 import msgspec
 import pytest
 
 from stele.log.archive.container import DamagedFileError
-from stele.log.archive.records import Archived
+from stele.log.archive.records import Archived, as_container
 from stele.log.archive.spans import NotArchivedError, Span
 from stele.log.archive_store.layout import Shot
 from stele.runtime.answers.catch_up import ArchiveAnswer, SnapshotAnswer, SpanAnswer
 from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
 from stele.runtime.replica_source import DifferentLogsError, replica_source
+from stele.runtime.transport import OnPiece
 from tests.log.archive.story import long_story
 from tests.log.archive_store.made import record_of
 
 OLD, NEW = "01" * 16, "02" * 16
 STATE = "ab" * 16
+FAR_S = 0.02
+"""How much later a replica answers that is further away."""
 
 
 def snapshot(epoch: int) -> SnapshotAnswer:
@@ -65,8 +72,10 @@ class Canned(CatchUp):
     async def archives(self) -> list[tuple[str, ArchiveAnswer]]:
         return [(f"http://{number}", found) for number, found in enumerate(self._answers)]
 
-    async def records(self, first: int, last: int, log_id: str = "") -> list[Archived]:
-        del log_id
+    async def records(
+        self, first: int, last: int, log_id: str = "", among: Collection[str] = ()
+    ) -> list[Archived]:
+        del log_id, among
         if self._record is None or not first <= self._record.epoch <= last:
             raise NotArchivedError(first)
         return [self._record]
@@ -90,6 +99,46 @@ async def test_replicas_of_the_log_before_a_recovery_do_not_count() -> None:
     assert (await source.about()).log_id == NEW
     assert await source.spans() == [Span(1, 50)]
     assert source.urls == ["http://1"]
+
+
+class Wire:
+    """Two replicas with the same epochs, by their hosts: the nearer one still keeps the log of before."""
+
+    def __init__(self) -> None:
+        self.asked = list[str]()
+
+    async def ask(
+        self,
+        url: str,
+        on_piece: OnPiece,
+        total_s: float | None,
+        params: Mapping[str, str] = {},
+        headers: Mapping[str, str] = {},
+        method: str = "GET",
+        body: bytes | None = None,
+    ) -> int:
+        host, _, path = url.removeprefix("http://").partition("/")
+        if path == "v1/archive":
+            log_id = OLD if host == "stale" else NEW
+            await asyncio.sleep(0 if host == "stale" else FAR_S)
+            on_piece(200, msgspec.json.encode(answer((1, 40), log_id=log_id)))
+            return 200
+        self.asked.append(host)
+        out = io.BytesIO()
+        as_container(out, [record_of(long_story().epochs[6])])
+        on_piece(200, out.getvalue())
+        return 200
+
+    async def close(self) -> None: ...
+
+
+async def test_epochs_are_taken_from_replicas_of_the_newest_log_alone() -> None:
+    """Who is nearest may still have what a recovery gave up, under the same numbers."""
+    wire = Wire()
+    source = await replica_source(CatchUp(["http://stale", "http://new"], wire))
+    await source.records(7, 7)
+    await source.state_id_of(7)
+    assert wire.asked == ["new", "new"]
 
 
 async def test_replicas_of_two_clusters_are_refused() -> None:

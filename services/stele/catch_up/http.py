@@ -29,6 +29,7 @@ from stele.log.follower import LogFollower
 from stele.runtime import recent
 from stele.runtime.answers.catch_up import RecoveredAnswer, StoreAnswer
 from stele.runtime.http import Health, HttpError, JsonResponse, build_app
+from stele.runtime.http_sent import Sending
 
 MOST_BYTES: Final = 16 * 1024 * 1024
 """Of the records of one answer, before they are packed."""
@@ -59,6 +60,7 @@ class Api:
         self._held = Holdings(identity, archive, follower)
         self._recover = recover
         self._reading = asyncio.Semaphore(READERS)
+        self._sending = Sending()
         self._recovering = asyncio.Lock()
 
     def app(self, name: str, health: Callable[[], Health], *more: Route) -> Starlette:
@@ -122,10 +124,15 @@ class Api:
         first = number(request, "from", 1, LARGEST)
         last = number(request, "last", LARGEST, LARGEST)
         limit_bytes = number(request, "limit_bytes", MOST_BYTES, MOST_BYTES)
-        async with self._reading:
-            body = await asyncio.to_thread(self._held.records, max(1, first), last, limit_bytes)
-        metrics.served_bytes.inc(len(body))
-        return Response(body, media_type=AVRO)
+
+        async def body() -> bytes:
+            read = partial(self._held.records, max(1, first), last, limit_bytes)
+            async with self._reading:
+                found = await asyncio.to_thread(read)
+            metrics.served_bytes.inc(len(found))
+            return found
+
+        return await self._sending.answer(body, AVRO)
 
     async def get_history(self, _: Request) -> Response:
         """What this replica can give back of the log, for whoever recovers it."""
@@ -158,6 +165,14 @@ class Api:
             records = await asyncio.to_thread(from_container, body) if body else []
             async with self._recovering:
                 return JsonResponse(await self._recover(asked, records))
+        except TimeoutError as error:
+            raise HttpError(
+                504,
+                "outcome_unknown",
+                "The topic did not show the first record of the recovered log in time; whether it stands there"
+                " is unknown.",
+                hint="Look at Kafka, and at the settings of the topic; then recover again: it is done once.",
+            ) from error
         except (NotRecoverable, DamagedFileError, LogError) as error:
             raise HttpError(
                 409,

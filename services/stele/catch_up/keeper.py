@@ -187,7 +187,7 @@ class Keeper:
         await loop.run_in_executor(self._thread, self.archive.segments.adopt, records)
 
     def _note(self, record: Archived, epoch: Epoch, image: Image) -> None:
-        self._since = self._since.after(record.value)
+        self._since = self._since.after(record.value, epoch)
         if not is_due(self._since, image, epoch):
             return
         self._since = Since()

@@ -74,7 +74,8 @@ async def recover(
     except RecoveredError as error:
         raise NotRecoverable(
             f"The log was recovered before, from another epoch: {error} Start this replica again: it takes"
-            " over what the others hold."
+            f" over what the others hold. If nobody has anything of log {error.recovered.log_id} any more,"
+            " delete the topic and recover again: it goes on from here then."
         ) from error
     await asyncio.to_thread(_keep, keeper.archive, start, after, there)
     log.warning(

@@ -215,7 +215,9 @@ def own_of(
     archive: Archive,
     trimmer: Trimmer,
 ) -> Own:
-    """What this replica can answer for now."""
+    """What this replica can answer for now: a file that somebody deletes is missing from then on."""
+    if deleted := archive.forget_deleted():
+        log.error("files of the archive were deleted by somebody", files=deleted)
     snapshots = archive.snapshots.all()
     held = tuple(
         Held(kept.head, archive.snapshots.hash_of(kept), kept.size_bytes)

@@ -12,6 +12,7 @@ from stele.metadata_log.evidence import older_cluster
 from stele.metadata_log.http import Api
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.taking import taking_commands
+from stele.metadata_log.topic_settings import TopicSettings, settings_of
 from stele.metadata_log.writer import Writer
 from stele.metadata_log.writing import recent_records
 from stele.runtime.announce import announced
@@ -36,7 +37,7 @@ async def running(settings: MetadataLogSettings) -> AsyncIterator[tuple[Writer, 
         yield both
 
 
-def health_of(writer: Writer, commands: CommandsTopic) -> Health:
+def health_of(writer: Writer, commands: CommandsTopic, topic_trouble: str = "") -> Health:
     reason = f"The log cannot be read any further: {writer.failure}" if writer.failure else ""
     reason = reason or commands.failure
     if not reason and not writer.ready:
@@ -47,22 +48,25 @@ def health_of(writer: Writer, commands: CommandsTopic) -> Health:
         epoch=writer.image.epoch,
         state_id=writer.image.state_id.hex(),
         lag_epochs=writer.lag_records,
-        reason=reason or restricted_text(writer.image.commits),
+        reason=reason or topic_trouble or restricted_text(writer.image.commits),
     )
 
 
 async def main(stop: Stop) -> None:
     settings = started(NAME, MetadataLogSettings)
+    name = flow_topic(settings.cluster, "epochs")
+    topic = TopicSettings(name, settings_of(settings.kafka_bootstrap, name))
     async with (
         running(settings) as (writer, commands),
         announced(NAME, settings, lambda: writer.image, lambda: writer.ready),
+        topic.looked_at(),
     ):
         position = position_route(NAME, settings.instance_id, writer)
-        api = Api(writer, settings)
+        api = Api(writer, settings, lambda: topic.trouble)
         app = build_app(
             NAME,
             [position, recent_route(partial(recent_records, writer)), *api.routes()],
-            lambda: health_of(writer, commands),
+            lambda: health_of(writer, commands, topic.trouble),
             direct=api.direct(),
         )
         await serve(app, settings, NAME, stop)

@@ -64,10 +64,16 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """The handlers, and what they share."""
+    """The handlers, and what they share. ``topic_trouble`` says what is wrong with the log's topic."""
 
-    def __init__(self, writer: Writer, settings: MetadataLogSettings) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        settings: MetadataLogSettings,
+        topic_trouble: Callable[[], str] = lambda: "",
+    ) -> None:
         self._writer = writer
+        self._topic_trouble = topic_trouble
         self._timeout_s = settings.request_timeout_s
         self._reads = Reads(writer, self._timeout_s)
         self._pages = Pages(self._reads)
@@ -132,7 +138,8 @@ class Api:
             raise HttpError(
                 504,
                 "outcome_unknown",
-                f"No outcome within {self._timeout_s:g} s; whether the command is applied is unknown.",
+                f"No outcome within {self._timeout_s:g} s; whether the command is applied is unknown."
+                + (f" {trouble}" if (trouble := self._topic_trouble()) else ""),
                 hint="Ask again with the same request_id: it takes effect at most once.",
                 details={"request_id": request_id},
             ) from error

@@ -7,7 +7,7 @@ says so, and the next one is asked; what was cut off goes on at the byte where i
 import asyncio
 import io
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -135,14 +135,19 @@ class CatchUp:
             found.append(await self._download(f"{path}?decided=1", snapshot.decided_bytes))
         return found
 
-    async def records(self, first: int, last: int, log_id: str = "") -> list[Archived]:
+    async def records(
+        self, first: int, last: int, log_id: str = "", among: Collection[str] = ()
+    ) -> list[Archived]:
         """Epochs from ``first`` on up to ``last`` at most, as many as one answer has; at least one. With
-        ``log_id`` only replicas are asked that follow that log: others may have what a recovery gave up.
+        ``log_id`` only replicas give them that follow that log: others may have what a recovery gave up. With
+        ``among`` no others are asked than these.
 
         Raises NotArchivedError when each replica says that it does not have it, CatchUpUnavailable.
         """
         said = dict[str, str]()
         for url in self._nearest_first():
+            if among and url not in among:
+                continue
             asked = f"{url}/v1/records?from={first}&last={last}&log_id={log_id}"
             try:
                 status, body = await self._get(asked, ANSWER_S + SILENT_S)

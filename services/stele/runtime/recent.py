@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from stele.domain.facts import Epoch
 from stele.log.archive.records import Archived, as_container
+from stele.runtime.http_sent import Sending
 
 EPOCHS: Final = 1000
 BYTES: Final = 16 * 1024 * 1024
@@ -44,9 +45,10 @@ class Recent:
 def recent_route(records: Callable[[], list[Archived]]) -> Route:
     """``GET /v1/recent``: the newest winners, in the format of a segment."""
 
+    sending = Sending()
+
     async def recent(_: Request) -> Response:
-        body = await asyncio.to_thread(_packed, records())
-        return Response(body, media_type=AVRO)
+        return await sending.answer(lambda: asyncio.to_thread(_packed, records()), AVRO)
 
     return Route(PATH, recent, methods=["GET"])
 

@@ -15,6 +15,7 @@ from stele.runtime.catch_up import CatchUp, CatchUpUnavailable
 
 class ReplicaSource:
     """All replicas that answered together: what one lacks another may have. Make it by ``replica_source``.
+    Nobody else is asked: who keeps an older log may have what the recovery of that gave up.
 
     Calls raise CatchUpUnavailable beside what every source raises.
     """
@@ -46,13 +47,13 @@ class ReplicaSource:
 
     async def state_id_of(self, epoch: int) -> str | None:
         try:
-            (record, *_) = await self._catch_up.records(epoch, epoch)
+            (record, *_) = await self.records(epoch, epoch)
         except NotArchivedError:
             return None
         return record.links[1].hex()
 
     async def records(self, first: int, last: int) -> Sequence[Archived]:
-        return await self._catch_up.records(first, last)
+        return await self._catch_up.records(first, last, among=self.urls)
 
     async def files(self, shot: Shot) -> tuple[bytes, bytes]:
         url, snapshot = self._snapshots[shot]

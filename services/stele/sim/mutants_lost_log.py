@@ -1,7 +1,7 @@
 """Known bugs of archives, of snapshots to begin with, of truncation and of recovery, in whole processes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +12,8 @@ from stele.domain.archive import majority
 from stele.domain.image import Image
 from stele.log import follower
 from stele.log.archive import segments, snapshot_folder, snapshots
+from stele.log.archive.archive import Archive
+from stele.log.archive.records import Archived
 from stele.log.archive.snapshot_folder import Kept, Snapshots
 from stele.log.archive.snapshots import SnapshotHead
 from stele.log.chain import Anchor
@@ -135,6 +137,24 @@ def half_a_snapshot_is_one(patch: Patch) -> None:
     patch.attribute(Snapshots, "_look_at", look_at)
 
 
+def deleted_files_are_answered_for(patch: Patch) -> None:
+    """What somebody has deleted from a replica's folder it still says to have."""
+    patch.attribute(Archive, "forget_deleted", lambda self: 0)
+
+
+def backups_take_what_was_given_up(patch: Patch) -> None:
+    """Who makes a backup takes epochs from whichever replica is near, though it keeps an older log."""
+    plain = CatchUp.records
+
+    async def of_anybody(
+        self: CatchUp, first: int, last: int, log_id: str = "", among: Collection[str] = ()
+    ) -> list[Archived]:
+        del among
+        return await plain(self, first, last, log_id)
+
+    patch.attribute(CatchUp, "records", of_anybody)
+
+
 LOST_LOG_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     recovery_looks_for_no_other,
     anchor_is_not_looked_for,
@@ -150,5 +170,7 @@ LOST_LOG_TEST_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     lost_log_of_a_newcomer_has_no_name,
     replicas_floor_is_ones_own,
     half_a_snapshot_is_one,
+    deleted_files_are_answered_for,
+    backups_take_what_was_given_up,
 )
 """Runs come upon these, but too seldom."""

@@ -184,6 +184,34 @@ def test_old_segments_are_forgotten_by_whole_files(tmp_path: Path, records: list
         next(segments.read(28))
 
 
+def test_a_segment_that_somebody_deletes_is_missing_from_then_on(
+    tmp_path: Path, records: list[Archived]
+) -> None:
+    """What is told to others is what is on the disk, not what was."""
+    segments = kept(tmp_path, records[:-1])
+    end = len(records) - 1
+    assert segments.spans() == [Span(1, end)]
+    one, *_, last = files(tmp_path)
+    one.unlink()
+    with pytest.raises(DamagedFileError, match="was deleted"):
+        next(segments.read(1))
+    assert segments.spans() == [Span(first_epoch_after(one), end)]
+    assert "it was deleted" in segments.damaged[0]
+    second = files(tmp_path)[0]
+    second.unlink()
+    assert segments.forget_deleted() == 1
+    assert segments.spans() == [Span(first_epoch_after(second), end)]
+    assert segments.forget_deleted() == 0
+    last.unlink()
+    segments.add(records[-1])
+    with pytest.raises(FileNotFoundError, match="while it was written to"):
+        segments.sync()
+
+
+def first_epoch_after(sealed: Path) -> int:
+    return int(sealed.stem.partition("-")[2]) + 1
+
+
 def test_readers_go_on_while_a_segment_is_sealed(tmp_path: Path, records: list[Archived]) -> None:
     segments = Segments(tmp_path, SMALL)
     for record in records[:20]:

@@ -113,6 +113,23 @@ def test_a_snapshot_that_is_forgotten_while_it_is_told_of_is_not_damaged(
     assert snapshots.all() == []
 
 
+def test_a_snapshot_that_somebody_deletes_is_not_told_of_any_more(
+    tmp_path: Path, story: Story
+) -> None:
+    keep(tmp_path, story.images[20])
+    keep(tmp_path, story.images[30])
+    snapshots = Snapshots(tmp_path)
+    older, newer = snapshots.all()[::-1]
+    assert snapshots.forget_deleted() == 0
+    newer.path.unlink()
+    assert snapshots.forget_deleted() == 1
+    assert snapshots.all() == [older]
+    assert "it was deleted" in snapshots.damaged[0]
+    older.decided_path.unlink()
+    assert snapshots.forget_deleted() == 1
+    assert snapshots.all() == []
+
+
 def test_a_snapshot_by_another_name_is_set_aside(tmp_path: Path, story: Story) -> None:
     kept = keep(tmp_path, story.images[20])
     renamed = kept.path.with_name("another.avro")

@@ -34,6 +34,10 @@ class Archive:
         """Files that were set aside, and why."""
         return [*self.snapshots.damaged, *self.segments.damaged]
 
+    def forget_deleted(self) -> int:
+        """What somebody has deleted from the folder counts for nothing from now on; how many files."""
+        return self.snapshots.forget_deleted() + self.segments.forget_deleted()
+
     def begin(self, *, decided: bool, at_most: int | None = None) -> tuple[Start, Kept | None]:
         """The newest snapshot that can be read, not after epoch ``at_most``; else the beginning of the log.
 

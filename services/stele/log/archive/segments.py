@@ -104,9 +104,10 @@ class Segments:
                     check_follows(before, record)
                     before, following = record, record.epoch + 1
                     yield record
-            except FileNotFoundError:  # sealed or deleted meanwhile: look again where it is
+            except FileNotFoundError as error:  # sealed or trimmed meanwhile: look where it is
                 if self._with(following) is segment:
-                    raise
+                    self.forget_deleted()
+                    raise DamagedFileError(f"{segment.path} was deleted") from error
 
     def at_time(self, at_ms: int) -> int:
         """The first epoch whose time is not before ``at_ms``, as far as the writers' clocks were in order; one
@@ -149,6 +150,8 @@ class Segments:
             records, begin = opened.pending, opened.file.seek(0, os.SEEK_END)
             opened.writer.block([encoded(record) for record in records])
             sync_file(opened.file)
+            if not opened.path.exists():
+                raise FileNotFoundError(f"{opened.path} was deleted while it was written to")
             if not opened.segment.blocks:
                 sync_folder(self._files.folder)
             with self._lock:
@@ -191,6 +194,14 @@ class Segments:
             self._sealed.append(sealed)
             self._sealed.sort(key=attrgetter("first"))
         return Span(sealed.first, sealed.last)
+
+    def forget_deleted(self) -> int:
+        """Sealed segments whose files somebody has deleted are not here any more; how many."""
+        with self._lock:
+            gone = [segment for segment in self._sealed if not segment.path.exists()]
+            self._sealed = [segment for segment in self._sealed if segment not in gone]
+        self._files.damaged += (f"{segment.path}: it was deleted" for segment in gone)
+        return len(gone)
 
     def forget_before(self, epoch: int) -> int:
         """Delete segments all of whose epochs are before ``epoch``; how many."""

@@ -127,6 +127,14 @@ class Snapshots:
         kept.path.unlink(missing_ok=True)
         kept.decided_path.unlink(missing_ok=True)
 
+    def forget_deleted(self) -> int:
+        """Those of which somebody has deleted a file are not here any more; how many."""
+        gone = [k for k in self.all() if not (k.path.exists() and k.decided_path.exists())]
+        gone = [kept for kept in gone if self.named(kept.head.name) is kept]
+        for kept in gone:
+            self.set_aside(kept, "it was deleted")
+        return len(gone)
+
     def _paths(self, name: str) -> tuple[Path, Path]:
         return self._folder / f"{name}.avro", self._folder / f"{name}-decided.avro"
 

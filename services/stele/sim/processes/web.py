@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Match
+from starlette.types import Message
 
 from stele.runtime.http import HttpError
 from stele.runtime.transport import SILENT_S, OnPiece
@@ -84,7 +85,7 @@ class Web:
                     answer(error.status, f"{error.body.code}: {error}".encode())
                     return
                 self.on_served(target, request.url.path)
-                answer(*_content(target, request, response))
+                answer(*await _content(target, request, response))
                 return
         answer(404, b"there is nothing of this name")
 
@@ -108,15 +109,25 @@ def _request(
     return Request(scope, receive)
 
 
-def _content(target: "Machine", request: Request, response: Response) -> tuple[int, bytes]:
+async def _content(target: "Machine", request: Request, response: Response) -> tuple[int, bytes]:
     if not isinstance(response, FileResponse):
-        return response.status_code, bytes(response.body)
+        return response.status_code, await _sent(request, response)
     try:
         content = target.plug.path(str(response.path)).read_bytes()
     except FileNotFoundError:
         return 500, b"the file is gone"
     begin = request.headers.get("range", "").removeprefix("bytes=").removesuffix("-")
     return (206, content[int(begin) :]) if begin else (200, content)
+
+
+async def _sent(request: Request, response: Response) -> bytes:
+    body = bytearray()
+
+    async def send(message: Message) -> None:
+        body.extend(message.get("body", b""))
+
+    await response(request.scope, request.receive, send)
+    return bytes(body)
 
 
 class WebTransport:
