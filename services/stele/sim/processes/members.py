@@ -208,7 +208,12 @@ class NodeMachine(FollowerMachine):
 
     @property
     def rack(self) -> str:
-        return f"r{1 + (int(self.name[1:]) - 1) % self.world.scenario.racks}"
+        scenario = self.world.scenario
+        return f"r{1 + (int(self.name[1:]) - 1) // scenario.dcs % scenario.racks}"
+
+    @property
+    def dc(self) -> str:
+        return f"dc{1 + (int(self.name[1:]) - 1) % self.world.scenario.dcs}"
 
     async def main(self) -> None:
         directory = self._boot()
@@ -216,7 +221,7 @@ class NodeMachine(FollowerMachine):
         settings = NodeSettings(
             cluster=CLUSTER,
             instance_id=self.node_id,
-            dc=DC,
+            dc=self.dc,
             rack=self.rack,
             num_tokens=1,
             replace_node=self.replaces,
@@ -298,7 +303,7 @@ class EmbeddedMachine(NodeMachine):
         settings = AgentSettings(
             cluster=CLUSTER,
             instance_id=self.node_id,
-            dc=DC,
+            dc=self.dc,
             rack=self.rack,
             num_tokens=1,
             replace_node=self.replaces,
