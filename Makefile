@@ -23,9 +23,9 @@ $(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml $(wildcard jar
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@test -x $(UV) || $(BIN)/python -m pip install --quiet --require-hashes -r requirements/uv.txt
 	@echo "2 of 4: Python packages, 1.2 GB in .venv, most of it Spark; a minute or two the first time"
-	@$(UV) pip install --quiet --require-hashes -r requirements/all.txt
+	@$(UV) pip install --python $(BIN)/python --quiet --require-hashes -r requirements/all.txt
 	@echo "3 of 4: stele itself"
-	@$(UV) pip install --quiet --no-deps --no-build-isolation -e .
+	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e .
 	@echo "4 of 4: jars of Kafka and of Spark's connectors, in .cache/jars"
 	@$(BIN)/python -m stele.stack.jars sync
 	@touch $@

@@ -12,12 +12,13 @@ import httpx
 import msgspec
 import pytest
 
-from stele.cli.client import Client
+from stele.cli.client import Client, is_here
 from stele.cli.errors import UnreachableError
 from stele.cli.main import run
 from stele.cli.notice import RetryNotice
 from stele.cli.places import Places
 from tests.cli.conftest import Server, Stele, cluster, request
+from tests.cli.test_changes import ACCEPTED
 
 DEAD = "http://127.0.0.1:9"  # the discard port: nobody listens there
 BUSY = {"code": "busy", "message": "Too many commands are in flight.", "hint": "Try again."}
@@ -255,3 +256,47 @@ def test_what_a_command_does_not_take_is_named(capsys: pytest.CaptureFixture[str
     assert run(["balance", "status", "now", "please"]) == 2
     said = one_line(capsys.readouterr().err)
     assert "`stele balance status` does not take 'now please'. See `stele balance status" in said
+
+
+def test_the_addresses_of_this_machine_are_asked_without_a_proxy(
+    stele: Stele, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell at work has one, which knows nothing of what listens here."""
+    cluster(server)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, DEAD)
+    shown = stele("status", "--timeout", "2")
+    assert shown.exit_code == 0, shown.err
+    assert not is_here("http://10.0.0.1:80") and not is_here("http://db.example")
+
+
+def test_a_user_without_a_name_is_known_by_number(
+    stele: Stele, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs as any number."""
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    for name in ("STELE_ACTOR", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 3_999_999)
+    assert stele("settings", "set", "stream_concurrency", "4").exit_code == 0
+    (asked,) = server.asked_for("/v1/commands")
+    assert msgspec.json.decode(asked.body)["actor"] == "uid-3999999"
+
+
+@pytest.mark.parametrize("columns", ["", "0", "wide"])
+def test_a_width_that_is_none_breaks_nothing(
+    stele: Stele, server: Server, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    cluster(server)
+    plain = stele("nodes").out
+    monkeypatch.setenv("COLUMNS", columns)
+    assert stele("nodes").out == plain
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "run"
+    assert run(["stack", "up", "--detach", "--without", "placements", "--dir", str(place)]) == 1
+    assert str(place) in one_line(capsys.readouterr().err)

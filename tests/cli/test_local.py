@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 import subprocess
 import sys
@@ -35,10 +36,12 @@ from stele.cli.local.lifecycle import READY_FILE, forget_dead, require_stack, wa
 from stele.cli.local.lock import hold, is_held
 from stele.cli.local.table import tail_log
 from stele.cli.main import run
-from stele.cli.places import STACK_FILE, find_places, read_stack_file
+from stele.cli.places import STACK_FILE, find_places, read_stack_file, told_or_of_stack
 from stele.runtime import java
 from stele.stack.stack import ServiceSpec, Stack, node_specs
 from tests.cli.conftest import NODES, Ran, Server, Stele, cluster
+from tests.cli.test_changes import ACCEPTED
+from tests.cli.test_errors import DEAD
 from tests.polling import wait_until
 
 STACK: dict[str, Any] = {
@@ -84,6 +87,42 @@ def test_options_win_over_the_environment_and_that_over_the_stack(directory: Pat
     places = find_places(("http://a:1",), directory, environment)
     assert places.of("metadata-log") == ("http://a:1",)
     assert places.of("coordinator") == ("http://c:1",)
+
+
+def test_a_directory_that_is_typed_means_the_stack_there_whatever_the_shell_knows(
+    directory: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever types where it is must not change another cluster, which `stele stack env` told the shell of."""
+    theirs = {"STELE_METADATA_LOG_URLS": server.url, "STELE_COORDINATOR_URLS": server.url}
+    stack = {**STACK, "pid": os.getpid(), "environment": theirs}
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode(stack))
+    for name in ("STELE_URL", *theirs):
+        monkeypatch.setenv(name, DEAD)
+    server.answer("POST", "/v1/commands", ACCEPTED)
+    assert run(["settings", "set", "stream_concurrency", "4", "--dir", str(directory)]) == 0
+    assert len(server.asked_for("/v1/commands")) == 1
+
+
+@pytest.mark.parametrize("variable", ["STELE_CATCH_UP_URLS", "STELE_KAFKA_BOOTSTRAP"])
+def test_so_it_does_for_what_asks_no_metadata_log(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    stack = {**STACK, "environment": {variable: "of the stack"}}
+    (directory / STACK_FILE).write_bytes(msgspec.json.encode(stack))
+    monkeypatch.setenv("STELE_DIR", str(directory))
+    assert told_or_of_stack(variable, None) == "of the stack"
+    monkeypatch.setenv(variable, "of the shell")
+    assert told_or_of_stack(variable, None) == "of the shell"
+    assert told_or_of_stack(variable, directory) == "of the stack"
+
+
+@pytest.mark.parametrize("wrong", ["http://[::1", "http://h:70000", "ftp://h:1", "http://", "h:x"])
+def test_what_is_no_address_is_said_to_be_none(
+    capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    for arguments in (["status", "--url", wrong], ["join", wrong, "--url", DEAD]):
+        assert run(arguments) == 2
+        assert "no address of a service. Write http://HOST:PORT." in capsys.readouterr().err
 
 
 def test_one_stack_per_directory(tmp_path: Path) -> None:
@@ -250,12 +289,13 @@ def test_a_stack_that_is_down_is_said_to_be_down_at_once(
     told: bool,
 ) -> None:
     """Also in a shell that ``stele stack env`` told of it."""
+    monkeypatch.setenv("STELE_DIR", str(directory))
     for name, value in STACK["environment"].items() if told else ():
         monkeypatch.setenv(name, value)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait(30)
     (directory / STACK_FILE).write_bytes(msgspec.json.encode({**STACK, "pid": ended.pid}))
-    assert run([command, "--dir", str(directory)]) == 3
+    assert run([command]) == 3
     error = capsys.readouterr().err
     assert f"is down: its process {ended.pid} has ended. `stele stack up --dir" in error
     assert "again (" not in error

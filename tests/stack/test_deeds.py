@@ -83,7 +83,7 @@ def test_a_process_is_stopped_started_and_restarted_by_its_name(stack: Stack) ->
 @pytest.mark.parametrize("name", [pytest.param("broker-1", marks=pytest.mark.broker), "redis"])
 def test_a_server_is_stopped_killed_and_started_where_it_was(stack: Stack, name: str) -> None:
     """`stele stack status` shows them beside the others, so somebody will try."""
-    server = stack.server(name)
+    server = stack.servers.get(name)
     assert server is not None
     try:
         url = do(stack, Control(deed=Deed.START, name=name)).url

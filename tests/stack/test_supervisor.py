@@ -79,7 +79,7 @@ def test_a_killed_child_is_restarted_with_a_growing_back_off(
         before = supervisor.status_of("child").restarts
         supervisor.kill("child")
         supervisor.wait_state("child", State.BACKING_OFF)
-        waits.append(supervisor._children["child"].back_off_s)
+        waits.append(supervisor._children["child"].back_off._wait_s)
         supervisor.wait_state("child", State.RUNNING)
         supervisor.wait_url("child")
         assert supervisor.status_of("child").restarts == before + 1

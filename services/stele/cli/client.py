@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -72,7 +73,7 @@ class Client:
         self._notice = notice or RetryNotice(None)
         self._retry_for_s = retry_for_s
         self._first: dict[str, int] = {}
-        self._by_security = dict[bool, httpx.Client]()
+        self._by_kind = dict[tuple[bool, bool], httpx.Client]()
 
     def get(self, service: str, path: str, kind: type[T], **params: object) -> T:
         """The decoded answer of any instance of a service. Raises CliError."""
@@ -107,6 +108,13 @@ class Client:
         if not answer.is_success:
             raise refusal_of(answer)
         return decode(answer.content, kind)
+
+    def send(
+        self, method: str, url: str, content: bytes | None, **params: object
+    ) -> httpx.Response:
+        """What one address answers, asked once. Raises httpx.TransportError."""
+        given = {key: str(value) for key, value in params.items()}
+        return self._http(url).request(method, url, params=given, content=content)
 
     def get_bytes(self, url: str) -> bytes:
         """The body of one address, asked once. Raises CliError."""
@@ -189,16 +197,20 @@ class Client:
         raise UnreachableError(f"{service} does not stream ({last}).", "Try again.")
 
     def close(self) -> None:
-        for http in self._by_security.values():
+        for http in self._by_kind.values():
             http.close()
 
     def _http(self, url: str) -> httpx.Client:
-        """Who verifies nobody does without the certificates of all authorities, which take 25 ms to load."""
-        plain = url.startswith("http://")
-        if plain not in self._by_security:
+        """Who verifies nobody does without the certificates of all authorities, which take 25 ms to load.
+
+        A proxy of the environment leads to other machines: this one's own addresses mean another one there.
+        """
+        kind = plain, here = url.startswith("http://"), is_here(url)
+        if kind not in self._by_kind:
             limits = httpx.Timeout(self.timeout_s, connect=CONNECT_TIMEOUT_S)
-            self._by_security[plain] = httpx.Client(timeout=limits, verify=not plain)
-        return self._by_security[plain]
+            made = httpx.Client(timeout=limits, verify=not plain, trust_env=not here)
+            self._by_kind[kind] = made
+        return self._by_kind[kind]
 
     def _retrying(
         self,
@@ -276,6 +288,12 @@ def _timeout(limit_s: float) -> httpx.Timeout:
     limit_s = max(LEAST_S, limit_s)
     connect_s = min(CONNECT_TIMEOUT_S, limit_s / 2)
     return httpx.Timeout(limit_s - connect_s, connect=connect_s)
+
+
+def is_here(url: str) -> bool:
+    """Whether an address is one of this machine alone."""
+    host = urlsplit(url).hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def refusal_of(answer: httpx.Response) -> CliError:

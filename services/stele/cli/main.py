@@ -138,6 +138,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone; nobody is left to be told
         return Exit.OK
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _say(f"{error.filename}: {error.strerror}.")  # no room, no right, no such folder
+        return Exit.FAILED
     return result if isinstance(result, int) else Exit.OK
 
 

@@ -15,11 +15,12 @@ from cyclopts import Parameter, validators
 
 from stele.cli.client import Client
 from stele.cli.notice import RetryNotice
-from stele.cli.places import DEFAULT_DIRECTORY, find_places
+from stele.cli.places import find_places, stack_directory, told_by_shell
 from stele.cli.reading import Level, Reading
 from stele.domain.commands import AnyCommand, Envelope
 from stele.runtime.request_ids import new_request_id
 
+TypedDirectory = Annotated[Path | None, Parameter(name="--dir")]
 Force = Annotated[bool, Parameter(name="--force", negative="")]
 
 FROM_ONE: Final = validators.Number(gte=1)
@@ -28,16 +29,24 @@ FROM_ZERO: Final = validators.Number(gte=0)
 """How many are shown, 0 being all."""
 
 
+def user_name() -> str:
+    """Who runs this. In a container a user may have a number and no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError since Python 3.13
+        return f"uid-{os.getuid()}"
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
     """Which cluster."""
 
     url: Annotated[tuple[str, ...], Parameter(name="--url", negative="")] = ()
-    """Address of a metadata-log; may be repeated. Else STELE_URL, else the stack in --dir."""
+    """Address of a metadata-log; may be repeated. Else that of --dir, STELE_URL, STELE_*_URLS, or .stele."""
 
-    directory: Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")] = DEFAULT_DIRECTORY
-    """Directory of a local stack."""
+    typed: TypedDirectory = None
+    """Directory of a local stack, before all STELE_*_URLS; else STELE_DIR, else .stele."""
 
     timeout_s: Annotated[
         float,
@@ -45,10 +54,14 @@ class Where:
     ] = 30.0
     """Seconds until an unanswered call is given up."""
 
+    @property
+    def directory(self) -> Path:
+        return stack_directory(self.typed)
+
     @contextmanager
     def client(self) -> Iterator[Client]:
         """A client of this cluster, closed at the end of the block. Raises CliError."""
-        places = find_places(self.url, self.directory, os.environ)
+        places = find_places(self.url, self.directory, told_by_shell(self.typed))
         client = Client(
             places,
             timeout_s=min(15.0, self.timeout_s),
@@ -66,8 +79,12 @@ class Where:
 class Here:
     """Which local stack, for what is done to its processes."""
 
-    directory: Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")] = DEFAULT_DIRECTORY
-    """Directory of a local stack."""
+    typed: TypedDirectory = None
+    """Directory of a local stack; else STELE_DIR, else .stele."""
+
+    @property
+    def directory(self) -> Path:
+        return stack_directory(self.typed)
 
 
 @Parameter(name="*")
@@ -120,7 +137,7 @@ class Change:
         return Envelope(
             request_id=self.request_id or new_request_id(),
             command=command,
-            actor=self.actor or getpass.getuser(),
+            actor=self.actor or user_name(),
             reason=self.reason,
             origin="cli",
         )

@@ -70,8 +70,14 @@ def error_console() -> Console:
     return _console(sys.stderr.isatty(), stderr=True)
 
 
+def _told_width() -> int:
+    """What COLUMNS says, where it says a number; 0, as in some build servers, says nothing."""
+    told = os.environ.get("COLUMNS", "")
+    return int(told) if told.isdecimal() else 0
+
+
 def _console(is_terminal: bool, *, stderr: bool) -> Console:
-    width = None if is_terminal else int(os.environ.get("COLUMNS", PIPE_WIDTH))
+    width = None if is_terminal else _told_width() or PIPE_WIDTH
     return VisibleConsole(stderr=stderr, width=width, highlight=False, soft_wrap=False)
 
 

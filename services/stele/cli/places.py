@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -14,6 +15,7 @@ from stele.cli.local.lock import is_held
 
 STACK_FILE = "stack.json"
 DEFAULT_DIRECTORY = Path(".stele")
+DIRECTORY_VARIABLE = "STELE_DIR"
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -31,12 +33,14 @@ class BrokerProcess(msgspec.Struct, frozen=True):
     address: str
     pid: int | None = None
     state: str = ""
+    restarts: int = 0
 
 
 class RedisProcess(msgspec.Struct, frozen=True):
     url: str
     pid: int | None = None
     state: str = ""
+    restarts: int = 0
 
 
 class StackFile(msgspec.Struct, frozen=True):
@@ -70,6 +74,16 @@ class Places:
         )
 
 
+def stack_directory(typed: Path | None) -> Path:
+    """Where the local stack is: the one that was typed, else that of STELE_DIR, else the usual one."""
+    return typed or Path(os.environ.get(DIRECTORY_VARIABLE) or DEFAULT_DIRECTORY)
+
+
+def told_by_shell(typed: Path | None) -> Mapping[str, str]:
+    """The variables that say where things are: none where a stack's directory was typed, which means it."""
+    return {} if typed else os.environ
+
+
 def read_stack_file(directory: Path) -> StackFile | None:
     """The stack that runs over a directory; None when there is none."""
     try:
@@ -83,6 +97,13 @@ def read_stack_file(directory: Path) -> StackFile | None:
             f"{directory / STACK_FILE} is not readable: {error}.",
             "Stop the stack and remove the file.",
         ) from error
+
+
+def told_or_of_stack(variable: str, typed: Path | None) -> str:
+    """What a variable is here: of the stack that was typed, else of the shell, else of the usual stack."""
+    stack = read_stack_file(stack_directory(typed))
+    of_stack = {} if stack is None else stack.environment
+    return told_by_shell(typed).get(variable) or of_stack.get(variable, "")
 
 
 def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[str, str]) -> Places:
@@ -102,7 +123,7 @@ def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[st
     urls.update(told)
     chosen = given or _split(environment.get("STELE_URL", ""))
     if chosen:
-        urls["metadata-log"] = tuple(_normal(url) for url in chosen)
+        urls["metadata-log"] = tuple(address_of(url) for url in chosen)
         source = "from --url or STELE_URL"
     if "metadata-log" not in urls and ended:
         raise UnreachableError(
@@ -153,12 +174,21 @@ def _urls_in(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
 
 def _split(text: str) -> tuple[str, ...]:
-    return tuple(_normal(part) for part in text.split(",") if part.strip())
+    return tuple(address_of(part) for part in text.split(",") if part.strip())
 
 
-def _normal(url: str) -> str:
-    url = url.strip().rstrip("/")
-    return url if "://" in url else f"http://{url}"
+def address_of(url: str) -> str:
+    """With its scheme, which may be left out. Raises UsageError for what is no address."""
+    url = url.strip()
+    full = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(full)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        is_address = False
+    if not is_address:
+        raise UsageError(f"'{url}' is no address of a service.", "Write http://HOST:PORT.")
+    return full.rstrip("/")
 
 
 def _variable(service: str) -> str:

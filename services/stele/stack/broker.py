@@ -134,6 +134,10 @@ class Broker:
         self._process: Process | None = None
 
     @property
+    def name(self) -> str:
+        return self.address.name
+
+    @property
     def bootstrap(self) -> str:
         return f"{LOOPBACK}:{self.address.public_port}"
 
@@ -232,7 +236,7 @@ class Broker:
             *arguments,
         ]
         console = self._directory / "console.log"
-        return spawn(Command(self.address.name, argv, console, console))
+        return spawn(Command(self.name, argv, console, console))
 
     def _fail_when_ended(self) -> None:
         assert self._process is not None, "start() first"

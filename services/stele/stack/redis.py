@@ -12,6 +12,8 @@ import redis
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command, Process, spawn
 
+NAME = "redis"
+"""As `stele stack status` calls it."""
 READY_DEADLINE_S = 10.0  # 0.1 s on an idle machine
 PING_TIMEOUT_S = 1.0
 POLL_S = 0.05
@@ -43,9 +45,13 @@ class RedisServer:
         self, directory: Path, *, port: int | None = None, front: Front = no_front
     ) -> None:
         self.port = port or free_port()
-        self._public_port = front("redis", self.port)
+        self._public_port = front(NAME, self.port)
         self._directory = directory
         self._process: Process | None = None
+
+    @property
+    def name(self) -> str:
+        return NAME
 
     @property
     def url(self) -> str:
@@ -73,7 +79,7 @@ class RedisServer:
             "--dir": str(self._directory),
         }
         argv = [find_redis_server(), *(part for pair in options.items() for part in pair)]
-        self._process = spawn(Command("redis", argv, stdout=log, stderr=log))
+        self._process = spawn(Command(NAME, argv, stdout=log, stderr=log))
 
     def wait_ready(self, deadline_s: float = READY_DEADLINE_S) -> None:
         """Return once PING is answered. Raises RedisFailed."""

@@ -20,15 +20,14 @@ from pathlib import Path
 
 from stele.runtime.kafka import ensure_topics
 from stele.stack import folders
-from stele.stack.broker import Broker, BrokerCluster
+from stele.stack.broker import BrokerCluster
 from stele.stack.ports import LOOPBACK, Front, free_port, no_front
 from stele.stack.process import Command
 from stele.stack.redis import RedisServer
+from stele.stack.servers import Server, Servers
 from stele.stack.supervisor import EXIT_BAD_CONFIGURATION, ChildFailed, State, Supervisor
 
 STACK_FILE = "stack.json"
-REDIS = "redis"
-"""As `stele stack status` calls it."""
 SERVICE_STOP_DEADLINE_S = 15.0  # longer than runtime.service.STOP_DEADLINE_S
 SERVICES_READY_DEADLINE_S = 120.0  # nine Python processes on two cores; Spark needs the most
 # While the stack starts: a service may be there before the one that it asks, three times.
@@ -107,6 +106,7 @@ class Stack:
         self.cluster = cluster
         self.kafka = BrokerCluster(self.directory / "kafka", count=brokers, front=front)
         self.redis = RedisServer(self.directory / "redis", front=front)
+        self.servers = Servers([*self.kafka.brokers, self.redis])
         self.supervisor = Supervisor(on_change=self.write_stack_file)
         self._specs = (*services, *(self.node_spec(number) for number in range(1, nodes + 1)))
         self._env = dict(env or {})
@@ -230,10 +230,10 @@ class Stack:
         folders.clear(self._folder() / name, why)
         self.write_stack_file()
 
-    def server(self, name: str) -> Broker | RedisServer | None:
-        """The broker or the Redis of that name, as ``stele stack status`` calls them."""
-        servers: dict[str, Broker | RedisServer] = {b.address.name: b for b in self.kafka.brokers}
-        return {**servers, REDIS: self.redis}.get(name)
+    def look_after_servers(self) -> None:
+        """Start brokers and Redis again that ended by themselves; whoever holds the stack asks for it often."""
+        if self.servers.look():
+            self.write_stack_file()
 
     def keep_down(self, name: str, why: str) -> None:
         """Have no later stack start a node."""
@@ -308,7 +308,7 @@ class Stack:
     def write_stack_file(self) -> None:
         """What others find this stack by, and what runs in it."""
         brokers = [
-            {"name": b.address.name, "address": b.bootstrap, "pid": b.pid}
+            {"name": b.name, "address": b.bootstrap, **self._how_it_stands(b)}
             for b in self.kafka.brokers
         ]
         children = [
@@ -325,7 +325,7 @@ class Stack:
             "pid": os.getpid(),
             "environment": self.environment(),
             "brokers": brokers,
-            "redis": {"url": self.redis.url, "pid": self.redis.pid},
+            "redis": {"url": self.redis.url, **self._how_it_stands(self.redis)},
             "services": children,
         }
         path = self.directory / STACK_FILE
@@ -333,6 +333,14 @@ class Stack:
         with self._file_lock:  # the supervisor's thread writes too
             temporary.write_text(json.dumps(content, indent=2) + "\n")
             temporary.replace(path)
+
+    def _how_it_stands(self, server: Server) -> dict[str, object]:
+        servers, name = self.servers, server.name
+        return {
+            "pid": server.pid,
+            "state": servers.state(name),
+            "restarts": servers.restarts(name),
+        }
 
 
 def _start_and_wait(server: BrokerCluster | RedisServer) -> None:

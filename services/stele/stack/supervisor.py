@@ -53,15 +53,35 @@ class ChildStatus:
 
 
 @dataclass(slots=True)
+class BackOff:
+    """When a process that has ended is started again, and whether. Times are monotonic seconds."""
+
+    restart_at_s: float = 0.0
+    _wait_s: float = FIRST_BACK_OFF_S
+    _ends_s: deque[float] = field(default_factory=deque)  # of the last minute
+
+    def after_end(self, started_at_s: float, now_s: float) -> State:
+        """A run has ended: BACKING_OFF until ``restart_at_s``, or GIVEN_UP after too many in a minute."""
+        self._ends_s.append(now_s)
+        while self._ends_s[0] < now_s - 60:
+            self._ends_s.popleft()
+        if len(self._ends_s) > RESTARTS_PER_MINUTE:
+            return State.GIVEN_UP
+        if now_s - started_at_s >= STABLE_AFTER_S:
+            self._wait_s = FIRST_BACK_OFF_S
+        self.restart_at_s = now_s + self._wait_s
+        self._wait_s = min(LAST_BACK_OFF_S, self._wait_s * 2)
+        return State.BACKING_OFF
+
+
+@dataclass(slots=True)
 class _Child:
     command: Command
     process: Process
     state: State = State.RUNNING
     restarts: int = 0
     exit_code: int | None = None
-    back_off_s: float = FIRST_BACK_OFF_S
-    restart_at: float = 0.0  # monotonic seconds
-    ends: deque[float] = field(default_factory=deque)  # of the last minute, monotonic seconds
+    back_off: BackOff = field(default_factory=BackOff)
     url: str | None = None
 
 
@@ -200,7 +220,7 @@ class Supervisor:
             child.process.kill()  # what it forked
             _plan_restart(child, code, now)
             return True
-        if child.state is State.BACKING_OFF and now >= child.restart_at:
+        if child.state is State.BACKING_OFF and now >= child.back_off.restart_at_s:
             try:
                 child.process = spawn(child.command)
             except OSError as error:  # no memory, no process left: the next try may have it
@@ -225,17 +245,9 @@ def supervising() -> Iterator[Supervisor]:
 
 def _plan_restart(child: _Child, exit_code: int, now: float) -> None:
     child.exit_code = exit_code
-    child.ends.append(now)
-    while child.ends[0] < now - 60:
-        child.ends.popleft()
-    if exit_code == EXIT_BAD_CONFIGURATION or len(child.ends) > RESTARTS_PER_MINUTE:
+    child.state = child.back_off.after_end(child.process.started_at, now)
+    if exit_code == EXIT_BAD_CONFIGURATION:
         child.state = State.GIVEN_UP
-        return
-    if now - child.process.started_at >= STABLE_AFTER_S:
-        child.back_off_s = FIRST_BACK_OFF_S
-    child.restart_at = now + child.back_off_s
-    child.back_off_s = min(LAST_BACK_OFF_S, child.back_off_s * 2)
-    child.state = State.BACKING_OFF
 
 
 def _status(child: _Child) -> ChildStatus:

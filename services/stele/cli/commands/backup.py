@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -15,9 +14,9 @@ import structlog
 from cyclopts import App, Parameter
 
 from stele.cli.errors import CliError, Exit, UnreachableError, UsageError
-from stele.cli.options import Json
+from stele.cli.options import Json, TypedDirectory
 from stele.cli.output import console, counted, duration, print_value_as_json, size
-from stele.cli.places import DEFAULT_DIRECTORY, read_stack_file
+from stele.cli.places import told_or_of_stack
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.snapshots import UnreadableSnapshotError
 from stele.log.archive.spans import NotArchivedError, gaps
@@ -43,7 +42,6 @@ METADATA_ALONE: Final = (
 Endpoint = Annotated[
     str, Parameter(name="--endpoint", env_var="STELE_ARCHIVE_STORE_ENDPOINT", negative="")
 ]
-Directory = Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")]
 
 app = App(name="backup")
 
@@ -56,7 +54,7 @@ def backup(
     catch_up: Annotated[tuple[str, ...], Parameter(name="--catch-up", negative="")] = (),
     check: Annotated[bool, Parameter(name="--check", negative="")] = False,
     endpoint: Endpoint = "",
-    directory: Directory = DEFAULT_DIRECTORY,
+    directory: TypedDirectory = None,
     json: Json = Json(),  # noqa: B008
 ) -> int:
     """Copy the newest snapshot and all epochs from the catch-up replicas, as far as they are not there yet.
@@ -66,8 +64,8 @@ def backup(
 
     Args:
         target: DIR, file:///DIR or s3://BUCKET/PREFIX; keys come by the usual AWS_* variables.
-        catch_up: Address of a catch-up replica; may be repeated. Else STELE_CATCH_UP_URLS, else those of the
-            stack in --dir.
+        catch_up: Address of a catch-up replica; may be repeated. Else those of --dir, else
+            STELE_CATCH_UP_URLS, else those of the stack in STELE_DIR or .stele.
         check: Read all that is there first, and put again what is damaged.
         endpoint: Server of S3's protocol, when it is not AWS.
         directory: Directory of a local stack.
@@ -225,10 +223,12 @@ def _summary(done: BackedUp, flaws: tuple[str, ...]) -> dict[str, object]:
     }
 
 
-def known_urls(directory: Path) -> tuple[str, ...]:
-    """Addresses of catch-up: of the environment, or of the stack in a directory. Raises UsageError."""
-    stack = read_stack_file(directory)
-    told = os.environ.get(URLS) or (stack.environment.get(URLS, "") if stack is not None else "")
+def known_urls(typed: Path | None) -> tuple[str, ...]:
+    """Addresses of catch-up: of the stack that was typed, of the environment, of the usual stack.
+
+    Raises UsageError.
+    """
+    told = told_or_of_stack(URLS, typed)
     urls = tuple(url.strip() for url in told.split(",") if url.strip())
     if not urls:
         raise UsageError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import webbrowser
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from cyclopts import Parameter
 
 from stele.cli.options import Here
 from stele.cli.output import console as output
-from stele.cli.places import find_places
+from stele.cli.places import find_places, told_by_shell
 
 
 def console(
@@ -20,12 +19,12 @@ def console(
 ) -> None:
     """Print the address of the page that shows the cluster, live and at any epoch of its past.
 
-    STELE_CONSOLE_URLS, or the stack in --dir, says where it is.
+    The stack in --dir, else STELE_CONSOLE_URLS, else that in STELE_DIR or .stele says where it is.
 
     Args:
         open_: Open it in the browser too.
     """
-    url = find_places((), where.directory, os.environ).of("console")[0]
+    url = find_places((), where.directory, told_by_shell(where.typed)).of("console")[0]
     output().print(url, soft_wrap=True, highlight=False)
     if open_:
         webbrowser.open(url)

@@ -98,13 +98,8 @@ def through_any_node(
     away = CliError("The cluster has no member that serves data.", "Add a node: `stele join`.")
     for address in addresses:
         try:
-            answer = httpx.request(
-                method,
-                address.rstrip("/") + path,
-                params={"consistency": consistency},
-                content=value,
-                timeout=client.timeout_s,
-            )
+            url = address.rstrip("/") + path
+            answer = client.send(method, url, value, consistency=consistency)
         except httpx.TransportError as error:
             away = UnreachableError(
                 f"{address} does not answer ({error}).", "`stele status` shows who is up."

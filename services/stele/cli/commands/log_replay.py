@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from typing import Annotated
 
@@ -14,7 +13,7 @@ from cyclopts import Parameter
 from stele.cli.errors import CliError, UnreachableError, UsageError
 from stele.cli.options import FROM_ONE, Json, Where
 from stele.cli.output import console, print_value_as_json
-from stele.cli.places import read_stack_file
+from stele.cli.places import told_or_of_stack
 from stele.domain.snapshot import state_hash
 from stele.log.errors import LogError
 from stele.log.flows import flow_topic
@@ -28,8 +27,8 @@ ASK_S = 5.0
 
 def replay(
     *,
-    bootstrap: Annotated[str, Parameter(name="--bootstrap", env_var="STELE_KAFKA_BOOTSTRAP")] = "",
-    cluster: Annotated[str, Parameter(name="--cluster", env_var="STELE_CLUSTER")] = "",
+    bootstrap: Annotated[str, Parameter(name="--bootstrap")] = "",
+    cluster: Annotated[str, Parameter(name="--cluster")] = "",
     epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
     json: Json = Json(),  # noqa: B008
     where: Where = Where(),  # noqa: B008
@@ -39,14 +38,13 @@ def replay(
     It asks no service: two runs that differ, or a service that differs from it, are a bug.
 
     Args:
-        bootstrap: Kafka brokers; default: those of the stack in --dir.
-        cluster: The cluster's name; default: that of the stack.
+        bootstrap: Kafka brokers. Else those of --dir, else STELE_KAFKA_BOOTSTRAP, else those of the stack
+            in STELE_DIR or .stele.
+        cluster: The cluster's name, from there too, or by STELE_CLUSTER.
         epoch: Stop at this epoch.
     """
-    stack = read_stack_file(where.directory)
-    environment = {**os.environ, **(stack.environment if stack is not None else {})}
-    brokers = bootstrap or environment.get("STELE_KAFKA_BOOTSTRAP", "")
-    name = cluster or environment.get("STELE_CLUSTER", "")
+    brokers = bootstrap or told_or_of_stack("STELE_KAFKA_BOOTSTRAP", where.typed)
+    name = cluster or told_or_of_stack("STELE_CLUSTER", where.typed)
     if not brokers or not name:
         raise UsageError(
             "Which log? There is no stack in --dir.",

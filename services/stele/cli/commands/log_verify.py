@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -18,9 +17,9 @@ from cyclopts.validators import Number
 from stele.cli.commands.backup import known_urls, run_work
 from stele.cli.errors import Exit
 from stele.cli.history_search import Progress
-from stele.cli.options import Json
+from stele.cli.options import Json, TypedDirectory
 from stele.cli.output import console, counted, duration, print_value_as_json
-from stele.cli.places import DEFAULT_DIRECTORY, read_stack_file
+from stele.cli.places import told_or_of_stack
 from stele.log.archive.records import Archived
 from stele.log.archive.spans import NotArchivedError
 from stele.log.archive_store.backup import back_up
@@ -63,7 +62,7 @@ def verify_log(
     topic: Annotated[bool, Parameter(name="--topic", negative="--no-topic")] = True,
     copy: Annotated[bool, Parameter(name="--copy", negative="")] = False,
     percent: Annotated[int, Parameter(name="--percent", validator=PERCENTS)] = 25,
-    directory: Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")] = DEFAULT_DIRECTORY,
+    directory: TypedDirectory = None,
     json: Json = Json(),  # noqa: B008
 ) -> int:
     """Have every catch-up replica read all its epochs and snapshots, and check them.
@@ -74,15 +73,15 @@ def verify_log(
     their check.
 
     Args:
-        catch_up: Address of a replica; may be repeated. Else STELE_CATCH_UP_URLS, else those of the stack in
-            --dir.
+        catch_up: Address of a replica; may be repeated. Else those of --dir, else STELE_CATCH_UP_URLS, else
+            those of the stack in STELE_DIR or .stele.
         topic: Hold the archives against the topic too, which needs STELE_KAFKA_BOOTSTRAP or the stack.
         copy: Copy each archive into a temporary folder here and check that: it trusts no replica's word.
         percent: So much of a processor each replica gives to it.
         directory: Directory of a local stack.
     """
     began_s, found = time.perf_counter(), list[Verified]()
-    bootstrap = _bootstrap(directory) if topic else ""
+    bootstrap = told_or_of_stack("STELE_KAFKA_BOOTSTRAP", directory) if topic else ""
     urls = catch_up or known_urls(directory)
     if copy:
         checks = (partial(_verified_copy, url, bootstrap) for url in urls)
@@ -242,12 +241,6 @@ def _differences(archived: Sequence[Archived], there: dict[int, bytes]) -> list[
         for record in archived
         if there.get(record.offset) != record.value
     ]
-
-
-def _bootstrap(directory: Path) -> str:
-    stack = read_stack_file(directory)
-    told = os.environ.get("STELE_KAFKA_BOOTSTRAP", "")
-    return told or (stack.environment.get("STELE_KAFKA_BOOTSTRAP", "") if stack else "")
 
 
 def _show(found: Verified) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import io
 import os
 import time
@@ -13,7 +12,7 @@ from cyclopts import Parameter
 from stele.cli.client import Client, Deadline, decode
 from stele.cli.errors import CliError, UsageError
 from stele.cli.left import Left, ask
-from stele.cli.options import Json, Where
+from stele.cli.options import Json, Where, user_name
 from stele.cli.output import console, print_value_as_json
 from stele.domain.base import Rejection
 from stele.domain.recovery.histories import Choice, choose
@@ -112,7 +111,7 @@ def _show_choice(chosen: Choice, silent: int) -> None:
 def _recover(
     client: Client, left: Left, chosen: Choice, reason: str, *, force: bool
 ) -> RecoveredAnswer:
-    actor = os.environ.get("STELE_ACTOR") or getpass.getuser()
+    actor = os.environ.get("STELE_ACTOR") or user_name()
     url, body, params = question(left, chosen, reason, actor, force=force)
     return decode(client.post_bytes(f"{url}/v1/recover", body, **params), RecoveredAnswer)
 

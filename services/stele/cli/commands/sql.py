@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from stele.cli.errors import CliError, UsageError
-from stele.cli.options import Json
+from stele.cli.options import Json, TypedDirectory
 from stele.cli.output import console, print_value_as_json, table
-from stele.cli.places import DEFAULT_DIRECTORY
+from stele.cli.places import stack_directory, told_by_shell
 
 OF_A_STACK = Path("services") / "placements" / "delta"
 
@@ -21,11 +21,16 @@ OF_A_STACK = Path("services") / "placements" / "delta"
 class Tables:
     """Which tables."""
 
-    address: Annotated[str, Parameter(name="--tables", env_var="STELE_DELTA_DIR")] = ""
-    """A path or s3://BUCKET/PREFIX; default: those of the stack in --dir."""
+    address: Annotated[str, Parameter(name="--tables")] = ""
+    """A path or s3://BUCKET/PREFIX. Else those of --dir, STELE_DELTA_DIR, STELE_DIR or .stele."""
 
-    directory: Annotated[Path, Parameter(name="--dir", env_var="STELE_DIR")] = DEFAULT_DIRECTORY
-    """Directory of a local stack."""
+    typed: TypedDirectory = None
+    """Directory of a local stack; else STELE_DIR, else .stele."""
+
+    def found(self) -> str:
+        """Where the tables are."""
+        told = self.address or told_by_shell(self.typed).get("STELE_DELTA_DIR", "")
+        return told or str(stack_directory(self.typed) / OF_A_STACK)
 
 
 def sql(
@@ -49,9 +54,8 @@ def sql(
         found += [{"name": n, "what": "view", "columns": []} for n in VIEWS]
         _print(found, json)
         return
-    address = tables.address or str(tables.directory / OF_A_STACK)
     try:
-        found = run(address, query).to_pylist()
+        found = run(tables.found(), query).to_pylist()
     except TableMissing as error:
         hint = "Start the service placements, or name its STELE_DELTA_DIR with --tables."
         raise CliError(str(error), hint) from error

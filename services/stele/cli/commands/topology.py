@@ -12,6 +12,7 @@ from stele.cli.errors import CliError, Exit, UsageError
 from stele.cli.follow import follow, follow_on
 from stele.cli.options import Change, Force, Planning, Where
 from stele.cli.output import console
+from stele.cli.places import address_of
 from stele.cli.reading import Reading
 from stele.cli.restored import restored
 from stele.domain.commands import (
@@ -66,7 +67,7 @@ def join(
         )
     if not address:
         raise UsageError("join needs the node's address.", "stele join http://HOST:PORT")
-    url = (address if "://" in address else f"http://{address}").rstrip("/")
+    url = address_of(address)
     with where.client() as client:
         known = _ask_node(client, url)
         known = msgspec.structs.replace(

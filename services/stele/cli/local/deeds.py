@@ -8,9 +8,8 @@ from stele.cli.local.control import Answer, Control, Deed
 from stele.cli.places import find_places
 from stele.cli.reading import Reading
 from stele.domain.names import NodeState
-from stele.stack.broker import Broker
 from stele.stack.folders import node_numbers
-from stele.stack.redis import RedisServer
+from stele.stack.servers import Server
 from stele.stack.stack import Stack, node_specs
 from stele.stack.supervisor import State
 
@@ -26,7 +25,7 @@ def do(stack: Stack, control: Control) -> Answer:
     states = {status.name: status.state for status in stack.supervisor.status()}
     down = sorted(folder_names(stack) - states.keys())
     may = {*states, *down} if control.deed in (Deed.START, Deed.REMOVE) else {*states}
-    server = stack.server(name)
+    server = stack.servers.get(name)
     if server is not None:
         return _do_to_server(stack, server, control)
     if name not in may:
@@ -48,8 +47,8 @@ def do(stack: Stack, control: Control) -> Answer:
     return Answer(name=name, url="" if control.deed is Deed.REMOVE else stack.url(name))
 
 
-def _do_to_server(stack: Stack, server: Broker | RedisServer, control: Control) -> Answer:
-    """Nobody starts a server again but who asks for it: services wait for it meanwhile."""
+def _do_to_server(stack: Stack, server: Server, control: Control) -> Answer:
+    """Services wait meanwhile for a server that is stopped or killed: nobody starts it but who asks for it."""
     name, deed = control.name, control.deed
     if deed is Deed.REMOVE:
         text = f"{name} serves everything else of the stack: only nodes are removed."
@@ -57,12 +56,11 @@ def _do_to_server(stack: Stack, server: Broker | RedisServer, control: Control) 
     if deed is Deed.START and server.is_running():
         raise CliError(f"{name} runs already.", f"`stele stack restart {name}` starts it anew.")
     if deed is Deed.KILL:
-        server.kill()
+        stack.servers.kill(name)
     if deed in (Deed.STOP, Deed.RESTART):
-        server.stop()
+        stack.servers.stop(name)
     if deed in (Deed.START, Deed.RESTART):
-        server.start()
-        server.wait_ready()
+        stack.servers.start(name)
     stack.write_stack_file()
     return Answer(name=name, url=server.address_text)
 

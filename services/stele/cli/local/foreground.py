@@ -199,6 +199,7 @@ def _serve(stack: Stack, out: Console, stop: threading.Event) -> None:
     looked_s = time.monotonic()
     with live if out.is_terminal else _nothing():
         while not stop.wait(TICK_S):
+            stack.look_after_servers()
             answer_questions(stack.directory, lambda control: do(stack, control))
             if time.monotonic() - looked_s > LOOK_AT_LEFT_S:
                 note_who_left(stack)

@@ -32,7 +32,7 @@ def is_held(directory: Path) -> bool:
     try:
         with (directory / LOCK_FILE).open("a") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
         return True

@@ -1,4 +1,4 @@
-"""Whether a stack's brokers and its Redis take connections; nobody supervises them as the services are."""
+"""Whether a stack's brokers and its Redis take connections: one that starts, or hangs, runs and does not."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ DOWN: Final = "down"
 
 def with_servers(stack: StackFile) -> StackFile:
     """The stack with the states that its servers have now."""
-    replace = msgspec.structs.replace
+    replace, redis = msgspec.structs.replace, stack.redis
     return replace(
         stack,
-        brokers=tuple(replace(each, state=_state(each.address)) for each in stack.brokers),
-        redis=replace(stack.redis, state=_state(urlsplit(stack.redis.url).netloc)),
+        brokers=tuple(replace(b, state=_state(b.state, b.address)) for b in stack.brokers),
+        redis=replace(redis, state=_state(redis.state, urlsplit(redis.url).netloc)),
     )
 
 
@@ -33,8 +33,13 @@ def all_run(stack: StackFile) -> bool:
     return all(state == RUNNING for state in states)
 
 
-def _state(address: str) -> str:
-    """Of the first server of ``host:port,...``; a host may be in brackets."""
+def _state(told: str, address: str) -> str:
+    """What the stack says of a server that does not run, else how the first of ``host:port,...`` is.
+
+    A host may be in brackets.
+    """
+    if told not in ("", RUNNING):
+        return told
     first = urlsplit(f"//{address.partition(',')[0]}")
     try:
         socket.create_connection((first.hostname or "", first.port or 0), CONNECT_S).close()

@@ -10,7 +10,7 @@ from rich.table import Table
 from stele.cli.errors import UsageError
 from stele.cli.local.servers import with_servers
 from stele.cli.output import styled, table
-from stele.cli.places import StackFile
+from stele.cli.places import BrokerProcess, RedisProcess, Service, StackFile
 from stele.stack.process import tail
 
 
@@ -26,18 +26,15 @@ def stack_table(stack: StackFile) -> Table:
         "address",
         right=("pid", "restarts"),
     )
-    for broker in stack.brokers:
-        found.add_row(broker.name, styled(broker.state), str(broker.pid or ""), "", broker.address)
     redis = stack.redis
-    found.add_row("redis", styled(redis.state), str(redis.pid or ""), "", redis.url)
-    for service in stack.services:
-        found.add_row(
-            service.name,
-            styled(service.state),
-            str(service.pid or ""),
-            str(service.restarts or ""),
-            service.url,
-        )
+    rows: list[tuple[str, BrokerProcess | RedisProcess | Service, str]] = [
+        *((broker.name, broker, broker.address) for broker in stack.brokers),
+        ("redis", redis, redis.url),
+        *((service.name, service, service.url) for service in stack.services),
+    ]
+    for name, process, address in rows:
+        numbers = (str(process.pid or ""), str(process.restarts or ""))
+        found.add_row(name, styled(process.state), *numbers, address)
     return found
 
 

@@ -1,0 +1,98 @@
+"""A stack's brokers and its Redis by name, started again when they end by themselves, as services are.
+
+    running -> (ended) -> backing_off -> running ...
+       |                       `-> given_up
+       `-> stopped   on request
+
+Whoever holds a stack looks after them now and then. A simulator that kills and revives them itself does not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from stele.runtime.java import JavaMissing
+from stele.stack.broker import Broker, BrokerFailed
+from stele.stack.jars import JarsMissing
+from stele.stack.redis import RedisFailed, RedisServer
+from stele.stack.supervisor import BackOff, State
+
+Server = Broker | RedisServer
+CANNOT_START = (OSError, BrokerFailed, RedisFailed, JavaMissing, JarsMissing)
+"""The next try may have what was missing."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    server: Server
+    state: State = State.RUNNING
+    restarts: int = 0
+    started_at_s: float = 0.0
+    back_off: BackOff = field(default_factory=BackOff)
+
+
+class Servers:
+    """All servers of a stack. Not for several threads at once, but for reading states."""
+
+    def __init__(
+        self, servers: Iterable[Server], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._kept = {server.name: _Kept(server) for server in servers}
+
+    def get(self, name: str) -> Server | None:
+        kept = self._kept.get(name)
+        return kept.server if kept else None
+
+    def state(self, name: str) -> State:
+        """RUNNING of one that has ended, until somebody looks."""
+        return self._kept[name].state
+
+    def restarts(self, name: str) -> int:
+        return self._kept[name].restarts
+
+    def look(self) -> bool:
+        """Start again those that have ended by themselves, when their time has come; True if anything changed.
+
+        It does not wait until they answer.
+        """
+        changed = [self._step(kept, self._clock()) for kept in self._kept.values()]  # each of them
+        return any(changed)
+
+    def start(self, name: str) -> None:
+        """Start one that does not run, and wait until it answers. Raises what it raises."""
+        kept = self._kept[name]
+        self._start(kept)
+        kept.back_off = BackOff()
+        kept.server.wait_ready()
+
+    def stop(self, name: str) -> None:
+        """An orderly end; it stays down until ``start``."""
+        self._kept[name].state = State.STOPPED
+        self._kept[name].server.stop()
+
+    def kill(self, name: str) -> None:
+        """As if its machine were gone; it stays down until ``start``."""
+        self._kept[name].state = State.STOPPED
+        self._kept[name].server.kill()
+
+    def _step(self, kept: _Kept, now_s: float) -> bool:
+        if kept.state is State.RUNNING and not kept.server.is_running():
+            kept.server.kill()  # what it forked
+            kept.state = kept.back_off.after_end(kept.started_at_s, now_s)
+            return True
+        if kept.state is State.BACKING_OFF and now_s >= kept.back_off.restart_at_s:
+            try:
+                self._start(kept)
+                kept.restarts += 1
+            except CANNOT_START:
+                kept.state = kept.back_off.after_end(now_s, now_s)
+            return True
+        return False
+
+    def _start(self, kept: _Kept) -> None:
+        kept.server.start()
+        kept.started_at_s = self._clock()
+        kept.state = State.RUNNING
