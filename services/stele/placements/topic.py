@@ -10,6 +10,7 @@ open, and only then reads where the topic stands. So an older row can never foll
 else still runs; a rule for readers alone would not do, for compaction keeps the last record and not the newest.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -34,6 +35,7 @@ SEND_TIMEOUT_S: Final = 30.0
 TRANSACTION_TIMEOUT_MS: Final = 30_000
 """How long a writer that died may hold up readers."""
 POLL_EVERY: Final = 1000
+_ROW_KEY: Final = re.compile(r".+/.+/-?[0-9]{1,20}", re.DOTALL)
 PLAIN: Final = Framing()
 """Single-object encoding."""
 _FENCED: Final = frozenset(
@@ -70,19 +72,20 @@ def framing_of(text: str) -> Framing:
 
 def read_placements(bootstrap: str, cluster: str, framing: Framing = PLAIN) -> TopicView:
     """The topic from its beginning to its end. What cannot be read is as if it were not there, such as the JSON
-    of earlier builds, or what is in the other framing: the next publication replaces it.
+    of earlier builds, or what is in the other framing: the next publication replaces it. Keys of another form
+    are somebody else's, and nobody's rows.
 
     Raises TimeoutError, KafkaException.
     """
     marker, rows = Marker(), dict[Key, PlacementRow]()
     unread = set[Key]()
     for key, value in read_topic(bootstrap, flow_topic(cluster, "placements")):
-        name = key.removeprefix(f"{cluster}/")
-        if name == "epoch":
+        if key == _marker_key(cluster):
             marker = _marker_of(value, framing)
             continue
-        placement, _, start = name.rpartition("/")
-        at = placement, int(start)
+        at = _place_of(cluster, key)
+        if at is None:
+            continue
         rows.pop(at, None)
         unread.discard(at)
         try:
@@ -91,6 +94,22 @@ def read_placements(bootstrap: str, cluster: str, framing: Framing = PLAIN) -> T
         except DecodeError:
             unread.add(at)
     return TopicView(marker, rows, frozenset(unread))
+
+
+def _marker_key(cluster: str) -> str:
+    return f"{cluster}/epoch"
+
+
+def _row_key(cluster: str, placement: str, start: int) -> str:
+    return f"{cluster}/{placement}/{start}"
+
+
+def _place_of(cluster: str, key: str) -> Key | None:
+    """The placement and start that a key names; None for a key that no writer of ours sends."""
+    if not _ROW_KEY.fullmatch(key):
+        return None
+    placement, _, start = key.removeprefix(f"{cluster}/").rpartition("/")
+    return (placement, int(start)) if key == _row_key(cluster, placement, int(start)) else None
 
 
 def _marker_of(value: bytes | None, framing: Framing) -> Marker:
@@ -141,16 +160,31 @@ class TopicWriter:
         self.view, self.epoch = None, marker.epoch
         return True
 
+    def clear(self) -> int:
+        """Take away all that the topic says, and its marker; gives how many rows that was. Only for a writer
+        that has published nothing. Raises WriterFenced, KafkaException.
+        """
+        assert self.view is not None
+        keys = set(self.view.rows) | self.view.unread
+        if keys or self.epoch:
+            self._producer.begin_transaction()
+            for placement, start in sorted(keys):
+                self._produce(_row_key(self._cluster, placement, start), None)
+            self._produce(_marker_key(self._cluster), None)
+            self._commit()
+            self.view, self.epoch = TopicView(Marker(), {}), 0
+        return len(keys)
+
     def _send(self, marker: Marker, rows: Mapping[Key, PlacementRow | None]) -> None:
         self._producer.begin_transaction()
         for number, (placement, start) in enumerate(sorted(rows)):
             row = rows[placement, start]
-            key = f"{self._cluster}/{placement}/{start}"
+            key = _row_key(self._cluster, placement, start)
             self._produce(key, None if row is None else encode_placement_row(row))
             if number % POLL_EVERY == POLL_EVERY - 1:
                 self._producer.flush(SEND_TIMEOUT_S)
         told = PlacementsMarker(cluster=self._cluster, epoch=marker.epoch, state_id=marker.state_id)
-        self._produce(f"{self._cluster}/epoch", encode_placements_marker(told))
+        self._produce(_marker_key(self._cluster), encode_placements_marker(told))
 
     def _commit(self) -> None:
         try:
