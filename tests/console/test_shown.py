@@ -141,6 +141,7 @@ def test_the_pipeline_says_what_it_holds_of_each_cluster_and_what_is_quarantined
         strays={"blue": 3},
         unreadable={},
         summaries_stopped={},
+        topics_stopped={},
     )
     try:
         text = generate_latest(REGISTRY).decode()

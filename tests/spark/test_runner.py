@@ -42,8 +42,15 @@ class FakeProcess:
 class FakeSession:
     def __init__(self) -> None:
         self.stopped = False
-        self.sparkContext = self._gateway = self
-        self.proc = FakeProcess()
+        self.sparkContext = self._gateway = self._jsc = self
+        self.proc: FakeProcess | None = FakeProcess()
+        self.context_ended = False
+
+    def sc(self) -> FakeSession:
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802 - Spark's name
+        return self.context_ended
 
     def stop(self) -> None:
         self.stopped = True
@@ -59,7 +66,9 @@ def make(
     def make_job(*_: object) -> FakeJob:
         job = FakeJob(texts.pop(0))
         if job.text == "the JVM is dead":
+            assert session.proc is not None
             session.proc.returncode = 137
+        session.context_ended = job.text == "the master took the application away"
         return job
 
     runner = Runner(
@@ -87,6 +96,19 @@ def test_without_its_jvm_the_runner_ends_and_says_so(monkeypatch: pytest.MonkeyP
     assert (runner.phase, len(restarts)) == (Phase.FAILED, 1)
     assert "JVM ended with 137" in runner.reason
     assert "the JVM is dead" in runner.reason
+
+
+@pytest.mark.parametrize("is_child", [True, False])
+def test_without_its_context_the_runner_ends_though_the_jvm_lives(
+    is_child: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["disk full", "the master took the application away"]
+    runner, session, restarts, ended = make(texts, monkeypatch)
+    if not is_child:  # spark-submit has started both
+        session.proc = None
+    wait_until(ended.is_set, "the end")
+    assert (runner.phase, len(restarts)) == (Phase.FAILED, 1)
+    assert "context has ended" in runner.reason
 
 
 def test_a_session_that_does_not_start_ends_the_runner() -> None:

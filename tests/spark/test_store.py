@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
 from stele.placements.read import current_placements, reached, read_table
 from stele.placements.store import Store
-from stele.placements.tables import EVENTS, TableLost, open_table
-from stele.placements.upkeep import Upkeep, upkeep
+from stele.placements.tables import CONFIGURATION, EVENTS, OPTIONAL, SCHEMAS, TableLost, open_table
+from stele.placements.upkeep import JOIN_ONLY, VACUUM_S, Upkeep, upkeep
 from stele.stack.ports import free_port
 from tests.polling import wait_until
 from tests.spark.histories import images, random_log
@@ -134,6 +135,67 @@ def test_upkeep_joins_files_in_a_process_of_its_own_and_a_failure_ends_nothing(
     nowhere = Upkeep(f"{address}/nowhere")
     nowhere.start()
     wait_until(lambda: not nowhere.running(), "the failure", START_S)
+
+
+def test_upkeep_removes_what_is_no_part_of_a_table_whoever_left_it_and_nothing_that_is_young(
+    tmp_path: Path,
+) -> None:
+    store, folder = Store(tmp_path), tmp_path / "placements"
+    derived = Derived(store)
+    for name in sorted(SCHEMAS):
+        open_table(store, name)
+    for epoch in range(1, 4):
+        derived.write_current({"a": rows(epoch)}, {"a": epoch})
+    went = {*data_files(folder)}
+    left = [folder / f"{age}.parquet" for age in ("old", "young")]
+    for file in left:
+        file.write_bytes(b"of a process that died before its commit")
+    at_s = time.time() - 8 * 24 * 3600
+    os.utime(left[0], (at_s, at_s))
+    upkeep(store, removes=False)
+    assert {*data_files(folder)} >= {*went, *left}
+    upkeep(store)
+    assert {*data_files(folder)} >= {*went, left[1]}  # a reader may still be at them
+    assert not left[0].exists()
+
+
+def test_upkeep_removes_files_of_which_deltas_log_does_not_tell_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with commits each second: checkpoints come before the upkeep, and leave out what went a week ago."""
+    monkeypatch.setitem(CONFIGURATION, "delta.deletedFileRetentionDuration", "interval 0 seconds")
+    monkeypatch.setitem(CONFIGURATION, "delta.checkpointInterval", "2")
+    store = Store(tmp_path)
+    derived = Derived(store)
+    open_table(store, EVENTS)
+    for name in OPTIONAL:
+        open_table(store, name)
+    for epoch in range(1, 8):
+        derived.write_current({"a": rows(epoch)}, {"a": epoch})
+    assert len(data_files(tmp_path / "placements")) >= 7
+    upkeep(store)
+    live = {Path(uri.removeprefix("file://")) for uri in store.table("placements").file_uris()}
+    assert {*data_files(tmp_path / "placements")} == live
+    assert len(current_placements(tmp_path, "a")["dc1:3"]) == 3
+
+
+def data_files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*.parquet") if "_delta_log" not in file.parts]
+
+
+def test_the_job_has_files_removed_at_first_and_then_once_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[bool] = []
+    monkeypatch.setattr(
+        "stele.placements.upkeep.subprocess.Popen",
+        lambda argv, **_: started.append(JOIN_ONLY not in argv),
+    )
+    times = iter([0.0, 0.0, 0.0, 600.0, VACUUM_S - 1, VACUUM_S, VACUUM_S, VACUUM_S + 600])
+    beside = Upkeep(str(tmp_path), lambda: next(times))  # one look more for each that removes
+    for _ in range(5):
+        beside.start()
+    assert started == [True, False, False, True, False]
 
 
 def test_derived_tables_lie_there_too(address: str) -> None:

@@ -60,19 +60,15 @@ def test_a_row_that_is_gone_leaves_the_topic_and_the_marker_is_the_epoch(
 
 
 def test_an_older_writer_cannot_put_its_rows_after_a_newer_ones_marker(
-    kafka: str, topics: str, monkeypatch: pytest.MonkeyPatch
+    kafka: str, topics: str
 ) -> None:
     slow = TopicWriter(kafka, topics)
     slow.publish(marker(1), {"p": TWO}, BOTH)
-    slow._producer.begin_transaction()
-    slow._produce(f"{topics}/p/7", b"the row of a writer that stops in the middle")
-    slow._producer.flush(10)
-
-    fast = TopicWriter(kafka, topics)
-    assert fast.publish(marker(5), {"p": {MIN_TOKEN: Held(WHOLE, 5)}}, BOTH)
-    with monkeypatch.context() as patched, pytest.raises(WriterFenced):
-        patched.setattr(slow, "_send", lambda *_: None)
-        slow.publish(marker(2), {"p": TWO}, BOTH)
+    with pytest.raises(WriterFenced), slow._transaction():
+        slow._produce(f"{topics}/p/7", b"the row of a writer that stops in the middle")
+        slow._producer.flush(10)
+        fast = TopicWriter(kafka, topics)
+        assert fast.publish(marker(5), {"p": {MIN_TOKEN: Held(WHOLE, 5)}}, BOTH)
     with pytest.raises(WriterFenced):
         TopicWriter(kafka, topics)
         fast.publish(marker(6), {"p": TWO}, BOTH)
@@ -129,6 +125,47 @@ def test_what_an_earlier_build_wrote_as_json_is_replaced_by_the_first_publicatio
     view = settled(kafka, topics, 3)
     assert (set(view.rows), view.unread) == (BOTH, frozenset())
     assert {row.cluster for row in view.rows.values()} == {topics}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"",
+        b"x",
+        b"epoch",
+        b"{c}/p/now",
+        b"{c}/p/07",
+        b"{c}/7",
+        b"other/p/7",
+        b"\xff\xfe/p/7",
+        b"{c}/p/\xd9\xa7",
+    ],
+)
+def test_a_record_under_a_key_that_no_writer_sends_is_nobodys_row_and_stops_nobody(
+    kafka: str, topics: str, key: bytes
+) -> None:
+    writer = TopicWriter(kafka, topics)
+    assert writer.publish(marker(1), {"p": TWO}, BOTH)
+    other = Producer({"bootstrap.servers": kafka})
+    for value in (b"anything", None):
+        named = key.replace(b"{c}", topics.encode())
+        other.produce(f"stele.{topics}.placements", value, named, partition=0)
+    assert other.flush(20) == 0
+    again = TopicWriter(kafka, topics)
+    assert again.view is not None
+    assert (set(again.view.rows), again.view.unread) == (BOTH, frozenset())
+    assert again.publish(marker(2), {"p": {MIN_TOKEN: Held(WHOLE, 2)}}, BOTH)
+    assert ranges(kafka, topics, 2) == (2, {"p": [WHOLE]})
+
+
+def test_a_topic_that_was_cleared_takes_a_lower_epoch(kafka: str, topics: str) -> None:
+    TopicWriter(kafka, topics).publish(marker(9), {"p": TWO, "q": TWO}, set())
+    assert TopicWriter(kafka, topics).clear() == 4
+    assert ranges(kafka, topics, 0) == (0, {})
+    writer = TopicWriter(kafka, topics)
+    assert writer.clear() == 0
+    assert writer.publish(marker(2), {"p": {MIN_TOKEN: Held(WHOLE, 2)}}, set())
+    assert ranges(kafka, topics, 2) == (2, {"p": [WHOLE]})
 
 
 class Registry:

@@ -37,6 +37,7 @@ class _Health(Health, frozen=True):
 
     stopped: dict[str, str] = msgspec.field(default_factory=dict)
     summaries_stopped: dict[str, str] = msgspec.field(default_factory=dict)
+    topics_stopped: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Looked(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +154,9 @@ class Watch:
             lag=max(0, self._mirror.image.epoch - health.epoch) if health.epoch else None,
             reason=health.reason,
             clusters=await self._clusters(
-                service, url, {**health.summaries_stopped, **health.stopped}
+                service,
+                url,
+                {**health.summaries_stopped, **health.topics_stopped, **health.stopped},
             ),
             answered_ms=round(1000 * (time.perf_counter() - began_s), 1),
         )

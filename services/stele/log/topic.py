@@ -12,7 +12,7 @@ from stele.log.port import Ends
 TIMEOUT_S = 15.0
 
 Record = tuple[str, bytes | None]
-"""Key and value; no value is a tombstone."""
+"""Key and value; no value is a tombstone. A key that is no text has its bytes written out."""
 
 
 def read_topic(bootstrap: str, topic: str) -> Iterator[Record]:
@@ -51,7 +51,7 @@ def _read_partition(consumer: Consumer, topic: str, partition: int, ends: Ends) 
         error = message.error()
         if error is None:
             position = (message.offset() or 0) + 1
-            yield (message.key() or b"").decode(), message.value()
+            yield (message.key() or b"").decode(errors="backslashreplace"), message.value()
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - librdkafka's name
             break  # compaction may have taken the last offsets
     consumer.unassign()

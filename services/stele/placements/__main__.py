@@ -1,6 +1,7 @@
 """``python -m stele.placements``: configured by STELE_* environment variables."""
 
 import asyncio
+import re
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from stele.placements.http import NAME, Api
 from stele.placements.job import Job
 from stele.placements.reading import tell_readers
 from stele.placements.runner import Phase, Runner, SparkGone
-from stele.placements.session import choose_java, jar_files, spark_session
+from stele.placements.session import choose_java, is_submitted, jar_files, spark_session
 from stele.placements.settings import PlacementsSettings
 from stele.placements.topic import framing_of
 from stele.runtime.announce import LAST_PAUSE_S, LOOK_S, Announcer
@@ -35,13 +36,20 @@ log = get_logger(__name__)
 
 async def main(stop: Stop) -> None:
     settings = started(NAME, PlacementsSettings)
-    if note := choose_java():
-        log.info("another Java than the first is taken", why=note)
-    jar_files(settings.spark_jars)
+    if not is_submitted():
+        if note := choose_java():
+            log.info("another Java than the first is taken", why=note)
+        jar_files(settings.spark_jars)
     try:
         framing_of(settings.placement_schema_ids)
     except ValueError as error:
         raise ConfigurationError(f"STELE_PLACEMENT_SCHEMA_IDS: {error}") from error
+    try:
+        re.compile(settings.clusters_pattern)
+    except re.error as error:
+        raise ConfigurationError(
+            f"STELE_CLUSTERS_PATTERN={settings.clusters_pattern!r} is no regular expression: {error}"
+        ) from error
     if not settings.clusters_pattern:
         await wait_for_topics(settings)
     loop = asyncio.get_running_loop()

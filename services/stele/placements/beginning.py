@@ -59,7 +59,8 @@ async def snapshot(urls: Sequence[str], cluster: str, head: Head, topic: TopicSt
     except TimeoutError:
         return f"{lost} None of {replicas} gives a snapshot to go on from: see that catch-up runs."
     except (OtherHistoryError, UnreadableSnapshotError) as error:
-        return f"{lost} {error}"
+        remedy = f" {_forget(cluster)}" if isinstance(error, OtherHistoryError) else ""
+        return f"{lost} {error}{remedy}"
     finally:
         await catch_up.close()
     if start.anchor is None:
@@ -67,13 +68,20 @@ async def snapshot(urls: Sequence[str], cluster: str, head: Head, topic: TopicSt
     if start.image.epoch < head.epoch:
         return (
             f"the log goes on from epoch {start.image.epoch}, and the tables hold others up to {head.epoch} "
-            "that are not in it. Move the folders of the tables away; they are made again."
+            f"that are not in it. {_forget(cluster)}"
         )
     return start
 
 
 async def _ends(topic: TopicState) -> Ends:
     return Ends(topic.begin, topic.end)
+
+
+def _forget(cluster: str) -> str:
+    return (
+        "If what the log has counts, have tables and topic forget this cluster, of which you may copy the rows "
+        f"before: python -m stele.placements.forget {cluster}. Then start again."
+    )
 
 
 def _lost(head: Head, topic: TopicState) -> str:

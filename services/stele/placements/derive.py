@@ -14,10 +14,11 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image
 from stele.log.framing import Framing
 from stele.placements.derived_tables import Derived, Loaded
-from stele.placements.events import NewRows, summaries_stopped_row
+from stele.placements.events import SUMMARIES_STOPPED, TOPIC_STOPPED, NewRows, stopped_row
 from stele.placements.events_table import Events
 from stele.placements.fold import ClusterFold, FoldError, Key, PastRow
 from stele.placements.placing import ForTables, Placing, Reached
+from stele.placements.publishing import Publishing
 from stele.placements.store import Store
 from stele.placements.streams import opened
 from stele.placements.summaries import SUMMARIES, Row
@@ -66,8 +67,6 @@ class Deriver:
         framing: Framing = PLAIN,
     ) -> None:
         self.reached: dict[str, Reached] = {}
-        self.published: dict[str, int] = {}
-        """The epoch of each cluster's topic of placements."""
         self.summaries_stopped: dict[str, str] = {}
         """Why the summaries of clusters stay as they are, and what to do."""
         self.error: Exception | None = None
@@ -78,22 +77,33 @@ class Deriver:
         self._on_took = on_took
         self._on_streams = on_streams
         self._folds: dict[str, ClusterFold] = {}
-        self._writers = Writers(bootstrap, framing)
+        self._publishing = Publishing(Writers(bootstrap, framing), self._note_topic)
         self._dead: set[str] = set()
         self._lock = threading.Condition()
         self._new: list[Mapping[str, NewRows]] = []
         self._for_tables: dict[str, ForTables] = {}
         self._for_summaries: dict[str, Image] = {}
         self._unsummarized: dict[str, Image] = {}
-        self._publishing = self._stopping = False
+        self._is_publishing = self._stopping = False
         self._threads = [
             threading.Thread(target=self._guarded, args=(run,), name=name, daemon=True)
             for name, run in (
                 ("topic", self._run_topic),
                 ("tables", self._run_tables),
                 ("summaries", self._run_summaries),
+                ("topics that wait", lambda: self._publishing.run(self._over)),
             )
         ]
+
+    @property
+    def published(self) -> dict[str, int]:
+        """The epoch of each cluster's topic of placements."""
+        return self._publishing.published
+
+    @property
+    def topics_stopped(self) -> dict[str, str]:
+        """Why the topics of placements of clusters stay as they are, and what to do."""
+        return self._publishing.stopped
 
     def start(self) -> None:
         """Bring topic and tables up to what the events hold, then go on with what is offered."""
@@ -150,7 +160,7 @@ class Deriver:
     def _rest(self) -> None:
         """The tables need not wait for more."""
         with self._lock:
-            self._publishing = False
+            self._is_publishing = False
             self._lock.notify_all()
 
     def _next_batches(self) -> list[Mapping[str, NewRows]]:
@@ -161,7 +171,7 @@ class Deriver:
             if self._over():
                 return []
             batches, self._new = self._new, []
-            self._publishing = True
+            self._is_publishing = True
             self._lock.notify_all()
             return batches
 
@@ -216,8 +226,7 @@ class Deriver:
             self._write_streams(cluster, fold, streams)
             return
         marker = Marker(fold.image.epoch, fold.image.state_id.hex())
-        self._writers.publish(cluster, marker, fold.placements, touched)
-        self.published[cluster] = marker.epoch
+        self._publishing.publish(cluster, marker, fold.placements, touched)
         self._leave(cluster, fold, past, touched, streams)
 
     def _write_streams(self, cluster: str, fold: ClusterFold, streams: list[Row]) -> list[Row]:
@@ -265,7 +274,7 @@ class Deriver:
 
     def _have_tables_work(self, written_s: float) -> bool:
         """While clusters are published one after the other, what they leave is gathered for a while."""
-        is_gathered = not self._publishing or time.monotonic() - written_s >= GATHER_S
+        is_gathered = not self._is_publishing or time.monotonic() - written_s >= GATHER_S
         return self._placing.is_due() or bool(self._for_tables and is_gathered)
 
     def _run_summaries(self) -> None:
@@ -305,8 +314,12 @@ class Deriver:
             if not is_known:
                 log.error("the summaries of a cluster are not made", cluster=cluster, why=why)
                 self._events.note(
-                    summaries_stopped_row(cluster, images[cluster], type(error).__name__, why)
+                    stopped_row(SUMMARIES_STOPPED, cluster, images[cluster], error, why)
                 )
+
+    def _note_topic(self, cluster: str, error: Exception, why: str) -> None:
+        image = self._folds[cluster].image
+        self._events.note(stopped_row(TOPIC_STOPPED, cluster, image, error, why))
 
 
 def _why_unsummarized(cluster: str, image: Image, error: Exception) -> str:

@@ -135,10 +135,13 @@ class Derived:
         heads = self._open(CHANGES)[1] if asked else None
         return {cluster for cluster in asked if heads and heads.of(cluster)}
 
-    def forget_changes(self, clusters: Iterable[str]) -> bool:
-        """``placements`` has them all now. False when another process came first; some that stay do no harm."""
+    def forget_changes(self, epochs: Mapping[str, int]) -> bool:
+        """``placements`` has all up to these epochs now. False when another process came first; some that
+        stay do no harm. Those of later epochs are of another job, which has written no rows of them yet.
+        """
+        written = (f"(cluster = '{c}' AND changed_epoch <= {epoch})" for c, epoch in epochs.items())
         try:
-            existing_table(self.store, CHANGES).delete(f"cluster IN ({_quoted(clusters)})")
+            existing_table(self.store, CHANGES).delete(" OR ".join(written))
         except CommitFailedError:
             return False
         return True

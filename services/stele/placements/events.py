@@ -27,6 +27,7 @@ FACT: Final = "fact"
 HEAD: Final = "head"
 STOPPED: Final = "stopped"
 SUMMARIES_STOPPED: Final = "summaries_stopped"
+TOPIC_STOPPED: Final = "topic_stopped"
 STRAY: Final = "stray"
 SNAPSHOT: Final = "snapshot"
 SNAPSHOT_FACT: Final = "snapshot_fact"
@@ -55,7 +56,7 @@ SCHEMA: Final = pa.schema(
         ("strays", pa.int64()),
     ]
 )
-"""One table for eight kinds of rows; ids and digests are hex:
+"""One table for nine kinds of rows; ids and digests are hex:
 
 - ``epoch``: a winner, with the audit; ``fact_*`` are null.
 - ``fact``: a winner's fact, numbered from 1, with the columns of its epoch; JSON as the log has it.
@@ -64,7 +65,8 @@ SCHEMA: Final = pa.schema(
 - ``stray``: the first record of another log, ``log_id``, that made a batch look at the anchor.
 - ``stopped``: ``reason`` says why the cluster does not go on past ``epoch``, and what to do;
   ``fact_kind`` is the class of the error.
-- ``summaries_stopped``: the same of a cluster that goes on, but for the tables of what is true now.
+- ``summaries_stopped``, ``topic_stopped``: the same of a cluster that goes on, but for the tables of what is
+  true now, or for its topic of placements.
 - ``snapshot``: the cluster goes on from here, since its log does not have the epochs before any more;
   ``fact_number`` counts the facts of the snapshot, each of which is a row ``snapshot_fact``.
 """
@@ -210,15 +212,17 @@ def snapshot_rows(cluster: str, start: Start) -> pa.Table:
     return pa.Table.from_pylist([whole, *facts, {**shared, **_head_cells(head)}], schema=SCHEMA)
 
 
-def summaries_stopped_row(cluster: str, image: Image, kind: str, reason: str) -> pa.Table:
-    """What has the summaries of a cluster stay as they were before this image's."""
+def stopped_row(
+    row_kind: str, cluster: str, image: Image, error: Exception, reason: str
+) -> pa.Table:
+    """What has the summaries, or the topic, of a cluster stay as they were before this image's."""
     row = {
         "cluster": cluster,
-        "row_kind": SUMMARIES_STOPPED,
+        "row_kind": row_kind,
         "epoch": image.epoch,
         "state_id": image.state_id.hex(),
         "log_id": image.log_id.hex(),
-        "fact_kind": kind,
+        "fact_kind": type(error).__name__,
         "reason": reason,
     }
     return pa.Table.from_pylist([row], schema=SCHEMA)

@@ -30,7 +30,7 @@ from stele.placements.tables import (
     open_table,
 )
 
-_APP: Final = "stele-events"
+APP: Final = "stele-events"
 EPOCHS_AT_ONCE: Final = 5_000
 """Epochs that are read at once: bounds memory when a cluster's image is made again."""
 
@@ -51,7 +51,7 @@ class Events:
         """Read beside another commit than a batch's: the next batch gives it."""
         self._table = open_table(store, EVENTS)
         self._id = str(self._table.metadata().id)
-        self.number = self._table.transaction_version(_APP) or 0
+        self.number = self._table.transaction_version(APP) or 0
         found = self._new_rows(pc.field("row_kind").isin([events.HEAD, events.SNAPSHOT]))
         self.heads: dict[str, Head] = {}
         self.snapshots: dict[str, events.SnapshotRow] = {}
@@ -132,7 +132,7 @@ class Events:
     def refresh(self) -> New:
         """Read what other processes committed since. Raises TableLost."""
         table = existing_table(self._store, EVENTS)
-        number = table.transaction_version(_APP) or 0
+        number = table.transaction_version(APP) or 0
         if str(table.metadata().id) != self._id or number < self.number:
             raise TableLost(f"{self._uri} was made anew or restored.")
         self._table = table
@@ -140,6 +140,8 @@ class Events:
             return {}
         self.number = number
         heads = self._new_rows(pc.field("row_kind") == events.HEAD)
+        if gone := sorted(set(self.heads) - set(heads)):
+            raise TableLost(f"{self._uri} holds nothing of {', '.join(gone)} any more.")
         found: New = {}
         for cluster, rows in heads.items():
             before = self.heads.get(cluster, FRESH)
@@ -179,7 +181,7 @@ class Events:
 
     def _write(self, rows: pa.Table) -> None:
         properties = CommitProperties(
-            app_transactions=[Transaction(_APP, self.number + 1)], max_commit_retries=0
+            app_transactions=[Transaction(APP, self.number + 1)], max_commit_retries=0
         )
         write_deltalake(self._table, rows, mode="append", commit_properties=properties)
 

@@ -120,8 +120,8 @@ class ClusterFold:
         placements = self.image.ring.placements
         if held != {name: [*placements[name].rows] for name in placements}:
             raise FoldError(
-                f"the table placements holds other rows of epoch {self.begun} than the events make. Delete the "
-                "cluster's rows from placements and placements_past, or both folders, then start again."
+                f"the table placements holds other rows of epoch {self.begun} than the events make. Remove the "
+                "folders of placements and placements_past, then start again: the events make them anew."
             )
 
 

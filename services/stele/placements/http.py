@@ -19,12 +19,14 @@ from stele.placements.store import TableMissing
 from stele.runtime.http import ErrorCode, Health, HttpError, JsonResponse
 
 NAME: Final = "placements"
+_MOST_DIGITS: Final = 19
+"""Of an epoch."""
 _NOTHING: Final = Reached(0, ZERO_STATE.hex())
 
 
 class FleetHealth(Health, frozen=True):
     """``stopped`` names the clusters that do not go on, why, and what to do; ``summaries_stopped`` those that
-    go on but for their summaries.
+    go on but for their summaries, ``topics_stopped`` but for their topic of placements.
 
     A process for one cluster is not well then. A process for a fleet is, as long as others go on: to
     restart it would hold them up and help nobody.
@@ -32,6 +34,7 @@ class FleetHealth(Health, frozen=True):
 
     stopped: dict[str, str] = msgspec.field(default_factory=dict)
     summaries_stopped: dict[str, str] = msgspec.field(default_factory=dict)
+    topics_stopped: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ClusterPosition(msgspec.Struct, frozen=True):
@@ -53,6 +56,7 @@ class Position(msgspec.Struct, frozen=True):
     clusters: dict[str, ClusterPosition]
     stopped: dict[str, str]
     summaries_stopped: dict[str, str]
+    topics_stopped: dict[str, str]
     hash: str | None = None
 
 
@@ -83,16 +87,18 @@ class Api:
         ]
 
     def health(self) -> FleetHealth:
-        reached, stopped = self._reached(), self._stopped()
+        reached, stopped, topics = self._reached(), self._stopped(), self._topics_stopped()
         found = reached.get(self._cluster, _NOTHING)
-        held_up = bool(stopped) and not (self._fleet and set(reached) - set(stopped))
+        goes_on = self._fleet and set(reached) - set(stopped)
+        held_up = {} if goes_on else stopped if self._fleet else topics | stopped
         return FleetHealth(
             ok=self._runner.phase is Phase.RUNNING and not held_up,
             epoch=found.epoch,
             state_id=found.state_id,
-            reason=self._runner.reason or (" ".join(stopped.values()) if held_up else ""),
+            reason=self._runner.reason or " ".join(held_up.values()),
             stopped=stopped,
             summaries_stopped=self._summaries_stopped(),
+            topics_stopped=topics,
         )
 
     async def position(self, _: Request) -> Response:
@@ -112,6 +118,7 @@ class Api:
                 clusters,
                 self._stopped(),
                 self._summaries_stopped(),
+                self._topics_stopped(),
             )
         )
 
@@ -154,6 +161,10 @@ class Api:
         job = self._runner.job
         return {} if job is None else job.summaries_stopped
 
+    def _topics_stopped(self) -> dict[str, str]:
+        job = self._runner.job
+        return {} if job is None else job.topics_stopped
+
     async def _position(self, cluster: str, found: Reached) -> ClusterPosition:
         known = self._hashes.get(cluster)
         if known is None or known[0] != found:
@@ -175,7 +186,7 @@ class Api:
 
 def _epoch(request: Request, newest: int) -> int:
     text = request.query_params.get("epoch", str(newest))
-    if text.isascii() and text.isdigit() and int(text) <= newest:
+    if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS and int(text) <= newest:
         return int(text)
     raise HttpError(
         400,

@@ -131,6 +131,11 @@ class Job:
         return self._deriver.summaries_stopped
 
     @property
+    def topics_stopped(self) -> dict[str, str]:
+        """Clusters whose topic of placements cannot be written, and why."""
+        return self._deriver.topics_stopped
+
+    @property
     def reached(self) -> dict[str, Reached]:
         return self._deriver.reached
 
@@ -207,6 +212,7 @@ class Job:
             self._standing.look()
             if self._reporting is not None:
                 self._reporting.look()
+            self._meet_again(self.topics_stopped)
             self._on_took("look", time.monotonic() - now_s)
         if self._progress.is_due():
             self._progress.write(self._how_far())
@@ -322,6 +328,11 @@ class Job:
                 new, self._events.append(records, frozenset(self.stopped), self._standing.certain)
             )
         return new
+
+    def _meet_again(self, clusters: Iterable[str]) -> None:
+        """Topics of placements that are gone are made."""
+        self._known -= set(clusters)
+        self._meet(clusters)
 
     def _meet(self, clusters: Iterable[str]) -> None:
         """Topics are made for clusters that do not have the one that is written."""

@@ -43,6 +43,8 @@ class Shown(Protocol):
     @property
     def summaries_stopped(self) -> Mapping[str, str]: ...
     @property
+    def topics_stopped(self) -> Mapping[str, str]: ...
+    @property
     def lags(self) -> Mapping[str, Lag]: ...
 
 
@@ -58,6 +60,7 @@ class Clusters(Collector):
         "lag_records": "Records at the end of a topic of epochs that were not judged yet, by the last look.",
         "lag_epochs": "Epochs in the table events that are not in the table placements yet.",
         "summaries_stopped": "1 for a cluster whose summaries are not made: /healthz says why, and what to do.",
+        "topics_stopped": "1 for a cluster whose topic of placements cannot be written: /healthz says why.",
         "unreadable_reports": "Records of a cluster's topic of reports that could not be read.",
     }
 
@@ -67,7 +70,8 @@ class Clusters(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         if self.job is not None:
-            self._told["summaries_stopped"].update(dict.fromkeys(self._told["epoch"], 0))
+            for name in ("summaries_stopped", "topics_stopped"):
+                self._told[name].update(dict.fromkeys(self._told["epoch"], 0))
             for name, numbers in _numbers(self.job).items():
                 self._told[name].update(numbers)
         for name, text in self._TEXTS.items():
@@ -85,6 +89,7 @@ def _numbers(job: Shown) -> dict[str, dict[str, int]]:
         "lag_records": {cluster: lag.records for cluster, lag in lags.items()},
         "lag_epochs": {cluster: lag.epochs for cluster, lag in lags.items()},
         "summaries_stopped": dict.fromkeys(job.summaries_stopped, 1),
+        "topics_stopped": dict.fromkeys(job.topics_stopped, 1),
         "unreadable_reports": dict(job.unreadable),
     }
 

@@ -29,7 +29,7 @@ from stele.placements.tables import (
 )
 from stele.placements.times import time_of
 
-_APP: Final = "stele-movements"
+APP: Final = "stele-movements"
 SESSIONS_AT_ONCE: Final = 200
 """Of a commit: their names stand in its predicate."""
 
@@ -98,7 +98,7 @@ class Movements:
     def _write(self, sessions: list[Session]) -> None:
         for _ in range(ATTEMPTS):
             table = existing_table(self._store, MOVEMENTS)
-            number = table.transaction_version(_APP) or 0
+            number = table.transaction_version(APP) or 0
             found = self._rows_of(
                 sessions
             )  # read after the table: who comes between makes the commit fail
@@ -106,7 +106,7 @@ class Movements:
             if not rows and not self._holds(table, sessions):
                 return
             properties = CommitProperties(
-                app_transactions=[Transaction(_APP, number + 1)], max_commit_retries=0
+                app_transactions=[Transaction(APP, number + 1)], max_commit_retries=0
             )
             try:
                 write_deltalake(

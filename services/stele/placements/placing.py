@@ -105,7 +105,7 @@ class Placing:
             self._derived.write_past({cluster: work[cluster].past for cluster in rows}, epochs)
             self._derived.write_current(rows, epochs)
             stale = self._changed & set(rows)
-            if stale and self._derived.forget_changes(stale):
+            if stale and self._derived.forget_changes({c: epochs[c] for c in stale}):
                 self._changed -= stale
             self._written_s |= dict.fromkeys(rows, self._clock())
         return {cluster: todo.reached for cluster, todo in work.items()}

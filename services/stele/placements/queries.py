@@ -3,6 +3,7 @@
 Nothing is changed by a query: tables are registered as they are now, views live as long as the call.
 """
 
+import re
 from typing import Final
 
 import pyarrow as pa
@@ -45,12 +46,16 @@ VIEWS: Final = {
     """,
     "stopped": """
         SELECT cluster, epoch, log_offset, fact_kind AS error_kind, reason AS error_text
-        FROM events WHERE row_kind IN ('stopped', 'summaries_stopped')
+        FROM events WHERE row_kind IN ('stopped', 'summaries_stopped', 'topic_stopped')
     """,
 }
 
 
-READS: Final = ("SELECT", "WITH", "VALUES", "DESCRIBE", "EXPLAIN")
+READS: Final = ("SELECT", "WITH", "VALUES", "DESCRIBE")
+_QUERY: Final = re.compile(
+    rf"\s*(EXPLAIN\s+((ANALYZE|VERBOSE|FORMAT\s+\w+)\s+)*)?({'|'.join(READS)})\b", re.IGNORECASE
+)
+"""``EXPLAIN ANALYZE`` runs what follows, so that must be a query too: ``COPY`` writes files."""
 
 
 class QueryError(Exception):
@@ -59,9 +64,11 @@ class QueryError(Exception):
 
 def run(address: str, sql: str) -> pa.Table:
     """The rows that a query gives. Raises QueryError, TableMissing."""
-    first = sql.split(maxsplit=1)[0].upper() if sql.strip() else ""
-    if first not in READS:
-        raise QueryError(f"'{first}': write a query that begins with {', '.join(READS)}.")
+    if not _QUERY.match(sql):
+        first = " ".join(sql.split()[:2])
+        raise QueryError(
+            f"'{first}': write a query that begins with {', '.join(READS)}, or EXPLAIN before it."
+        )
     store = Store(address)
     builder, known = QueryBuilder(), set[str]()
     for name in SCHEMAS:

@@ -25,7 +25,7 @@ from stele.placements.tables import (
     open_table,
 )
 
-_APP: Final = "stele-reports"
+APP: Final = "stele-reports"
 MOST_KNOWN: Final = 20_000
 """Streams that are kept in memory; one that is not is read again."""
 
@@ -82,7 +82,7 @@ class Reports:
     def refresh(self) -> set[Session]:
         """Read what other processes committed since. Raises TableLost."""
         table = existing_table(self._store, REPORTS)
-        number = table.transaction_version(_APP) or 0
+        number = table.transaction_version(APP) or 0
         if str(table.metadata().id) != self._id or number < self.number:
             raise TableLost(f"{self._store.uri(REPORTS)} was made anew or restored.")
         self._table = table
@@ -150,7 +150,7 @@ class Reports:
 
     def _write(self, rows: pa.Table) -> None:
         properties = CommitProperties(
-            app_transactions=[Transaction(_APP, self.number + 1)], max_commit_retries=0
+            app_transactions=[Transaction(APP, self.number + 1)], max_commit_retries=0
         )
         write_deltalake(self._table, rows, mode="append", commit_properties=properties)
 

@@ -123,12 +123,24 @@ class Runner:
 
 
 def check_jvm(spark: SparkSession, why: str) -> None:
-    """Raises SparkGone when the process of Spark's JVM is not there any more."""
+    """Raises SparkGone when Spark's JVM is not there any more, or its context has ended there: when the master
+    has taken the application away, say. Neither is made again in this process.
+    """
     process = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - nothing public tells
+    ended = ""
     if process is not None and process.poll() is not None:
-        raise SparkGone(
-            f"Spark's JVM ended with {process.returncode}: start this process again. The last error: {why}"
-        )
+        ended = f"JVM ended with {process.returncode}"
+    elif not _is_running(spark):  # below spark-submit the JVM is no child of ours, so it is asked
+        ended = "context has ended"
+    if ended:
+        raise SparkGone(f"Spark's {ended}: start this process again. The last error: {why}")
+
+
+def _is_running(spark: SparkSession) -> bool:
+    try:
+        return not spark.sparkContext._jsc.sc().isStopped()  # noqa: SLF001 - nothing public tells
+    except Exception:  # nobody answers there
+        return False
 
 
 def reason_of(error: BaseException) -> str:

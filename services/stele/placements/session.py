@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -25,15 +26,27 @@ def spark_session(
 ) -> SparkSession:
     """A session with the connectors in ``jars``. Raises ConfigurationError without Java or jars.
 
-    ``driver_host`` is where executors on other machines reach this process.
+    ``driver_host`` is where executors on other machines reach this process. Below ``spark-submit`` the JVM runs
+    already, and master, memory and jars are those that were given to it.
     """
+    if is_submitted():
+        return _built({**_options(scratch), **_addresses(driver_host)})
     choose_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", driver_host)
-    builder = SparkSession.builder.appName("stele-placements").master(master)
-    options = _options(jar_files(jars), memory, scratch)
-    for name, value in (options | _addresses(driver_host)).items():
+    of_the_jvm = _of_the_jvm(master, jar_files(jars), memory, scratch)
+    return _built({**of_the_jvm, **_options(scratch), **_addresses(driver_host)})
+
+
+def is_submitted() -> bool:
+    """Whether ``spark-submit`` started this process."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _built(options: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder.appName("stele-placements")
+    for name, value in options.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
@@ -73,11 +86,18 @@ def _addresses(driver_host: str) -> dict[str, str]:
     return {"spark.driver.host": driver_host, "spark.driver.bindAddress": driver_host}
 
 
-def _options(jars: list[Path], memory: str, scratch: Path) -> dict[str, str]:
+def _of_the_jvm(master: str, jars: list[Path], memory: str, scratch: Path) -> dict[str, str]:
+    """What has to be known before it starts."""
     return {
+        "spark.master": master,
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"{JVM_FLAGS} -Dderby.system.home={scratch}",
+    }
+
+
+def _options(scratch: Path) -> dict[str, str]:
+    return {
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",

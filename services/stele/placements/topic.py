@@ -10,7 +10,9 @@ open, and only then reads where the topic stands. So an older row can never foll
 else still runs; a rule for readers alone would not do, for compaction keeps the last record and not the newest.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -34,6 +36,7 @@ SEND_TIMEOUT_S: Final = 30.0
 TRANSACTION_TIMEOUT_MS: Final = 30_000
 """How long a writer that died may hold up readers."""
 POLL_EVERY: Final = 1000
+_ROW_KEY: Final = re.compile(r".+/.+/-?[0-9]{1,20}", re.DOTALL)
 PLAIN: Final = Framing()
 """Single-object encoding."""
 _FENCED: Final = frozenset(
@@ -72,19 +75,20 @@ def framing_of(text: str) -> Framing:
 
 def read_placements(bootstrap: str, cluster: str, framing: Framing = PLAIN) -> TopicView:
     """The topic from its beginning to its end. What cannot be read is as if it were not there, such as the JSON
-    of earlier builds, or what is in the other framing: the next publication replaces it.
+    of earlier builds, or what is in the other framing: the next publication replaces it. Keys of another form
+    are somebody else's, and nobody's rows.
 
     Raises TimeoutError, KafkaException.
     """
     marker, rows = Marker(), dict[Key, PlacementRow]()
     unread = set[Key]()
     for key, value in read_topic(bootstrap, flow_topic(cluster, "placements")):
-        name = key.removeprefix(f"{cluster}/")
-        if name == "epoch":
+        if key == _marker_key(cluster):
             marker = _marker_of(value, framing)
             continue
-        placement, _, start = name.rpartition("/")
-        at = placement, int(start)
+        at = _place_of(cluster, key)
+        if at is None:
+            continue
         rows.pop(at, None)
         unread.discard(at)
         try:
@@ -93,6 +97,22 @@ def read_placements(bootstrap: str, cluster: str, framing: Framing = PLAIN) -> T
         except DecodeError:
             unread.add(at)
     return TopicView(marker, rows, frozenset(unread))
+
+
+def _marker_key(cluster: str) -> str:
+    return f"{cluster}/epoch"
+
+
+def _row_key(cluster: str, placement: str, start: int) -> str:
+    return f"{cluster}/{placement}/{start}"
+
+
+def _place_of(cluster: str, key: str) -> Key | None:
+    """The placement and start that a key names; None for a key that no writer of ours sends."""
+    if not _ROW_KEY.fullmatch(key):
+        return None
+    placement, _, start = key.removeprefix(f"{cluster}/").rpartition("/")
+    return (placement, int(start)) if key == _row_key(cluster, placement, int(start)) else None
 
 
 def _marker_of(value: bytes | None, framing: Framing) -> Marker:
@@ -138,14 +158,33 @@ class TopicWriter:
             rows = _differences(self.view, rows)
             if not rows and marker == self.view.marker:
                 return False
-        self._write(marker, rows)
+        with self._transaction():
+            self._send(marker, rows)
         self.view, self.epoch = None, marker.epoch
         return True
 
-    def _write(self, marker: Marker, rows: Mapping[Key, PlacementRow | None]) -> None:
-        """Another writer's fence is met at any call: librdkafka's threads hear of it in the midst of rows."""
+    def clear(self) -> int:
+        """Take away all that the topic says, and its marker; gives how many rows that was. Only for a writer
+        that has published nothing. Raises WriterFenced, KafkaException.
+        """
+        assert self.view is not None
+        keys = set(self.view.rows) | self.view.unread
+        if keys or self.epoch:
+            with self._transaction():
+                for placement, start in sorted(keys):
+                    self._produce(_row_key(self._cluster, placement, start), None)
+                self._produce(_marker_key(self._cluster), None)
+            self.view, self.epoch = TopicView(Marker(), {}), 0
+        return len(keys)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """What is produced inside is one. Another writer's fence is met at any call: librdkafka's threads hear
+        of it in the midst of rows. Raises WriterFenced, KafkaException.
+        """
         try:
-            self._send(marker, rows)
+            self._producer.begin_transaction()
+            yield
             self._producer.commit_transaction(SEND_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() in _FENCED:
@@ -153,15 +192,14 @@ class TopicWriter:
             raise
 
     def _send(self, marker: Marker, rows: Mapping[Key, PlacementRow | None]) -> None:
-        self._producer.begin_transaction()
         for number, (placement, start) in enumerate(sorted(rows)):
             row = rows[placement, start]
-            key = f"{self._cluster}/{placement}/{start}"
+            key = _row_key(self._cluster, placement, start)
             self._produce(key, None if row is None else encode_placement_row(row))
             if number % POLL_EVERY == POLL_EVERY - 1:
                 self._producer.flush(SEND_TIMEOUT_S)
         told = PlacementsMarker(cluster=self._cluster, epoch=marker.epoch, state_id=marker.state_id)
-        self._produce(f"{self._cluster}/epoch", encode_placements_marker(told))
+        self._produce(_marker_key(self._cluster), encode_placements_marker(told))
 
     def _produce(self, key: str, value: bytes | None) -> None:
         framed = None if value is None else self._framing.framed(value)

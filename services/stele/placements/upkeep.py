@@ -1,10 +1,14 @@
 """``python -m stele.placements.upkeep ADDRESS``: join small files of many batches, remove what is out of use.
 
-The job starts it beside itself every ten minutes; whoever runs it elsewhere does no harm.
+The job starts it beside itself every ten minutes, and once an hour it looks for files to remove; whoever runs
+it elsewhere does no harm.
 """
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from deltalake.exceptions import CommitFailedError
@@ -20,30 +24,36 @@ from stele.placements.tables import (
 from stele.runtime.logs import get_logger
 
 END_S: Final = 5.0
+VACUUM_S: Final = 3600.0
+"""Between two looks for files that are out of use: each lists all files of all tables."""
+JOIN_ONLY: Final = "--join-only"
 
 log = get_logger(__name__)
 
 
-def upkeep(store: Store) -> None:
-    """Files that went a week ago are removed. A writer that comes first wins: what is left undone is done the
-    next time. Raises TableLost, DeltaError, OSError.
+def upkeep(store: Store, *, removes: bool = True) -> None:
+    """Files that are no part of a table and a week old are removed, whoever left them: those that went, changes
+    for the feed, and what a process wrote that died before its commit. (Delta's own notes of what went are gone
+    with the next checkpoint once they are a week old, so files are looked for in the folder itself.) A writer
+    that comes first wins: what is left undone is done the next time. Raises TableLost, DeltaError, OSError.
     """
     for name in SCHEMAS:
         if name in OPTIONAL and not store.is_there(name):
             continue
         table = existing_table(store, name)
-        try:
+        with suppress(CommitFailedError):
             table.optimize.compact(target_size=COMPACT_TARGETS.get(name, COMPACT_TARGET_BYTES))
-        except CommitFailedError:
-            continue
-        table.vacuum(dry_run=False)
+        if removes:
+            table.vacuum(dry_run=False, full=True)
 
 
 class Upkeep:
     """A process of its own, one at a time; it ends nothing when it fails."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._address = address
+        self._clock = clock
+        self._removed_s = clock() - VACUUM_S
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -51,6 +61,10 @@ class Upkeep:
         if self.running():
             return
         argv = [sys.executable, "-m", "stele.placements.upkeep", self._address]
+        if self._clock() - self._removed_s < VACUUM_S:
+            argv.append(JOIN_ONLY)
+        else:
+            self._removed_s = self._clock()
         self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def running(self) -> bool:
@@ -71,4 +85,4 @@ class Upkeep:
 
 
 if __name__ == "__main__":
-    upkeep(Store(sys.argv[1]))
+    upkeep(Store(sys.argv[1]), removes=JOIN_ONLY not in sys.argv[2:])

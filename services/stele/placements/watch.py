@@ -25,6 +25,8 @@ from stele.placements.chain import Head
 
 TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 5.0
+CLUSTER_NAME: Final = "[A-Za-z0-9_-]{1,64}"
+"""As the settings of every service have it."""
 _LATEST: Final = -1
 """As Spark writes the end of a partition."""
 
@@ -46,8 +48,12 @@ class TopicState(msgspec.Struct, frozen=True):
 
 
 def flow_pattern(cluster: str, pattern: str, flow: str) -> str:
-    """Regular expression of the whole name of the topics that are read."""
-    return rf"stele\.{f'({pattern})' if pattern else re.escape(cluster)}\.{flow}"
+    """Regular expression, for Python and Java, of the whole name of the topics that are read: those of names
+    that a cluster can have, whatever else the operator's pattern allows.
+    """
+    if not pattern:
+        return rf"stele\.{re.escape(cluster)}\.{flow}"
+    return rf"stele\.(?={CLUSTER_NAME}\.{flow}$)({pattern})\.{flow}"
 
 
 class TopicWatch:
@@ -144,8 +150,8 @@ def is_behind(head: Head, now: TopicState) -> bool:
 
 
 _RECREATED: Final = (
-    "If the cluster is a new one, delete its rows from the tables events, placements and placements_past, "
-    "and the records of its topic placements, then start again."
+    "If the cluster is a new one, have tables and topic forget the one before: "
+    "python -m stele.placements.forget and the cluster's name. Then start again."
 )
 
 ANOTHER: Final = (

@@ -55,9 +55,13 @@ class Writers:
         try:
             self._writer(cluster).publish(marker, placements, touched)
         except WriterFenced:
-            with self._lock:
-                self._open.pop(cluster, None)
+            self.forget(cluster)
             raise
+
+    def forget(self, cluster: str) -> None:
+        """The next publication opens another writer, which reads where the topic stands."""
+        with self._lock:
+            self._open.pop(cluster, None)
 
     def _writer(self, cluster: str) -> TopicWriter:
         with self._lock:

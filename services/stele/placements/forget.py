@@ -1,0 +1,103 @@
+"""``python -m stele.placements.forget CLUSTER``: tables and topic then hold nothing of one cluster.
+
+For a cluster that is another one now: founded anew under its name, or recovered from before what the tables
+hold. With the settings of the job; the job begins with the cluster anew when it is started again. To delete the
+rows alone would not do: the tables and the topic also know which epoch they are at.
+"""
+
+import re
+import sys
+from typing import Final
+
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError
+
+from stele.placements import events_table, movements, reports_table
+from stele.placements.read import head_of_cluster
+from stele.placements.settings import PlacementsSettings
+from stele.placements.store import Store
+from stele.placements.tables import (
+    ATTEMPTS,
+    EVENTS,
+    MOVEMENTS,
+    PROGRESS,
+    REPORTS,
+    SCHEMAS,
+    Conflict,
+    existing_table,
+)
+from stele.placements.topic import TopicWriter, framing_of
+from stele.placements.watch import CLUSTER_NAME
+from stele.runtime.settings import ConfigurationError, load_settings
+
+NUMBERED: Final = {
+    EVENTS: events_table.APP,
+    REPORTS: reports_table.APP,
+    MOVEMENTS: movements.APP,
+}
+"""Tables whose commits are numbered: a job that runs sees by the next number that something was changed."""
+_EXIT_USAGE: Final = 64
+
+
+def forget(store: Store, cluster: str) -> None:
+    """``events``, from which the others follow, is the last: what was cut off is done by the next call.
+
+    Raises Conflict, TableLost, DeltaError, OSError.
+    """
+    for name in sorted(SCHEMAS, key=lambda name: name == EVENTS):
+        if store.is_there(name):
+            _forget(store, name, cluster)
+
+
+def _forget(store: Store, name: str, cluster: str) -> None:
+    for _ in range(ATTEMPTS):
+        table = existing_table(store, name)
+        properties = CommitProperties(
+            app_transactions=_transactions(table, name, cluster), max_commit_retries=0
+        )
+        try:
+            write_deltalake(
+                table,
+                SCHEMAS[name].empty_table(),
+                mode="overwrite",
+                predicate=f"cluster = '{cluster}'",
+                commit_properties=properties,
+            )
+        except CommitFailedError:
+            continue
+        return
+    raise Conflict(f"Another process wrote to {store.uri(name)} first, {ATTEMPTS} times.")
+
+
+def _transactions(table: DeltaTable, name: str, cluster: str) -> list[Transaction]:
+    if name == PROGRESS:
+        return []
+    if name in NUMBERED:
+        number = table.transaction_version(NUMBERED[name]) or 0
+        return [Transaction(NUMBERED[name], number + 1)]
+    return [Transaction(head_of_cluster(cluster), 0)]
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or not re.fullmatch(CLUSTER_NAME, arguments[0]):
+        sys.stderr.write("Usage: python -m stele.placements.forget CLUSTER\n")
+        return _EXIT_USAGE
+    (cluster,) = arguments
+    try:
+        settings = load_settings(PlacementsSettings)
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error.title}: {error}\n")
+        return 78
+    store = Store(settings.job_options().delta_dir)
+    forget(store, cluster)
+    framing = framing_of(settings.placement_schema_ids)
+    rows = TopicWriter(settings.kafka_bootstrap, cluster, framing).clear()
+    print(
+        f"The tables at {store} and the topic of placements hold nothing of {cluster} ({rows} rows were in it)."
+    )
+    print("Start the job again: it begins with this cluster anew.")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""A topic that takes nothing holds up its cluster's topic alone, and has all that it lacks once it takes it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import pytest
+
+from stele.domain.ring.ranges import RangeReplicas
+from stele.domain.ring.tokens import MIN_TOKEN
+from stele.placements import publishing as module
+from stele.placements.fold import Held, HeldRows, Key
+from stele.placements.publishing import Publishing
+from stele.placements.topic import Marker
+from stele.placements.writers import Writers
+from tests.polling import wait_until
+
+
+class FakeWriters(Writers):
+    """Topics in memory. As with the brokers' a new writer sends what differs, a later one what was touched."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, dict[Key, Held]] = {}
+        self.markers: dict[str, Marker] = {}
+        self.broken: set[str] = set()
+        self.tries: list[str] = []
+        self._fresh: set[str] = set()
+
+    def publish(
+        self, cluster: str, marker: Marker, placements: Mapping[str, HeldRows], touched: set[Key]
+    ) -> None:
+        self.tries.append(cluster)
+        if cluster in self.broken:
+            raise TimeoutError(f"{cluster} is silent")
+        rows = {
+            (name, start): held
+            for name, found in placements.items()
+            for start, held in found.items()
+        }
+        topic = self.topics.setdefault(cluster, {})
+        is_new = cluster not in self._fresh
+        for key in {*topic, *rows} if is_new else touched:
+            if key in rows:
+                topic[key] = rows[key]
+            else:
+                topic.pop(key, None)
+        self._fresh.add(cluster)
+        self.markers[cluster] = marker
+
+    def forget(self, cluster: str) -> None:
+        self._fresh.discard(cluster)
+
+
+def rows(epoch: int) -> dict[str, HeldRows]:
+    """One range moves with each epoch, the other one stays."""
+    moved = RangeReplicas(MIN_TOKEN, 7, (f"n{epoch}",), (f"n{epoch}",))
+    stays = RangeReplicas(7, MIN_TOKEN, ("n1",), ("n1",))
+    return {"p": {MIN_TOKEN: Held(moved, epoch), 7: Held(stays, 1)}}
+
+
+def marker(epoch: int) -> Marker:
+    return Marker(epoch, epoch.to_bytes(16).hex())
+
+
+def test_a_topic_that_takes_nothing_stops_alone_and_has_all_once_it_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    writers, told = FakeWriters(), list[tuple[str, str]]()
+    publishing = Publishing(writers, lambda cluster, error, _: told.append((cluster, str(error))))
+    over = threading.Event()
+    thread = threading.Thread(target=publishing.run, args=(over.is_set,))
+    thread.start()
+    try:
+        touched = {("p", MIN_TOKEN)}
+        for cluster in ("good", "bad"):
+            publishing.publish(cluster, marker(1), rows(1), touched)
+        writers.broken = {"bad"}
+        for epoch in (2, 3):
+            for cluster in ("good", "bad"):
+                publishing.publish(cluster, marker(epoch), rows(epoch), touched)
+        assert publishing.published == {"good": 3, "bad": 1}
+        assert told == [("bad", "bad is silent")]
+        assert "bad is silent" in publishing.stopped["bad"]
+        assert set(publishing.stopped) == {"bad"}
+        before = len(writers.tries)
+        wait_until(lambda: len(writers.tries) > before + 1, "two more tries")
+        writers.broken = set()
+        wait_until(lambda: not publishing.stopped, "the topic to take it")
+    finally:
+        over.set()
+        thread.join(5)
+    assert publishing.published == {"good": 3, "bad": 3}
+    assert writers.topics["bad"] == writers.topics["good"]
+    publishing.publish("bad", marker(4), rows(4), touched)
+    assert (writers.markers["bad"], publishing.published["bad"]) == (marker(4), 4)
+    assert writers.topics["bad"]["p", MIN_TOKEN].from_epoch == 4
+
+
+def test_what_comes_while_a_topic_is_tried_again_is_not_taken_for_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "TRY_AGAIN_S", 0.0)
+    writers = FakeWriters()
+    publishing = Publishing(writers, lambda *_: None)
+    writers.broken = {"c"}
+    touched = {("p", MIN_TOKEN)}
+    publishing.publish("c", marker(1), rows(1), touched)
+    writers.broken = set()
+    publish = writers.publish
+
+    def late(cluster: str, at: Marker, placements: Mapping[str, HeldRows], keys: set[Key]) -> None:
+        publish(cluster, at, placements, keys)
+        if at.epoch == 1:
+            publishing.publish("c", marker(2), rows(2), touched)
+
+    monkeypatch.setattr(writers, "publish", late)
+    publishing.run(lambda: not publishing.stopped)
+    assert publishing.published == {"c": 2}
+    assert writers.topics["c"]["p", MIN_TOKEN].from_epoch == 2
