@@ -15,7 +15,14 @@ import psutil
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 from prometheus_client import generate_latest
 
 from stele.domain.image import Image
@@ -356,6 +363,62 @@ def test_a_cluster_whose_summaries_cannot_be_made_is_quarantined_alone_until_the
     for name in (good, bad):
         assert_materialized(kafka, delta, name, log)
         assert len(read_table(delta, "requests", name)) > 0
+
+
+def test_a_topic_of_placements_that_takes_nothing_or_is_gone_holds_up_no_table_and_no_other_cluster(
+    spark: SparkSession,
+    kafka: str,
+    cluster: str,
+    append: Append,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from stele.placements import publishing
+
+    monkeypatch.setattr(publishing, "TRY_AGAIN_S", 0.5)
+    log, delta = random_log(1), folder / "delta"
+    good, bad = f"{cluster}-good", f"{cluster}-bad"
+    for name in (good, bad):
+        ensure_topics(kafka, name)
+        append(name, log[:40])
+    most_bytes(kafka, bad, 100)  # less than rows take; the end of a transaction needs 78
+    job = make_job(spark, make_options(kafka, cluster, folder, pattern=f"{cluster}-.*"), folder)
+    query = job.start()
+    try:
+        wait_for(job, reached(job, **{good: log[:40], bad: log[:40]}), "the tables of both")
+        wait_for(job, lambda: job.topics_stopped, "the quarantine")
+        assert set(job.topics_stopped) == {bad}
+        assert f"Cluster {bad}" in job.topics_stopped[bad]
+        (row,) = run(str(delta), "SELECT cluster, error_kind FROM stopped").to_pylist()
+        assert (row["cluster"], row["error_kind"]) == (bad, "KafkaException")
+        admin, gone = AdminClient({"bootstrap.servers": kafka}), f"stele.{good}.placements"
+        admin.delete_topics([gone])[gone].result(20)
+        for name in (good, bad):
+            append(name, log[40:])
+        most_bytes(kafka, bad, 1_000_000)
+        wait_for(job, reached(job, **{good: log, bad: log}), "the tables of both")
+        last = images(log)[-1].epoch
+        both = {good: last, bad: last}
+        wait_for(
+            job, lambda: not job.topics_stopped and job._deriver.published == both, "the topics"
+        )
+        assert query.isActive
+    finally:
+        job.stop()
+    assert job.stopped == {}
+    for name in (good, bad):
+        assert_materialized(kafka, delta, name, log)
+
+
+def most_bytes(kafka: str, cluster: str, size: int) -> None:
+    """The largest record that a cluster's topic of placements takes."""
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(
+        ResourceType.TOPIC, f"stele.{cluster}.placements", incremental_configs=[entry]
+    )
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for changed in admin.incremental_alter_configs([topic]).values():
+        changed.result(20)
 
 
 def summarized(delta: Path, cluster: str) -> int:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
+from deltalake import DeltaTable
 
 from stele.cli.main import run as stele
-from stele.placements.queries import VIEWS, QueryError, run
+from stele.placements.queries import VIEWS, QueryError, run, view
 from stele.placements.tables import SCHEMAS
 from tests.docs.pages import Block, blocks
 from tests.spark.filled import fill
 from tests.spark.histories import images, random_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PAGE = "docs/analytics.md"
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs/notebooks/cluster.ipynb"
@@ -67,6 +72,24 @@ def test_each_cell_of_the_notebook_runs_and_gives_rows(
     assert {*names["live"].cluster} == {"one", "two"}
 
 
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", sorted(set(VIEWS) - {"audit"}))
+def test_each_view_but_the_audit_says_the_same_in_spark_and_in_duckdb(
+    name: str, spark: SparkSession, tables: Path
+) -> None:
+    duck = duckdb.connect()
+    for table in SCHEMAS:
+        frame = spark.read.format("delta").load(str(tables / table))
+        frame.createOrReplaceTempView(table)
+        duck.register(table, DeltaTable(str(tables / table)).to_pyarrow_dataset())
+    columns = run(str(tables), f"SELECT * FROM {name} LIMIT 0").column_names
+    count = run(str(tables), f"SELECT count(*) AS n FROM {name}").to_pylist()[0]["n"]
+    for engine in (spark.sql(view(name)), duck.sql(view(name))):
+        assert engine.columns == columns
+    assert spark.sql(view(name)).count() == len(duck.sql(view(name)).fetchall()) == count
+
+
 def test_each_table_and_each_view_has_a_query_on_the_page() -> None:
     words = {word for block in of_page("sql") for word in text_of(block).split()}
     assert {*SCHEMAS, *VIEWS} <= words
@@ -94,6 +117,16 @@ def test_the_audit_has_what_was_refused_with_its_code(tables: Path) -> None:
 def test_what_is_no_query_is_refused(sql: str, tables: Path) -> None:
     with pytest.raises(QueryError, match="begins with SELECT"):
         run(str(tables), sql)
+
+
+def test_what_explain_runs_must_be_a_query_too(tables: Path, tmp_path: Path) -> None:
+    told = run(str(tables), "explain analyze verbose SELECT count(*) FROM nodes")
+    assert told.num_rows
+    file = tmp_path / "out.csv"
+    for before in ("EXPLAIN ANALYZE", "explain analyze verbose", "EXPLAIN FORMAT INDENT"):
+        with pytest.raises(QueryError, match="begins with SELECT"):
+            run(str(tables), f"{before} COPY (SELECT 1 AS one) TO '{file}'")
+    assert not file.exists()
 
 
 def test_the_command_prints_rows_and_json_and_says_what_is_wrong(

@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,8 +27,13 @@ READY_S = 200.0  # Spark starts and plans its first batch; 20 s on an idle machi
 STOP_S = 20.0
 
 
+JOB = (sys.executable, "-m", "stele.placements")
+
+
 @contextmanager
-def running(kafka: str, cluster: str, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def running(
+    kafka: str, cluster: str, folder: Path, argv: Sequence[str] = JOB
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process of the service and its address; killed when it is still there at the end."""
     env = {
         **os.environ,
@@ -38,7 +43,7 @@ def running(kafka: str, cluster: str, folder: Path) -> Iterator[tuple[subprocess
     }
     log = (folder.parent / "placements.log").open("a")
     process = subprocess.Popen(
-        [sys.executable, "-m", "stele.placements"],
+        argv,
         env=env,
         stdout=subprocess.PIPE,
         stderr=log,
@@ -46,7 +51,10 @@ def running(kafka: str, cluster: str, folder: Path) -> Iterator[tuple[subprocess
     )
     assert process.stdout is not None
     try:
-        line = process.stdout.readline()
+        told = (
+            line for line in process.stdout if '"http"' in line
+        )  # spark-submit has logs there too
+        line = next(told, "")
         assert line, (folder.parent / "placements.log").read_text()[-3000:]
         yield process, msgspec.json.decode(line)["http"]
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import psutil
 import pyspark
 import pytest
 
+from stele.placements.session import choose_java, default_jars, jar_files
 from stele.stack.ports import free_port
 from tests.docs.pages import blocks
 from tests.polling import wait_until
@@ -30,9 +32,8 @@ PAGE = "docs/services/placements.md"
 
 
 def documented(title: str) -> str:
-    """What the page has an operator write into spark-defaults.conf."""
-    first = f"# spark-defaults.conf for {title}"
-    (block,) = [block for block in blocks(PAGE) if block.lines[0] == first]
+    """What the page has an operator write into a file, of which the first line says which."""
+    (block,) = [b for b in blocks(PAGE) if b.language == "text" and title in b.lines[0]]
     return "\n".join(block.lines)
 
 
@@ -61,6 +62,42 @@ def lose(process: subprocess.Popen[Any]) -> None:
         process.wait(20)
 
 
+@contextmanager
+def spark_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """The address of a master, and its two workers."""
+    port, package, web = free_port(), "org.apache.spark.deploy", ("--webui-port", "0")
+    with ExitStack() as stack:
+        master = ("--host", HOST, "--port", str(port), *web)
+        stack.enter_context(daemon(folder, f"{package}.master.Master", *master))
+        workers = [
+            stack.enter_context(
+                daemon(
+                    folder,
+                    f"{package}.worker.Worker",
+                    *("--host", HOST, "--cores", "1", "--memory", "600m", *web),
+                    *("--work-dir", str(folder / f"work-{number}"), f"spark://{HOST}:{port}"),
+                )
+            )
+            for number in range(2)
+        ]
+        yield f"spark://{HOST}:{port}", workers
+
+
+def executors(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The processes in which a worker runs the job's tasks."""
+    return psutil.Process(worker.pid).children(recursive=True)
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark reads the settings of the page."""
+    configuration = tmp_path / "conf"
+    configuration.mkdir()
+    (configuration / "spark-defaults.conf").write_text(documented("a master of Spark's own"))
+    monkeypatch.setenv("SPARK_CONF_DIR", str(configuration))
+
+
+@pytest.mark.usefixtures("configured")
 def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one_and_of_the_driver(
     kafka: str,
     topics: str,
@@ -69,38 +106,63 @@ def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one_
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log, port = random_log(3), free_port()
+    log = random_log(3)
     half, most = len(log) // 2, len(log) * 3 // 4
     append(topics, log[:half])
-    configuration = tmp_path / "conf"
-    configuration.mkdir()
-    (configuration / "spark-defaults.conf").write_text(documented("a master of Spark's own"))
-    monkeypatch.setenv("SPARK_CONF_DIR", str(configuration))
-    monkeypatch.setenv("STELE_SPARK_MASTER", f"spark://{HOST}:{port}")
-    package = "org.apache.spark.deploy"
     with ExitStack() as stack:
-        web = ("--webui-port", "0")
-        master = ("--host", HOST, "--port", str(port), *web)
-        stack.enter_context(daemon(tmp_path, f"{package}.master.Master", *master))
-        workers = [
-            stack.enter_context(
-                daemon(
-                    tmp_path,
-                    f"{package}.worker.Worker",
-                    *("--host", HOST, "--cores", "1", "--memory", "600m", *web),
-                    *("--work-dir", str(tmp_path / f"work-{number}"), f"spark://{HOST}:{port}"),
-                )
-            )
-            for number in range(2)
-        ]
+        address, workers = stack.enter_context(spark_cluster(tmp_path))
+        monkeypatch.setenv("STELE_SPARK_MASTER", address)
         process, url = stack.enter_context(running(kafka, topics, folder))
         reach(url, images(log[:half])[-1].epoch)
+        assert all(executors(worker) for worker in workers)
         lose(workers[0])
         append(topics, log[half:most])
         reach(url, images(log[:most])[-1].epoch)
         lose(process)
         append(topics, log[most:])
         _, url = stack.enter_context(running(kafka, topics, folder))
+        reach(url, images(log)[-1].epoch)
+        assert_materialized(kafka, folder / "delta", topics, log)
+
+
+def submitted(folder: Path, address: str) -> list[str]:
+    """The command line of the page."""
+    script = folder / "stele_job.py"
+    script.write_text(documented("# stele_job.py"))
+    jars = ",".join(str(jar) for jar in jar_files(default_jars()))
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    return [str(submit), "--master", address, "--jars", jars, str(script)]
+
+
+@pytest.mark.usefixtures("configured")
+def test_the_job_runs_by_spark_submit_and_its_process_leaves_when_the_jvm_is_lost(
+    kafka: str,
+    topics: str,
+    append: Append,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = random_log(3)
+    half, most = len(log) // 2, len(log) * 3 // 4
+    append(topics, log[:half])
+    choose_java()
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    with ExitStack() as stack:
+        address, workers = stack.enter_context(spark_cluster(tmp_path))
+        argv = submitted(tmp_path, address)
+        jvm, url = stack.enter_context(running(kafka, topics, folder, argv))
+        reach(url, images(log[:half])[-1].epoch)
+        below = psutil.Process(jvm.pid).children(recursive=True)
+        (job,) = (each for each in below if each.cmdline()[-1:] == argv[-1:])
+        assert all(executors(worker) for worker in workers)
+        lose(workers[0])
+        append(topics, log[half:most])
+        reach(url, images(log[:most])[-1].epoch)
+        jvm.kill()
+        job.wait(READY_S)
+        append(topics, log[most:])
+        _, url = stack.enter_context(running(kafka, topics, folder, argv))
         reach(url, images(log)[-1].epoch)
         assert_materialized(kafka, folder / "delta", topics, log)
 

@@ -1,0 +1,144 @@
+"""A job that dies at any of its commits leaves tables from which the next goes on: none lost, none twice."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import deltalake
+import pytest
+
+from stele.placements import derived_tables, events_table, placing
+from stele.placements.derive import Deriver
+from stele.placements.events import NewRows
+from stele.placements.events_table import Events
+from stele.placements.placing import Placing
+from stele.placements.publishing import Publishing
+from stele.placements.read import read_table
+from stele.placements.store import Store
+from stele.placements.tables import PROGRESS, REPORTS, SCHEMAS
+from tests.spark.filled import fill
+from tests.spark.histories import random_log
+from tests.spark.test_chain import arrow, rows_of
+from tests.spark.test_publishing import FakeWriters
+
+LOG = random_log(1)
+CUTS = (25, 60, len(LOG))
+TRIED = None if os.environ.get("STELE_HUNT") else 4
+"""Commits at which a job is killed, by chance; None: at each of them."""
+DERIVED = [name for name in SCHEMAS if name not in (PROGRESS, REPORTS, "movements", "events")]
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing of the process catches it."""
+
+
+class Job:
+    """What a job does with each batch, one after the other and without Spark and brokers."""
+
+    def __init__(self, store: Store, writers: FakeWriters) -> None:
+        self.events = Events(store)
+        self.deriver = Deriver("", store, self.events, _unexpected, lambda *_: None)
+        self.deriver._publishing = Publishing(writers, _unexpected)
+        self.placing = Placing(self.deriver._derived)
+        self._derive({cluster: NewRows() for cluster in self.events.heads})
+
+    def batch(self, log: tuple[bytes, ...]) -> None:
+        new: dict[str, NewRows] = {}
+        judged = rows_of(self.events.heads, arrow(log), certain={"c": len(LOG)})
+        assert self.events.commit(judged, new)
+        self._derive(new)
+
+    def _derive(self, new: dict[str, NewRows]) -> None:
+        deriver = self.deriver
+        unknown = [cluster for cluster in new if cluster not in deriver._folds]
+        loaded = deriver._derived.load(unknown) if unknown else None
+        for cluster in new:
+            deriver._advance(cluster, [new], loaded)
+        work, deriver._for_tables = deriver._for_tables, {}
+        self.placing.write(work)
+        images, deriver._for_summaries = deriver._for_summaries, {}
+        assert not deriver._derived.write_summaries(images)
+
+
+def _unexpected(*why: object) -> None:
+    raise AssertionError(why)
+
+
+class Executioner:
+    """Kills before or after the commit of a number. Commits are counted from 0."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self.at: int | None = None
+        self.is_made = False
+        for module in (derived_tables, events_table):
+            patch.setattr(module, "write_deltalake", self._around(deltalake.write_deltalake))
+        patch.setattr(deltalake.DeltaTable, "delete", self._around(deltalake.DeltaTable.delete))
+
+    def _around(self, write: Callable[..., object]) -> Callable[..., object]:
+        def killed(*arguments: object, **more: object) -> object:
+            number, self.count = self.count, self.count + 1
+            if number == self.at and not self.is_made:
+                raise Killed
+            found = write(*arguments, **more)
+            if number == self.at:
+                raise Killed
+            return found
+
+        return killed
+
+
+def live(folder: Path, writers: FakeWriters) -> None:
+    """From wherever the tables are to the end of the log."""
+    job = Job(Store(folder), writers)
+    for cut in CUTS:
+        job.batch(LOG[:cut])
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_job_that_is_killed_at_any_commit_is_gone_on_with(
+    is_made: bool, is_large: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_large:
+        monkeypatch.setattr(placing, "FEW_RANGES", 0)
+        monkeypatch.setattr(placing, "REWRITE_S", 0.0)
+    fill(tmp_path / "plain", "c", 1)
+    executioner = Executioner(monkeypatch)
+    live(tmp_path / "whole", FakeWriters())
+    commits = range(executioner.count)
+    assert len(commits) > len(DERIVED)
+    for number in random.Random(7).sample(commits, TRIED or len(commits)):
+        folder, writers = tmp_path / str(number), FakeWriters()
+        executioner.count, executioner.at, executioner.is_made = 0, number, is_made
+        with pytest.raises(Killed):
+            live(folder, writers)
+        executioner.at = None
+        writers.forget("c")
+        live(folder, writers)
+        for name in DERIVED:
+            assert rows(folder, name) == rows(tmp_path / "plain", name), (number, name)
+        assert epochs(folder) == epochs(tmp_path / "plain"), number
+
+
+def rows(folder: Path, name: str) -> list[str]:
+    """When a row of what is true now was made depends on when the process died."""
+    found = read_table(folder, name, "c")
+    if name == "balance":  # has a row of each time at which it may have changed
+        newest = max(int(row["as_of_epoch"]) for row in found)
+        found = [row for row in found if row["as_of_epoch"] == newest]
+    for row in found:
+        row.pop("as_of_epoch", None)
+    return sorted(map(str, found))
+
+
+def epochs(folder: Path) -> list[tuple[object, ...]]:
+    found = read_table(folder, "events", "c")
+    return sorted(
+        (row["epoch"], row["fact_number"] or 0, row["state_id"], str(row["fact_json"]))
+        for row in found
+        if row["row_kind"] in ("epoch", "fact")
+    )
