@@ -1,17 +1,13 @@
 """A failing scenario is made small, and the small one fails by the same invariant."""
 
-import msgspec
 import pytest
 
 from stele.sim.making import make_scenario
 from stele.sim.mutants import MUTANTS
 from stele.sim.patching import Patch
-from stele.sim.processes.making import Disaster, make_disaster
-from stele.sim.processes.run import run_disaster_scenario
-from stele.sim.report import shrunk_disaster_lines
 from stele.sim.run import Failure, run_scenario
 from stele.sim.scenario import Scenario
-from stele.sim.shrink import shrink, shrink_disaster
+from stele.sim.shrink import shrink
 from tests.sim.record import read_record
 
 pytestmark = pytest.mark.slow
@@ -19,8 +15,6 @@ pytestmark = pytest.mark.slow
 BUG = "rollback_after_the_point_of_no_return"
 MOST_SEEDS = 60
 MOST_RUNS = 100
-BUG_OF_NODES = "one_ack_is_a_quorum"
-MOST_DISASTERS = 40
 
 
 def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
@@ -28,31 +22,13 @@ def test_a_planted_bug_is_shrunk_to_what_it_needs() -> None:
     with Patch() as patch:
         MUTANTS[BUG](patch)
         scenario, failure = _first_failure()
-        shrunk = shrink(scenario, failure, run_scenario, most_runs=MOST_RUNS)
+        shrunk = shrink(scenario, failure, most_runs=MOST_RUNS)
         again = run_scenario(shrunk.scenario).failure
     assert again is not None
     assert again.invariant == failure.invariant == "I11"
     assert 2 * len(shrunk.scenario.actions) < len(scenario.actions)
     assert {"cancel", "wipe", "wipe_on"} & {action.kind for action in shrunk.scenario.actions}
     assert run_scenario(shrunk.scenario).failure is None, "the system without the bug passes it"
-
-
-def test_a_disaster_is_shrunk_to_what_it_needs() -> None:
-    """A write that one replica alone has takes neither a lost log, nor a fault, nor a request."""
-    scenario = make_disaster(read_record()[BUG_OF_NODES]["seed"])
-    with Patch() as patch:
-        MUTANTS[BUG_OF_NODES](patch)
-        failure = run_disaster_scenario(scenario).failure
-        assert failure is not None
-        shrunk = shrink_disaster(scenario, failure, run_disaster_scenario, MOST_DISASTERS)
-        written = msgspec.json.encode(shrunk.scenario)
-        again = run_disaster_scenario(msgspec.json.decode(written, type=Disaster)).failure
-    assert again is not None
-    assert again.invariant == failure.invariant == "I14"
-    small = shrunk.scenario
-    assert not (small.rounds or small.actions or small.requests or small.clocks)
-    assert small.clients == 1
-    assert failure.invariant in shrunk_disaster_lines(shrunk)[-1]
 
 
 def _first_failure() -> tuple[Scenario, Failure]:

@@ -26,7 +26,7 @@ from fastavro import parse_schema, reader, writer
 from stele.domain.cluster.lineage import Standing, standing
 from stele.domain.image import Image
 from stele.domain.names import TransitionState
-from stele.log.archive.files import sync_file, sync_folder
+from stele.log.archive.files import sync_folder
 from stele.node.cells import Row
 from stele.node.commits import uncancelled
 from stele.node.manifests import MANIFEST, SnapshotFile
@@ -132,9 +132,8 @@ class Backups:
         def work() -> tuple[int, bytes] | None:
             try:
                 with path.open("rb") as file:
-                    size_bytes = file.seek(0, os.SEEK_END)
                     file.seek(offset)
-                    return size_bytes, file.read(limit_bytes)
+                    return os.fstat(file.fileno()).st_size, file.read(limit_bytes)
             except FileNotFoundError:
                 return None
 
@@ -228,4 +227,5 @@ def _is_of(image: Image, folder: Path) -> bool:
 def _write(path: Path, content: bytes) -> None:
     with path.open("wb") as file:
         file.write(content)
-        sync_file(file)
+        file.flush()
+        os.fsync(file.fileno())

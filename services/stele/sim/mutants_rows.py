@@ -3,13 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
-from stele.domain.ring.ranges import RangeReplicas
 from stele.log import reader
-from stele.node import cells, store, votes
-from stele.node.cells import Cell, Row
+from stele.node import store, votes
+from stele.node.cells import Row
 from stele.node.coordinate import Coordination, _Attempt
 from stele.node.streaming import Streamer
-from stele.node.votes import Consistency, Enough
+from stele.node.votes import Consistency
 from stele.sim.patching import Patch
 
 
@@ -42,46 +41,9 @@ def refused_writes_may_stand(patch: Patch) -> None:
     patch.attribute(votes.Vote, "may_be_done", lambda self: False)
 
 
-def one_ack_is_a_quorum(patch: Patch) -> None:
-    """A write is done once one replica has it, at whatever consistency."""
-
-    def enough(consistency: Consistency, row: RangeReplicas) -> Enough:
-        return lambda done: not done.isdisjoint(row.writes)
-
-    patch.function(votes.enough_writes, enough)
-
-
-def reads_do_not_settle(patch: Patch) -> None:
-    """What a read has met at too few replicas it gives without putting it where it lacks."""
-
-    async def nothing(self: Coordination, attempt: _Attempt, cell: Cell, have: set[str]) -> None:
-        return None
-
-    patch.attribute(Coordination, "_settle", nothing)
-
-
-def older_rows_win(patch: Patch) -> None:
-    """Of the rows of several replicas a read takes the oldest."""
-
-    def oldest(cells: list[Cell]) -> Cell:
-        return min(cells)
-
-    patch.function(cells.newest, oldest)
-
-
-def rows_are_overwritten(patch: Patch) -> None:
-    """A replica keeps what came last, and not what is the newest."""
-    plain = vars(store)["_WRITE"]
-    patch.attribute(store, "_WRITE", plain[: plain.index("where")])
-
-
 ROW_MUTANTS: Final[tuple[Callable[[Patch], None], ...]] = (
     rows_are_not_synced,
     writes_are_timed_by_the_nodes_clock,
     streamed_rows_are_dropped,
     refused_writes_may_stand,
-    one_ack_is_a_quorum,
-    reads_do_not_settle,
-    older_rows_win,
-    rows_are_overwritten,
 )

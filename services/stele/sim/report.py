@@ -1,18 +1,9 @@
 """Results as text for people."""
 
-from collections.abc import Iterator
-from typing import Final
-
-import msgspec
-
-from stele.sim.processes.making import Disaster, Round
 from stele.sim.run import Failure, Result
-from stele.sim.scenario import Action, Scenario
+from stele.sim.scenario import Action
 from stele.sim.shrink import Shrunk
 from stele.sim.sweep import Sweep
-
-ROUND_SAID: Final = ("after_s", "kind")
-"""What its line begins with."""
 
 
 def result_lines(result: Result) -> list[str]:
@@ -46,7 +37,7 @@ def failure_lines(failure: Failure, events: int = 20) -> list[str]:
     ]
 
 
-def shrunk_lines(shrunk: Shrunk[Scenario]) -> list[str]:
+def shrunk_lines(shrunk: Shrunk) -> list[str]:
     """The smallest scenario that still fails."""
     scenario = shrunk.scenario
     return [
@@ -55,31 +46,6 @@ def shrunk_lines(shrunk: Shrunk[Scenario]) -> list[str]:
         *(f"  {action_text(action)}" for action in scenario.actions),
         f"  -> {shrunk.failure.invariant}: {shrunk.failure.found}",
     ]
-
-
-def shrunk_disaster_lines(shrunk: Shrunk[Disaster]) -> list[str]:
-    """The smallest disaster that still fails: what is lost when, what goes wrong, and what is asked for."""
-    scenario = shrunk.scenario
-    return [
-        f"shrunk in {shrunk.runs} runs to {len(scenario.rounds)} rounds, {len(scenario.actions)} faults and"
-        f" {len(scenario.requests)} requests ({scenario.nodes} nodes, {scenario.copies} copies,"
-        f" {scenario.replicas} replicas of the log, {scenario.tablets} tablets):",
-        *(f"  {line}" for line in _rounds(scenario.rounds)),
-        *(f"  {action_text(action)}" for action in scenario.actions),
-        *(f"  {action_text(action)}, by the commands topic" for action in scenario.requests),
-        f"  -> {shrunk.failure.invariant}: {shrunk.failure.found}",
-    ]
-
-
-def _rounds(rounds: tuple[Round, ...]) -> Iterator[str]:
-    """When something is lost, and all that a round has besides."""
-    at_s = 0.0
-    for each in rounds:
-        at_s += each.after_s
-        parts = msgspec.to_builtins(each)
-        told = [f"{name} {value}" for name, value in parts.items() if name not in ROUND_SAID]
-        yield " ".join((f"{at_s:8.3f} {each.kind}", *told))
-        at_s += each.wait_s
 
 
 def action_text(action: Action) -> str:

@@ -1,63 +1,37 @@
-"""Making a failing scenario small: leave out what it fails without (delta debugging over its parts)."""
+"""Making a failing scenario small: leave out what it fails without (delta debugging over its actions)."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import msgspec
 
 from stele.sim.network import FINE
-from stele.sim.processes.making import Disaster, Round
-from stele.sim.run import Failure, Result
+from stele.sim.run import Failure, Result, run_scenario
 from stele.sim.scenario import Action, Scenario
-
-S = TypeVar("S", Scenario, Disaster)
 
 MOST_RUNS: Final = 300
 """Runs that shrinking may take; a failing run is short, it stops where it fails."""
-MOST_DISASTERS: Final = 80
-"""The same for disasters, each of which takes seconds."""
 
 replace = msgspec.structs.replace
-
-WEATHER: Final = ("append_tail", "append_duplicate", "append_loss", "tail", "duplicate", "loss")
-PLAIN_SCENARIO: Final[dict[str, Any]] = dict.fromkeys(
-    ("drivers", "writers", "clients", "num_tokens", "racks"), 1
-)
-PLAIN_DISASTER: Final[dict[str, Any]] = {
-    "guards": 0,
-    "colocated": False,
-    "dcs": 1,
-    "racks": 1,
-    "coordinators": 1,
-    "logs": 1,
-    "callers": 1,
-    "clients": 1,
-}
-PLAIN_ROUND: Final[dict[str, Any]] = {
-    field.name: field.default for field in msgspec.structs.fields(Round) if field.name != "kind"
-}
-"""But for when it comes, every part of a round has a value that means that it has none."""
+Run = Callable[[Scenario], Result]
 
 
-class Shrunk(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+class Shrunk(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest scenario found that fails by the same invariant, and how many runs it took."""
 
-    scenario: S
+    scenario: Scenario
     failure: Failure
     runs: int
 
 
-class _Shrinker(Generic[S]):
-    def __init__(
-        self, scenario: S, failure: Failure, run: Callable[[S], Result], most_runs: int
-    ) -> None:
-        self.best: S = scenario
-        self.failure = failure
+class _Shrinker:
+    def __init__(self, scenario: Scenario, failure: Failure, run: Run, most_runs: int) -> None:
+        self.best, self.failure = scenario, failure
         self.runs = 0
-        self._run: Callable[[S], Result] = run
+        self._run = run
         self._most = most_runs
 
-    def fails(self, candidate: S) -> bool:
+    def fails(self, candidate: Scenario) -> bool:
         """Keep the candidate when it fails by the same invariant."""
         if self.runs >= self._most or candidate == self.best:
             return False
@@ -68,91 +42,57 @@ class _Shrinker(Generic[S]):
         self.best, self.failure = candidate, failure
         return True
 
-    def drop(self, name: str) -> None:
-        """Leave out halves, quarters ... single items of a list, for as long as something can go."""
-        parts = 1
-        while getattr(self.best, name) and self.runs < self._most:
-            items = getattr(self.best, name)
-            rests = _without_each(_chunks(items, parts))
-            if any(self.fails(replace(self.best, **{name: rest})) for rest in rests):
-                parts = max(1, parts - 1)
-            elif parts >= len(items):
+    def drop_actions(self) -> None:
+        """Leave out halves, quarters ... single actions, for as long as something can go."""
+        parts = 2
+        while self.best.actions and self.runs < self._most:
+            actions = self.best.actions
+            chunks = _chunks(actions, parts)
+            if any(self.fails(replace(self.best, actions=rest)) for rest in _without_each(chunks)):
+                parts = max(2, parts - 1)
+            elif parts >= len(actions):
                 return
             else:
-                parts = min(len(items), parts * 2)
+                parts = min(len(actions), parts * 2)
 
-    def without_late(self, *names: str) -> None:
-        """What was to come after the failure."""
-        early = {
-            name: tuple(each for each in getattr(self.best, name) if each.at_s <= self.failure.at_s)
-            for name in names
-        }
-        self.fails(replace(self.best, **early))
-
-    def simplify(self, plain: dict[str, Any]) -> None:
-        """Finer weather, right clocks, fewer processes."""
+    def simplify(self) -> None:
+        """Finer weather, right clocks, fewer processes, a shorter run."""
         self.fails(replace(self.best, weather=FINE))
         self.fails(replace(self.best, clocks={}))
-        for field in WEATHER:
+        for field in (
+            "append_tail",
+            "append_duplicate",
+            "append_loss",
+            "tail",
+            "duplicate",
+            "loss",
+        ):
             self.fails(replace(self.best, weather=replace(self.best.weather, **{field: 0.0})))
-        for field, value in plain.items():
-            self.fails(replace(self.best, **{field: value}))
+        for field in ("drivers", "writers", "clients", "num_tokens", "racks"):
+            self.fails(replace(self.best, **{field: 1}))
+        if self.failure.at_s < self.best.duration_s:
+            self.fails(replace(self.best, duration_s=round(self.failure.at_s + 0.5, 3)))
 
 
 def shrink(
-    scenario: Scenario,
-    failure: Failure,
-    run: Callable[[Scenario], Result],
-    most_runs: int = MOST_RUNS,
-) -> Shrunk[Scenario]:
+    scenario: Scenario, failure: Failure, run: Run = run_scenario, most_runs: int = MOST_RUNS
+) -> Shrunk:
     """A smaller scenario that fails by the same invariant as ``scenario`` does."""
     shrinker = _Shrinker(scenario, failure, run, most_runs)
-    shrinker.without_late("actions")
-    shrinker.drop("actions")
-    shrinker.simplify(PLAIN_SCENARIO)
-    if shrinker.failure.at_s < shrinker.best.duration_s:
-        duration_s = round(shrinker.failure.at_s + 0.5, 3)
-        shrinker.fails(replace(shrinker.best, duration_s=duration_s))
-    shrinker.drop("actions")
+    late = [action for action in scenario.actions if action.at_s <= failure.at_s]
+    shrinker.fails(replace(scenario, actions=tuple(late)))
+    shrinker.drop_actions()
+    shrinker.simplify()
+    shrinker.drop_actions()
     return Shrunk(scenario=shrinker.best, failure=shrinker.failure, runs=shrinker.runs)
 
 
-def shrink_disaster(
-    scenario: Disaster,
-    failure: Failure,
-    run: Callable[[Disaster], Result],
-    most_runs: int = MOST_DISASTERS,
-) -> Shrunk[Disaster]:
-    """The same of a disaster: its rounds, its faults and its requests."""
-    shrinker = _Shrinker(scenario, failure, run, most_runs)
-    shrinker.without_late("actions", "requests")
-    for name in ("rounds", "requests", "actions"):
-        shrinker.drop(name)
-    for number, each in enumerate(shrinker.best.rounds):
-        shrinker.fails(_with_round(shrinker.best, number, _plain_round(each)))
-    shrinker.simplify(PLAIN_DISASTER)
-    return Shrunk(scenario=shrinker.best, failure=shrinker.failure, runs=shrinker.runs)
+def _chunks(actions: tuple[Action, ...], parts: int) -> list[tuple[Action, ...]]:
+    size = max(1, -(-len(actions) // parts))
+    return [actions[first : first + size] for first in range(0, len(actions), size)]
 
 
-def _with_round(scenario: Disaster, number: int, each: Round) -> Disaster:
-    before, after = scenario.rounds[:number], scenario.rounds[number + 1 :]
-    return replace(scenario, rounds=(*before, each, *after))
-
-
-def _plain_round(each: Round) -> Round:
-    """It loses the same."""
-    kept = {"after_s": each.after_s, "share": each.share, "wait_s": each.wait_s}
-    return replace(each, **{**PLAIN_ROUND, **kept})
-
-
-def _chunks(items: Sequence[Action | Round], parts: int) -> list[Sequence[Action | Round]]:
-    size = max(1, -(-len(items) // parts))
-    return [items[first : first + size] for first in range(0, len(items), size)]
-
-
-def _without_each(
-    chunks: list[Sequence[Action | Round]],
-) -> Iterator[tuple[Action | Round, ...]]:
+def _without_each(chunks: list[tuple[Action, ...]]) -> Iterator[tuple[Action, ...]]:
     for left_out in range(len(chunks)):
         kept = (chunk for index, chunk in enumerate(chunks) if index != left_out)
-        yield tuple(item for chunk in kept for item in chunk)
+        yield tuple(action for chunk in kept for action in chunk)

@@ -57,8 +57,8 @@ def run(
 
     if scenario is not None and scenario.suffix == ".txt":
         return _tell(scenario, trace=trace)
-    if profile == DISASTER or _is_disaster(scenario):
-        return _disaster(seed, scenario, trace=trace, shrink=shrink, json=json)
+    if profile == DISASTER:
+        return _disaster(seed, trace=trace, json=json)
     chosen = _scenario(seed, profile, scenario, minutes)
     world = World(chosen, keep_trace=trace)
     result = run_scenario(chosen, world)
@@ -205,41 +205,23 @@ def _scenario(seed: int, profile: str, path: Path | None, minutes: float) -> Sce
     from stele.sim.scenario import Scenario  # noqa: PLC0415
 
     if path is not None:
-        return msgspec.json.decode(_content(path), type=Scenario)
+        if not path.exists():
+            raise SystemExit(f"No scenario {path}: a failed `stele sim run` writes one.")
+        return msgspec.json.decode(path.read_bytes(), type=Scenario)
     if profile not in PROFILES:
         raise SystemExit(f"No profile '{profile}'; there are {', '.join((*PROFILES, DISASTER))}.")
     return make_scenario(seed, profile, minutes * 60)
 
 
-def _content(path: Path) -> bytes:
-    if not path.exists():
-        raise SystemExit(f"No scenario {path}: a failed `stele sim run` writes one.")
-    return path.read_bytes()
+def _disaster(seed: int, *, trace: bool, json: bool) -> int:
+    """It has a length of its own, and is not shrunk."""
+    from stele.sim.processes.run import run_disaster  # noqa: PLC0415
 
-
-def _is_disaster(path: Path | None) -> bool:
-    """Whether a scenario file holds one; it says so itself."""
-    return path is not None and msgspec.json.decode(_content(path)).get("profile") == DISASTER
-
-
-def _disaster(seed: int, path: Path | None, *, trace: bool, shrink: bool, json: bool) -> int:
-    """It has a length of its own."""
-    from stele.sim.processes.making import Disaster, make_disaster  # noqa: PLC0415
-    from stele.sim.processes.run import run_disaster_scenario  # noqa: PLC0415
-    from stele.sim.report import shrunk_disaster_lines  # noqa: PLC0415
-    from stele.sim.shrink import shrink_disaster  # noqa: PLC0415
-
-    chosen = (
-        make_disaster(seed) if path is None else msgspec.json.decode(_content(path), type=Disaster)
-    )
-    result = run_disaster_scenario(chosen, show=print if trace else None)
+    result = run_disaster(seed, show=print if trace else None)
     if json:
         print(msgspec.json.encode(result).decode())
     else:
         _print_result(result)
-    if result.failure is not None and shrink:
-        shrunk = shrink_disaster(chosen, result.failure, run_disaster_scenario)
-        _tell_shrunk(result, shrunk.scenario, shrunk_disaster_lines(shrunk), quiet=json)
     return 0 if result.passed else 1
 
 
@@ -267,23 +249,15 @@ def _print_result(result: Result) -> None:
 
 
 def _shrink(result: Result, chosen: Scenario, *, quiet: bool) -> None:
-    from stele.sim.report import shrunk_lines  # noqa: PLC0415
-    from stele.sim.run import run_scenario  # noqa: PLC0415
+    from stele.sim.report import replay_command, shrunk_lines  # noqa: PLC0415
     from stele.sim.shrink import shrink  # noqa: PLC0415
 
     assert result.failure is not None
-    shrunk = shrink(chosen, result.failure, run_scenario)
-    _tell_shrunk(result, shrunk.scenario, shrunk_lines(shrunk), quiet=quiet)
-
-
-def _tell_shrunk(result: Result, small: msgspec.Struct, lines: list[str], *, quiet: bool) -> None:
-    """Writes it to a file, and says how it is run again."""
-    from stele.sim.report import replay_command  # noqa: PLC0415
-
+    shrunk = shrink(chosen, result.failure)
     path = Path(f"stele-sim-{result.profile}-{result.seed}.json")
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(small)))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(shrunk.scenario)))
     if not quiet:
-        print("\n".join(lines))
+        print("\n".join(shrunk_lines(shrunk)))
         print(f"replay: {replay_command(result)}")
         print(f"   or:  stele sim run --scenario {path}")
 

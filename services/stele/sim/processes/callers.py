@@ -86,10 +86,6 @@ class Caller(Owner):
             await self.sleep(0.2 + 2 * self.chance.random())
         return None
 
-    async def ask(self, envelope: Envelope) -> None:
-        """Whatever comes of it."""
-        await self.submit(envelope)
-
     async def ask_again(self) -> None:
         """Of each metadata-log, what became of some of the requests: it is what was told before."""
         for envelope in self.chance.sample(self._asked, min(ASKED_AGAIN, len(self._asked))):

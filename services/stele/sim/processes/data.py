@@ -22,16 +22,8 @@ KEYSPACE: Final = "rows"
 TABLETS: Final = "wide"
 """The keyspace whose tables have tablets."""
 TABLE: Final = f"{TABLETS}.t"
-OTHER_TABLE: Final = f"{TABLETS}.u"
-"""Co-located with the first one, where there is one."""
 KEYS: Final = 6
 TABLE_KEYS: Final = 8
-MEETING_S: Final = 0.04
-"""A write takes about so long."""
-TABLES_SHARE: Final = 0.6
-HOT_SHARE: Final = 0.5
-"""Of the requests go to the first key, where clients are to meet."""
-HOT_KEY: Final = "key0"
 THINK_S: Final = 0.4
 ANSWER_S: Final = 12.0
 """Longer than a node tries."""
@@ -45,11 +37,10 @@ UNKNOWN: Final = "outcome_unknown"
 NO_KEY: Final = "not_found"
 
 
-def all_keys(*, tablets: bool, colocated: bool) -> set[str]:
+def all_keys(*, tablets: bool) -> set[str]:
     """Which clients write to."""
-    tables = [TABLE] * tablets + [OTHER_TABLE] * colocated
-    of_tables = {f"{table}/key{number}" for table in tables for number in range(TABLE_KEYS)}
-    return {f"key{number}" for number in range(KEYS)} | of_tables
+    of_table = {f"{TABLE}/key{number}" for number in range(TABLE_KEYS)} if tablets else set()
+    return {f"key{number}" for number in range(KEYS)} | of_table
 
 
 class Rows:
@@ -108,29 +99,15 @@ class DataClient(Owner):
             await self._sleep(2 * THINK_S * self.chance.random())
             key = self._some_key()
             if self.chance.random() < 0.5:
-                if self.world.scenario.pressed:
-                    self.spawn(self._meet(key))
                 await self._write(key)
             else:
                 await self._read(key)
 
-    async def _meet(self, key: str) -> None:
-        """Read what is being written just now."""
-        await self._sleep(MEETING_S * self.chance.random())
-        await self._read(key)
-
     def _some_key(self) -> str:
-        """Of the keyspace without tablets, or, with its name, of a table."""
-        scenario = self.world.scenario
-        if scenario.tablets and self.chance.random() < TABLES_SHARE:
-            table = self.chance.choice((TABLE, OTHER_TABLE)) if scenario.colocated else TABLE
-            return f"{table}/key{self._number(TABLE_KEYS)}"
-        return f"key{self._number(KEYS)}"
-
-    def _number(self, keys: int) -> int:
-        """Of one of so many keys."""
-        is_hot = self.world.scenario.pressed and self.chance.random() < HOT_SHARE
-        return 0 if is_hot else self.chance.randrange(keys)
+        """Of the keyspace without tablets, or, with its name, of the table."""
+        if self.world.scenario.tablets and self.chance.random() < 0.6:
+            return f"{TABLE}/key{self.chance.randrange(TABLE_KEYS)}"
+        return f"key{self.chance.randrange(KEYS)}"
 
     async def read_all(self, keys: set[str]) -> None:
         """Of each of these keys a quorum answers, once nothing fails; it is checked with the rest."""

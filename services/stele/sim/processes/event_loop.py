@@ -102,17 +102,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         """As asyncio does: all that was ready when it began. What that makes ready comes in the next one."""
         self._is_due = False
-        self._inside(self, self._run_ready)
-
-    def _run_ready(self) -> None:
-        ready = self._ready
-        for _ in range(len(ready)):
-            if self._over or not ready:
+        for _ in range(len(self._ready)):
+            if self._over or not self._ready:
                 return
-            handle = ready.popleft()
-            if not handle.cancelled():
-                self._entered(self)  # the one before may have ended another process
-                handle._run()  # noqa: SLF001 - as every event loop does
+            self._run(self._ready.popleft())
 
     def _due(self, handle: asyncio.TimerHandle) -> None:
         self._run(handle)

@@ -26,25 +26,6 @@ AWAY_EVERY_S: Final = 25.0
 REDIS_EVERY_S: Final = 15.0
 DARK_EVERY_S: Final = 60.0
 """All nodes lose their power at once."""
-DEAF_EVERY_S: Final = 20.0
-DEAF_S: Final = (12.0, 30.0)
-"""A node hears nothing from the brokers for longer than a barrier is patient, while clients go on asking it."""
-ONLY_FROM_BROKERS: Final = 3
-"""Of the kinds of cuts."""
-BESIDE_S: Final = 1.0
-"""After a node has become deaf the tablet that clients ask for most is to move."""
-SLOW_EVERY_S: Final = 15.0
-SLOW_S: Final = (2.0, 12.0)
-"""A node's disk is slow."""
-REQUEST_EVERY_S: Final = 4.0
-BURY_EVERY_S: Final = 45.0
-COLOCATED_SHARE: Final = 0.4
-PRESSED_SHARE: Final = 0.6
-THREE_SHARE: Final = 0.7
-ONE_RACK_SHARE: Final = 0.8
-"""Where racks have one copy each there is hardly any other place for a tablet."""
-REQUESTS_PAST_S: Final = 10.0
-"""They go on for so long after the last round."""
 FIRST_ROUND_S: Final = 25.0
 FAR_AHEAD_SHARE: Final = 0.15
 FAR_AHEAD_MS: Final = 3_600_000
@@ -52,26 +33,6 @@ FAR_AHEAD_MS: Final = 3_600_000
 LOST: Final = "lost"
 BACK: Final = "back"
 NOTHING: Final = "nothing"
-BURY: Final = "bury"
-REQUESTS: Final = {
-    "migrate": 3,
-    "to_and_fro": 2,
-    "resize": 1,
-    "alter": 2,
-    "keyspace": 2,
-    "table": 2,
-    "colocated_table": 1,
-    "truncate": 1,
-    "move": 2,
-    "rebuild": 1,
-    "repair": 1,
-    "cleanup": 2,
-    "cancel": 1,
-    "switch": 1,
-    "snapshot": 1,
-    "restore": 1,
-}
-"""Kinds of requests, and how often they are made."""
 DISK_FAULTS: Final = ("wipe", "flip", "flip", "put_back")
 
 
@@ -121,15 +82,9 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     """Of each row."""
     tablets: int = 0
     """Of the table that is there at the beginning, with a balancer; 0: there is neither."""
-    dcs: int = 1
     racks: int = 1
-    """Of each dc."""
-    pressed: bool = False
-    """Clients meet at the same keys, and nodes are late and slow."""
-    asked: bool = False
-    """Somebody asks for changes of the topology."""
-    colocated: bool = False
-    """Another table has the tablets of the first."""
+    requesters: int = 0
+    """Who ask for whatever else changes the topology."""
     guards: int = 0
     """Session guards, and as many who ask them."""
     clocks: dict[str, ClockError] = {}
@@ -140,17 +95,7 @@ class Disaster(msgspec.Struct, frozen=True, kw_only=True):
     short_records: int = 30
     """A topic of no more records is read from its beginning."""
     actions: tuple[Action, ...] = ()
-    requests: tuple[Action, ...] = ()
-    """What somebody asks for by the commands topic; see ``requester``."""
     rounds: tuple[Round, ...] = ()
-
-    @property
-    def replication(self) -> dict[str, int]:
-        """By dc, of which the first has more where the copies are odd."""
-        counts = {
-            f"dc{i + 1}": (self.copies + self.dcs - 1 - i) // self.dcs for i in range(self.dcs)
-        }
-        return {dc: count for dc, count in counts.items() if count}
 
     @property
     def length_s(self) -> float:
@@ -175,50 +120,25 @@ def make_disaster(seed: int) -> Disaster:
     )
     copies = base.members if base.nodes > base.members else 2
     base = msgspec.structs.replace(base, copies=copies)
-    base = _pressed(Random(f"busy/{seed}"), base)
     base = _with_tablets(Random(f"tablets/{seed}"), base)
     count = random.choice((1, 1, 2, 2, 3))
     rounds = tuple(_round(Random(f"round/{seed}/{i}"), base, i) for i in range(count))
     base = msgspec.structs.replace(base, rounds=rounds)
     actions = _faults(Random(f"faults/{seed}"), base)
-    actions += _of_nodes(Random(f"nodes/{seed}"), base)
-    base = msgspec.structs.replace(base, actions=tuple(actions))
-    return msgspec.structs.replace(
-        base,
-        requests=tuple(_requests(Random(f"requests/{seed}"), base)),
-        clocks=_clocks(Random(f"clocks/{seed}"), base),
-    )
-
-
-def _pressed(random: Random, base: Disaster) -> Disaster:
-    """In most of the clusters with rows clients meet at the same keys, and nodes are late and slow; most of
-    these have three copies, so that a quorum is not all of them.
-    """
-    if not base.clients or random.random() >= PRESSED_SHARE:
-        return base
-    base = msgspec.structs.replace(
-        base,
-        pressed=True,
-        dcs=random.choice((1, 1, 1, 2)),
-        colocated=random.random() < COLOCATED_SHARE,
-    )
-    if random.random() >= THREE_SHARE:
-        return base
-    return msgspec.structs.replace(base, nodes=4, members=3, copies=3)
+    clocks = _clocks(Random(f"clocks/{seed}"), base)
+    return msgspec.structs.replace(base, actions=tuple(actions), clocks=clocks)
 
 
 def _with_tablets(random: Random, base: Disaster) -> Disaster:
     tablets, racks = random.choice((0, 4, 8)), random.choice((1, 2, 3))
     if not base.clients or not tablets:
-        return msgspec.structs.replace(base, colocated=False)
-    members, asked = max(2, base.members), random.choice((False, True, True))
-    if base.pressed and random.random() < ONE_RACK_SHARE:
-        racks = 1
+        return base
+    members, requesters = max(2, base.members), random.choice((0, 1, 1))
     return msgspec.structs.replace(
         base,
         tablets=tablets,
         racks=racks,
-        asked=asked,
+        requesters=requesters,
         nodes=4,
         members=members,
         copies=members,
@@ -286,45 +206,6 @@ def _faults(random: Random, base: Disaster) -> list[Action]:
             seconds = round(0.5 + 3 * random.random(), 3)
             found.append(Action(at_s, "power", f"n{i + 1}", seconds))
     return found
-
-
-def _of_nodes(random: Random, base: Disaster) -> list[Action]:
-    """Nodes that are late, or slow."""
-    found = list[Action]()
-    if not base.pressed:
-        return found
-    for every_s, (least_s, most_s), kind in (
-        (DEAF_EVERY_S, DEAF_S, "cut"),
-        (SLOW_EVERY_S, SLOW_S, "slow"),
-    ):
-        for at_s in times(random, every_s, base.length_s):
-            node = f"n{random.randrange(base.nodes) + 1}"
-            seconds = round(least_s + (most_s - least_s) * random.random(), 3)
-            number = ONLY_FROM_BROKERS if kind == "cut" else 0
-            found.append(Action(at_s, kind, node, seconds, number))
-    return found
-
-
-def _requests(random: Random, base: Disaster) -> list[Action]:
-    """``number`` is the chance by which a request is made out when its time has come."""
-    if not base.asked:
-        return []
-    kinds = [kind for kind, weight in sorted(REQUESTS.items()) for _ in range(weight)]
-    until_s = base.length_s + REQUESTS_PAST_S
-    found = [
-        Action(at_s, random.choice(kinds), number=random.randrange(1_000_000))
-        for at_s in times(random, REQUEST_EVERY_S, until_s)
-    ]
-    beside = [
-        Action(round(each.at_s + BESIDE_S, 3), "migrate_hot", number=random.randrange(1_000_000))
-        for each in base.actions
-        if each.kind == "cut" and each.number == ONLY_FROM_BROKERS
-    ]
-    buried = [
-        Action(at_s, BURY, number=random.randrange(1_000_000))
-        for at_s in times(random, BURY_EVERY_S, until_s)[1:]
-    ]
-    return sorted(found + beside + buried, key=lambda action: action.at_s)
 
 
 def _clocks(random: Random, base: Disaster) -> dict[str, ClockError]:

@@ -208,12 +208,7 @@ class NodeMachine(FollowerMachine):
 
     @property
     def rack(self) -> str:
-        scenario = self.world.scenario
-        return f"r{1 + (int(self.name[1:]) - 1) // scenario.dcs % scenario.racks}"
-
-    @property
-    def dc(self) -> str:
-        return f"dc{1 + (int(self.name[1:]) - 1) % self.world.scenario.dcs}"
+        return f"r{1 + (int(self.name[1:]) - 1) % self.world.scenario.racks}"
 
     async def main(self) -> None:
         directory = self._boot()
@@ -221,7 +216,7 @@ class NodeMachine(FollowerMachine):
         settings = NodeSettings(
             cluster=CLUSTER,
             instance_id=self.node_id,
-            dc=self.dc,
+            dc=DC,
             rack=self.rack,
             num_tokens=1,
             replace_node=self.replaces,
@@ -303,7 +298,7 @@ class EmbeddedMachine(NodeMachine):
         settings = AgentSettings(
             cluster=CLUSTER,
             instance_id=self.node_id,
-            dc=self.dc,
+            dc=DC,
             rack=self.rack,
             num_tokens=1,
             replace_node=self.replaces,

@@ -3,11 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from stele.domain.commands import SwitchBalancingOn
 from stele.domain.evolve import evolve
 from stele.domain.image import EMPTY, Image
 from stele.domain.names import NodeState
-from stele.domain.schema.switches import all_off
 from stele.domain.snapshot import requests_hash, state_hash
 from stele.log.archive.container import DamagedFileError
 from stele.log.archive.spans import Span
@@ -65,7 +63,7 @@ def _read_rows(world: "World", operator: Operator) -> None:
     """Every key is read once more; then all that clients were told is possible."""
     if not world.clients:
         return
-    keys = all_keys(tablets=bool(world.scenario.tablets), colocated=world.scenario.colocated)
+    keys = all_keys(tablets=bool(world.scenario.tablets))
     world.clients[0].spawn(world.clients[0].read_all(keys))
     reads = lambda _: f"nobody answers for {', '.join(sorted(keys))}" if keys else ""  # noqa: E731
     _until(world, operator, reads, "a quorum answers for every key")
@@ -83,18 +81,10 @@ def _until(
     while (waits := waits_for(world)) and kernel.now_us < deadline_us:
         world.run_until(kernel.now_us + us(1.0))
         _accept_losses(world)
-        _switch_on(world)
         if kernel.now_us - looked_us > us(STUCK_S):
             looked_us = kernel.now_us
             look_again(world, operator)
     world.demand(not waits, REST, what, waits)
-
-
-def _switch_on(world: "World") -> None:
-    """Who switched balancing off switches it on again, once nobody asks for anything else."""
-    for off in () if world.callers_work else all_off(world.witness.image.schema):
-        asked = world.mover.envelope(SwitchBalancingOn(off.name))
-        world.mover.spawn(world.mover.ask(asked))
 
 
 def look_again(world: "World", operator: Operator) -> None:

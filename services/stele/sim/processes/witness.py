@@ -26,7 +26,6 @@ from stele.log.archive.container import Container, DamagedFileError
 from stele.log.codec import decode_ack, decode_epoch, decode_outcome
 from stele.sim.kernel import us
 from stele.sim.processes.disk import Disk
-from stele.sim.switch_checks import check_switches
 from stele.sim.tablet_checks import check_tablets
 from stele.sim.violation import Violation
 
@@ -136,10 +135,6 @@ class Witness:
     def image(self) -> Image:
         """What follows from the history that the topic holds now."""
         return self._images[self.head]
-
-    def image_at(self, state_id: bytes) -> Image | None:
-        """What follows from the records up to this state, if it was ever the newest."""
-        return self._images.get(state_id)
 
     def members(self) -> tuple[str, ...]:
         """Of the archive."""
@@ -411,11 +406,9 @@ class Witness:
             self.balanced_us = self._world.kernel.now_us
             self.balancing[epoch.command] += 1
         self._passes(before.topology, after.topology, before)
-        self._world.backups.changed(before, after)
         self.checks += 1
         try:
             check_tablets(before, after)
-            check_switches(before, after)
         except Violation as violation:
             self._world.demand(False, violation.invariant, violation.expected, violation.found)
 

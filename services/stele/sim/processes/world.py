@@ -12,18 +12,10 @@ from stele.runtime.catch_up import CatchUp
 from stele.sim.founding import Founding
 from stele.sim.kernel import Clock, Kernel, us
 from stele.sim.network import FINE, Network
-from stele.sim.processes.backups import BackupWitness
 from stele.sim.processes.balancing import BalancerMachine
 from stele.sim.processes.broker import BROKER, Topic
 from stele.sim.processes.callers import Caller, Mover
-from stele.sim.processes.data import (
-    KEYSPACE,
-    OTHER_TABLE,
-    TABLE,
-    TABLETS,
-    DataClient,
-    Rows,
-)
+from stele.sim.processes.data import KEYSPACE, TABLE, TABLETS, DataClient, Rows
 from stele.sim.processes.guards import GuardMachine, WorkerMachine
 from stele.sim.processes.interposed import Current
 from stele.sim.processes.kafka import Flows
@@ -31,6 +23,7 @@ from stele.sim.processes.machine import Machine
 from stele.sim.processes.making import Disaster
 from stele.sim.processes.members import (
     CLUSTER,
+    DC,
     CoordinatorMachine,
     EmbeddedMachine,
     LogMachine,
@@ -40,7 +33,6 @@ from stele.sim.processes.members import (
 )
 from stele.sim.processes.redis import Server
 from stele.sim.processes.requester import RequesterMachine
-from stele.sim.processes.stores import StoreWitness
 from stele.sim.processes.web import Web
 from stele.sim.processes.witness import Witness
 from stele.sim.violation import Violation
@@ -84,7 +76,7 @@ class World:
         self.redis = Server(self)
         self.guards = [GuardMachine(f"g{i + 1}", self) for i in range(scenario.guards)]
         self.workers = [WorkerMachine(f"p{i + 1}", self) for i in range(scenario.guards)]
-        self.requesters = [RequesterMachine("q1", self)] if scenario.requests else []
+        self.requesters = [RequesterMachine(f"q{i + 1}", self) for i in range(scenario.requesters)]
         self.replica_urls = tuple(each.url for each in self.replicas)
         self.machines: dict[str, Machine] = {
             each.name: each
@@ -104,8 +96,6 @@ class World:
         ]
         self.mover = Mover("mover", self)
         self.rows = Rows()
-        self.stores = StoreWitness(self)
-        self.backups = BackupWitness(self)
         self.clients = [DataClient(f"d{i + 1}", self) for i in range(scenario.clients)]
         self.faults = 0
         self._broken: Violation | None = None
@@ -119,24 +109,22 @@ class World:
         )
         members = self.nodes[: self.scenario.members]
         founding.join_all(
-            self.join_of(node.name, node.identity().host_id, node.dc, node.rack) for node in members
+            self.join_of(node.name, node.identity().host_id, node.rack) for node in members
         )
         founding.apply(SetSetting("snapshot_epochs", str(self.scenario.snapshot_epochs)))
         founding.apply(SetSetting("truncate_behind", str(self.scenario.truncate_behind)))
         founding.apply(SetSetting("archive_dead_after_s", str(DEAD_AFTER_S)))
         if self.clients:
-            founding.apply(CreateKeyspace(KEYSPACE, self.scenario.replication))
+            founding.apply(CreateKeyspace(KEYSPACE, {DC: self.scenario.copies}))
         if self.scenario.tablets:
             wide = CreateKeyspace(
                 TABLETS,
-                self.scenario.replication,
+                {DC: self.scenario.copies},
                 tablets=True,
                 initial_tablets=self.scenario.tablets,
             )
             founding.apply(wide)
             founding.apply(CreateTable(TABLE))
-        if self.scenario.colocated:
-            founding.apply(CreateTable(OTHER_TABLE, colocated_with=TABLE))
         self.topic.lay_down(founding.records)
         for machine in (*self.machines.values(), *self.workers, *self.requesters):
             machine.boot()
@@ -145,12 +133,12 @@ class World:
         for client in self.clients:
             client.start()
 
-    def join_of(self, name: str, host_id: str, dc: str, rack: str) -> commands.Join:
+    def join_of(self, name: str, host_id: str, rack: str) -> commands.Join:
         return commands.Join(
             node_id=name,
             cluster=CLUSTER,
             address=f"http://{name}",
-            dc=dc,
+            dc=DC,
             rack=rack,
             num_tokens=1,
             host_id=host_id,
@@ -240,7 +228,6 @@ class World:
         for machine in self.machines.values():
             machine.paused_until_us = min(machine.paused_until_us, self.kernel.now_us)
             machine.is_off = False
-            machine.slow_until_us = 0
             machine.disk.trap = -1
             machine.disk.full = False
             machine.boot()
