@@ -107,7 +107,7 @@ def test_rows_of_the_tables_that_the_events_do_not_make_stop_the_cluster() -> No
     again = ClusterFold(20, whole.placements)
     for epoch in epochs[:19]:
         again.apply(epoch)
-    with pytest.raises(FoldError, match=r"other rows of epoch 20.*Delete"):
+    with pytest.raises(FoldError, match=r"other rows of epoch 20.*Remove the folders"):
         again.apply(epochs[19])
 
 

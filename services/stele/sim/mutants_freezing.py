@@ -6,7 +6,7 @@ from typing import Final
 from stele.domain.commands import Envelope, Rejection
 from stele.domain.commits.facts import Commits
 from stele.domain.commits.restricted import restricted
-from stele.domain.context import Decision
+from stele.domain.context import Decision, WorkedOut
 from stele.domain.decide import decide
 from stele.domain.image import Image
 from stele.log.flight import Waiting
@@ -18,8 +18,10 @@ def frozen_log_refuses(patch: Patch) -> None:
     """What a frozen log does not take is refused by decision, and so for ever."""
     judge, plain = restricted, decide
 
-    def refuse(image: Image, envelope: Envelope, at_ms: int) -> Decision:
-        return judge(image.commits, envelope) or plain(image, envelope, at_ms)
+    def refuse(
+        image: Image, envelope: Envelope, at_ms: int, worked_out: WorkedOut | None = None
+    ) -> Decision:
+        return judge(image.commits, envelope) or plain(image, envelope, at_ms, worked_out)
 
     def never(commits: Commits, envelope: Envelope) -> Rejection | None:
         return None
