@@ -12,6 +12,7 @@ from stele.domain.image import Image
 from stele.router import NotReady, Router, http_router
 from tests.domain.history import History, join, three_nodes
 from tests.router.site import Site
+from tests.services.world import until
 
 TABLE = "music.songs"
 KEYS = [f"key-{number}".encode() for number in range(200)]
@@ -90,8 +91,8 @@ async def test_a_router_takes_up_the_stream_when_the_service_is_there_again() ->
         router = await opened.__aenter__()
     try:
         site.give(len(site.history.epochs))
-        await asyncio.sleep(0.3)
-        assert router.trouble and router.epoch == 40
+        await until(lambda: bool(router.trouble), "the router to notice that nobody answers")
+        assert router.epoch == 40
         assert router.lookup(TABLE, b"k").reads, "it routes by what it knows"
         async with site.serving(int(url.rpartition(":")[2])):
             await router.wait_for_epoch(site.given, 20)
