@@ -25,6 +25,7 @@ from stele.runtime.http_direct import MAX_HEAD_BYTES, SHORT_BODY_BYTES
 from tests.services.world import until
 
 LIMIT_BYTES = 2 * SHORT_BODY_BYTES
+CLIENTS_KEEP_S = 5.0  # httpx; others keep connections for longer
 KEEP_ALIVE_S = 5.0  # uvicorn's
 
 
@@ -124,6 +125,15 @@ async def test_one_connection_serves_one_request_after_the_other() -> None:
             assert headers["retry-after"] == "1"
             assert "date" in headers
     assert echo.asked == [b"", b"one", b"two", b"x" * SHORT_BODY_BYTES]
+
+
+async def test_the_client_is_the_first_to_hang_up() -> None:
+    async with line_to(Echo()) as line:
+        line.send(post(b"abc"))
+        await line.answer()
+        await asyncio.sleep(CLIENTS_KEEP_S + 0.5)
+        line.send(post(b"de"))
+        assert (await line.answer())[2] == {"size": 2}
 
 
 async def test_a_request_in_small_pieces_is_whole() -> None:

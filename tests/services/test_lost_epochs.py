@@ -108,8 +108,8 @@ async def test_a_node_follows_a_recovered_log_unless_it_acknowledged_what_is_los
         await archived(replica, await newest(log))
         await die(replica)
         await truncated(log, "twice")
-        acknowledged = json.loads((folder / "node.json").read_text())["acknowledged"]["epoch"]
         await die(node, log, coordinator)
+        acknowledged = json.loads((folder / "node.json").read_text())["acknowledged"]["epoch"]
         second = await recovered(site, [log, coordinator, replica])
         assert second["last_epoch"] < acknowledged
         with contextlib.suppress(AssertionError):  # it may end before it says where it listens

@@ -41,7 +41,7 @@ MAX_PENDING: Final = 2000
 """Operations that wait for one node; what comes on top is refused at once."""
 CONNECT_TIMEOUT_S: Final = 1.0
 KEEP_ALIVE_S: Final = 4.0
-"""Shorter than the server's 5 s, so that no call meets a connection that is just being closed."""
+"""Shorter than servers do (uvicorn 5 s, ours more): no call meets a connection that is just being closed."""
 SCAN_TIMEOUT_S: Final = 15.0
 HTTP_OK: Final = 200
 

@@ -22,6 +22,10 @@ from stele.runtime.settings import ConfigurationError
 
 BACKLOG = 512  # connections waiting to be accepted
 GRACE_S = 3.0  # for answers under way and open streams when the service stops; whole seconds
+KEEP_ALIVE_S = 120
+"""In which a connection that nothing is asked on stays open: longer than clients keep theirs (httpx 5 s,
+aiohttp 15 s, Go 90 s). Whoever hangs up first must be the client: else its next request may meet a closed
+connection, and whether it was taken is unknown to it."""
 
 
 class Waitable(Protocol):
@@ -94,6 +98,7 @@ async def serving(
             access_log=False,
             lifespan="on",
             timeout_graceful_shutdown=max(1, round(grace_s)),
+            timeout_keep_alive=KEEP_ALIVE_S,
             server_header=False,
             proxy_headers=False,
             http=protocol_of(app.state.direct),  # type: ignore[arg-type]  # it is only called

@@ -121,7 +121,7 @@ async def play(directory: Path, steps: tuple[Step, ...], timeline: Timeline) -> 
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0)
+    connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as http:
         scene = Scene(Site(directory, http), timeline, directory, Load(http))
         explained = set[str]()

@@ -44,8 +44,12 @@ async def record_copies(
     for node_id, asked in sorted(reads.items()):
         began, address = history.now(), image.membership.nodes[node_id].address
         ops = encode([read for _, read in asked])
-        async with http.post(address + BATCH_PATH, data=ops, timeout=limit) as answer:
-            answers = decode_answers(await answer.read())
+        try:
+            async with http.post(address + BATCH_PATH, data=ops, timeout=limit) as answer:
+                answers = decode_answers(await answer.read())
+        except (aiohttp.ClientError, TimeoutError) as error:
+            history.event(f"{node_id} tells nothing of what it has: {error!r}")
+            continue
         for (key, _), told in zip(asked, answers, strict=True):
             if told.code is Code.OK:
                 value = None if told.cell is None else value_in(told.cell.value)
