@@ -141,6 +141,10 @@ async def test_a_lost_log_goes_on(site: Site, left: int) -> None:
         assert again.json()["epoch"] == first.json()["epoch"]
         assert await change(log, "after", "1") > last + 1
 
+        replayed = await site.stele("log", "replay", "--json")
+        assert replayed["from_archives"] >= last
+        assert replayed["hash"] == (await log.get("/v1/position"))["hash"]
+
         late = await site.catch_up(2)
         end = await newest(log)
         found = await late.until(

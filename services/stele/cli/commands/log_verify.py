@@ -23,10 +23,11 @@ from stele.cli.places import told_or_of_stack
 from stele.log.archive.records import Archived
 from stele.log.archive.spans import NotArchivedError
 from stele.log.archive_store.backup import back_up
+from stele.log.archive_store.replay import first_epoch
 from stele.log.archive_store.stored import StoredArchive, stored_archive
 from stele.log.archive_store.verify import Verdict, verify
 from stele.log.blobs.folder import FolderStore
-from stele.log.chain import FROZEN, LOG_ID
+from stele.log.chain import LOG_ID
 from stele.log.flows import flow_topic
 from stele.log.kafka import KafkaLog
 from stele.log.port import LogPast, Record
@@ -153,7 +154,7 @@ async def _records_of(
     catch_up: CatchUp, log: LogPast, begin: int, end: int
 ) -> AsyncIterator[list[Archived]]:
     """What a replica has of the epochs that the topic still holds, some at a time."""
-    following = await _first_epoch(log, begin) if end > begin else 0
+    following = await first_epoch(log, begin) if end > begin else 0
     while following:
         try:
             found = await catch_up.records(following, LARGEST)
@@ -161,13 +162,6 @@ async def _records_of(
             return
         yield found
         following = found[-1].epoch + 1
-
-
-async def _first_epoch(log: LogPast, begin: int) -> int:
-    """The epoch that the first record of the topic is about; 0 when there is none."""
-    for record in await log.read(begin, 1):
-        return int(FROZEN.unpack_from(record.value)[4])
-    return 0
 
 
 async def _pieces(stored: StoredArchive) -> AsyncIterator[list[Archived]]:
