@@ -39,6 +39,17 @@ def test_a_state_goes_into_a_file_and_comes_back(
     assert stele("state", "export", str(file)).exit_code == 2, "what is there already is kept"
 
 
+def test_the_name_of_the_file_says_which_format_it_has(
+    server: Server, stele: Stele, tmp_path: Path
+) -> None:
+    server.answer("GET", "/v1/dump", dump_of(sound()))
+    for name, is_json in (("a.avro", False), ("a.json", True), ("a", True)):
+        assert stele("state", "export", str(tmp_path / name)).exit_code == 0
+        assert (tmp_path / name).read_bytes().startswith(b"{") is is_json
+    assert stele("state", "export", "--format=json", str(tmp_path / "b.avro")).exit_code == 0
+    assert (tmp_path / "b.avro").read_bytes().startswith(b"{")
+
+
 def test_every_state_of_the_log_can_be_written_and_read() -> None:
     for story in histories():
         for image in story.images[1::17]:

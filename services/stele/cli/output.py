@@ -12,13 +12,14 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from stele.words.tables import table
-from stele.words.units import clock, counted, duration, joined, percent, size
+from stele.words.units import ago, clock, counted, duration, joined, percent, size
 from stele.words.visible import VisibleConsole, visible
 
 __all__ = [
     "NEVER_BROKEN",
     "PIPE_WIDTH",
     "STATE_STYLE",
+    "ago",
     "clock",
     "console",
     "counted",

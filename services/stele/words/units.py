@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Final
+
+NEVER: Final = "never"
 
 
 def size(size_bytes: float) -> str:
@@ -19,12 +22,18 @@ def size(size_bytes: float) -> str:
 def duration(seconds: float | None) -> str:
     """Seconds for people: ``0.3 s``, ``2 min 5 s``; ``never`` when there is no number."""
     if seconds is None or not math.isfinite(seconds):
-        return "never"
+        return NEVER
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def ago(seconds: float | None) -> str:
+    """How long it is since: ``0.3 s ago``; ``never`` when it has not been."""
+    told = duration(seconds)
+    return told if told == NEVER else f"{told} ago"
 
 
 def clock(at_ms: int) -> str:

@@ -55,14 +55,17 @@ def test_it_goes_back_behind_two_snapshots_unless_the_setting_says_otherwise() -
     took(history, SetSetting("truncate_behind", "4"))
     assert outlook(history) == (
         0,
-        "1 of the 1 members have the same snapshot of 3 epochs, and the log goes back behind 4 of them",
+        "the log keeps what follows the newest 4 snapshots that 1 of the 1 members have alike, and of these"
+        " there are 3; `stele log snapshot` has one more taken",
     )
 
 
 def test_it_says_who_has_announced_nothing() -> None:
     history = with_members("c-1", "c-2", "c-3")
     agree(history, "c-1")
-    assert outlook(history)[1].endswith("; c-2, c-3 announced none")
+    assert outlook(history)[1].endswith(
+        "there are 0; c-2, c-3 announced none; `stele log snapshot` has one more taken"
+    )
     assert outlook(founded()) == (0, "no catch-up replica is a member")
 
 

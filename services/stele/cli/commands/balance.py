@@ -14,9 +14,9 @@ from stele.cli.commands.balance_history import history
 from stele.cli.commands.balance_switch import off, on
 from stele.cli.options import Json, Where
 from stele.cli.output import (
+    ago,
     console,
     counted,
-    duration,
     joined,
     percent,
     print_value_as_json,
@@ -210,7 +210,7 @@ def _row(node: BalancedNode) -> tuple[str, ...]:
         "" if node.capacity_bytes is None else size(node.capacity_bytes),
         "" if node.rate is None else f"{node.rate:,.0f}",
         "" if node.of_share is None else percent(node.of_share, 1),
-        "never" if node.report_age_s is None else f"{duration(node.report_age_s)} ago",
+        ago(node.report_age_s),
     )
 
 

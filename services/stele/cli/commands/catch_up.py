@@ -13,10 +13,10 @@ from stele.cli.errors import CliError, UsageError
 from stele.cli.optional import ask
 from stele.cli.options import Change, Force, Read, Where
 from stele.cli.output import (
+    ago,
     clock,
     console,
     counted,
-    duration,
     joined,
     print_fields,
     print_value_as_json,
@@ -124,10 +124,10 @@ def _liveness(found: CatchUpAnswer, heard: ReplicaProgress | None) -> tuple[Text
         return styled("unknown"), ""
     if heard.silent_for_s is None:
         return styled("down"), ""
-    ago = f"{duration(heard.silent_for_s)} ago"
+    told = ago(heard.silent_for_s)
     if heard.is_down:
-        return Text(f"down, {ago}", style="red"), ""
-    return Text(ago), str(max(0, found.epoch - heard.epoch))
+        return Text(f"down, {told}", style="red"), ""
+    return Text(told), str(max(0, found.epoch - heard.epoch))
 
 
 def _epochs(replica: ReplicaSummary) -> str:

@@ -131,7 +131,7 @@ async def _with_archives(
     except NotArchivedError as error:
         raise CliError(
             f"Epoch {error.epoch} is neither in the topic nor in the archives: no replay can begin.",
-            "`stele log archive` shows what is kept; a backup may have more: `stele backup verify`.",
+            "`stele catch-up show` tells what is kept; a backup may have more: `stele backup verify`.",
         ) from error
     finally:
         await catch_up.close()

@@ -6,7 +6,7 @@ from stele.cli.client import Client
 from stele.cli.errors import CliError
 from stele.cli.optional import ask
 from stele.cli.options import Read, Where
-from stele.cli.output import console, duration, percent, print_value_as_json, size, styled, table
+from stele.cli.output import ago, console, percent, print_value_as_json, size, styled, table
 from stele.cli.reading import Reading
 from stele.domain.membership.facts import Node
 from stele.domain.names import NodeState
@@ -72,7 +72,7 @@ def nodes(read: Read = Read(), where: Where = Where()) -> None:  # noqa: B008
             node.rack,
             str(len(node.tokens)),
             styled("" if row is None else row.liveness),
-            "" if row is None else f"{duration(row.silent_for_s)} ago",
+            "" if row is None else ago(row.silent_for_s),
             f"since epoch {node.cleanup_since}" if node.cleanup_since else "",
             *([str(node.shards)] if several else []),
             *(_cell(node, keyspace, held, stored) for keyspace in keyspaces),

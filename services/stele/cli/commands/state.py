@@ -19,7 +19,7 @@ def export(
     /,
     *,
     epoch: Annotated[int | None, Parameter(name="--epoch", validator=FROM_ONE)] = None,
-    format_: Annotated[Literal["json", "avro"], Parameter(name="--format")] = "json",
+    format_: Annotated[Literal["json", "avro"] | None, Parameter(name="--format")] = None,
     where: Where = Where(),  # noqa: B008
 ) -> None:
     """Write all of the metadata at an epoch into a file. It holds no rows of any table.
@@ -31,7 +31,7 @@ def export(
     Args:
         file: The file to write; it must not be there yet.
         epoch: The state as it was then; default: the newest.
-        format_: json, or avro as the archive has its snapshots.
+        format_: json, or avro as the archive has its snapshots; default: as the file's name ends, else json.
     """
     from stele.cli import dumps  # noqa: PLC0415 - what folds a state takes long to import
 
@@ -40,7 +40,8 @@ def export(
         raw = dumps.raw_of_cluster(client, epoch)
     dump = dumps.parse(raw, "what the metadata-log answers")
     assert dump.image is not None
-    content = raw if format_ == "avro" else dumps.as_json(dump.image)
+    as_avro = (format_ or file.suffix.removeprefix(".")) == "avro"
+    content = raw if as_avro else dumps.as_json(dump.image)
     written = dumps.write_bytes(file, content)
     console().print(
         f"{size(written)} in {file}: epoch {dump.head.epoch} of {dump.head.cluster}, hash {dump.head.hash}",

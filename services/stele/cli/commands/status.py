@@ -8,6 +8,7 @@ from rich.text import Text
 from stele.cli.optional import ask
 from stele.cli.options import Read, Where
 from stele.cli.output import (
+    ago,
     console,
     duration,
     joined,
@@ -134,7 +135,7 @@ def members(nodes: list[Node], liveness: list[NodeLiveness] | None) -> Renderabl
             node.rack,
             str(len(node.tokens)),
             "" if alive is None else str(alive.epoch),
-            "" if alive is None else f"{duration(alive.silent_for_s)} ago",
+            "" if alive is None else ago(alive.silent_for_s),
             node.address,
         )
     return found

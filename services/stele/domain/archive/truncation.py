@@ -83,6 +83,6 @@ def _too_few(archive: ArchiveImage, found: int, behind: int) -> str:
     silent = [member for member in members if not archive.announced(member)]
     lacking = f"; {', '.join(silent)} announced none" if silent else ""
     return (
-        f"{needed} of the {len(members)} members have the same snapshot of {found} epochs, and the log goes"
-        f" back behind {behind} of them{lacking}"
+        f"the log keeps what follows the newest {behind} snapshots that {needed} of the {len(members)} members"
+        f" have alike, and of these there are {found}{lacking}; `stele log snapshot` has one more taken"
     )
