@@ -279,6 +279,28 @@ def test_a_stack_that_starts_in_the_foreground_forgets_what_a_killed_one_said(
     assert said == [False, False]
 
 
+def test_a_stack_that_is_to_begin_with_a_dump_founds_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[object]()
+    was = Stack.__init__
+
+    def made(self: Stack, *arguments: Any, **more: Any) -> None:
+        given.append(more["env"])
+        was(self, *arguments, **more)
+
+    def start(_: Stack) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stack, "__init__", made)
+    monkeypatch.setattr(Stack, "start", start)
+    for found in (True, False):
+        options = StackOptions(directory=directory, found=found)
+        assert ("--no-found" in options.arguments()) is not found
+        assert run_in_foreground(options) == 0
+    assert given == [{}, {"STELE_FOUND": "no"}]
+
+
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("command", ["status", "why", "requests", "watch"])
 def test_a_stack_that_is_down_is_said_to_be_down_at_once(

@@ -31,7 +31,7 @@ def start(kafka: str, cluster: str, tmp_path: Path) -> Iterator[Start]:
 
 
 def test_a_cluster_begins_with_the_nodes_and_placements_of_a_legacy_one(
-    start: Start, tmp_path: Path, cluster: str
+    start: Start, tmp_path: Path, cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dump, wanted = tmp_path / "shop.json", imported(joined().legacy).image
     assert wanted is not None
@@ -39,7 +39,11 @@ def test_a_cluster_begins_with_the_nodes_and_placements_of_a_legacy_one(
     service = start("m1", STELE_FOUND="no")
     url = str(service.http.base_url)
     assert not service.get("/v1/topology")["cluster"], "reading writes to no log"
+    assert run(["status", f"--url={url}"]) == 0
+    assert "there is no cluster yet. `stele found` makes it." in capsys.readouterr().out
     assert run(["found", f"--from={dump}", f"--url={url}"]) == 0
+    assert run(["found", f"--from={dump}", f"--url={url}"]) == 1
+    assert "the cluster is there already, and waits for no dump" in capsys.readouterr().err
     service.wait_healthy()
     client = Client(find_places((url,), tmp_path, {}), timeout_s=15, retry_for_s=15)
     image = dumps.of_cluster(client).image

@@ -72,9 +72,9 @@ def _found_from(file: Path, change: Change, where: Where) -> None:
             client.submit(envelope)
             if not _waits(client):
                 raise CliError(
-                    "The log is not empty: the cluster was founded without a dump.",
-                    "A metadata-log with STELE_FOUND=auto founds what is empty: set it to no. To put a dump in"
-                    " the place of a cluster's state: `stele unsafe load`.",
+                    "The log is not empty: the cluster is there already, and waits for no dump.",
+                    "A metadata-log with STELE_FOUND=auto founds what is empty: set it to no, or bring a local"
+                    " stack up with --no-found. A cluster's state is replaced by `stele unsafe load`.",
                 )
         envelope = change.envelope(_load(dump))
         out.print(f"request {envelope.request_id}", soft_wrap=True)

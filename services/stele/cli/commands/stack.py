@@ -34,6 +34,7 @@ def up(
     cluster: Annotated[str, Parameter(name="--cluster")] = "stele",
     detach: Annotated[bool, Parameter(name="--detach", negative="")] = False,
     without: Annotated[tuple[str, ...], Parameter(name="--without", negative="")] = (),
+    found: Annotated[bool, Parameter(name="--found", negative="--no-found")] = True,
     where: Here = Here(),  # noqa: B008
 ) -> int:
     """Start everything and keep it running until Ctrl-C, with a live table.
@@ -44,6 +45,8 @@ def up(
         cluster: The cluster's name.
         detach: Return when everything is up; `stele stack down` stops it.
         without: Services that are not started, such as placements (Spark).
+        found: Make the cluster where the log is empty; with --no-found it waits for `stele found`, which can
+            begin with a dump.
     """
     options = StackOptions(
         directory=where.directory.resolve(),
@@ -51,6 +54,7 @@ def up(
         brokers=brokers,
         nodes=nodes,
         without=without,
+        found=found,
     )
     return start_detached(options) if detach else run_in_foreground(options)
 

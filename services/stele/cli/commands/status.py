@@ -54,6 +54,10 @@ def status(read: Read = Read(), where: Where = Where()) -> int:  # noqa: B008
                 "progress": progress,
             }
         )
+    elif not topology.cluster:
+        console().print(
+            "The log is empty: there is no cluster yet. `stele found` makes it.", soft_wrap=True
+        )
     else:
         head = _head(topology, keyspaces)
         under_way = _under_way(topology, waiting, names, progress)

@@ -49,6 +49,8 @@ class StackOptions:
     brokers: int = 1
     nodes: int = 3
     without: tuple[str, ...] = ()
+    found: bool = True
+    """An empty log is founded by the metadata-log itself; else somebody does it."""
 
     def arguments(self) -> list[str]:
         """The same options as a command line of a process of its own."""
@@ -57,6 +59,7 @@ class StackOptions:
             *("--dir", str(self.directory), "--cluster", self.cluster),
             *("--brokers", str(self.brokers), "--nodes", str(self.nodes)),
             *(part for name in self.without for part in ("--without", name)),
+            *([] if self.found else ["--no-found"]),
         ]
 
 
@@ -86,6 +89,7 @@ def run_in_foreground(options: StackOptions) -> int:
             brokers=options.brokers,
             nodes=_nodes(options),
             services=services_to_start(options.without),
+            env={} if options.found else {"STELE_FOUND": "no"},
         )
         forget(options.directory)
         ready = options.directory / READY_FILE
