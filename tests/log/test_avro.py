@@ -1,4 +1,4 @@
-"""The compiled readers against fastavro, on any value, and on bytes that are broken."""
+"""The compiled readers and writers against fastavro, on any value, and on bytes that are broken."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from stele.domain.commands import Envelope
 from stele.domain.features.facts import SettingChanged
 from stele.log import codec
 from stele.log.avro import Reader, reader_of
+from stele.log.avro_writer import writer_of
 from stele.log.codec import DecodeError
+from stele.log.schemas import HEADER_BYTES, load_schemas
+from tests.domain.history import three_nodes
 from tests.log.test_codec import epoch_of, samples
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -86,6 +89,101 @@ def test_what_fastavro_writes_is_read(value: dict[str, Any]) -> None:
     encoded = written(OUTER, value)
     either = [{"type": name.removeprefix("test."), **body} for name, body in value["either"]]
     assert reader(OUTER)(b"before" + encoded, 6) == ({**value, "either": either}, 6 + len(encoded))
+
+
+def ours(schema: Any, value: Any) -> bytes:
+    out = bytearray(b"before")
+    writer_of(fastavro.parse_schema(schema))(out, value)
+    assert out.startswith(b"before")
+    return bytes(out[6:])
+
+
+@given(OUTERS)
+def test_what_is_written_is_what_fastavro_writes(value: dict[str, Any]) -> None:
+    assert ours(OUTER, value) == written(OUTER, value)
+
+
+@pytest.mark.parametrize("count", [0, 1, 31, 32, 33, 500])
+@pytest.mark.parametrize(
+    ("items", "values"),
+    [
+        ("long", [0, -1, 63, -64, 64, -65, 2**31, 2**63 - 1, -(2**63)]),
+        ("int", [0, 1, -1]),
+        ("string", ["", "a", "\u00fc" * 40, "b" * 64, "c" * 63]),
+        ("bytes", [b"", b"x" * 63, b"x" * 64, b"x" * 10_000]),
+        ("boolean", [True, False]),
+        (INNER, [{"number": 1, "text": "one"}]),
+    ],
+)
+def test_few_and_many_items_are_written_as_fastavro_does(
+    count: int, items: Any, values: list[Any]
+) -> None:
+    fields = [{"name": "some", "type": {"type": "array", "items": items}}]
+    schema = {"type": "record", "name": "Some", "fields": fields}
+    some = [values[at % len(values)] for at in range(count)]
+    for given_as in (some, tuple(some)):
+        assert ours(schema, {"some": given_as}) == written(schema, {"some": some})
+
+
+def test_fastavro_reads_every_epoch_and_command_and_nothing_is_left_over() -> None:
+    schemas = load_schemas().by_header
+    values = [codec.encode_epoch(epoch) for epoch in three_nodes()[0].epochs]
+    values += [codec.encode_envelope(Envelope(request_id="r", command=one)) for one in samples()]
+    for value in values:
+        body = BytesIO(value[HEADER_BYTES:])
+        fastavro.schemaless_reader(body, schemas[value[:HEADER_BYTES]][1], None)
+        assert body.tell() == len(value) - HEADER_BYTES
+
+
+def test_a_field_that_is_not_given_has_its_default() -> None:
+    fields = [
+        {"name": "why", "type": "string", "default": "-"},
+        {"name": "digest", "type": "bytes", "default": "\u00ff"},
+        {"name": "maybe", "type": ["null", "string"], "default": None},
+        {"name": "longs", "type": {"type": "array", "items": "long"}, "default": []},
+        {"name": "map", "type": {"type": "map", "values": "long"}, "default": {}},
+    ]
+    schema = {"type": "record", "name": "Defaults", "fields": fields}
+    given_all: dict[str, Any] = {
+        "why": "-",
+        "digest": b"\xff",
+        "maybe": None,
+        "longs": [],
+        "map": {},
+    }
+    assert ours(schema, {}) == ours(schema, given_all) == written(schema, given_all)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("long", 2**63),
+        ("long", -(2**63) - 1),
+        ("long", "1"),
+        ("long", 1.5),
+        ("text", b"x"),
+        ("text", None),
+        ("digest", b"four!"),
+        ("either", [("test.Nobody", {})]),
+        ("either", [{"flag": True}]),
+        ("inner", {"number": 1}),
+        ("longs", [2**64] * 40),
+    ],
+)
+def test_what_the_schema_cannot_say_is_not_written(field: str, value: Any) -> None:
+    zero: dict[str, Any] = {"number": 0, "text": ""}
+    good: dict[str, Any] = {
+        "text": "",
+        "bytes": b"",
+        "digest": b"four",
+        "again": b"four",
+        "longs": [],
+        "map": {},
+    }
+    good |= {"inner": zero, "maybe": None, "either": [], "long": 0}
+    assert ours(OUTER, good) == written(OUTER, good)
+    with pytest.raises((TypeError, ValueError, KeyError, AttributeError, OverflowError)):
+        ours(OUTER, good | {field: value})
 
 
 @given(st.lists(st.sampled_from([0, -1, 63, -64, 64, 2**31, 2**63 - 1, -(2**63)]) | LONGS))

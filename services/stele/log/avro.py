@@ -1,7 +1,7 @@
 """Reading Avro's binary encoding: a schema becomes a function once, and the function reads records.
 
 fastavro walks the schema again for every field of every record and reads each from a file; that was half of
-the time of a replay. Only what our schemas use is here; fastavro still writes, and tests hold it against this.
+the time of a replay. Only what our schemas use is here, and tests hold it against fastavro.
 
 A reader takes bytes and a place in them, and gives a value and the place behind it. It may read past the end
 without noticing: who calls it must see that the last place is the end. Records and maps become dicts, arrays
@@ -115,7 +115,7 @@ class _Compiler:
         fields = [(field["name"], self.reader(field["type"])) for field in schema["fields"]]
         written = {field for field, _ in fields}
         newest = self._newest.get(name, schema["fields"])
-        missing = {f["name"]: _default(f) for f in newest if f["name"] not in written}
+        missing = {f["name"]: default_of(f) for f in newest if f["name"] not in written}
         read = _record(fields, {**first, **missing})
         gone = written - {field["name"] for field in newest}
         return _without(read, gone) if gone else read
@@ -239,7 +239,7 @@ def _read_longs(value: bytes, at: int, count: int) -> tuple[list[int], int]:
     return found, at + int(ends[-1])
 
 
-def _default(field: Schema) -> Any:
+def default_of(field: Schema) -> Any:
     """As Avro has it: bytes are written as text, and a union's default is of its first branch."""
     kind, default = field["type"], field["default"]
     kind = kind[0] if isinstance(kind, list) else kind

@@ -20,6 +20,7 @@ from stele.domain.messages import (
 )
 from stele.domain.staging.facts import Part
 from stele.log.avro import Reader, read_null, reader_of
+from stele.log.avro_writer import Writer, writer_of
 from stele.log.chain import FROZEN, FROZEN_BYTES, FROZEN_FIELDS, STATE_BYTES
 from stele.log.schemas import HEADER_BYTES, Schema, load_schemas
 from stele.log.sufficient import oldest_sufficient
@@ -31,6 +32,8 @@ Named = tuple[str, dict[str, Any]]
 _BYTES: Final = (bytes,)
 _NUMBER_BYTES: Final = 8
 """Numbers in a record's frozen part are big-endian; see ``chain``."""
+_FEW_FACTS: Final = 3
+"""What has more is written by fastavro: it is slow to begin, and fast from field to field."""
 _TAIL_FIELDS: Final = tuple(n for n in Epoch.__struct_fields__ if n not in FROZEN_FIELDS)
 
 
@@ -50,15 +53,18 @@ def encode_epoch(epoch: Epoch) -> bytes:
     facts = _builtins(epoch.facts)
     record["facts"] = [_named(fact) for fact in facts]
     header = oldest_sufficient("Epoch", record)
-    out = BytesIO()
-    out.write(header)
+    out = bytearray(header)
     for part in (epoch.prev_state_id, epoch.state_id, epoch.log_id, epoch.witness_state_id):
         assert len(part) == STATE_BYTES
-        out.write(part)
-    out.write(epoch.epoch.to_bytes(_NUMBER_BYTES))
-    out.write(epoch.witness_epoch.to_bytes(_NUMBER_BYTES))
-    schemaless_writer(out, _tails()[header], record)
-    return out.getvalue()
+        out += part
+    out += epoch.epoch.to_bytes(_NUMBER_BYTES)
+    out += epoch.witness_epoch.to_bytes(_NUMBER_BYTES)
+    if len(facts) <= _FEW_FACTS:
+        _writers()[header](out, record)
+        return bytes(out)
+    rest = BytesIO()
+    schemaless_writer(rest, _tails()[header], record)
+    return bytes(out) + rest.getvalue()
 
 
 def decode_epoch(value: bytes) -> Epoch:
@@ -72,10 +78,9 @@ def decode_epoch(value: bytes) -> Epoch:
 
 def fact_size(fact: AnyFact) -> int:
     """Bytes of a fact in a record, or a few more."""
-    out = BytesIO()
-    named = _named(_builtins(fact))
-    schemaless_writer(out, _facts_schema(), [named])
-    return out.tell()
+    out = bytearray()
+    _facts_writer()(out, [_named(_builtins(fact))])
+    return len(out)
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
@@ -171,12 +176,10 @@ def _named(fact: dict[str, Any]) -> Named:
 
 def _write(name: str, record: dict[str, Any]) -> bytes:
     """By the oldest schema that can say it: a process that is not upgraded yet may have to read it."""
-    schemas = load_schemas()
     header = oldest_sufficient(name, record)
-    out = BytesIO()
-    out.write(header)
-    schemaless_writer(out, schemas.by_header[header][1], record)
-    return out.getvalue()
+    out = bytearray(header)
+    _writers()[header](out, record)
+    return bytes(out)
 
 
 def _read(name: str, value: bytes, begin: int = HEADER_BYTES) -> dict[str, Any]:
@@ -209,11 +212,11 @@ def _unknown_schema(name: str, header: bytes) -> DecodeError:
 
 
 @cache
-def _facts_schema() -> Schema:
-    """The schema of an epoch's facts alone."""
+def _facts_writer() -> Writer:
+    """Writes an epoch's facts alone."""
     schema = load_schemas().newest["Epoch"]
     (facts,) = [field["type"] for field in schema["fields"] if field["name"] == "facts"]
-    return parse_schema(facts, _write_hint=False)
+    return writer_of(parse_schema(facts, _write_hint=False))
 
 
 @cache
@@ -226,6 +229,13 @@ def _tails() -> dict[bytes, Schema]:
         for header, (name, schema) in load_schemas().by_header.items()
         if name == "Epoch"
     }
+
+
+@cache
+def _writers() -> dict[bytes, Writer]:
+    """By header, what writes the record; an epoch's is for what follows its frozen part."""
+    bodies = {header: schema for header, (_, schema) in load_schemas().by_header.items()}
+    return {header: writer_of(schema) for header, schema in (bodies | _tails()).items()}
 
 
 @cache
