@@ -50,11 +50,12 @@ class Service:
         await until(self._announced, f"the announcement of {name}: {self._process.tail()}", 60)
 
     def _announced(self) -> bool:
-        assert self.process.poll() is None, f"it ended: {self.process.tail()}"
-        line = self.process.stdout_of_this_run().partition("\n")[0]
-        if line:
+        has_ended = self.process.poll() is not None
+        line, is_whole, _ = self.process.stdout_of_this_run().partition("\n")
+        assert line or not has_ended, f"it ended: {self.process.tail()}"
+        if is_whole:
             self.url = json.loads(line)["http"]
-        return bool(line)
+        return bool(is_whole)
 
     async def get(self, path: str) -> Any:
         async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, verify=PLAIN_HTTP) as client:
