@@ -360,6 +360,47 @@ def test_a_page_that_was_cut_off_goes_on_without_a_gap(stack: Stack, watched: Wa
     wait_until(lambda: answers(stack.url("console")), "the console to be back")
 
 
+def test_more_pages_of_one_browser_than_it_keeps_connections_are_all_live(
+    stack: Stack, watched: Watched
+) -> None:
+    """It keeps six to one place. One of the pages sleeps meanwhile, and has it all when it wakes."""
+    pages = [watched.open("#/history"), *(watched.another("#/health") for _ in range(7))]
+    sleeper = watched.page.context.new_cdp_session(pages[0])
+    before, state_id = pages[0].evaluate(
+        "[globalThis.steleConsole.state.newest, globalThis.steleConsole.state.newestId]"
+    )
+    sleeper.send("Page.setWebLifecycleState", {"state": "frozen"})
+    last = [command(stack, type="set_setting", name="colour", value=f"w{n}") for n in range(20)][-1]
+    for page in pages[1:]:
+        watched.until(f"globalThis.steleConsole.state.newest >= {last}", page=page)
+    assert pages[1].evaluate("globalThis.steleConsole.state.looked.pages") <= 2
+    sleeper.send("Page.setWebLifecycleState", {"state": "active"})
+    watched.until(f"globalThis.steleConsole.state.newest >= {last}")
+    known = pages[0].evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")
+    assert known == [*range(known[0], known[0] - len(known), -1)]
+    assert known[-1] <= before
+    hello, *told = pages[1].evaluate(ASK_THE_WORKER, [before, state_id])
+    assert hello[1]["how"] == "resumed"
+    assert [each["epoch"] for name, each in told if name == "epoch"][:20] == [
+        *range(before + 1, before + 21)
+    ]
+    (hello, *_) = pages[1].evaluate(ASK_THE_WORKER, [before, "another history"])
+    assert hello[1]["how"] == "anew"
+    for page in pages[1:]:
+        page.close()
+
+
+ASK_THE_WORKER = """async ([after, state_id]) => {
+    const { WORKER } = await import("/page/listening.js");
+    const { port } = new SharedWorker("/page/shared_stream.js", { type: "module", name: WORKER });
+    return new Promise((done) => {
+        port.onmessage = ({ data }) => done(data.news);
+        port.postMessage({ token: "", after, state_id });
+    });
+}"""
+"""As a page whose own connection to it has ended."""
+
+
 def test_a_list_of_epochs_that_was_cut_off_is_read_again(stack: Stack, watched: Watched) -> None:
     """It is asked for once, at the beginning: what is told afterwards is newer."""
     cut = watched.page.context
@@ -385,6 +426,24 @@ def test_a_list_of_epochs_that_was_cut_off_is_read_again(stack: Stack, watched: 
     for epoch in (newest, older):
         watched.until(f"globalThis.steleConsole.state.epochs.some((e) => e.epoch === {epoch})")
     wait_until(lambda: answers(stack.url("console")), "the console to be back")
+
+
+def test_an_epoch_that_was_read_before_it_was_told_is_listed_once(
+    stack: Stack, watched: Watched
+) -> None:
+    def with_the_next_one(route: Route) -> None:
+        page = route.fetch().json()
+        page["newest"] += 1
+        page["epochs"].insert(0, {**page["epochs"][0], "epoch": page["newest"]})
+        route.fulfill(json=page)
+
+    watched.page.route("**/api/epochs?*", with_the_next_one)
+    page = watched.open("#/history")
+    watched.until("globalThis.steleConsole.state.epochs.length > 0")
+    epoch = command(stack, type="set_setting", name="colour", value="once")
+    watched.until(f"globalThis.steleConsole.state.newest >= {epoch}")
+    known = page.evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")
+    assert known == [*range(known[0], known[0] - len(known), -1)]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

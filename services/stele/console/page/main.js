@@ -107,7 +107,7 @@ function Page() {
     <${TimeLine} />
     ${state.dialog && html`<${AskDialog} asked=${state.dialog} />`}
     <footer>${state.overview ? `epoch ${state.overview.epoch}, version ${state.overview.topology.version}` : ""}
-      ${state.looked ? `, ${counted(state.looked.pages, "page", "pages")} open` : ""}
+      ${state.looked ? `, ${counted(state.looked.pages, "browser", "browsers")} connected` : ""}
       ${state.about && !state.about.commands ? ", read only" : ""}</footer>`;
 }
 
