@@ -141,6 +141,13 @@ def test_the_line_of_time_goes_to_an_epoch_and_back(stack: Stack, watched: Watch
     expect(first).to_contain_text("colour = <b>blue</b>")
     watched.picture("difference")
 
+    page.goto(f"{watched.url}/#/schema")
+    expect(page.locator("[data-name=colour]")).to_contain_text("<b>blue</b>")
+    expect(page.locator("[data-name='shop.orders']")).to_contain_text("tablets")
+    page.locator("input.slider").fill("1")
+    expect(page.locator("main")).to_contain_text("There is no keyspace.")
+    expect(page.locator("[data-name=colour]")).to_have_count(0)
+
 
 def test_a_search_finds_who_was_refused_what(stack: Stack, watched: Watched) -> None:
     body = {
@@ -467,6 +474,7 @@ VIEWS = (
     "requests",
     "history?text=colour&from=5&to=8",
     "balance",
+    "schema",
     "health",
 )
 
