@@ -47,11 +47,14 @@ class Watched:
             color_scheme="dark" if theme == "dark" else "light",
         )
         context.set_default_timeout(20_000)
-        self.page: Page = context.new_page()
         self.complaints = list[str]()
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", lambda m: self._said(m.type, m.text))
         self.url = url
+        self.page: Page = self._watched(context.new_page())
+
+    def _watched(self, page: Page) -> Page:
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda m: self._said(m.type, m.text))
+        return page
 
     def _said(self, kind: str, text: str) -> None:
         is_network = "Failed to load resource" in text  # a service that is away, on purpose
@@ -60,13 +63,20 @@ class Watched:
 
     def open(self, place: str = "") -> Page:
         """Go there, and wait until the page knows the state."""
-        self.page.goto(self.url + "/" + place)
-        self.until("Boolean(globalThis.steleConsole?.state.overview)")
-        return self.page
+        return self._open(self.page, place)
 
-    def until(self, condition: str, deadline_s: float = 90.0) -> None:
+    def another(self, place: str = "") -> Page:
+        """The same of one more page of this browser."""
+        return self._open(self._watched(self.page.context.new_page()), place)
+
+    def _open(self, page: Page, place: str) -> Page:
+        page.goto(self.url + "/" + place)
+        self.until("Boolean(globalThis.steleConsole?.state.overview)", page=page)
+        return page
+
+    def until(self, condition: str, deadline_s: float = 90.0, page: Page | None = None) -> None:
         """Playwright's own way needs ``eval`` in the page, which its policy forbids."""
-        wait_until(lambda: self.page.evaluate(condition), condition, deadline_s)
+        wait_until(lambda: (page or self.page).evaluate(condition), condition, deadline_s)
 
     def picture(self, name: str) -> None:
         PICTURES.mkdir(parents=True, exist_ok=True)

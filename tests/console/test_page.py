@@ -131,6 +131,16 @@ def test_the_line_of_time_goes_to_an_epoch_and_back(stack: Stack, watched: Watch
     expect(page.locator("[data-notice=past]")).to_contain_text("epoch 2 of")
     page.get_by_role("button", name="live").click()
     expect(page.locator("[data-node=n1]")).to_contain_text("normal")
+    moment = page.get_by_label("moment")
+    for long_ago in ("2001-01-01T00:00:00", "1901-01-01T00:00:00"):
+        moment.fill(long_ago)
+        moment.press("Enter")
+        expect(page.locator("[data-note=moment]")).to_contain_text(
+            "No epoch that is kept is as old"
+        )
+        expect(page.locator("[data-notice=past]")).to_contain_text("epoch 1 of")
+        expect(page.locator("[data-notice=problem]")).to_have_count(0)
+        page.get_by_role("button", name="live").click()
 
     page.goto(f"{watched.url}/#/history?from={before}&to={after}")
     line = page.locator(".diff .plus", has_text="setting colour")
@@ -140,6 +150,64 @@ def test_the_line_of_time_goes_to_an_epoch_and_back(stack: Stack, watched: Watch
     expect(first).to_contain_text("ann: a trial")
     expect(first).to_contain_text("colour = <b>blue</b>")
     watched.picture("difference")
+
+    page.goto(f"{watched.url}/#/schema")
+    expect(page.locator("[data-name=colour]")).to_contain_text("<b>blue</b>")
+    expect(page.locator("[data-name='shop.orders']")).to_contain_text("tablets")
+    page.locator("input.slider").fill("1")
+    expect(page.locator("main")).to_contain_text("There is no keyspace.")
+    expect(page.locator("[data-name=colour]")).to_have_count(0)
+
+
+def test_what_is_chosen_by_keyboard_comes_into_sight_and_escape_leads_back(
+    stack: Stack, watched: Watched
+) -> None:
+    watched.page.set_viewport_size({"width": 800, "height": 300})
+    page = watched.open("#/nodes")
+    page.locator("[data-node=n1]").focus()
+    page.keyboard.press("Enter")
+    panel = page.get_by_role("complementary", name="Node n1")
+    expect(panel).to_be_focused()
+    expect(panel.get_by_role("heading", name="Node n1")).to_be_in_viewport()
+    page.keyboard.press("Escape")
+    expect(panel).to_have_count(0)
+    expect(page.locator("[data-node=n1]")).to_be_focused()
+
+
+def test_what_is_not_known_is_not_said_to_be_nothing(stack: Stack, watched: Watched) -> None:
+    page = watched.page
+    page.route("**/api/overview*", lambda route: route.abort())
+    page.goto(f"{watched.url}/#/requests")
+    expect(page.locator("[data-notice=problem]")).to_be_visible()
+    expect(page.locator("main")).to_contain_text("Not known yet")
+    page.get_by_role("link", name="Nodes").click()
+    expect(page.locator("section[aria-label=Nodes]")).to_be_attached()
+    assert "no node" not in page.locator("main").inner_text()
+
+
+def test_what_a_request_waited_for_in_an_earlier_state_is_not_said_of_this_one(
+    stack: Stack, watched: Watched
+) -> None:
+    """A look at the services is up to a second old."""
+    page = watched.open("#/requests")
+    watched.until("globalThis.steleConsole.state.looked")
+    assert page.evaluate(STATE_AFTER_THE_LOOK) == [False, True]
+
+
+STATE_AFTER_THE_LOOK = """async () => {
+    const { set, state } = await import("/page/store.js");
+    const shown = [];
+    for (const entered_epoch of [state.looked.epoch + 1, state.looked.epoch]) {
+        const request = { request_id: "r", status: "running", what: "join", submitted_epoch: 1, entered_epoch };
+        set({
+            overview: { ...state.overview, requests: [request] },
+            looked: { ...state.looked, why: { lines: [], by_request: { r: ["for ghosts"] }, streamed: {} } },
+        });
+        await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+        shown.push(document.querySelector("main").textContent.includes("ghosts"));
+    }
+    return shown;
+}"""
 
 
 def test_a_search_finds_who_was_refused_what(stack: Stack, watched: Watched) -> None:
@@ -322,7 +390,9 @@ def test_a_join_that_waits_is_shown_and_cancelled(stack: Stack, watched: Watched
 def test_a_metadata_log_that_is_away_is_named_and_waited_for(
     stack: Stack, watched: Watched
 ) -> None:
+    epoch = command(stack, type="set_setting", name="colour", value="gray")  # nobody has looked yet
     page = watched.open("#/health")
+    watched.until(f"globalThis.steleConsole.state.newest >= {epoch}")
     expect(page.locator("[data-process=metadata-log]")).to_contain_text("up")
     stack.stop_one("metadata-log")
     try:
@@ -360,6 +430,47 @@ def test_a_page_that_was_cut_off_goes_on_without_a_gap(stack: Stack, watched: Wa
     wait_until(lambda: answers(stack.url("console")), "the console to be back")
 
 
+def test_more_pages_of_one_browser_than_it_keeps_connections_are_all_live(
+    stack: Stack, watched: Watched
+) -> None:
+    """It keeps six to one place. One of the pages sleeps meanwhile, and has it all when it wakes."""
+    pages = [watched.open("#/history"), *(watched.another("#/health") for _ in range(7))]
+    sleeper = watched.page.context.new_cdp_session(pages[0])
+    before, state_id = pages[0].evaluate(
+        "[globalThis.steleConsole.state.newest, globalThis.steleConsole.state.newestId]"
+    )
+    sleeper.send("Page.setWebLifecycleState", {"state": "frozen"})
+    last = [command(stack, type="set_setting", name="colour", value=f"w{n}") for n in range(20)][-1]
+    for page in pages[1:]:
+        watched.until(f"globalThis.steleConsole.state.newest >= {last}", page=page)
+    assert pages[1].evaluate("globalThis.steleConsole.state.looked.pages") <= 2
+    sleeper.send("Page.setWebLifecycleState", {"state": "active"})
+    watched.until(f"globalThis.steleConsole.state.newest >= {last}")
+    known = pages[0].evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")
+    assert known == [*range(known[0], known[0] - len(known), -1)]
+    assert known[-1] <= before
+    hello, *told = pages[1].evaluate(ASK_THE_WORKER, [before, state_id])
+    assert hello[1]["how"] == "resumed"
+    assert [each["epoch"] for name, each in told if name == "epoch"][:20] == [
+        *range(before + 1, before + 21)
+    ]
+    (hello, *_) = pages[1].evaluate(ASK_THE_WORKER, [before, "another history"])
+    assert hello[1]["how"] == "anew"
+    for page in pages[1:]:
+        page.close()
+
+
+ASK_THE_WORKER = """async ([after, state_id]) => {
+    const { WORKER } = await import("/page/listening.js");
+    const { port } = new SharedWorker("/page/shared_stream.js", { type: "module", name: WORKER });
+    return new Promise((done) => {
+        port.onmessage = ({ data }) => done(data.news);
+        port.postMessage({ token: "", after, state_id });
+    });
+}"""
+"""As a page whose own connection to it has ended."""
+
+
 def test_a_list_of_epochs_that_was_cut_off_is_read_again(stack: Stack, watched: Watched) -> None:
     """It is asked for once, at the beginning: what is told afterwards is newer."""
     cut = watched.page.context
@@ -387,6 +498,24 @@ def test_a_list_of_epochs_that_was_cut_off_is_read_again(stack: Stack, watched: 
     wait_until(lambda: answers(stack.url("console")), "the console to be back")
 
 
+def test_an_epoch_that_was_read_before_it_was_told_is_listed_once(
+    stack: Stack, watched: Watched
+) -> None:
+    def with_the_next_one(route: Route) -> None:
+        page = route.fetch().json()
+        page["newest"] += 1
+        page["epochs"].insert(0, {**page["epochs"][0], "epoch": page["newest"]})
+        route.fulfill(json=page)
+
+    watched.page.route("**/api/epochs?*", with_the_next_one)
+    page = watched.open("#/history")
+    watched.until("globalThis.steleConsole.state.epochs.length > 0")
+    epoch = command(stack, type="set_setting", name="colour", value="once")
+    watched.until(f"globalThis.steleConsole.state.newest >= {epoch}")
+    known = page.evaluate("globalThis.steleConsole.state.epochs.map((e) => e.epoch)")
+    assert known == [*range(known[0], known[0] - len(known), -1)]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_no_view_has_a_serious_fault_for_who_does_not_see_it(
     stack: Stack, browser: Browser, theme: str
@@ -408,6 +537,7 @@ VIEWS = (
     "requests",
     "history?text=colour&from=5&to=8",
     "balance",
+    "schema",
     "health",
 )
 

@@ -17,6 +17,7 @@ POLICY: Final = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
+        "worker-src 'self'",
         "style-src 'self'",
         "img-src 'self' data:",
         "connect-src 'self'",

@@ -16,6 +16,7 @@ from stele.console.kept import Kept
 from stele.console.maps import map_of
 from stele.console.mirror import Mirror, refused
 from stele.console.packed_map import packed_map
+from stele.console.schema_shown import schema_shown
 from stele.console.shared import Shared
 from stele.console.shown import overview, requests_shown, row_shown, rows_of_node
 from stele.console.upstream import AwayError, Upstream
@@ -62,6 +63,7 @@ class Reads:
         found: dict[str, Handler] = {
             "/api/about": self.about,
             "/api/overview": self.overview,
+            "/api/schema": self.schema,
             "/api/map": self.map,
             "/api/row": self.row,
             "/api/range": self.range,
@@ -87,6 +89,14 @@ class Reads:
         body = await self._kept.get(
             ("overview", image.state_id, packs, *gone.items()),
             lambda: _packed(_JSON.encode(overview(image, gone)), gzip_it=packs),
+        )
+        return _whole(body, "application/json", packed=packs)
+
+    async def schema(self, request: Request) -> Response:
+        image, packs = await self._image(request), takes_gzip(request)
+        body = await self._kept.get(
+            ("schema", image.state_id, packs),
+            lambda: _packed(_JSON.encode(schema_shown(image)), gzip_it=packs),
         )
         return _whole(body, "application/json", packed=packs)
 

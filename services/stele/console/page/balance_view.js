@@ -22,7 +22,8 @@ export function BalanceView() {
     ${problem && html`<p class="bad">${problem}</p>`}
     ${answer && html`<${Now} answer=${answer} />`}
     <h2>Load over time</h2>
-    <${Heat} samples=${warm.answer?.samples ?? []} />
+    ${warm.problem && html`<p class="bad">${warm.problem}</p>`}
+    ${warm.answer && html`<${Heat} samples=${warm.answer.samples} />`}
     <h2>What was decided</h2>
     <table><thead><tr><th>epoch</th><th>at</th><th>what</th><th>by</th><th>because</th><th>outcome</th><th>took</th></tr></thead>
       <tbody>${(past.answer?.decisions ?? []).map((/** @type {any} */ d) => html`<tr><td><${EpochLink} epoch=${d.epoch} /></td><td><${Time} ms=${d.at_ms} /></td><td>${d.what}</td><td>${d.by}</td><td>${d.reason}</td><td>${d.outcome}${d.detail ? `: ${d.detail}` : ""}</td><td>${d.took_s === null ? "" : duration(d.took_s)}</td></tr>`)}</tbody></table>

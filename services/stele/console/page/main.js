@@ -9,6 +9,7 @@ import { HistoryView } from "./history_view.js";
 import { frames, MapView, sheetNow } from "./map_view.js";
 import { NodesView } from "./nodes_view.js";
 import { RequestsView } from "./requests_view.js";
+import { SchemaView } from "./schema_view.js";
 import { begin, go, listen, set, shownEpoch, state } from "./store.js";
 import { applyTheme, chooseTheme, chosenTheme, watchTheme } from "./theme.js";
 import { TimeLine } from "./time_line.js";
@@ -22,6 +23,7 @@ const VIEWS = {
   requests: ["Requests", RequestsView],
   history: ["History", HistoryView],
   balance: ["Balance", BalanceView],
+  schema: ["Schema", SchemaView],
   health: ["Health", HealthView],
 };
 
@@ -107,7 +109,7 @@ function Page() {
     <${TimeLine} />
     ${state.dialog && html`<${AskDialog} asked=${state.dialog} />`}
     <footer>${state.overview ? `epoch ${state.overview.epoch}, version ${state.overview.topology.version}` : ""}
-      ${state.looked ? `, ${counted(state.looked.pages, "page", "pages")} open` : ""}
+      ${state.looked ? `, ${counted(state.looked.pages, "browser", "browsers")} connected` : ""}
       ${state.about && !state.about.commands ? ", read only" : ""}</footer>`;
 }
 

@@ -4,7 +4,7 @@ import { html } from "./vendor/htm-preact.js";
 import { get, visible } from "./api.js";
 import { ask } from "./ask.js";
 import { go, shownEpoch, state } from "./store.js";
-import { Badge, EpochItem, useAnswer, useStore } from "./ui.js";
+import { Badge, EpochItem, Panel, useAnswer, useStore } from "./ui.js";
 import { asCounted, counted, duration } from "./words.js";
 
 /** What can be done with a node: the operation, its word, and the field that names the node. */
@@ -41,7 +41,7 @@ export function NodesView() {
             onClick=${() => go({ node: node.node_id })}>${node.node_id} <small>${node.excluded ? "excluded" : heard.get(node.node_id)?.liveness === "down" ? "down" : node.state}</small></button></li>`)}</ul>
       </div>`)}</div>
     </section>`)}
-    ${!here.length && html`<p class="empty">There is no node at this epoch.</p>`}
+    ${!here.length && state.overview && html`<p class="empty">There is no node at this epoch.</p>`}
     ${gone.length > 0 && html`<p class="note">Left for good: ${gone.map((/** @type {any} */ n) => n.node_id).sort(asCounted).join(", ")}</p>`}
     ${state.place.node && html`<${NodePanel} node=${state.place.node} heard=${heard.get(state.place.node)} />`}
   </section>`;
@@ -51,13 +51,18 @@ export function NodesView() {
 function NodePanel({ node: id, heard }) {
   const epoch = shownEpoch();
   const { answer, problem } = useAnswer((signal) => get("/api/node", { node: id, epoch: epoch || undefined }, signal), `${id} ${epoch}`, state.overview?.epoch);
-  const close = html`<button class="close" onClick=${() => go({ node: "" })} aria-label="close">×</button>`;
-  if (problem) return html`<aside class="panel"><h2>Node ${visible(id)} ${close}</h2><p class="bad">${problem}</p></aside>`;
-  if (!answer) return html`<aside class="panel"><h2>Node ${visible(id)} ${close}</h2></aside>`;
+  const name = visible(id);
+  return html`<${Panel} what=${id} label=${`Node ${name}`} ready=${answer !== null || problem !== ""} close=${() => go({ node: "" })}>
+    ${problem || !answer ? html`<h2>Node ${name}</h2>${problem && html`<p class="bad">${problem}</p>`}` : html`<${NodeFacts} id=${id} answer=${answer} heard=${heard} epoch=${epoch} />`}
+  <//>`;
+}
+
+/** @param {{id: string, answer: any, heard: any, epoch: number}} props */
+function NodeFacts({ id, answer, heard, epoch }) {
   const node = answer.node;
   const ofNode = (state.overview?.requests ?? []).filter((/** @type {any} */ r) => r.node_id === id);
-  return html`<aside class="panel" aria-label=${`Node ${id}`}>
-    <h2>Node ${id} <${Badge} state=${node.state} /> ${close}</h2>
+  return html`
+    <h2>Node ${id} <${Badge} state=${node.state} /></h2>
     <dl>
       <dt>place</dt><dd>${node.dc}, ${node.rack}</dd>
       <dt>address</dt><dd>${node.address}</dd>
@@ -76,6 +81,5 @@ function NodePanel({ node: id, heard }) {
     ${ofNode.length > 0 && html`<h3>Requests</h3><ul class="plain">${ofNode.map((/** @type {any} */ r) => html`<li><button class="link" onClick=${() => go({ view: "requests", request: r.request_id })}>${r.what}</button> <${Badge} state=${r.status} />${!epoch && r.can_cancel ? html` <button data-deed="cancel" onClick=${() => ask("cancel", { request: r.request_id }, `Cancel: ${r.what}`)}>cancel…</button>` : ""}</li>`)}</ul>`}
     <h3>History</h3>
     ${answer.away && html`<p class="bad">${answer.away}</p>`}
-    <ol class="epochs">${answer.history.epochs.map((/** @type {any} */ told) => html`<${EpochItem} told=${told} />`)}</ol>
-  </aside>`;
+    <ol class="epochs">${answer.history.epochs.map((/** @type {any} */ told) => html`<${EpochItem} key=${told.epoch} told=${told} />`)}</ol>`;
 }

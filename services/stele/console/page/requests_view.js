@@ -4,7 +4,7 @@ import { html, useState } from "./vendor/htm-preact.js";
 import { get, visible } from "./api.js";
 import { ask, operations } from "./ask.js";
 import { go, shownEpoch, state } from "./store.js";
-import { Badge, EpochItem, EpochLink, NodeLink, Sentence, Time, useAnswer, useStore } from "./ui.js";
+import { Badge, EpochItem, EpochLink, NodeLink, Panel, Sentence, Time, useAnswer, useStore } from "./ui.js";
 import { duration, size } from "./words.js";
 
 export function RequestsView() {
@@ -15,7 +15,7 @@ export function RequestsView() {
   return html`<section class="requestsview" aria-label="Requests">
     ${!shownEpoch() && html`<${Menu} />`}
     <h2>Under way</h2>
-    ${open.length ? open.map((/** @type {any} */ r) => html`<${Open} key=${r.request_id} request=${r} />`) : html`<p>Nothing to do: no request is pending or running.</p>`}
+    ${open.length ? open.map((/** @type {any} */ r) => html`<${Open} key=${r.request_id} request=${r} />`) : html`<p>${state.overview ? "Nothing to do: no request is pending or running." : "Not known yet."}</p>`}
     <h2>Over</h2>
     <table>
       <thead><tr><th>what</th><th>status</th><th>asked</th><th>took</th><th>by</th><th>why</th></tr></thead>
@@ -47,7 +47,9 @@ const isDown = (node) => (state.looked?.liveness ?? []).some((/** @type {any} */
 
 /** @param {{request: any}} props */
 function Open({ request }) {
-  const looked = shownEpoch() ? null : state.looked;
+  // a look from before it came to this state says what was waited for then
+  const isOfNow = !shownEpoch() && (state.looked?.epoch ?? 0) >= Math.max(request.submitted_epoch, request.entered_epoch);
+  const looked = isOfNow ? state.looked : null;
   const why = looked?.why.by_request[request.request_id] ?? [];
   const work = looked?.progress?.transitions.find((/** @type {any} */ t) => t.request_ids.includes(request.request_id));
   const wait = looked?.progress?.waits.find((/** @type {any} */ w) => w.request_ids.includes(request.request_id));
@@ -69,15 +71,19 @@ function Open({ request }) {
 /** One request from its asking to its end. @param {{id: string}} props */
 function Story({ id }) {
   const { answer, problem } = useAnswer((signal) => get("/api/request", { id, epoch: shownEpoch() || undefined }, signal), `${id} ${shownEpoch()}`, state.overview?.epoch);
-  const close = html`<button class="close" onClick=${() => go({ request: "" })} aria-label="close">×</button>`;
-  if (problem) return html`<aside class="panel"><h2>Request ${close}</h2><p class="bad">${problem}</p></aside>`;
-  if (!answer) return html`<aside class="panel"><h2>Request ${close}</h2></aside>`;
+  return html`<${Panel} what=${id} label="Request" kind="wide" ready=${answer !== null || problem !== ""} close=${() => go({ request: "" })}>
+    ${problem || !answer ? html`<h2>Request</h2>${problem && html`<p class="bad">${problem}</p>`}` : html`<${Steps} id=${id} answer=${answer} />`}
+  <//>`;
+}
+
+/** @param {{id: string, answer: any}} props */
+function Steps({ id, answer }) {
   const epochs = [...answer.epochs.epochs].reverse();
   const begin = epochs[0]?.at_ms ?? 0;
   const own = epochs.find((/** @type {any} */ each) => each.request_id === id);
   const span = Math.max(1, (epochs.at(-1)?.at_ms ?? begin) - begin);
-  return html`<aside class="panel wide" aria-label="Request">
-    <h2>${answer.shown?.what ?? own?.command ?? "Request"} ${answer.shown && html`<${Badge} state=${answer.shown.status} />`} ${close}</h2>
+  return html`
+    <h2>${answer.shown?.what ?? own?.command ?? "Request"} ${answer.shown && html`<${Badge} state=${answer.shown.status} />`}</h2>
     <p><code>${visible(id)}</code>${!answer.shown && own ? html` asked at epoch <${EpochLink} epoch=${own.epoch} /> by ${own.actor || "nobody"}${own.reason ? `: ${own.reason}` : ""}` : ""}</p>
     ${answer.away && html`<p class="bad">${answer.away}</p>`}
     ${answer.request?.error && html`<p class="warn">${answer.request.error}</p>`}
@@ -85,7 +91,6 @@ function Story({ id }) {
       <line x1="0" x2="1000" y1="12" y2="12" />
       ${epochs.map((/** @type {any} */ e) => html`<circle cx=${8 + (984 * (e.at_ms - begin)) / span} cy="12" r="6"><title>${`epoch ${e.epoch}: ${e.lines.join("; ")}`}</title></circle>`)}
     </svg>
-    <ol class="epochs">${epochs.map((/** @type {any} */ told) => html`<${EpochItem} told=${told} />`)}</ol>
-    ${answer.epochs.next_before > 0 && html`<p class="note">Older epochs were not looked through.</p>`}
-  </aside>`;
+    <ol class="epochs">${epochs.map((/** @type {any} */ told) => html`<${EpochItem} key=${told.epoch} told=${told} />`)}</ol>
+    ${answer.epochs.next_before > 0 && html`<p class="note">Older epochs were not looked through.</p>`}`;
 }

@@ -1,7 +1,8 @@
 // All that the page knows, and who is told when it changes.
 
-import { follow, get, getBytes, mayComeBack, Refused } from "./api.js";
+import { get, getBytes, mayComeBack, Refused } from "./api.js";
 import { readPlace, takeToken, writePlace } from "./address.js";
+import { listenOn } from "./listening.js";
 import { change, unpack } from "./map_data.js";
 
 /** Epochs that the list keeps; older ones are read when somebody scrolls to them. */
@@ -252,7 +253,8 @@ function later() {
 
 /** @param {any} told */
 function take(told) {
-  const epochs = [told, ...state.epochs];
+  const listedNewer = state.epochs.length && state.epochs[0].epoch >= told.epoch; // it was read meanwhile
+  const epochs = [told, ...(listedNewer ? state.epochs.filter((e) => e.epoch < told.epoch) : state.epochs)];
   if (epochs.length > LISTED) {
     epochs.length = LISTED;
     state.nextBefore = epochs[LISTED - 1].epoch;
@@ -329,7 +331,7 @@ export async function begin() {
   });
   window.addEventListener("popstate", () => arrive(readPlace()));
   get("/api/about").then((about) => set({ about }), fail);
-  follow(
+  listenOn(
     () => ({ after: state.newestId ? state.newest : 0, state_id: state.newestId }),
     on,
     (trouble, status) => set({ trouble, locked: status === 401 }),

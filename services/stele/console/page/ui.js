@@ -78,6 +78,32 @@ export function Field({ value, done, ...rest }) {
   return html`<input ...${rest} value=${draft ?? value} onInput=${(/** @type {any} */ e) => setDraft(e.target.value)} onChange=${finish} onBlur=${() => setDraft(null)} />`;
 }
 
+/**
+ * What was chosen, in full. It comes into sight and is read on from there; Escape closes it, and leads back.
+ * @param {{what: string, label: string, ready: boolean, close: () => void, kind?: string, children?: any}} props
+ */
+export function Panel({ what, label, ready, close, kind = "", children }) {
+  const self = useRef(null);
+  const opener = useRef(/** @type {any} */ (null));
+  useEffect(() => {
+    if (!self.current.contains(document.activeElement)) opener.current = document.activeElement;
+    self.current.focus({ preventScroll: true });
+  }, [what]);
+  useEffect(() => self.current.scrollIntoView({ block: "start" }), [what, ready]);
+  const end = () => {
+    close();
+    opener.current?.focus?.();
+  };
+  const onKey = (/** @type {KeyboardEvent} */ e) => {
+    if (e.key !== "Escape") return;
+    e.stopPropagation();
+    end();
+  };
+  return html`<aside ref=${self} class=${`panel ${kind}`} aria-label=${label} tabindex="-1" onKeyDown=${onKey}>
+    <button class="close" onClick=${end} aria-label="close">×</button>
+    ${children}</aside>`;
+}
+
 /** @param {{state: string}} props */
 export function Badge({ state: text }) {
   return html`<span class=${`badge ${Object.hasOwn(KIND, text) ? KIND[text] : ""}`}>${text}</span>`;

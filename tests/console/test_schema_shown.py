@@ -1,0 +1,111 @@
+"""Keyspaces, tables, snapshots of tables and settings, as the page gets them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stele.console.schema_shown import schema_shown
+from stele.domain.evolve import apply_facts
+from stele.domain.facts import AnyFact
+from stele.domain.features.facts import FeaturesEnabled, SettingChanged
+from stele.domain.features.known import KNOWN
+from stele.domain.image import EMPTY_FOR_FOLLOWERS, Image
+from stele.domain.schema.facts import (
+    Balancing,
+    BalancingSwitched,
+    Table,
+    TableChanged,
+    TableOptions,
+    tablet_map,
+)
+from stele.domain.table_snapshots.facts import (
+    TableRestoreBegun,
+    TableSnapshot,
+    TableSnapshotTaken,
+    TabletRestored,
+    WrittenPart,
+)
+from tests.console.generated import TABLE, large_image
+
+TABLETS = 8
+OPTIONS = TableOptions(min_tablet_count=4, auto_repair_enabled="on")
+
+
+def with_facts(*facts: AnyFact) -> Image:
+    return apply_facts(large_image(3, TABLETS), facts)
+
+
+def snapshot() -> TableSnapshot:
+    parts = tuple(WrittenPart(node_id=n, manifest="", rows=5, size_bytes=70) for n in ("n1", "n2"))
+    return TableSnapshot(
+        snapshot_id="s1",
+        name="before <b>",
+        table="shop.orders",
+        table_id=TABLE,
+        data_id=TABLE,
+        tablets=TABLETS,
+        options=OPTIONS,
+        replication={"dc1": 2},
+        epoch=7,
+        taken_ms=1,
+        expires_ms=0,
+        parts=parts,
+    )
+
+
+def test_a_state_without_anything_has_only_the_defaults_of_settings() -> None:
+    found = schema_shown(EMPTY_FOR_FOLLOWERS)
+    assert (found.keyspaces, found.tables, found.snapshots, found.restores) == ((), (), (), ())
+    assert {each.name for each in found.settings} == {*KNOWN}
+    assert not any(each.value or each.unsafe for each in found.settings)
+
+
+def test_a_table_has_the_options_that_say_something_and_names_whose_tablets_it_has() -> None:
+    map_ = tablet_map(TABLE)
+    orders = Table(table_id=TABLE, keyspace_id="k1", name="orders", placement=map_, options=OPTIONS)
+    lines = Table(table_id="t2", keyspace_id="k1", name="lines", placement=map_)
+    off = Balancing(off_since=9, until_ms=3)
+    found = schema_shown(
+        with_facts(TableChanged(orders), TableChanged(lines), BalancingSwitched(TABLE, off))
+    )
+    second, first = found.tables
+    assert (first.name, first.tablets, first.colocated_with) == ("shop.orders", TABLETS, "")
+    assert first.options == {"min_tablet_count": 4, "auto_repair_enabled": "on"}
+    assert first.balancing == off
+    assert (second.name, second.options) == ("shop.lines", {})
+    assert (second.tablets, second.colocated_with) == (TABLETS, "shop.orders")
+    (keyspace,) = found.keyspaces
+    assert (keyspace.name, keyspace.replication, keyspace.tables) == ("shop", "dc1=3", 2)
+
+
+def test_a_snapshot_is_counted_over_all_its_parts_and_a_restore_by_its_tablets() -> None:
+    found = schema_shown(
+        with_facts(
+            TableSnapshotTaken(snapshot()),
+            TableRestoreBegun("r1", TABLE, "s1", TABLETS),
+            TabletRestored("r1", 2, TABLETS, 11),
+        )
+    )
+    (taken,) = found.snapshots
+    assert (taken.name, taken.rows, taken.size_bytes, taken.nodes) == ("before <b>", 10, 140, 2)
+    (restore,) = found.restores
+    assert (restore.table, restore.snapshot) == ("shop.orders", "before <b>")
+    assert (restore.restored, restore.tablets) == (1, TABLETS)
+    assert msgspec.json.encode(found)
+
+
+def test_settings_that_are_set_stand_beside_their_defaults_and_unknown_ones_are_shown_too() -> None:
+    name = next(iter(KNOWN))
+    value = str(KNOWN[name].default)
+    found = schema_shown(
+        with_facts(
+            SettingChanged(name, value),
+            SettingChanged("colour", "<b>"),
+            FeaturesEnabled(("b", "a")),
+        )
+    )
+    by_name = {each.name: each for each in found.settings}
+    assert (by_name[name].value, by_name[name].default) == (value, value)
+    assert by_name[name].counts
+    assert (by_name["colour"].value, by_name["colour"].counts) == ("<b>", "")
+    assert found.features == ("a", "b")
