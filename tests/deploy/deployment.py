@@ -40,6 +40,8 @@ CONTROL_PLANE = (
     "catch-up-2",
     "catch-up-3",
 )
+FILES = ("docker-compose.yml", "infra/compose.kafka.yml")
+BROKERS = ("kafka-1", "kafka-2", "kafka-3")
 PULL_TIMEOUT_S = 120
 BASE_BUILD_TIMEOUT_S = 600
 BUILD_TIMEOUT_S = 900  # PySpark is 450 MB
@@ -103,19 +105,24 @@ def has_image(name: str) -> bool:
 
 
 class Deployment:
-    """One project of compose, with names, volumes and an API port of its own."""
+    """One project of compose, with names, volumes and ports of its own; its brokers are published."""
 
     def __init__(self) -> None:
         command = compose_command()
         assert command is not None, "docker_daemon() first"
-        self._compose = command
+        self._compose = [*command, *(part for name in FILES for part in ("--file", name))]
         self.port = free_port()
         self.console_port = free_port()
+        self.broker_ports = {name: free_port() for name in BROKERS}
         self._env = {
             **os.environ,
             "COMPOSE_PROJECT_NAME": PROJECT,
             "STELE_API_PORT": str(self.port),
             "STELE_CONSOLE_PORT": str(self.console_port),
+            **{
+                f"{name.upper().replace('-', '_')}_PORT": str(port)
+                for name, port in self.broker_ports.items()
+            },
             "STELE_VERSION": "deploy-test",
         }
 
@@ -227,6 +234,16 @@ class Deployment:
             check=True,
         )
         return done.stdout
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers for a client that is in no container."""
+        return ",".join(f"{LOOPBACK}:{port}" for port in self.broker_ports.values())
+
+    def analytics(self, *command: str) -> str:
+        """Standard output of a command in a container of its own, which has the tables to read."""
+        arguments = ("run", "--rm", "-T", "analytics", *command)
+        return self.compose(*arguments, timeout_s=UP_TIMEOUT_S, profiles="nodes,analytics")
 
     # --------------------------------------------------------------------------------------- API
 

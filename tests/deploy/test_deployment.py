@@ -12,21 +12,29 @@ from urllib.parse import quote
 
 import pytest
 
+from stele.domain.commands import Envelope
+from stele.domain.requests.ids import named
+from stele.domain.schema.facts import CreateKeyspace
+from stele.placements.topic import read_placements
 from tests.deploy.deployment import (
     CONTROL_PLANE,
     ROOT,
     SHORT_POLL_S,
+    CommandFailed,
     Deployment,
     LoadClient,
     note,
     run,
 )
 from tests.deploy.expected_logs import unexpected
+from tests.services.plain_kafka import Kafka
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1500)]
 
 NODES = ("node-1", "node-2", "node-3")
+CLUSTER = "stele"
 KEYSPACE = "library"  # of the load client
+OUTSIDE = "outside"  # keyspace and actor of a client that is in no container
 SERVICES_LIMIT_BYTES = 300 * 1000 * 1000
 OPERATION_DEADLINE_S = 120.0
 REDIS_REBUILT_S = 30.0
@@ -79,7 +87,7 @@ def load(deployment: Deployment) -> Iterator[LoadClient]:
         client.kill()
 
 
-def test_only_the_api_is_published_and_only_on_loopback(deployment: Deployment) -> None:
+def test_api_console_and_brokers_are_published_and_only_on_loopback(deployment: Deployment) -> None:
     published = {
         (service, binding["HostIp"], binding["HostPort"])
         for service, container in deployment.containers().items()
@@ -89,6 +97,7 @@ def test_only_the_api_is_published_and_only_on_loopback(deployment: Deployment) 
     assert published == {
         ("metadata-log-1", "127.0.0.1", str(deployment.port)),
         ("console", "127.0.0.1", str(deployment.console_port)),
+        *((name, "127.0.0.1", str(port)) for name, port in deployment.broker_ports.items()),
     }
 
 
@@ -124,6 +133,46 @@ def test_every_topic_has_three_copies(deployment: Deployment) -> None:
     found: dict[str, list[int]] = json.loads(deployment.python("metadata-log-1", code))
     assert "stele.stele.epochs" in found
     assert {copies for topic in found.values() for copies in topic} == {3}
+
+
+@pytest.mark.usefixtures("load")
+def test_a_client_in_no_container_sends_a_command_and_reads_outcome_and_placements(
+    deployment: Deployment,
+) -> None:
+    """By the listener of infra/compose.kafka.yml, whose addresses must hold for each broker that leads."""
+    command = CreateKeyspace(OUTSIDE, {"dc1": 3})
+    asked = Envelope(request_id=named(OUTSIDE), command=command, actor=OUTSIDE)
+    client = Kafka(deployment.bootstrap, CLUSTER)
+    try:
+        client.send_all([asked])
+        (outcome,) = client.wait_for(asked.request_id)
+    finally:
+        client.close()
+    assert outcome.applied, outcome
+
+    def placed() -> bool:
+        topic = read_placements(deployment.bootstrap, CLUSTER)
+        replicas = {node for row in topic.rows.values() for node in row.read_replicas}
+        return topic.marker.epoch >= outcome.epoch and replicas == set(NODES)
+
+    deployment.until(placed, f"the topic of placements to reach epoch {outcome.epoch}")
+
+
+@pytest.mark.usefixtures("load")
+def test_the_profile_analytics_answers_questions_to_the_tables_and_cannot_change_them(
+    deployment: Deployment,
+) -> None:
+    """The command of docs/operations/deploy.md, with a question of its own."""
+    sql = f"""
+        SELECT actor, outcome, newest_epoch >= epoch AS is_in_lag, node_id, node_state
+        FROM audit JOIN lag ON lag.cluster = audit.cluster JOIN nodes ON nodes.cluster = audit.cluster
+        WHERE command = 'create_keyspace' AND actor = '{OUTSIDE}' ORDER BY node_id
+    """
+    found = json.loads(deployment.analytics("stele", "sql", "--json", sql))
+    told = {"actor": OUTSIDE, "outcome": "done", "is_in_lag": True, "node_state": "normal"}
+    assert found == [told | {"node_id": node} for node in NODES]
+    with pytest.raises(CommandFailed, match="Read-only file system"):
+        deployment.analytics("touch", "/var/lib/stele/delta/nodes/written")
 
 
 @pytest.mark.usefixtures("load")

@@ -137,6 +137,11 @@ def test_a_session_that_does_not_start_ends_the_runner() -> None:
             '  File "x"\nstele.placements.tables.TableLost: events cannot be read\n\n\tat py4j.P\n',
             "stele.placements.tables.TableLost: events cannot be read",
         ),
+        (
+            "Generic LocalFileSystem error\n          \x1b[31m↳\x1b[0m Unable to copy data to file\n"
+            "          \x1b[31m↳\x1b[0m No space left on device (os error 28)\n",
+            "Generic LocalFileSystem error: Unable to copy data to file: No space left on device (os error 28)",
+        ),
         ("\n  connection refused\n\tat x", "connection refused"),
         ("", "OSError('')"),
     ],

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import msgspec
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from stele.domain.image import Image
 from stele.domain.placement_hash import placement_hash
+from stele.log.flows import flow_topic
 from stele.placements.read import current_placements, holds_epoch, placements_at, read_table
+from stele.placements.store import Store
 from stele.runtime.kafka import ensure_topics
 from stele.stack.ports import free_port
-from tests.services.processes import Service
-from tests.spark.checks import assert_topic, image_hash
+from tests.polling import wait_until
+from tests.services.processes import PLAIN_HTTP, Service
+from tests.spark.checks import assert_topic, image_hash, settled
 from tests.spark.conftest import Append
 from tests.spark.histories import cluster_log, images
 from tests.spark.test_job import make_job, make_options, reached, run_until, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from stele.placements.job import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(300)]
 EVERY = 20
@@ -129,3 +136,83 @@ def check_tables(kafka: str, delta: Path, cluster: str, log: Sequence[bytes]) ->
     assert all(row["from_epoch"] < row["to_epoch"] for row in past)
     assert {row["to_epoch"] for row in past}.isdisjoint(range(61, 120))
     assert_topic(kafka, cluster, expected[-1])
+
+
+async def test_a_log_that_is_recovered_in_a_topic_made_anew_is_gone_on_with_while_the_job_runs(
+    spark: SparkSession, kafka: str, topics: str, append: Append, folder: Path
+) -> None:
+    """The topic is deleted and made anew, with nothing in it, as in `make drill`."""
+    from stele.placements.events_table import Events
+    from stele.placements.standing import ReadAgain
+
+    log = cluster_log(topics, 60, EVERY)
+    last = images(log)[-1]
+    append(topics, log)
+    port = free_port()
+    options = msgspec.structs.replace(
+        make_options(kafka, topics, folder), catch_up_urls=(f"http://127.0.0.1:{port}/",)
+    )
+    catch_up = replica(kafka, topics, folder, port)
+    await catch_up.start()
+    job = make_job(spark, options, folder)
+    try:
+        await catch_up.until(
+            "/v1/archive", lambda a: a["spans"][-1:] and a["spans"][-1]["last"] == 60, "all epochs"
+        )
+        await asyncio.to_thread(job.start)
+        await asyncio.to_thread(wait_for, job, reached(job, **{topics: log}), "all epochs")
+        await asyncio.to_thread(make_anew, kafka, topics)
+        await asyncio.to_thread(wait_for, job, lambda: topics in job.stopped, "the stop")
+        assert "recover the log (stele recover)" in job.stopped[topics]
+        await catch_up.until("/v1/archive", lambda a: a["trouble"], "the replica to notice it")
+        await recover(catch_up, last)
+        with pytest.raises(ReadAgain, match="goes on with a snapshot"):
+            await asyncio.to_thread(wait_for, job, lambda: False, "the snapshot")
+        await asyncio.to_thread(job.stop)
+        for _ in range(
+            2
+        ):  # from the tables as they are, the second time by what the first has left
+            job = make_job(spark, options, folder)
+            await asyncio.to_thread(run_until, job, at(job, topics, 61), "the log that goes on")
+            assert job.stopped == {}
+    finally:
+        await asyncio.to_thread(job.stop)
+        await catch_up.stop()
+    head = Events(Store(folder / "delta")).heads[topics]
+    assert (head.epoch, head.log_id > last.log_id) == (61, True)
+    assert head.next_offset < 60
+    delta = folder / "delta"
+    rows = read_table(delta, "events", topics)
+    assert sorted(r["epoch"] for r in rows if r["row_kind"] == "epoch") == [*range(1, 61)]
+    for epoch in (20, 60, 61):
+        assert placement_hash(placements_at(delta, topics, epoch)) == image_hash(
+            images(log)[min(epoch, 60)]
+        )
+    assert settled(kafka, topics, 61).marker.epoch == 61
+
+
+def at(job: Job, cluster: str, epoch: int) -> Callable[[], bool]:
+    return lambda: cluster in job.reached and job.reached[cluster].epoch == epoch
+
+
+def make_anew(kafka: str, cluster: str) -> None:
+    topic, admin = flow_topic(cluster, "epochs"), AdminClient({"bootstrap.servers": kafka})
+    admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "the deletion", 20)
+    ensure_topics(kafka, cluster)
+
+
+async def recover(catch_up: Service, last: Image) -> None:
+    """The replica ends then, as its supervisor expects."""
+    asked: dict[str, str | int] = {
+        "epoch": last.epoch,
+        "state_id": last.state_id.hex(),
+        "known_epoch": last.epoch,
+        "known_log_id": last.log_id.hex(),
+        "reason": "the topic was lost",
+    }
+    async with httpx.AsyncClient(timeout=60, verify=PLAIN_HTTP) as client:
+        answer = await client.post(f"{catch_up.url}/v1/recover", params=asked)
+    assert answer.status_code == 200, answer.text
+    await asyncio.to_thread(catch_up.process.wait, 60)
+    await catch_up.start()

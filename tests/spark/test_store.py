@@ -13,6 +13,12 @@ import httpx
 import pytest
 from deltalake import write_deltalake
 
+from stele.domain.evolve import evolve
+from stele.domain.facts import Epoch
+from stele.domain.recovery.record import NewLog, Why, recovered
+from stele.domain.snapshot import state_hash
+from stele.log.chain import Anchor
+from stele.log.start import Start
 from stele.placements.derived_tables import Derived
 from stele.placements.events_table import Events
 from stele.placements.read import current_placements, reached, read_table
@@ -229,3 +235,25 @@ def test_a_table_that_is_made_anew_is_not_gone_on_with(tmp_path: Path) -> None:
 def test_an_address_that_is_none_says_how_it_is_written(address: str, text: str) -> None:
     with pytest.raises(ValueError, match=f"{text}.*Write a path"):
         Store(address)
+
+
+def test_a_log_that_goes_on_in_another_topic_is_known_to_every_process_though_offsets_go_back(
+    tmp_path: Path,
+) -> None:
+    store, log = Store(tmp_path), random_log(1)
+    mine = Events(store)
+    assert mine.commit(rows_of({}, arrow(log), certain={"c": len(log)}), {})
+    other, image = Events(store), images(log)[-1]
+    new = NewLog(log_id=b"\xff" * 16, state_id=b"\xff" * 16, topic_id="new", at_ms=0)
+    first = recovered(image, new, Why(actor="me", reason="the topic was lost"))
+    assert isinstance(first, Epoch)
+    begun = evolve(image, first)
+    assert mine.begin("c", Start(begun, 1, Anchor(0, bytes(16))))
+    found = other.refresh()["c"].snapshot
+    assert found is not None
+    assert found.epoch == begun.epoch == image.epoch + 1
+    assert mine.heads["c"].next_offset == 1 < len(log)
+    assert mine.heads == other.heads == Events(store).heads
+    made = Events(store).image_of("c")
+    assert made is not None
+    assert state_hash(made) == state_hash(begun)

@@ -185,7 +185,7 @@ def _note(mine: NewRows, row: Row) -> None:
     kind = row["row_kind"]
     if kind == HEAD:
         head = head_of(row)
-        if mine.head is None or head.next_offset > mine.head.next_offset:
+        if mine.head is None or _place_in_time(head) > _place_in_time(mine.head):
             mine.head = head
     elif kind == SNAPSHOT:
         made = SnapshotRow(row["epoch"], bytes.fromhex(row["state_id"]), row["fact_number"])
@@ -197,6 +197,11 @@ def _note(mine: NewRows, row: Row) -> None:
         mine.stopped = row["reason"]
         mine.hole = row["fact_kind"] == MissedRecordsError.__name__
         mine.elsewhere = row["fact_kind"] in _ELSEWHERE
+
+
+def _place_in_time(head: Head) -> tuple[bytes, int]:
+    """A log that was recovered in another topic begins with its first offsets; its id is greater."""
+    return head.log_id, head.next_offset
 
 
 def snapshot_rows(cluster: str, start: Start) -> pa.Table:

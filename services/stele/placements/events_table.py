@@ -146,8 +146,9 @@ class Events:
         for cluster, rows in heads.items():
             before = self.heads.get(cluster, FRESH)
             if rows.head is not None and rows.head != before:
-                mine = pc.field("cluster") == cluster
-                found |= self._new_rows(mine & (pc.field("log_offset") >= before.next_offset))
+                mine, since = pc.field("cluster") == cluster, pc.field("log_offset")
+                is_new = (since >= before.next_offset) | (pc.field("epoch") > before.epoch)
+                found |= self._new_rows(mine & is_new)
         self._note(found)
         return found
 

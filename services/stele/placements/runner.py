@@ -20,6 +20,9 @@ WATCH_S: Final = 0.2
 _MAX_TEXT: Final = 500
 _PLAN: Final = re.compile(r"=== Streaming Query ===|\nJVM stacktrace:|\n\s+at ", re.DOTALL)
 """Where the text of an exception of Spark's begins to quote the query and its traces."""
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_BECAUSE: Final = re.compile(r"\s*\n\s*↳\s*")
+"""Between an error of delta-rs and what it comes from: a full disk is the last of three lines."""
 
 log = get_logger(__name__)
 
@@ -145,7 +148,8 @@ def _is_running(spark: SparkSession) -> bool:
 
 def reason_of(error: BaseException) -> str:
     """The first sentence of what an exception says, without the query's plan and the traces."""
-    text = _PLAN.split(str(error) or repr(error), maxsplit=1)[0]
+    text = _BECAUSE.sub(": ", _COLOUR.sub("", str(error) or repr(error)))
+    text = _PLAN.split(text, maxsplit=1)[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     cause = next((line for line in reversed(lines) if _CAUSE.match(line)), None)
     found = cause or (lines[0] if lines else repr(error))

@@ -1,6 +1,7 @@
 """Which clusters of a job go on, which do not and why, and which wait for a snapshot.
 
-What a topic has wrong stops its cluster alone. Records that left a topic unread are passed over by a snapshot.
+What a topic has wrong stops its cluster alone. Records that left a topic unread are passed over by a snapshot,
+and so is the change to another topic where the log was recovered.
 """
 
 import re
@@ -8,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stele.log.flows import flow_topic
-from stele.log.start import Start
 from stele.placements.beginning import snapshots
 from stele.placements.chain import FRESH
 from stele.placements.events_table import Events
@@ -30,7 +30,8 @@ class ReadAgain(Exception):
 
 class Standing:
     """``stopped`` says by cluster why it does not go on, ``waiting`` are those among them for which a snapshot
-    would do. ``certain``: see ``chain.Judge``. For several threads.
+    would do, ``flawed`` those of these whose topic is not the one that was read: they go on once it is, or once
+    a recovered log stands there. ``certain``: see ``chain.Judge``. For several threads.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Standing:
     ) -> None:
         self.stopped: dict[str, str] = {}
         self.waiting: frozenset[str] = frozenset()
+        self.flawed: frozenset[str] = frozenset()
         self.certain: dict[str, int] = {}
         self.topics: Mapping[str, TopicState] = {}
         self._watch = watch
@@ -49,11 +51,14 @@ class Standing:
     def begin(self, catch_up_urls: Sequence[str]) -> None:
         """Look at all topics before the first record is read. Raises what brokers and tables raise."""
         self.topics = self._watch.look()
-        heads = self._events.heads
-        behind = {c for c, now in self.topics.items() if is_behind(heads.get(c, FRESH), now)}
-        self._go_on(behind, catch_up_urls)
-        for cluster in sorted({*self.topics, *self._mine()}):
-            self.check(cluster, self.topics.get(cluster), None)
+        clusters = sorted({*self.topics, *self._mine()})
+        flaws = {c: self._flaw(c, self.topics.get(c), None) for c in clusters}
+        flawed = {c for c, why in flaws.items() if why}
+        if goes_on := self._go_on(self._behind() | flawed, catch_up_urls):
+            self.topics = self._watch.look()  # snapshots are of records that came meanwhile, too
+            flaws |= {c: self._flaw(c, self.topics.get(c), None) for c in goes_on}
+        for cluster, why in flaws.items():
+            self._note(cluster, self.topics.get(cluster), why)
 
     def look(self) -> None:
         """Records are read meanwhile: only what is wrong by the heads of before and after is wrong.
@@ -69,13 +74,17 @@ class Standing:
                 raise ReadAgain(f"Cluster {cluster}: its topic was truncated past what was read.")
             why = flaw(head, now, before.get(cluster))
             if why and flaw(earlier.get(cluster, FRESH), now, before.get(cluster)):
-                self.stop(cluster, why)
+                self._stop_flawed(cluster, why)
 
     def look_for_snapshots(self, catch_up_urls: Sequence[str]) -> None:
-        """For the clusters that wait. Raises ReadAgain when there is one, and what brokers and tables raise."""
+        """For the clusters that wait. Raises ReadAgain when there is one, or a topic is again as it was read;
+        and what brokers and tables raise.
+        """
         self.topics = self._watch.look()
-        if self._go_on(self.waiting & set(self.topics), catch_up_urls):
-            raise ReadAgain("A cluster goes on with a snapshot.")
+        there = self.waiting & set(self.topics)
+        whole = {c for c in self.flawed & there if not self._flaw(c, self.topics[c], None)}
+        if self._go_on(there - whole, catch_up_urls) or whole:
+            raise ReadAgain("A cluster goes on with a snapshot, or in the topic that was read.")
 
     def look_at(self, clusters: Iterable[str]) -> None:
         """What strays have held up. Raises what brokers raise."""
@@ -85,14 +94,25 @@ class Standing:
 
     def check(self, cluster: str, now: TopicState | None, before: TopicState | None) -> None:
         """Does the topic go on from the head, and is the last winner still where it was read?"""
+        self._note(cluster, now, self._flaw(cluster, now, before))
+
+    def _note(self, cluster: str, now: TopicState | None, why: str) -> None:
+        if why:
+            self._stop_flawed(cluster, why)
+        elif now is not None:
+            self.certain[cluster] = now.end
+
+    def _flaw(self, cluster: str, now: TopicState | None, before: TopicState | None) -> str:
         head = self._events.heads.get(cluster, FRESH)
         why = flaw(head, now, before)
         if not why and now is not None and not self._watch.continues(cluster, head, now):
             why = ANOTHER
-        if why:
-            self.stop(cluster, why)
-        elif now is not None:
-            self.certain[cluster] = now.end
+        return why
+
+    def _stop_flawed(self, cluster: str, why: str) -> None:
+        with self._lock:
+            self.flawed |= {cluster}
+        self.stop(cluster, why, waits=True)
 
     def is_behind(self, cluster: str) -> bool:
         """Whether a snapshot has to pass over what its topic lost. Raises what brokers raise."""
@@ -110,19 +130,31 @@ class Standing:
         log.error("a cluster is not materialized any further", cluster=cluster, why=why)
         self._on_stop(cluster)
 
-    def _go_on(self, clusters: Iterable[str], catch_up_urls: Sequence[str]) -> bool:
-        """Have clusters go on behind snapshots; those for which there is none wait. Whether any goes on."""
-        heads, goes_on = self._events.heads, False
-        behind = {c: (heads.get(c, FRESH), self.topics[c]) for c in sorted(clusters)}
-        if not behind:
-            return False
-        for cluster, start in snapshots(catch_up_urls, behind).items():
-            if isinstance(start, Start):
+    def _behind(self) -> set[str]:
+        heads = self._events.heads
+        return {c for c, now in self.topics.items() if is_behind(heads.get(c, FRESH), now)}
+
+    def _go_on(self, clusters: Iterable[str], catch_up_urls: Sequence[str]) -> set[str]:
+        """Have clusters go on behind snapshots; those for which there is none wait. Which go on.
+
+        In a topic that is not the one that was read only a log goes on that was recovered from what was read.
+        """
+        heads, goes_on = self._events.heads, set[str]()
+        topics = {c: self.topics[c] for c in sorted(clusters) if c in self.topics}
+        asked = {c: (heads.get(c, FRESH), now) for c, now in topics.items()}
+        if not asked:
+            return goes_on
+        for cluster, start in snapshots(catch_up_urls, asked).items():
+            head, now = asked[cluster]
+            if isinstance(start, str):
+                if is_behind(head, now):
+                    self.stop(cluster, start, waits=True)
+                elif cluster not in self.stopped:
+                    log.info("no snapshot to go on from", cluster=cluster, why=start)
+            elif is_behind(head, now) or start.image.log_id > head.log_id:
                 log.info("begins with a snapshot", cluster=cluster, epoch=start.image.epoch)
                 self._events.begin(cluster, start)
-                goes_on = True
-            else:
-                self.stop(cluster, start, waits=True)
+                goes_on.add(cluster)
         return goes_on
 
     def _mine(self) -> list[str]:

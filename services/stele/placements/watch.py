@@ -133,13 +133,13 @@ class TopicWatch:
 def flaw(head: Head, now: TopicState | None, before: TopicState | None) -> str:
     """Why a cluster must not go on from its head, and what to do; empty while it may."""
     if now is None:
-        return f"its topic is gone. Restore it, then start again. {_RECREATED}"
+        return f"its topic is gone. {_REMEDY}"
     if before is not None and before.topic_id != now.topic_id:
-        return f"its topic was made anew ({before.topic_id}, now {now.topic_id}). {_RECREATED}"
+        return f"its topic was made anew ({before.topic_id}, now {now.topic_id}). {_REMEDY}"
     if now.end < head.next_offset:
         return (
             f"its topic ends at {now.end}, and {head.next_offset} records were read: it was made anew, or "
-            f"lost its end. {_RECREATED}"
+            f"lost its end. {_REMEDY}"
         )
     return ""
 
@@ -149,12 +149,14 @@ def is_behind(head: Head, now: TopicState) -> bool:
     return now.begin > head.next_offset
 
 
-_RECREATED: Final = (
-    "If the cluster is a new one, have tables and topic forget the one before: "
-    "python -m stele.placements.forget and the cluster's name. Then start again."
+_REMEDY: Final = (
+    "Restore the topic from a copy that has it, or recover the log (stele recover): then the job goes on by "
+    "itself. If the cluster is another one now, founded anew or recovered from before what the tables hold, "
+    "have tables and topic forget the one before: python -m stele.placements.forget and the cluster's name. "
+    "Then start again."
 )
 
 ANOTHER: Final = (
-    "the record of its last epoch is not where it was read: its topic was made anew, or lost records. Restore "
-    f"the topic from a copy that has it. {_RECREATED}"
+    "the record of its last epoch is not where it was read: its topic was made anew, or lost records. "
+    f"{_REMEDY}"
 )
