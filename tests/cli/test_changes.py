@@ -521,7 +521,8 @@ def test_ctrl_c_leaves_the_request_running_and_says_how_to_go_on(server: Server)
     finally:
         child.kill()
     assert child.returncode == 130, errors
-    assert errors == ""
+    unlike = [line for line in errors.splitlines() if "has not answered for" not in line]
+    assert not unlike, "on a busy machine the wait is told, and nothing else"
     assert "stele request follow mine" in rest
     assert "stele cancel mine" in rest
     assert len(server.asked_for("/v1/commands")) == 1
