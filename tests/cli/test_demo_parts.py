@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import sys
 from pathlib import Path
 
 import aiohttp
@@ -19,7 +20,7 @@ from stele.cli.demo.several import one_waits_for_the_other, share_a_transition
 from stele.cli.demo.site import MOST_RESTARTS, Site
 from stele.cli.demo.steps.library import library_files
 from stele.cli.demo.timeline import Timeline
-from stele.cli.demo.words import NEXT, PROVES, TERMS, suggestions
+from stele.cli.demo.words import NEXT, PROVES, TERMS, suggestions, what_next
 from stele.cli.errors import CliError
 from stele.cli.main import build_app
 from stele.cli.places import STACK_FILE
@@ -68,10 +69,27 @@ def test_what_the_demo_suggests_is_a_command_line(played: set[str]) -> None:
     assert has_library is ("library" in played)
 
 
-def test_what_to_read_next_is_there() -> None:
+def test_what_to_do_next_is_a_command_line_or_a_page() -> None:
     root = Path(__file__).parents[2]
     for command, _ in NEXT:
-        assert command.startswith("stele ") or (root / command).exists(), command
+        words = command.split()
+        if words[0] == "stele":
+            build_app(words[1]).parse_args(words[1:], exit_on_error=False)
+        else:
+            assert (root / command).exists(), command
+    commands = [command for command, _ in NEXT]
+    runs_from = commands.index("stele stack up --detach")
+    assert commands.index("stele console") > runs_from, "after a demo nothing runs"
+
+
+def test_who_has_not_the_command_on_the_path_is_told_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert what_next() == [*NEXT]
+    monkeypatch.setenv("PATH", "/nowhere")
+    (line, _), *others = what_next()
+    kind, _, script = line.partition(" ")
+    assert (kind, others) == ("source", [*NEXT])
+    assert Path(script).is_file()
 
 
 def closed(report: Report, at_s: float) -> bool:

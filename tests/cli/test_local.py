@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from stele.cli.demo.words import take_up
 from stele.cli.errors import CliError, UnreachableError
 from stele.cli.local import foreground
 from stele.cli.local.control import (
@@ -182,6 +183,32 @@ def test_what_the_stack_tells_a_shell_is_safe_there(
         ["sh", "-c", script], capture_output=True, text=True, check=True, timeout=30
     )
     assert said.stdout == "a b; exit 7"
+
+
+def test_a_shell_that_knew_another_cluster_takes_up_that_of_the_demo(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    known = {
+        "PATH": os.defpath,
+        "STELE_URL": "http://127.0.0.1:9",
+        "STELE_METADATA_LOG_URLS": "http://127.0.0.1:9",
+        "STELE_CONSOLE_URLS": "http://127.0.0.1:9",
+    }
+    script = f"{take_up(directory)}; env"
+    with hold(directory):
+        said = subprocess.run(
+            ["bash", "-c", script],
+            env=known,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+    assert not said.stderr
+    lines = said.stdout.splitlines()
+    knows = dict(line.split("=", 1) for line in lines if line.startswith("STELE_"))
+    assert knows == {**STACK["environment"], "STELE_DIR": str(directory)}
 
 
 class Ended:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from stele.cli.commands import conformance
+from stele.cli.commands.conformance import too_busy
 from stele.cli.errors import Exit
 from stele.cli.main import run
 from stele.conformance import company
-from stele.conformance.kit import name_of, run_kit
-from stele.conformance.rules import RULES
+from stele.conformance.kit import Result, name_of, run_kit
+from stele.conformance.rules import RULES, Broken
 from stele.conformance.scenes import SCENES
 from stele.stack.process import Command, spawn
 from tests import forked
@@ -123,3 +125,28 @@ def test_a_folder_of_others_is_not_emptied(
     assert run(["conformance", "--dir", str(tmp_path), "--", "true"]) == Exit.USAGE
     assert kept.read_text() == "years of work"
     assert "Give --dir a folder" in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_agent_that_was_late_on_a_busy_machine_is_not_blamed_alone() -> None:
+    assert not too_busy(load=2.5, processors=2)
+    assert "load 70 on 2 cores" in too_busy(load=70.2, processors=2)
+    assert not too_busy(load=70.2, processors=64)
+
+
+def test_what_broke_a_rule_on_a_busy_machine_is_said_with_the_load(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    async def late(*_: object) -> Result:
+        return Result(scenes=(), broken=(Broken("joins", "a1", "no membership within 60 s"),))
+
+    def load() -> tuple[float, float, float]:
+        return 500.0, 0.0, 0.0
+
+    monkeypatch.setattr(conformance, "run_kit", late)
+    monkeypatch.setattr(os, "getloadavg", load)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    code = run(["conformance", "--kafka", "127.0.0.1:1", "--dir", str(tmp_path), "--", "true"])
+    assert code == Exit.FAILED
+    said = " ".join(capsys.readouterr().out.split())
+    assert "joins: a1: no membership within 60 s" in said
+    assert "load 500 on 2 cores" in said

@@ -142,8 +142,12 @@ class Reader:
         code, printed = run_here(["stack", "env"])
         assert code == 0, printed
         for line in printed.splitlines():
-            name, _, value = line.removeprefix("export ").partition("=")
-            self.environment[name] = "".join(shlex.split(value))
+            deed, _, rest = line.partition(" ")
+            name, _, value = rest.partition("=")
+            if deed == "unset":
+                self.environment.pop(name, None)
+            else:
+                self.environment[name] = "".join(shlex.split(value))
 
     def _run_beside(self, command: str) -> str:
         """A job whose output goes to a file, or a service.

@@ -127,6 +127,19 @@ async def test_no_text_breaks_a_path_and_each_answer_is_one_that_the_document_ha
     assert tried > 200
 
 
+@pytest.mark.parametrize(
+    ("header", "state_id"), [("1" + "0" * 18, ""), ("x", ""), ("", "not-a-state-id")]
+)
+async def test_what_a_stream_would_refuse_is_refused_where_epochs_are_read_once(
+    site: Site, header: str, state_id: str
+) -> None:
+    """Ignored it would leave somebody who forgot to ask for a stream with epochs from the beginning."""
+    sent_along = {"Last-Event-ID": header} if header else {}
+    params = {"state_id": state_id} if state_id else {}
+    answer = await site.http.get("/v1/epochs", params=params, headers=sent_along)
+    assert is_malformed(answer)
+
+
 @pytest.mark.parametrize("unfinished", ["yes", "1", "TRUE", ""])
 async def test_a_word_for_unfinished_that_is_neither_true_nor_false_is_refused(
     site: Site, unfinished: str

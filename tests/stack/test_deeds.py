@@ -154,7 +154,8 @@ def test_a_removed_node_leaves_nothing_but_its_name(stack: Stack) -> None:
 def test_an_unknown_process_is_answered_with_the_known_ones(stack: Stack, deed: Deed) -> None:
     with pytest.raises(CliError, match="no process 'n9'") as raised:
         do(stack, Control(deed=deed, name="n9"))
-    assert raised.value.hint == "Known: fake, n1, n2."
+    processes = "fake, n1, n2" if deed is Deed.REMOVE else "broker-1, fake, n1, n2, redis"
+    assert raised.value.hint == f"Known: {processes}."
 
 
 def test_nodes_that_have_left_do_not_come_back(

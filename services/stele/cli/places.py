@@ -16,6 +16,9 @@ from stele.cli.local.lock import is_held
 STACK_FILE = "stack.json"
 DEFAULT_DIRECTORY = Path(".stele")
 DIRECTORY_VARIABLE = "STELE_DIR"
+URL_VARIABLE = "STELE_URL"
+_PREFIX = "STELE_"
+_SUFFIX = "_URLS"
 
 
 class Service(msgspec.Struct, frozen=True):
@@ -121,7 +124,7 @@ def find_places(given: tuple[str, ...], directory: Path, environment: Mapping[st
         if ended and told["metadata-log"] == dict(_urls_in(ended.environment)).get("metadata-log"):
             told = {}  # `stele stack env` told this shell of the stack that has ended
     urls.update(told)
-    chosen = given or _split(environment.get("STELE_URL", ""))
+    chosen = given or _split(environment.get(URL_VARIABLE, ""))
     if chosen:
         urls["metadata-log"] = tuple(address_of(url) for url in chosen)
         source = "from --url or STELE_URL"
@@ -165,12 +168,20 @@ def has_ended(directory: Path, pid: int) -> bool:
 
 
 def _urls_in(environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    suffix = "_URLS"
     return {
-        name.removeprefix("STELE_").removesuffix(suffix).lower().replace("_", "-"): found
+        name.removeprefix(_PREFIX).removesuffix(_SUFFIX).lower().replace("_", "-"): found
         for name, value in environment.items()
-        if name.startswith("STELE_") and name.endswith(suffix) and (found := _split(value))
+        if _is_of_a_service(name) and (found := _split(value))
     }
+
+
+def says_where(variable: str) -> bool:
+    """Whether a variable of the shell sends the command line to some cluster."""
+    return variable == URL_VARIABLE or _is_of_a_service(variable)
+
+
+def _is_of_a_service(variable: str) -> bool:
+    return variable.startswith(_PREFIX) and variable.endswith(_SUFFIX)
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -192,4 +203,4 @@ def address_of(url: str) -> str:
 
 
 def _variable(service: str) -> str:
-    return f"STELE_{service.upper().replace('-', '_')}_URLS"
+    return f"{_PREFIX}{service.upper().replace('-', '_')}{_SUFFIX}"

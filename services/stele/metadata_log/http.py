@@ -22,7 +22,16 @@ from stele.log.history import EpochNotFoundError
 from stele.metadata_log.api import CommandRequest, outcome_answer
 from stele.metadata_log.openapi import openapi, query_parameters
 from stele.metadata_log.pages import Pages
-from stele.metadata_log.questions import fact_names, invalid, known_alone, limit_of, number, parse
+from stele.metadata_log.questions import (
+    fact_names,
+    invalid,
+    known_alone,
+    limit_of,
+    number,
+    parse,
+    resumed_after,
+    state_id_of,
+)
 from stele.metadata_log.reads import Reads
 from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
@@ -171,6 +180,9 @@ class Api:
     async def get_epochs(self, request: Request) -> Response:
         if "text/event-stream" in request.headers.get("accept", ""):
             return await self._streams.epochs(request)
+        # Malformed they are refused here too.
+        resumed_after(request)
+        state_id_of(request)
         first = number(request, "from", 1)
         limit = limit_of(request, DEFAULT_LIMIT, MAX_LIMIT)
         names = fact_names(request)

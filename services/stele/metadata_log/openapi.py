@@ -113,9 +113,11 @@ _READS: Final[dict[str, tuple[str, type, tuple[Json, ...]]]] = {
             _parameter(
                 "keyspace",
                 "string",
-                "The placement of this keyspace, or of a table, as keyspace.table.",
+                "The placement of this keyspace, or of a table, as keyspace.table. It or placement is needed.",
             ),
-            _parameter("placement", "string", "A placement by its own name."),
+            _parameter(
+                "placement", "string", "A placement by its own name. It or keyspace is needed."
+            ),
             _parameter("range", "string", "start:end, only rows that share a token with it."),
             _parameter("token", "integer", "Only the row that holds this token."),
             *_PAGED,

@@ -115,6 +115,12 @@ def parse(name: str, text: str) -> int:
     return int(text)
 
 
+def resumed_after(request: Request) -> int | None:
+    """The epoch after which a stream is resumed; None when the header is not there."""
+    told = request.headers.get("last-event-id", "")
+    return parse("Last-Event-ID", told) if told else None
+
+
 def state_id_of(request: Request) -> bytes:
     """The state id that was sent along; empty when there is none."""
     text = request.query_params.get("state_id", "")

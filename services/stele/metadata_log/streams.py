@@ -15,7 +15,7 @@ from stele.domain.facts import Epoch
 from stele.domain.image import Image, without_memory
 from stele.domain.view import delta_view, epoch_view
 from stele.log.history import EpochNotFoundError
-from stele.metadata_log.questions import number, parse, state_id_of
+from stele.metadata_log.questions import number, resumed_after, state_id_of
 from stele.metadata_log.writer import Writer
 from stele.runtime.answers.history import ChangesAnswer
 from stele.runtime.http import HttpError
@@ -76,9 +76,8 @@ class Streams:
 
     def _first(self, request: Request) -> int:
         history = self._writer.history
-        resumed = request.headers.get("last-event-id", "")
-        after = parse("Last-Event-ID", resumed) + 1 if resumed else None
-        first = number(request, "from", history.newest + 1) if after is None else after
+        after = resumed_after(request)
+        first = number(request, "from", history.newest + 1) if after is None else after + 1
         first = max(1, first)
         if first <= history.oldest:
             raise history.missing(first, history.oldest + 1)

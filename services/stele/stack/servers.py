@@ -42,6 +42,9 @@ class Servers:
         self._clock = clock
         self._kept = {server.name: _Kept(server) for server in servers}
 
+    def names(self) -> set[str]:
+        return {*self._kept}
+
     def get(self, name: str) -> Server | None:
         kept = self._kept.get(name)
         return kept.server if kept else None

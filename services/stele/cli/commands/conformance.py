@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
@@ -22,6 +23,9 @@ from stele.stack.broker import BrokerCluster
 DIRECTORY = Path("build/conformance")
 MARK = "conformance.txt"
 """In a folder that the kit may empty."""
+BUSY_LOAD: Final = 4.0
+"""Load for each processor from which on an agent may be late through no fault of its own. At 35 its start alone
+took longer than the kit waits for a member."""
 
 
 def conformance(
@@ -104,3 +108,16 @@ def _print(result: Result, *, json: bool) -> None:
             out.print(f"{what}: {why}.", markup=False, soft_wrap=True)
     if result.passed:
         out.print("No rule was broken.")
+    elif busy := too_busy(os.getloadavg()[0], os.cpu_count() or 1):
+        out.print(busy, markup=False, soft_wrap=True)
+
+
+def too_busy(load: float, processors: int) -> str:
+    """What to think of a rule that was broken on a machine that has too much to do; empty: it has not."""
+    if load < BUSY_LOAD * processors:
+        return ""
+    cores = "core" if processors == 1 else "cores"
+    return (
+        f"This machine is busy (load {load:.0f} on {processors} {cores}), and the kit waits by the clock: "
+        "run it again on a quiet one before you look for the fault in the agent."
+    )

@@ -11,12 +11,13 @@ import msgspec
 from cyclopts import Parameter
 
 from stele.cli.client import Client, decode, refusal_of
-from stele.cli.errors import CliError, UnreachableError, UsageError
+from stele.cli.errors import CliError, RefusedError, UnreachableError, UsageError
 from stele.cli.lean import httpx
 from stele.cli.options import Where
 from stele.cli.output import error_console, joined, size
 from stele.cli.reading import Reading
 from stele.domain.names import OWNS_TOKENS
+from stele.runtime.answers.errors import ErrorBody
 
 Consistency = Literal["one", "quorum", "all"]
 
@@ -107,11 +108,24 @@ def through_any_node(
             continue
         if answer.is_success:
             return answer
+        if answer.status_code == httpx.codes.NOT_FOUND and not _is_about_a_key(answer):
+            raise RefusedError(
+                f"The store at {address} takes no `stele put` and no `stele get`: 404 for {path}.",
+                "They speak to the store for trials: ask a store of your own by its own clients.",
+            )
         if not isinstance(refused, UnreachableError):
             refused = refusal_of(answer)
         if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
             break
     raise refused or away
+
+
+def _is_about_a_key(answer: httpx.Response) -> bool:
+    """Whether a 404 comes from a store that knows such paths, and not the key: an unknown path is named."""
+    try:
+        return "path" not in msgspec.json.decode(answer.content, type=ErrorBody).details
+    except msgspec.MsgspecError:
+        return False
 
 
 def data_path(keyspace: str, key: str) -> str:

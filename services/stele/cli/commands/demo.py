@@ -13,7 +13,7 @@ from stele.cli.demo.checks import Report
 from stele.cli.demo.scenario import DRILL, STEPS, Step, chosen_steps, play, verdict
 from stele.cli.demo.stack import stack_process, wait_started
 from stele.cli.demo.timeline import Timeline
-from stele.cli.demo.words import NEXT, lines, suggestions
+from stele.cli.demo.words import lines, suggestions, take_up, what_next
 from stele.cli.errors import CliError, Exit
 from stele.cli.local.foreground import StackOptions
 from stele.cli.local.lifecycle import empty
@@ -127,13 +127,15 @@ def _say_how_to_use(directory: Path, played: set[str]) -> None:
     page = None if stack is None else stack.service("console")
     if page is not None:
         out.print(f"\nThe console shows it in the browser: {page.url}", soft_wrap=True)
-    out.print(f"\nThe cluster runs on. export STELE_DIR={directory}, then:", soft_wrap=True)
+    out.print("\nThe cluster runs on. In your shell, first:")
+    _print([f"  {take_up(directory)}"])
+    out.print("Then:")
     _print(lines(suggestions(played)))
 
 
 def _say_what_next() -> None:
     console().print("\nWhat to try next:")
-    _print(lines(NEXT))
+    _print(lines(what_next()))
 
 
 def _print(texts: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Annotated, Literal
 
@@ -17,7 +18,7 @@ from stele.cli.local.servers import all_run, with_servers
 from stele.cli.local.table import stack_table, tail_log
 from stele.cli.options import Force, Here, Json
 from stele.cli.output import console, print_value_as_json
-from stele.cli.places import find_places
+from stele.cli.places import find_places, says_where
 from stele.cli.reading import Reading
 from stele.domain.names import NodeState
 
@@ -72,8 +73,14 @@ def status(json: Json = Json(), where: Here = Here()) -> int:  # noqa: B008
 
 @app.command
 def env(where: Here = Here()) -> None:  # noqa: B008
-    """What a process of yours needs to know of the stack, for a shell: eval "$(stele stack env)"."""
-    for name, value in sorted(require_stack(where.directory).environment.items()):
+    """What a process of yours needs to know of the stack, for a shell: eval "$(stele stack env)".
+
+    What the shell knows of other clusters' addresses is taken back.
+    """
+    told = require_stack(where.directory).environment
+    for name in sorted(name for name in os.environ if says_where(name) and name not in told):
+        print(f"unset {name}")
+    for name, value in sorted(told.items()):
         print(f"export {name}={shlex.quote(value)}")
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import sys
+from pathlib import Path
 from typing import Final
 
 TERMS: Final[dict[str, str]] = {
@@ -51,6 +55,19 @@ Suggestion = tuple[str, str]
 """A command, and what it shows."""
 
 
+def take_up(directory: Path) -> str:
+    """What a shell types to ask the stack over ``directory`` from then on, whichever it asked before."""
+    where = f"export STELE_DIR={shlex.quote(str(directory))}"
+    return "; ".join([*_on_the_path(), where, 'eval "$(stele stack env)"'])
+
+
+def _on_the_path() -> list[str]:
+    """What puts the command on the PATH of a shell that does not find it."""
+    if shutil.which("stele"):
+        return []
+    return [f"source {shlex.quote(str(Path(sys.prefix) / 'bin' / 'activate'))}"]
+
+
 def suggestions(played: set[str]) -> list[Suggestion]:
     """For the cluster that these steps leave behind."""
     has_library, has_table = "library" in played, "tablets" in played
@@ -82,12 +99,18 @@ def suggestions(played: set[str]) -> list[Suggestion]:
 
 NEXT: Final[tuple[Suggestion, ...]] = (
     ("stele demo --keep", "the same, and the cluster stays for you"),
-    ("stele console", "the page of a cluster that runs: now, and at any epoch of its past"),
-    ("stele stack up", "a cluster of your own, in .stele"),
     ("stele drill", "lose the log under load, and recover it"),
+    ("stele stack up --detach", "a cluster of your own, in .stele"),
+    ("stele console", "the page that shows it: now, and at any epoch of its past"),
+    ("docs/first_store.md", "your own store as a member of it, in a quarter of an hour"),
     ("docs/README.md", "your store, operation, analysis: where to read on"),
 )
-"""For who has seen it to its end."""
+"""For who has seen it to its end; each command needs no others than those before it."""
+
+
+def what_next() -> list[Suggestion]:
+    """``NEXT``, for this shell."""
+    return [*((line, "puts stele on the PATH") for line in _on_the_path()), *NEXT]
 
 
 def lines(found: list[Suggestion] | tuple[Suggestion, ...]) -> list[str]:

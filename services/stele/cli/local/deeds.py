@@ -29,7 +29,8 @@ def do(stack: Stack, control: Control) -> Answer:
     if server is not None:
         return _do_to_server(stack, server, control)
     if name not in may:
-        raise CliError(f"There is no process '{name}'.", f"Known: {', '.join(sorted(may))}.")
+        known = may if control.deed is Deed.REMOVE else may | stack.servers.names()
+        raise CliError(f"There is no process '{name}'.", f"Known: {', '.join(sorted(known))}.")
     match control.deed:
         case Deed.STOP:
             stack.stop_one(name)
