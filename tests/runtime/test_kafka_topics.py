@@ -11,6 +11,7 @@ from stele.runtime.kafka import (
     Topic,
     TopicsUnavailable,
     ensure_topics,
+    make_topic,
     topic_name,
     topic_specs,
 )
@@ -63,3 +64,11 @@ def test_several_processes_may_make_the_topics_at_once(kafka: str, cluster: str)
 def test_no_broker_is_an_error_within_the_deadline() -> None:
     with pytest.raises(TopicsUnavailable, match="list the topics"):
         ensure_topics(f"127.0.0.1:{free_port()}", "c", deadline_s=0.5)
+
+
+def test_a_topic_that_is_missing_is_made_and_said_to_have_been(kafka: str, cluster: str) -> None:
+    assert make_topic(kafka, cluster, Topic.EPOCHS)
+    assert config_of(kafka, topic_name(cluster, Topic.EPOCHS))["retention.ms"] == "-1"
+    assert not make_topic(kafka, cluster, Topic.EPOCHS)
+    with pytest.raises(TopicsUnavailable, match="list the topics"):
+        make_topic(f"127.0.0.1:{free_port()}", cluster, Topic.EPOCHS, deadline_s=0.5)

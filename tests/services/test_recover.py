@@ -39,8 +39,8 @@ async def epochs_topic(site: Site) -> list[bytes]:
         await log.close()
 
 
-async def remake(site: Site, records: list[bytes]) -> None:
-    """The topic is another one, and holds these records alone."""
+async def delete(site: Site) -> None:
+    """The topic is gone."""
     topic = flow_topic(site.cluster, "epochs")
     admin = AdminClient({"bootstrap.servers": site.kafka})
     await asyncio.to_thread(admin.delete_topics([topic])[topic].result, 30)
@@ -48,6 +48,12 @@ async def remake(site: Site, records: list[bytes]) -> None:
         if topic not in (await asyncio.to_thread(admin.list_topics, timeout=10)).topics:
             break
         await asyncio.sleep(0.1)
+
+
+async def remake(site: Site, records: list[bytes]) -> None:
+    """The topic is another one, and holds these records alone."""
+    topic = flow_topic(site.cluster, "epochs")
+    await delete(site)
     await asyncio.to_thread(ensure_topics, site.kafka, site.cluster)
     producer = Producer({"bootstrap.servers": site.kafka, "acks": "all"})
     for value in records:
@@ -104,8 +110,10 @@ async def test_a_topic_whose_records_are_deleted_while_all_are_down_is_recovered
             assert spans(found)[0][0] == 1
 
 
-@pytest.mark.parametrize("left", [0, 60], ids=["nothing is left", "rolled back to the past"])
-async def test_a_lost_log_goes_on(site: Site, left: int) -> None:
+@pytest.mark.parametrize(
+    "left", [0, 60, None], ids=["nothing is left", "rolled back to the past", "not even the topic"]
+)
+async def test_a_lost_log_goes_on(site: Site, left: int | None) -> None:
     log, one, two = await site.metadata_log(), await site.catch_up(1), await site.catch_up(2)
     first = await command(log, "first", type="set_setting", name="early", value="1")
     await fill(log, 100)
@@ -121,7 +129,10 @@ async def test_a_lost_log_goes_on(site: Site, left: int) -> None:
     before, old = await past_of(log, last), await log.get("/v1/topology")
     records = await epochs_topic(site)
 
-    await remake(site, records[:left])
+    if left is None:
+        await delete(site)
+    else:
+        await remake(site, records[:left])
     await log.until("/healthz", lambda a: not a["ok"], "metadata-log notices that its log is gone")
     refused = await command(log, type="set_setting", name="never", value="1")
     assert refused.status_code == 503

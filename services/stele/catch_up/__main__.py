@@ -11,6 +11,7 @@ from stele.catch_up.http import Api
 from stele.catch_up.identity import ReplicaIdentity, identity_of
 from stele.catch_up.keeper import Keeper
 from stele.catch_up.mirror import Mirror, store_of
+from stele.catch_up.recovering import NotRecoverable
 from stele.catch_up.replica import (
     Jobs,
     Ports,
@@ -36,6 +37,7 @@ from stele.runtime.catch_up import CatchUp
 from stele.runtime.follow import run_beside
 from stele.runtime.http import bind, serve
 from stele.runtime.http_server import url_of
+from stele.runtime.kafka import Topic, TopicsUnavailable, make_topic
 from stele.runtime.locked import locked
 from stele.runtime.logs import get_logger
 from stele.runtime.position import position_route
@@ -43,6 +45,8 @@ from stele.runtime.service import Stop, run_service
 from stele.runtime.start import started
 
 NAME: Final = "catch-up"
+MAKE_S: Final = 20.0
+"""In which a topic that is gone must have been made, before a log goes on in it."""
 
 log = get_logger(__name__)
 
@@ -101,8 +105,19 @@ async def _run(settings: CatchUpSettings, identity: ReplicaIdentity, stop: Stop)
 
 def _on_kafka(settings: CatchUpSettings) -> Ports:
     servers, topic = settings.kafka_bootstrap, flow_topic(settings.cluster, "epochs")
+
+    async def make_it() -> bool:
+        copies = settings.kafka_replication_factor
+        try:
+            return await asyncio.to_thread(
+                make_topic, servers, settings.cluster, Topic.EPOCHS, copies, deadline_s=MAKE_S
+            )
+        except TopicsUnavailable as error:
+            raise NotRecoverable(str(error)) from error
+
     return Ports(
         open_log=lambda: KafkaLog(servers, topic),
+        make_topic=make_it,
         delete=lambda offset: delete_records(servers, topic, offset),
         commander=lambda: Commander(servers, settings.cluster),
         end=end_in_order,

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -44,6 +44,8 @@ class Ports(NamedTuple):
     """What a replica has to do with outside of its folder and the other replicas. ``end`` ends the process."""
 
     open_log: Callable[[], EpochsLog]
+    make_topic: Callable[[], Awaitable[bool]]
+    """Make the topic of the log if there is none; whether it was missing. Raises NotRecoverable."""
     delete: Delete
     commander: Callable[[], AbstractAsyncContextManager[Submits]]
     end: Callable[[], None]
@@ -173,9 +175,12 @@ async def recover_and_end(
     asked: RecoverQuestion,
     more: list[Archived],
 ) -> RecoveredAnswer:
-    """Recover the log, answer, and end. Raises as ``recover`` does."""
-    follower = followed.follower
-    if follower.failure is None and not asked.force:
+    """Recover the log, answer, and end. Raises as ``recover`` does.
+
+    A topic that nobody made anew is made here: until then readers wait for it, and no reader fails.
+    """
+    follower, was_missing = followed.follower, await ports.make_topic()
+    if follower.failure is None and not (was_missing or asked.force):
         raise NotRecoverable(
             f"This replica reads the log without trouble, at epoch {follower.image.epoch}: there is nothing to"
             " recover. Where a working log is to be given up, use force."

@@ -129,6 +129,32 @@ def ensure_topics(
     _until(end, "get a producer id", lambda t: _check_producer_ids(bootstrap, t))
 
 
+def make_topic(
+    bootstrap: str,
+    cluster: str,
+    topic: Topic,
+    replication_factor: int = 1,
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+) -> bool:
+    """Make a topic that the brokers do not have; whether it was missing. Raises TopicsUnavailable."""
+    end = time.monotonic() + deadline_s
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    name, spec = topic_name(cluster, topic), topic_specs(replication_factor)[topic]
+    if not _until(end, "list the topics", lambda t: _missing(admin, {name: spec}, t)):
+        return False
+    new = NewTopic(
+        name,
+        num_partitions=spec.partitions,
+        replication_factor=replication_factor,
+        config=dict(spec.config),
+    )
+    made = _until(end, f"create {name}", lambda t: _create(admin, [new], t))
+    if made:
+        ensure_topics(bootstrap, cluster, replication_factor, deadline_s=deadline_s)
+    return bool(made)
+
+
 def _until(
     end: float, what: str, attempt: Callable[[float], Sequence[str] | None]
 ) -> Sequence[str]:
@@ -149,13 +175,17 @@ def _missing(admin: AdminClient, specs: Mapping[str, TopicSpec], timeout_s: floa
     return [name for name in specs if name not in there]
 
 
-def _create(admin: AdminClient, new: list[NewTopic], timeout_s: float) -> None:
-    for made in admin.create_topics(new, operation_timeout=timeout_s).values():
+def _create(admin: AdminClient, new: list[NewTopic], timeout_s: float) -> list[str]:
+    """Those that were not there."""
+    created = list[str]()
+    for name, made in admin.create_topics(new, operation_timeout=timeout_s).items():
         try:
             made.result(timeout=2 * timeout_s)
+            created.append(name)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another process's work
                 raise
+    return created
 
 
 def _check_leaders(admin: AdminClient, specs: Mapping[str, TopicSpec], timeout_s: float) -> None:

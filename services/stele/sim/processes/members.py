@@ -337,6 +337,7 @@ class ReplicaMachine(Machine):
         givers = Givers(others, None, CLUSTER)
         ports = Ports(
             open_log=lambda: TopicLog(world.topic, self),
+            make_topic=_it_is_there,
             delete=partial(self._delete, archive),
             commander=lambda: Commander(BROKERS, CLUSTER),
             end=self.end,
@@ -391,3 +392,8 @@ def catch_up_of(world: "World", machine: Machine) -> CatchUp:
     """The replicas, but for itself."""
     urls = [url for url in world.replica_urls if url != machine.url]
     return CatchUp(urls, WebTransport(machine))
+
+
+async def _it_is_there() -> bool:
+    """The simulated topic is never missing."""
+    return False
