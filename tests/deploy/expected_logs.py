@@ -44,6 +44,12 @@ EXPECTED: tuple[Expected, ...] = (
         " ended by the brokers: the writer opens anew, and what it writes is checked",
     ),
     Expected(
+        "placements",
+        r"_TIMED_OUT.*a topic of placements cannot be written",
+        "no broker takes records in time while one was killed or the machine stands still: it is tried again"
+        " every 10 s, and what the topic holds is checked",
+    ),
+    Expected(
         "kafka-.*",
         r"Unexpected error handling request .*apiKey=CONTROLLER_REGISTRATION",
         "three controllers start at once, and register again until their quorum has formed",

@@ -105,6 +105,18 @@ async def test_it_opens_for_the_host_that_the_log_knows_and_notes_the_cluster(
     assert identity.acknowledged == noted(world.image)
 
 
+async def test_who_was_admitted_is_not_said_to_wait_for_that_while_it_notes_it(
+    world: World, directory: DataDirectory
+) -> None:
+    """Else a node that has left, and starts again, would say so for a moment."""
+    start = Start(directory, everything(world), world)
+    await start.catch_up()
+    await start.gate.reach(start.caught_up, start.stop)
+    assert (start.gate.is_open, start.code()) == (False, "catching_up")
+    await start.gate.recognise(start.stop)
+    assert start.code() == ""
+
+
 async def test_who_is_not_in_the_log_yet_waits_unadmitted(world: World, tmp_path: Path) -> None:
     directory = boot(tmp_path, "n8", "demo")
     start = Start(directory, everything(world), world)

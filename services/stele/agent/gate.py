@@ -89,12 +89,18 @@ class Gate:
             return Closed(
                 CATCHING_UP, f"The node is reading the log: at epoch {epoch}{least_text}."
             )
-        if not self._follower.image.cluster:
+        return self._why_not_admitted()
+
+    def _why_not_admitted(self) -> Closed:
+        image, identity = self._follower.image, self._directory.identity
+        if not image.cluster:
             return Closed(
                 "not_admitted",
-                f"There is no cluster '{self._directory.identity.cluster}' yet: run `stele found`, or correct"
-                " STELE_CLUSTER.",
+                f"There is no cluster '{identity.cluster}' yet: run `stele found`, or correct STELE_CLUSTER.",
             )
+        row = image.node(identity.node_id)
+        if row is not None and row.host_id == identity.host_id:
+            return Closed(CATCHING_UP, "The node has found its row in the log, and notes that.")
         return Closed("not_admitted", "The cluster has not yet admitted this node.")
 
     async def reach(self, caught_up: asyncio.Event, stop: Stop) -> None:
