@@ -10,7 +10,7 @@ from stele.domain.commits.restricted import restricted_text
 from stele.domain.image import Image
 from stele.runtime.answers.coordinator import Progress
 from stele.runtime.answers.session_guard import Liveness, NodeLiveness
-from stele.words.units import duration
+from stele.words.units import duration, last_heard
 
 LATE_EPOCHS: Final = 100
 LONG_WAIT_S: Final = 60.0
@@ -89,10 +89,8 @@ def _of_nodes(image: Image, liveness: Iterable[NodeLiveness]) -> Iterator[Alert]
     for row in liveness:
         node = image.membership.nodes.get(row.node_id)
         if row.liveness is Liveness.DOWN and (node is None or not node.excluded):
-            silent_s = row.silent_for_s
-            heard = "never heard" if silent_s is None else f"last heard {duration(silent_s)} ago"
             do = f"Start it; or, if dead for good, `stele exclude {row.node_id}`, then replace or remove it."
-            yield Alert("bad", f"node {row.node_id} is down, {heard}", do)
+            yield Alert("bad", f"node {row.node_id} is down, {last_heard(row.silent_for_s)}", do)
 
 
 def _of_progress(image: Image, progress: Progress | None) -> Iterator[Alert]:

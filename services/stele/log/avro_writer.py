@@ -174,17 +174,17 @@ def _named_union(branches: dict[str, tuple[int, Writer]]) -> Writer:
 
 def _array(write: Writer, items: Schema) -> Writer:
     """One block of items after their count, and a count of 0 at the end."""
-    by_fastavro = isinstance(items, str) and items in _PLAIN
-    alone = parse_schema({"type": "array", "items": items}) if by_fastavro else None
+    is_plain = isinstance(items, str) and items in _PLAIN
+    plain = parse_schema({"type": "array", "items": items}) if is_plain else None
 
     def write_array(out: bytearray, value: Any) -> None:
         count = len(value)
         if not count:
             out.append(0)
             return
-        if by_fastavro and count >= _MANY:
+        if plain is not None and count >= _MANY:
             file = BytesIO()
-            schemaless_writer(file, alone, value)
+            schemaless_writer(file, plain, value)
             out += file.getbuffer()
             return
         write_long(out, count)

@@ -113,18 +113,7 @@ def ensure_topics(
     end = time.monotonic() + deadline_s
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     specs = {topic_name(cluster, t): s for t, s in topic_specs(replication_factor).items()}
-    missing = _until(end, "list the topics", lambda t: _missing(admin, specs, t))
-    if missing:
-        new = [
-            NewTopic(
-                name,
-                num_partitions=specs[name].partitions,
-                replication_factor=replication_factor,
-                config=dict(specs[name].config),
-            )
-            for name in missing
-        ]
-        _until(end, f"create {', '.join(missing)}", lambda t: _create(admin, new, t))
+    _make_missing(admin, specs, replication_factor, end)
     _until(end, "see a leader of every partition", lambda t: _check_leaders(admin, specs, t))
     _until(end, "get a producer id", lambda t: _check_producer_ids(bootstrap, t))
 
@@ -140,19 +129,30 @@ def make_topic(
     """Make a topic that the brokers do not have; whether it was missing. Raises TopicsUnavailable."""
     end = time.monotonic() + deadline_s
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    name, spec = topic_name(cluster, topic), topic_specs(replication_factor)[topic]
-    if not _until(end, "list the topics", lambda t: _missing(admin, {name: spec}, t)):
-        return False
-    new = NewTopic(
-        name,
-        num_partitions=spec.partitions,
-        replication_factor=replication_factor,
-        config=dict(spec.config),
-    )
-    made = _until(end, f"create {name}", lambda t: _create(admin, [new], t))
+    spec = topic_specs(replication_factor)[topic]
+    made = _make_missing(admin, {topic_name(cluster, topic): spec}, replication_factor, end)
     if made:
         ensure_topics(bootstrap, cluster, replication_factor, deadline_s=deadline_s)
     return bool(made)
+
+
+def _make_missing(
+    admin: AdminClient, specs: Mapping[str, TopicSpec], replication_factor: int, end: float
+) -> Sequence[str]:
+    """Those that were made here. Raises TopicsUnavailable."""
+    missing = _until(end, "list the topics", lambda t: _missing(admin, specs, t))
+    new = [
+        NewTopic(
+            name,
+            num_partitions=specs[name].partitions,
+            replication_factor=replication_factor,
+            config=dict(specs[name].config),
+        )
+        for name in missing
+    ]
+    if not new:
+        return ()
+    return _until(end, f"create {', '.join(missing)}", lambda t: _create(admin, new, t))
 
 
 def _until(

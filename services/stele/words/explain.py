@@ -18,7 +18,7 @@ from stele.runtime.answers.coordinator import (
     WaitLimit,
     WaitProgress,
 )
-from stele.words.units import ago, duration, size
+from stele.words.units import duration, last_heard, size
 
 if TYPE_CHECKING:
     from stele.domain.topology.operations.base import Operation
@@ -81,9 +81,7 @@ def waiting_line(wait: WaitProgress, verb: str = "waits") -> str:
 
 def blocker_text(blocker: BlockerAnswer) -> str:
     """A node, what is the matter with it, and when it was heard."""
-    heard = blocker.silent_for_s
-    last = "never heard" if heard is None else f"last heard {ago(heard)}"
-    return f"{blocker.node_id}: {blocker.why}, {last}"
+    return f"{blocker.node_id}: {blocker.why}, {last_heard(blocker.silent_for_s)}"
 
 
 def limit_text(limit: WaitLimit) -> str:

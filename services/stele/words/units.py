@@ -36,6 +36,11 @@ def ago(seconds: float | None) -> str:
     return told if told == NEVER else f"{told} ago"
 
 
+def last_heard(silent_for_s: float | None) -> str:
+    """Of a node: ``last heard 0.3 s ago``, or ``never heard``."""
+    return "never heard" if silent_for_s is None else f"last heard {ago(silent_for_s)}"
+
+
 def clock(at_ms: int) -> str:
     """Milliseconds since 1970 as local time; empty for 0."""
     if not at_ms:

@@ -25,7 +25,7 @@ from stele.log.archive_store.replay import (
     fold_archive_and_topic,
     fold_topic,
 )
-from stele.log.errors import LogError, NoBeginningError, RecoveredError
+from stele.log.errors import CorruptRecordError, LogError, NoBeginningError, RecoveredError
 from stele.log.flows import flow_topic
 from stele.log.fold import Fold
 from stele.log.kafka import KafkaLog
@@ -128,6 +128,8 @@ async def _with_archives(
     catch_up = CatchUp(urls)
     try:
         return await fold_archive_and_topic(await replica_source(catch_up), log, begin, end, last)
+    except CorruptRecordError as error:
+        raise CliError(str(error), "`stele log verify` tells which replica is wrong.") from error
     except NotArchivedError as error:
         raise CliError(
             f"Epoch {error.epoch} is neither in the topic nor in the archives: no replay can begin.",

@@ -2,11 +2,12 @@
 
 from typing import Final, NamedTuple
 
+from stele.log.archive.archive import folded
 from stele.log.archive_store.source import Source
 from stele.log.chain import FROZEN, LOG_ID
-from stele.log.errors import CorruptRecordError
 from stele.log.fold import Fold
 from stele.log.port import LogPast
+from stele.log.start import BEGINNING
 
 READ_RECORDS: Final = 2000
 
@@ -29,28 +30,22 @@ async def fold_archive_and_topic(
     source: Source, log: LogPast, begin: int, end: int, last: int | None = None
 ) -> Replayed:
     """From archives until the topic goes on, then from there. Raises LogError, and what ``source`` raises."""
-    fold, following, there = Fold(across_recoveries=True), 1, begin
-    log_id = (
-        await source.about()
-    ).log_id  # what an older one left in the topic may end before that was recovered
+    start, following, there = BEGINNING, 1, begin
     newest = max((span.last for span in await source.spans()), default=1)
     needed = newest if last is None else min(newest, last)
+    about = await source.about()
     while following <= needed:
         records = await source.records(following, needed)
-        for record in records:
-            fold.chain.jump(record.offset)
-            if fold.offer(record.offset, record.value) is None:
-                raise CorruptRecordError(
-                    record.offset,
-                    f"epoch {record.epoch} of the archive does not follow from those before it."
-                    " `stele log verify` tells which replica is wrong.",
-                )
-        following = records[-1].epoch + 1
-        offset, value = records[-1].offset, records[-1].value
-        is_of_log = value[LOG_ID].hex() == log_id
+        start = folded(start, records)
+        newest_read = records[-1]
+        following, offset, value = newest_read.epoch + 1, newest_read.offset, newest_read.value
+        is_of_log = (
+            value[LOG_ID].hex() == about.log_id
+        )  # an older one may end before it was recovered
         if is_of_log and begin <= offset < end and (offset, value) in await log.read(offset, 1):
             there = offset + 1
             break
+    fold = Fold(*start, across_recoveries=True)
     return Replayed(await fold_topic(fold, log, there, end, last), following - 1)
 
 
