@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from io import BytesIO
 from typing import TypeVar
+
+from fastavro import schemaless_reader, schemaless_writer
 
 from benchmarks import payload
 from benchmarks.numbers import Rate
@@ -13,9 +16,11 @@ from stele.domain.decide import decide
 from stele.domain.evolve import evolve
 from stele.domain.facts import Epoch
 from stele.domain.image import EMPTY, Image
+from stele.log.avro_writer import writer_of
 from stele.log.codec import decode_envelope, decode_epoch, encode_envelope, encode_epoch
 from stele.log.fold import Fold
 from stele.log.pipeline import CommitPipeline
+from stele.log.schemas import HEADER_BYTES, Schema, load_schemas
 from stele.metadata_log.ids import make_ids
 
 T = TypeVar("T")
@@ -36,6 +41,7 @@ def rates() -> tuple[list[Rate], int]:
         _rate("decide", envelopes, lambda envelope: decide(image, envelope, 0)),
         _evolve(epochs),
         _fold(records),
+        *_writers(records),
     ]
     return found, len(records[-1])
 
@@ -73,6 +79,25 @@ def _fold(records: list[bytes]) -> Rate:
     for offset, value in enumerate(records):
         fold.offer(offset, value)
     return Rate("fold (decode + evolve)", len(records), time.perf_counter() - began_s)
+
+
+def _writers(records: list[bytes]) -> list[Rate]:
+    """All of a record by the writer that its schema becomes, and by fastavro."""
+    header = records[-1][:HEADER_BYTES]
+    _, schema = load_schemas().by_header[header]
+    write, same = writer_of(schema), [each for each in records if each.startswith(header)]
+    bodies = [
+        schemaless_reader(BytesIO(each[HEADER_BYTES:]), schema, None, return_record_name=True)
+        for each in same
+    ]
+    return [
+        _rate("write a record, compiled", bodies, lambda body: write(bytearray(), body)),
+        _rate("write a record, fastavro", bodies, lambda body: _by_fastavro(schema, body)),
+    ]
+
+
+def _by_fastavro(schema: Schema, body: object) -> None:
+    schemaless_writer(BytesIO(), schema, body)
 
 
 def _rate(what: str, items: list[T], run: Callable[[T], object]) -> Rate:
