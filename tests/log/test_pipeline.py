@@ -295,6 +295,21 @@ def test_a_barrier_covers_what_others_committed_before_it() -> None:
     assert one.pipeline.fold.image.features.settings["two"] == "v"
 
 
+def test_a_barrier_that_is_asked_for_late_covers_what_was_committed_meanwhile() -> None:
+    partition = MemoryPartition()
+    one, two = create(partition), Writer("second", partition)
+    two.meet()
+    early, late = list[Outcome](), list[Outcome]()
+    one.pipeline.read_barrier(early.append)
+    one.land()
+    two.meet()
+    two.submit(setting("two"))
+    two.settle()
+    one.pipeline.read_barrier(late.append)
+    one.settle()
+    assert early[0].epoch < two.answers[named("two")][0].epoch < late[0].epoch
+
+
 def test_a_fact_that_is_too_large_for_a_record_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stele.log.pipeline.PART_BYTES", 500)
     monkeypatch.setattr("stele.log.pipeline.MAX_RECORD_BYTES", 1000)

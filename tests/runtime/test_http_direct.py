@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from stele.runtime.http import (
     Answer,
     Health,
     HttpError,
-    Pending,
+    Respond,
     bind,
     build_app,
     json_answer,
@@ -35,28 +35,33 @@ class Echo:
     def __init__(self) -> None:
         self.asked: list[bytes] = []
         self.go_on = asyncio.Event()
+        self.waiting = set[asyncio.Task[None]]()
 
-    def echo(self, body: bytes) -> Pending:
+    def echo(self, body: bytes, respond: Respond) -> None:
         self.asked.append(body)
         if body == b"refuse":
             raise HttpError(409, "stale_term", "Term 3 is over.", hint="Read again.")
         if body == b"break":
             raise ZeroDivisionError
-        done = asyncio.ensure_future(self._wait(body))
 
         def answer() -> Answer:
-            done.result()
             if body == b"refuse later":
                 raise HttpError(503, "busy", "Busy.", hint="Try again.")
             if body == b"break later":
                 raise ZeroDivisionError
             return json_answer({"size": len(body)}, headers=(("retry-after", "1"),))
 
-        return Pending(done, answer)
+        if body == b"at once":
+            respond(answer)
+            return
+        waiting = asyncio.create_task(self._respond(body, answer, respond))
+        self.waiting.add(waiting)
+        waiting.add_done_callback(self.waiting.discard)
 
-    async def _wait(self, body: bytes) -> None:
+    async def _respond(self, body: bytes, answer: Callable[[], Answer], respond: Respond) -> None:
         if body == b"wait":
             await self.go_on.wait()
+        respond(answer)
 
 
 class Line:
@@ -117,14 +122,14 @@ def chunked(body: bytes) -> bytes:
 async def test_one_connection_serves_one_request_after_the_other() -> None:
     echo = Echo()
     async with line_to(echo) as line:
-        for body in (b"", b"one", b"two", b"x" * SHORT_BODY_BYTES):
+        for body in (b"", b"at once", b"two", b"x" * SHORT_BODY_BYTES):
             line.send(post(body))
             status, headers, answer = await line.answer()
             assert (status, answer) == (200, {"size": len(body)})
             assert headers["content-type"] == "application/json"
             assert headers["retry-after"] == "1"
             assert "date" in headers
-    assert echo.asked == [b"", b"one", b"two", b"x" * SHORT_BODY_BYTES]
+    assert echo.asked == [b"", b"at once", b"two", b"x" * SHORT_BODY_BYTES]
 
 
 async def test_the_client_is_the_first_to_hang_up() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from stele.domain.commands import Envelope, SetSetting
+from stele.domain.commands import Envelope, Outcome, SetSetting
 from stele.domain.requests.ids import named
+from stele.log.errors import LostWinnersError
 from stele.log.follower import Floor
 from stele.log.memory import MemoryLog, MemoryPartition
 from stele.metadata_log.settings import MetadataLogSettings
-from stele.metadata_log.writer import Writer
+from stele.metadata_log.writer import ReaderStoppedError, Result, Writer
+from tests.services.world import until
 
 TIMEOUT_S = 20.0
 LOST = 12
@@ -48,6 +50,33 @@ async def test_a_lost_record_is_decided_again_even_while_no_leader_tells_the_end
     again = await writer.commit(envelope, TIMEOUT_S)
     assert (again.epoch, again.state_id) == (outcome.epoch, outcome.state_id)
     await writer.close()
+
+
+async def test_who_waits_is_told_once_and_that_it_is_unknown_when_the_time_is_over() -> None:
+    log = LossyLog(MemoryPartition())
+    writer = Writer(log, MetadataLogSettings(cluster="demo", unknown_after_s=1.0, found="auto"))
+    await writer.start()
+    told: dict[str, list[Result]] = {"in time": [], "late": [], "never": []}
+    writer.begin(setting("in time"), told["in time"].append, TIMEOUT_S)
+    await writer.linearizable(TIMEOUT_S)
+    log.lose = 1
+    writer.begin(setting("late"), told["late"].append, 0.1)
+    await until(lambda: told["late"], "the time is over")
+    assert not writer.image.features.settings.get("late")
+    await until(lambda: "late" in writer.image.features.settings, "it was forced")
+    log.lose = LOST
+    writer.begin(setting("never"), told["never"].append, TIMEOUT_S)
+    writer._fail(LostWinnersError(7, "they are gone"))
+    with pytest.raises(ReaderStoppedError):
+        writer.begin(setting("after"), told["never"].append, TIMEOUT_S)
+    kinds = {when: [type(result) for result in results] for when, results in told.items()}
+    assert kinds == {"in time": [Outcome], "late": [TimeoutError], "never": [ReaderStoppedError]}
+    assert not writer._waiting
+    await writer.close()
+
+
+def setting(name: str) -> Envelope:
+    return Envelope(request_id=named(name), command=SetSetting(name, "red"))
 
 
 @pytest.mark.parametrize("seen", ["nothing", "the same", "another history", "more"])

@@ -43,6 +43,12 @@ def write_long(out: bytearray, value: int) -> None:
     out.append(number)
 
 
+def _long(value: int) -> bytes:
+    out = bytearray()
+    write_long(out, value)
+    return bytes(out)
+
+
 def write_bytes(out: bytearray, value: bytes) -> None:
     size = len(value)
     if size < _SHORT:
@@ -163,10 +169,12 @@ def _optional(write: Writer) -> Writer:
 
 
 def _named_union(branches: dict[str, tuple[int, Writer]]) -> Writer:
+    known = {name: (_long(index), write) for name, (index, write) in branches.items()}
+
     def write_union(out: bytearray, value: tuple[str, Any]) -> None:
         name, body = value
-        index, write = branches[name]
-        write_long(out, index)
+        index, write = known[name]
+        out += index
         write(out, body)
 
     return write_union
@@ -187,7 +195,10 @@ def _array(write: Writer, items: Schema) -> Writer:
             schemaless_writer(file, plain, value)
             out += file.getbuffer()
             return
-        write_long(out, count)
+        if count < _SHORT:
+            out.append(count << 1)
+        else:
+            write_long(out, count)
         for each in value:
             write(out, each)
         out.append(0)

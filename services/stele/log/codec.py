@@ -2,6 +2,7 @@
 
 from functools import cache
 from io import BytesIO
+from struct import Struct
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -30,8 +31,9 @@ Named = tuple[str, dict[str, Any]]
 """A record of a union, with its name."""
 
 _BYTES: Final = (bytes,)
-_NUMBER_BYTES: Final = 8
-"""Numbers in a record's frozen part are big-endian; see ``chain``."""
+_FROZEN_AFTER_HEADER: Final = Struct(FROZEN.format.replace("10x", ""))
+_ID_SIZES: Final = [STATE_BYTES] * 4
+assert HEADER_BYTES + _FROZEN_AFTER_HEADER.size == FROZEN_BYTES
 _FEW_FACTS: Final = 3
 """What has more is written by fastavro: it is slow to begin, and fast from field to field."""
 _TAIL_FIELDS: Final = tuple(n for n in Epoch.__struct_fields__ if n not in FROZEN_FIELDS)
@@ -53,12 +55,10 @@ def encode_epoch(epoch: Epoch) -> bytes:
     facts = _builtins(epoch.facts)
     record["facts"] = [_named(fact) for fact in facts]
     header = oldest_sufficient("Epoch", record)
+    ids = (epoch.prev_state_id, epoch.state_id, epoch.log_id, epoch.witness_state_id)
+    assert [*map(len, ids)] == _ID_SIZES
     out = bytearray(header)
-    for part in (epoch.prev_state_id, epoch.state_id, epoch.log_id, epoch.witness_state_id):
-        assert len(part) == STATE_BYTES
-        out += part
-    out += epoch.epoch.to_bytes(_NUMBER_BYTES)
-    out += epoch.witness_epoch.to_bytes(_NUMBER_BYTES)
+    out += _FROZEN_AFTER_HEADER.pack(*ids, epoch.epoch, epoch.witness_epoch)
     if len(facts) <= _FEW_FACTS:
         _writers()[header](out, record)
         return bytes(out)

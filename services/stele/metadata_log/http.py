@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -37,7 +36,7 @@ from stele.metadata_log.searching import Searching, as_json
 from stele.metadata_log.settings import MetadataLogSettings
 from stele.metadata_log.state import dump_of, state_parts
 from stele.metadata_log.streams import Streams
-from stele.metadata_log.writer import BusyError, ReaderStoppedError, Writer
+from stele.metadata_log.writer import BusyError, ReaderStoppedError, Result, Tell, Writer
 from stele.runtime.answers.errors import ErrorBody
 from stele.runtime.http import (
     Answer,
@@ -45,7 +44,7 @@ from stele.runtime.http import (
     ErrorCode,
     HttpError,
     JsonResponse,
-    Pending,
+    Respond,
     json_answer,
     parse_json,
 )
@@ -90,6 +89,7 @@ class Api:
         self._searching = Searching(writer)
         self._encoding = asyncio.Lock()
         self._comparing = asyncio.Lock()
+        self._patient = set[asyncio.Task[None]]()
         self._hash: tuple[bytes, str] = (b"", "")
 
     def routes(self) -> list[Route]:
@@ -116,33 +116,38 @@ class Api:
         """The path that takes commands."""
         return {"/v1/commands": self.post_command}
 
-    def post_command(self, body: bytes) -> Pending:
+    def post_command(self, body: bytes, respond: Respond) -> None:
         envelope = parse_json(body, CommandRequest).envelope()
+        request_id = envelope.request_id
+
+        def tell(result: Result) -> None:
+            respond(lambda: self._answer(request_id, result))
+
         if self._writer.is_certain():
-            done = self._commit_now(envelope)
+            self._begin(envelope, tell)
         else:
-            done = asyncio.ensure_future(self._commit_patiently(envelope))
-        return Pending(done, partial(self._answer, envelope.request_id, done))
+            task = asyncio.create_task(self._begin_patiently(envelope, tell), name="patient")
+            self._patient.add(task)
+            task.add_done_callback(self._patient.discard)
 
-    def _commit_now(self, envelope: Envelope) -> asyncio.Future[Outcome]:
+    def _begin(self, envelope: Envelope, tell: Tell) -> None:
         try:
-            done = self._writer.begin(envelope)
+            self._writer.begin(envelope, tell, self._timeout_s)
         except (ReaderStoppedError, BusyError) as error:
-            done = asyncio.get_running_loop().create_future()
-            done.set_exception(error)
-            return done
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, _time_out, done)
-        done.add_done_callback(lambda _: timer.cancel())
-        return done
+            tell(error)
 
-    async def _commit_patiently(self, envelope: Envelope) -> Outcome:
-        if not self._writer.ready:
-            await self._writer.wait_ready(self._timeout_s)
-        return await self._writer.commit(envelope, self._timeout_s)
-
-    def _answer(self, request_id: str, done: asyncio.Future[Outcome]) -> Answer:
+    async def _begin_patiently(self, envelope: Envelope, tell: Tell) -> None:
         try:
-            outcome = done.result()
+            if not self._writer.ready:
+                await self._writer.wait_ready(self._timeout_s)
+            tell(await self._writer.commit(envelope, self._timeout_s))
+        except Exception as error:
+            tell(error)
+
+    def _answer(self, request_id: str, result: Result) -> Answer:
+        try:
+            if isinstance(result, Exception):
+                raise result
         except TimeoutError as error:
             raise HttpError(
                 504,
@@ -156,9 +161,9 @@ class Api:
             raise _stopped(error, {"request_id": request_id}) from error
         except BusyError as error:
             return json_answer(_busy(error), 503, RETRY_LATER)
-        if not outcome.taken:
-            return _not_taken(outcome)
-        return json_answer(outcome_answer(outcome), 200 if outcome.applied else 409)
+        if not result.taken:
+            return _not_taken(result)
+        return json_answer(outcome_answer(result), 200 if result.applied else 409)
 
     async def get_state(self, request: Request) -> Response:
         """All of the state, encoded piece by piece: it may have hundreds of thousands of rows."""
@@ -269,11 +274,6 @@ def _not_found(error: EpochNotFoundError) -> HttpError:
     return HttpError(
         404, "epoch_deleted", str(error), hint=hint, details={**details, "stores": stores}
     )
-
-
-def _time_out(outcome: asyncio.Future[Outcome]) -> None:
-    if not outcome.done():
-        outcome.set_exception(TimeoutError())
 
 
 def _not_taken(outcome: Outcome) -> Answer:

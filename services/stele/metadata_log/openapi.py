@@ -34,8 +34,17 @@ def _parameter(name: str, kind: str, description: str, most: int = MAX_NUMBER, *
     return {**shape, "schema": _shape(name, kind, most), **more}
 
 
+_FORMS: Final = {
+    "cursor": "^[A-Za-z0-9_-]*$",
+    "state_id": "^([0-9A-Fa-f]{32})?$",
+}
+"""Of texts that ``questions`` takes in one form alone."""
+
+
 def _shape(name: str, kind: str, most: int) -> Json:
     """With the bounds that ``questions`` checks."""
+    if name in _FORMS:
+        return {"type": kind, "pattern": _FORMS[name]}
     if kind != "integer":
         return {"type": kind}
     if name == "token":
@@ -296,8 +305,13 @@ def _get_changes(schema: Schemas, error: Json) -> Json:
     return _get("What each epoch changed, as a stream", answer, error, (_FROM, _RESUME, _AFTER))
 
 
+_OF_A_HISTORY: Final = {"cursor", "state_id"}
+"""Parameters that name a state: 410 where the log was recovered without it."""
+
+
 def _get(summary: str, answer: Json, error: Json, parameters: tuple[Json, ...]) -> Json:
-    responses = {"200": answer, "400": error, "404": error, "503": error}
+    gone = {"410": error} if _OF_A_HISTORY & {each["name"] for each in parameters} else {}
+    responses = {"200": answer, "400": error, "404": error, **gone, "503": error}
     return {"summary": summary, "parameters": list(parameters), "responses": responses}
 
 

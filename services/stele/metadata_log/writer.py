@@ -9,6 +9,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import Final
 
 import msgspec
@@ -58,6 +59,10 @@ class ReaderStoppedError(Exception):
     """The log cannot be read any further, so nothing can be decided. The text says why."""
 
 
+Result = Outcome | Exception
+Tell = Callable[[Result], None]
+
+
 class Writer:
     """Decides commands and appends them; keeps the image and its history. Lives in one event loop."""
 
@@ -91,7 +96,8 @@ class Writer:
             self._fold, self._append, make_ids(), self._recall, self._on_bug, self._fill
         )
         self._loop = asyncio.get_running_loop()
-        self._waiting: dict[asyncio.Future[Outcome], None] = {}
+        self._waiting: dict[Tell, float] = {}
+        """Who waits, and until when by the monotonic clock."""
         self._at_offset: list[tuple[int, asyncio.Future[None]]] = []
         self._flush_is_due = False
         self._progress_s = time.monotonic()
@@ -253,18 +259,20 @@ class Writer:
         self._reader.look_at_clocks()
         return self.ready and not self._reader.in_doubt
 
-    def begin(self, envelope: Envelope) -> asyncio.Future[Outcome]:
-        """The outcome to come; ReaderStoppedError when there will be none.
+    def begin(self, envelope: Envelope, tell: Tell, timeout_s: float) -> None:
+        """``tell`` is called once, in the very turn in which the result is known: the outcome,
+        ReaderStoppedError when there will be none, or TimeoutError a moment after the time is over: then the
+        outcome is unknown.
 
-        Raises BusyError, ReaderStoppedError: then nothing was done.
+        Raises BusyError, ReaderStoppedError: then nothing was done, and nothing is told.
         """
-        return self._asked(lambda reply: self._decide(envelope, reply))
+        self._asked(lambda reply: self._decide(envelope, reply), tell, timeout_s)
 
     async def commit(self, envelope: Envelope, timeout_s: float) -> Outcome:
         """The outcome. Raises as ``submit`` does, and TimeoutError: then the outcome is unknown."""
         await self._certain(timeout_s)
         async with asyncio.timeout(timeout_s):
-            return await self.begin(envelope)
+            return await self._outcome(lambda reply: self._decide(envelope, reply))
 
     async def linearizable(self, timeout_s: float) -> Image:
         """The image, no older than any commit before the call: a NOOP is appended and read back."""
@@ -273,7 +281,7 @@ class Writer:
         if not self.image.cluster:
             raise BusyError("there is no cluster in the log; run `stele found`")
         async with asyncio.timeout(timeout_s):
-            await self._asked(self._read_barrier)
+            await self._outcome(self._read_barrier)
         return self.image
 
     async def barrier(self, timeout_s: float) -> Image:
@@ -351,17 +359,43 @@ class Writer:
         self._pipeline.read_barrier(reply)
         self._flush_soon()
 
-    def _asked(self, ask: Callable[[Reply], None]) -> asyncio.Future[Outcome]:
-        future: asyncio.Future[Outcome] = self._loop.create_future()
+    def _asked(self, ask: Callable[[Reply], None], tell: Tell, timeout_s: float) -> None:
+        waiting = self._waiting
 
         def reply(outcome: Outcome) -> None:
-            if not future.done():
-                future.set_result(outcome)
+            if waiting.pop(tell, None) is not None:
+                tell(outcome)
 
-        ask(reply)
-        self._waiting[future] = None
-        future.add_done_callback(lambda done: self._waiting.pop(done, None))
-        return future
+        assert tell not in waiting, "one for each call"
+        waiting[tell] = time.monotonic() + timeout_s
+        try:
+            ask(reply)
+        except BaseException:
+            waiting.pop(tell, None)
+            raise
+
+    async def _outcome(self, ask: Callable[[Reply], None]) -> Outcome:
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def tell(result: Result) -> None:
+            if future.done():
+                return
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self._asked(ask, tell, inf)  # whoever awaits it sets the limit
+        try:
+            return await future
+        finally:
+            self._waiting.pop(tell, None)
+
+    def _tell_all(self, result: Exception, until_s: float = inf) -> None:
+        """Those whose time is over by then; they have no outcome."""
+        for tell in [tell for tell, end_s in self._waiting.items() if end_s <= until_s]:
+            del self._waiting[tell]
+            tell(result)
 
     async def _wait_for_offset(self, offset: int) -> None:
         self._raise_failure()
@@ -455,9 +489,7 @@ class Writer:
         self._reader.stop()
         log.error("the reader stopped", epoch=self.image.epoch, why=str(error))
         stopped = ReaderStoppedError(str(error))
-        for outcome in self._waiting:
-            if not outcome.done():
-                outcome.set_exception(stopped)
+        self._tell_all(stopped)
         for _, reached in self._at_offset:
             if not reached.done():
                 reached.set_exception(stopped)
@@ -473,7 +505,9 @@ class Writer:
         """Force what is silent for too long to an outcome."""
         while self.failure is None:
             await asyncio.sleep(TICK_S)
-            silent_s = time.monotonic() - self._progress_s
+            now_s = time.monotonic()
+            self._tell_all(TimeoutError(), now_s)
+            silent_s = now_s - self._progress_s
             if self._reader.in_doubt:
                 continue  # nothing is read until the doubt ends
             if self.lag_records is not None:

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stele.runtime.http_direct import Answer, Direct, Pending, json_answer, routed
+from stele.runtime.http_direct import Answer, Direct, Respond, json_answer, routed
 from stele.runtime.http_errors import (
     ErrorCode,
     HttpError,
@@ -42,7 +42,7 @@ __all__ = [
     "Health",
     "HttpError",
     "JsonResponse",
-    "Pending",
+    "Respond",
     "announce",
     "bind",
     "build_app",

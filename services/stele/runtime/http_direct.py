@@ -24,6 +24,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from stele.runtime.answers.errors import ErrorBody
+from stele.runtime.connections import Connections
 from stele.runtime.http_errors import ErrorCode, HttpError, internal_error
 from stele.runtime.logs import get_logger
 from stele.runtime.metrics import http_request_seconds
@@ -50,15 +51,12 @@ class Answer(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class Pending(NamedTuple):
-    """What is awaited, and what to answer once it is done. ``answer`` may raise HttpError."""
-
-    done: asyncio.Future[Any]
-    answer: Callable[[], Answer]
-
-
-Direct = Callable[[bytes], Pending]
-"""A handler that needs the body and nothing else of the request. May raise HttpError."""
+Respond = Callable[[Callable[[], Answer]], None]
+"""Takes what makes the answer, which may raise HttpError. Never raises."""
+Direct = Callable[[bytes, Respond], None]
+"""A handler that needs the body and nothing else of the request. It responds once, now or later, in the event
+loop; or raises, HttpError too, and does not respond then.
+"""
 
 
 def json_answer(
@@ -71,18 +69,27 @@ def routed(handler: Direct) -> Callable[[Request], Awaitable[Response]]:
     """The handler for what does not come directly."""
 
     async def post(request: Request) -> Response:
-        pending = handler(await request.body())
-        await asyncio.wait((pending.done,))
-        status, body, headers = pending.answer()
+        made: asyncio.Future[Callable[[], Answer]] = asyncio.get_running_loop().create_future()
+
+        def respond(answer: Callable[[], Answer]) -> None:
+            if not made.done():
+                made.set_result(answer)
+
+        handler(await request.body(), respond)
+        answer = await made
+        status, body, headers = answer()
         return Response(body, status, dict(headers), media_type="application/json")
 
     post.__name__ = getattr(handler, "__name__", "post")
     return post
 
 
-def protocol_of(direct: Mapping[str, Direct]) -> Callable[..., HttpToolsProtocol]:
+def protocol_of(
+    direct: Mapping[str, Direct], connections: Connections
+) -> Callable[..., HttpToolsProtocol]:
     """uvicorn's protocol with these handlers, by path."""
-    return partial(_Protocol, {path.encode(): handler for path, handler in direct.items()})
+    by_path = {path.encode(): handler for path, handler in direct.items()}
+    return partial(_Protocol, by_path, connections)
 
 
 class _Exchange:
@@ -112,9 +119,12 @@ class _Exchange:
 
 
 class _Protocol(HttpToolsProtocol):
-    def __init__(self, direct: Mapping[bytes, Direct], **options: Any) -> None:
+    def __init__(
+        self, direct: Mapping[bytes, Direct], connections: Connections, **options: Any
+    ) -> None:
         super().__init__(**options)
         self._direct = direct
+        self._connections = connections
         self._in_head = True
         """Bytes that come are of a request's head, or of nothing yet."""
         self._head_has_ended = False
@@ -126,11 +136,15 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._stalled = Stalled(transport)
-        self._set_deadline()
+        if self._connections.add(transport):
+            self._set_deadline()
+        else:
+            self._refuse(503, _too_many())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unset_deadline()
         self._gets_on()
+        self._connections.remove(self.transport)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -161,11 +175,14 @@ class _Protocol(HttpToolsProtocol):
             self._set_deadline()
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        """What ASGI wants to know of a request is put together once it is known to go there."""
+        self.url, self.headers, self.expect_100_continue = b"", [], False
         self._arriving = True
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if not (self._is_answering() or self.transport.is_closing()):
+            self._connections.waits(self.transport)
         if self.pipeline and not self.transport.is_closing():
             self.flow.pause_reading()  # until those are answered that have come
 
@@ -204,15 +221,24 @@ class _Protocol(HttpToolsProtocol):
         self._in_head, self._head_has_ended = False, True
         handler = self._direct.get(self.url)
         if handler is None or not self._is_usual():
-            super().on_headers_complete()
+            self._goes_to_asgi()
             return
         self._unset_keepalive_if_required()  # a refused one before it in the same bytes has set it
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         self.cycle = _Exchange(handler, keep_alive)  # type: ignore[assignment]
 
+    def _goes_to_asgi(self) -> None:
+        url, headers, expect = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expect
+        self.headers += headers  # the very list that the scope has
+        super().on_headers_complete()
+
     def on_message_complete(self) -> None:
         self._in_head, self._arriving = True, False
         self._unset_deadline()
+        if self._is_answering():  # else it was refused before all of it had come
+            self._connections.is_answered(self.transport)
         super().on_message_complete()
         exchange: object = self.cycle
         if isinstance(exchange, _Exchange) and not exchange.began:  # else it is of the one before
@@ -236,18 +262,21 @@ class _Protocol(HttpToolsProtocol):
     def _begin(self, exchange: _Exchange) -> None:
         exchange.began = True
         try:
-            done, answer = exchange.handler(bytes(exchange.body))
+            exchange.handler(bytes(exchange.body), partial(self._end, exchange))
         except Exception as error:  # a bug of ours must not look like a request that is not HTTP
             self._answer(exchange, _answer_to(error, exchange.handler.__name__))
-        else:
-            done.add_done_callback(lambda _: self._end(exchange, answer))
 
     def _end(self, exchange: _Exchange, answer: Callable[[], Answer]) -> None:
+        """Whoever responds goes on with what it has to do, whatever becomes of this connection."""
         try:
-            found = answer()
+            try:
+                found = answer()
+            except Exception as error:
+                found = _answer_to(error, exchange.handler.__name__)
+            self._answer(exchange, found)
         except Exception as error:
-            found = _answer_to(error, exchange.handler.__name__)
-        self._answer(exchange, found)
+            log.error("no answer was sent", handler=exchange.handler.__name__, exc_info=error)
+            self.transport.close()
 
     def _answer(self, exchange: _Exchange, answer: Answer) -> None:
         status, body, headers = answer
@@ -279,6 +308,15 @@ def _head_too_large() -> ErrorBody:
         f"The request's path and headers have more than {MAX_HEAD_BYTES} bytes.",
         "Send less; what is long goes into the body.",
         {"limit_bytes": MAX_HEAD_BYTES},
+    )
+
+
+def _too_many() -> ErrorBody:
+    return ErrorBody(
+        ErrorCode.UNAVAILABLE,
+        "As many connections are being answered as there may be.",
+        "Ask another instance, or again in some seconds.",
+        {},
     )
 
 

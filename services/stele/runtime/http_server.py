@@ -17,6 +17,7 @@ from typing import Protocol
 import uvicorn
 from starlette.applications import Starlette
 
+from stele.runtime.connections import Connections, most_connections
 from stele.runtime.http_direct import protocol_of
 from stele.runtime.settings import ConfigurationError
 
@@ -101,7 +102,7 @@ async def serving(
             timeout_keep_alive=KEEP_ALIVE_S,
             server_header=False,
             proxy_headers=False,
-            http=protocol_of(app.state.direct),  # type: ignore[arg-type]  # it is only called
+            http=protocol_of(app.state.direct, Connections(most_connections())),  # type: ignore[arg-type]  # it is only called
         )
     )
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 import msgspec
 
-from stele.domain.balance.planned import OfflinePlan, Verdict
+from stele.domain.balance.planned import OfflinePlan, TableSpread, Verdict
 from stele.domain.schema.facts import Balancing
 
 
@@ -114,6 +114,7 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     balanced_by: str
     why: str
     nodes: dict[str, BalancedNode]
+    tables: tuple[TableSpread, ...] = ()
     down: tuple[str, ...]
     avoided: tuple[str, ...]
     full: tuple[str, ...]
@@ -121,3 +122,22 @@ class BalanceAnswer(msgspec.Struct, frozen=True, kw_only=True):
     rate_weight: int = 0
     restricted: str = ""
     """Whose the log is, in words: nothing begins meanwhile."""
+
+
+class LoadSample(msgspec.Struct, frozen=True, kw_only=True):
+    """What each node had and served at a moment: operations a second, where it counts them, bytes, and
+    tablets that are read from it.
+    """
+
+    at_ms: int
+    rates: dict[str, int]
+    sizes: dict[str, int]
+    tablets: dict[str, int]
+
+
+class LoadHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The load by node over so long, as far as it is known; the oldest sample first."""
+
+    span_ms: int
+    every_ms: int
+    samples: tuple[LoadSample, ...]
