@@ -2,7 +2,8 @@ PYTHON ?= python3
 BIN    := .venv/bin
 UV     := $(BIN)/uv
 SETUP  := .venv/.setup-done
-WORKERS ?= 4
+WORKERS ?= 6
+UNREAD := /(tests?|pip|mypy|moto|botocore|_vendor|lexers|pandas)/
 PAGE_TOOLS := .cache/page
 TSC    := $(PAGE_TOOLS)/node_modules/.bin/tsc
 PYTEST := $(BIN)/pytest -n $(WORKERS) # two at first: see tests/workers.py
@@ -26,6 +27,7 @@ $(SETUP): requirements/uv.txt requirements/all.txt pyproject.toml $(wildcard jar
 	@$(UV) pip install --python $(BIN)/python --quiet --require-hashes -r requirements/all.txt
 	@echo "3 of 4: stele itself"
 	@$(UV) pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation -e .
+	@$(BIN)/python -W ignore -m compileall -q -j 0 -x '$(UNREAD)' .venv/lib services
 	@echo "4 of 4: jars of Kafka and of Spark's connectors, in .cache/jars"
 	@$(BIN)/python -m stele.stack.jars sync
 	@touch $@

@@ -333,11 +333,13 @@ def fleet(
         before = Costs.of(process)
         began_s = time.monotonic()
         send(kafka, names, [log[at]])
+        sent_s = time.monotonic() - began_s
         wait_until(lambda: all_at(at + 1), "the next epoch of all", LIMIT_S)
         took_s, after = time.monotonic() - began_s, Costs.of(process)
     return {
         f"{count}_clusters_first_s": first_s,
         f"{count}_clusters_x_1_epoch_s": took_s,
+        f"{count}_clusters_x_1_epoch_sent_s": sent_s,  # of these: until the broker had taken all
         **named(f"{count}_clusters_{{}}_cpu_ms_per_epoch", after.since(before), count),
         **named(f"{count}_clusters_{{}}_resident_mb", after.resident_bytes, 2**20),
     }

@@ -152,7 +152,9 @@ class Deployment:
     def down(self) -> None:
         """Containers, network and volumes go, those of all profiles."""
         arguments = ("down", "--volumes", "--remove-orphans")
-        self.compose(*arguments, timeout_s=UP_TIMEOUT_S, profiles="nodes,grow,observability")
+        self.compose(
+            *arguments, timeout_s=UP_TIMEOUT_S, profiles="nodes,grow,observability,analytics"
+        )
 
     def wait_healthy(self, deadline_s: float = 120.0) -> None:
         def all_healthy() -> bool:

@@ -51,7 +51,8 @@ EXPECTED: tuple[Expected, ...] = (
     ),
     Expected(
         "kafka-.*",
-        r"Unexpected error handling request .*apiKey=CONTROLLER_REGISTRATION",
+        r"Unexpected error handling request .*apiKey=CONTROLLER_REGISTRATION|"
+        r"RegistrationResponseHandler: channel manager timed out before sending the request",
         "three controllers start at once, and register again until their quorum has formed",
     ),
     Expected(
@@ -73,6 +74,7 @@ _ERROR_SEVERITY = 3
 _BROKER_ENTRY = re.compile(r"^(?=\[\d{4}-)", re.MULTILINE)
 _BROKER_ERROR = re.compile(r"\] (ERROR|FATAL) ")
 _SPARK_ERROR = re.compile(r"^\d\d/\d\d/\d\d [\d:]+ (ERROR|FATAL) |Traceback|^Exception in thread")
+OF_SPARK = ("placements", "analytics")
 _REDIS_ERROR = re.compile(r"fatal|error|bug report", re.IGNORECASE)
 
 
@@ -115,6 +117,6 @@ def _is_error_of_ours(service: str, line: str) -> bool:
             return json.loads(line).get("level") in ("error", "critical")
         except ValueError:
             return True
-    if service == "placements":  # Spark writes text
+    if service in OF_SPARK:  # which writes text
         return _SPARK_ERROR.search(line) is not None
     return bool(line.strip())  # ours write JSON, and nothing else

@@ -20,6 +20,7 @@ from tests.deploy.deployment import (
     CONTROL_PLANE,
     ROOT,
     SHORT_POLL_S,
+    UP_TIMEOUT_S,
     CommandFailed,
     Deployment,
     LoadClient,
@@ -173,6 +174,15 @@ def test_the_profile_analytics_answers_questions_to_the_tables_and_cannot_change
     assert found == [told | {"node_id": node} for node in NODES]
     with pytest.raises(CommandFailed, match="Read-only file system"):
         deployment.analytics("touch", "/var/lib/stele/delta/nodes/written")
+    deployment.add("analytics", "analytics")
+    deployment.wait_healthy()
+    beeline = ("beeline", "-u", "jdbc:hive2://127.0.0.1:10000/", "--outputformat=csv2", "-e", sql)
+    answer = deployment.compose(
+        *("exec", "-T", "analytics", *beeline), timeout_s=UP_TIMEOUT_S, profiles="nodes,analytics"
+    )
+    assert [line for line in answer.splitlines() if OUTSIDE in line] == [
+        f"{OUTSIDE},done,true,{node},normal" for node in NODES
+    ]
 
 
 @pytest.mark.usefixtures("load")

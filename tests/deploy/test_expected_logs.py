@@ -28,3 +28,18 @@ def test_a_brokers_error_is_judged_with_its_exception(cause: str, told: int) -> 
 def test_what_a_broker_says_before_its_first_time_is_no_error() -> None:
     assert unexpected("kafka-1", f"Formatting metadata directory\n{INFO}") == []
     assert unexpected("kafka-1", "") == []
+
+
+@pytest.mark.parametrize("service", ["placements", "analytics"])
+def test_what_spark_writes_is_text_and_only_its_errors_count(service: str) -> None:
+    fails = "26/11/25 13:44:18 ERROR Executor: Exception in task 0.0"
+    start = "WARNING: Using incubator modules: vector\n26/11/25 13:44:17 WARN NativeCodeLoader: x"
+    assert unexpected(service, f"{start}\n{fails}") == [fails]
+    assert unexpected("catch-up", start) == start.splitlines()
+
+
+def test_a_controller_that_registers_again_until_there_is_a_quorum_is_expected() -> None:
+    at = "[2026-01-01 00:00:00,000] ERROR [ControllerRegistrationManager id=2 incarnation=x] "
+    told = "RegistrationResponseHandler: channel manager timed out before sending the request."
+    assert unexpected("kafka-2", f"{at}{told} (kafka.server.ControllerRegistrationManager)\n") == []
+    assert unexpected("kafka-2", f"{at}something else\n") == [f"{at}something else"]

@@ -14,7 +14,8 @@ from stele.runtime.metrics import REGISTRY
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ("stele/services:", "stele/placements:")
-JOBS = {"topics", "analytics"}  # they end, and have no health to ask for
+JOBS = {"topics"}  # it ends, and has no health to ask for
+NOT_WATCHED = JOBS | {"analytics"}  # of a profile that is not always on
 READ_ONLY = {"analytics": "placements:/var/lib/stele:ro"}  # another's volume, to look at
 SERVICES_WITH_METRICS = (
     "catch_up",
@@ -36,6 +37,16 @@ def test_two_ports_are_published_and_only_on_loopback(compose: dict[str, Any]) -
     published = {n: s["ports"] for n, s in compose["services"].items() if "ports" in s}
     assert sorted(published) == ["console", "metadata-log-1"]
     assert all(p.startswith("127.0.0.1:") for ports in published.values() for p in ports)
+
+
+def test_what_people_look_at_is_published_by_a_file_of_its_own_and_only_on_loopback(
+    compose: dict[str, Any],
+) -> None:
+    found = yaml.safe_load((ROOT / "infra/compose.ports.yml").read_text())["services"]
+    assert {"analytics", "grafana", "prometheus"} == found.keys() <= compose["services"].keys()
+    for name, service in found.items():
+        (port,) = service["ports"]
+        assert port.startswith("127.0.0.1:"), name
 
 
 def test_brokers_are_published_by_a_file_of_their_own_and_only_on_loopback(
@@ -117,7 +128,7 @@ def test_prometheus_asks_every_service(compose: dict[str, Any]) -> None:
     serving = {
         name
         for name, service in compose["services"].items()
-        if service["image"].startswith(OURS) and name not in JOBS
+        if service["image"].startswith(OURS) and name not in NOT_WATCHED
     }
     assert targets == serving
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import threading
@@ -11,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import psutil
 import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
@@ -35,6 +35,7 @@ from stele.runtime.metrics import REGISTRY
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append
+from tests.spark.descendants import below, is_worker, kill
 from tests.spark.histories import images, poison, random_log, unknown
 from tests.spark.reported import held, moved, told
 
@@ -555,7 +556,7 @@ def test_a_killed_worker_is_met_with_a_restart_that_loses_nothing(
         return found.epoch if found else 0
 
     def failed() -> bool:
-        kill_workers()
+        kill(below(os.getpid(), is_worker))
         return bool(reasons)
 
     runner.start()
@@ -569,16 +570,6 @@ def test_a_killed_worker_is_met_with_a_restart_that_loses_nothing(
         assert runner.stop(30)
     assert all(reason and "===" not in reason for reason in reasons)
     assert_materialized(kafka, folder / "delta", topics, log)
-
-
-def kill_workers() -> None:
-    """Spark's Python workers and the process that forks them; the JVM lives."""
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if "stele.placements.worker_daemon" in process.cmdline():
-                process.kill()
-        except psutil.NoSuchProcess:
-            continue
 
 
 def test_movements_are_those_of_the_log_and_the_reports_through_restarts_and_two_jobs(

@@ -10,17 +10,16 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-import psutil
 import pytest
 
 from stele.placements.read import read_table
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append
+from tests.spark.descendants import below, is_jvm, is_worker, kill
 from tests.spark.histories import images, random_log
 from tests.spark.reported import held, moved, told
 from tests.spark.test_service import READY_S, position, running
@@ -42,20 +41,11 @@ def job(process: subprocess.Popen[str]) -> None:
 
 
 def jvm(process: subprocess.Popen[str]) -> None:
-    kill_children(process, lambda child: child.name() == "java")
+    kill(below(process.pid, is_jvm))
 
 
 def workers(process: subprocess.Popen[str]) -> None:
-    kill_children(process, lambda child: "stele.placements.worker_daemon" in child.cmdline())
-
-
-def kill_children(process: subprocess.Popen[str], chosen: Callable[[psutil.Process], bool]) -> None:
-    for child in psutil.Process(process.pid).children(recursive=True):
-        try:
-            if chosen(child):
-                child.kill()
-        except psutil.NoSuchProcess:
-            continue
+    kill(below(process.pid, is_worker))
 
 
 def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
@@ -69,7 +59,7 @@ def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
     began_s = time.monotonic()
     with ExitStack() as stack:
         process, url = stack.enter_context(running(kafka, topics, folder))
-        for cut, kill in zip(cuts, kinds, strict=False):
+        for cut, hit in zip(cuts, kinds, strict=False):
             if FOR_S and time.monotonic() - began_s > FOR_S:
                 break
             append(topics, log[sent:cut])
@@ -77,9 +67,9 @@ def test_after_any_kills_the_tables_and_the_topic_equal_a_plain_replay(
             append(topics, reports[reported:until], "reports")
             sent, reported = cut, until
             reach(url, chance.randrange(len(images(log[:cut]))))
-            kill(process)
-            killed.append(kill.__name__)
-            if kill is not workers:
+            hit(process)
+            killed.append(hit.__name__)
+            if hit is not workers:
                 process.wait(READY_S)
                 process, url = stack.enter_context(running(kafka, topics, folder))
         append(topics, log[sent:])

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import httpx
 import msgspec
-import psutil
 import pytest
 
 from tests.polling import wait_until
 from tests.services.processes import PLAIN_HTTP
 from tests.spark.checks import assert_materialized, image_hash
 from tests.spark.conftest import Append
+from tests.spark.descendants import below, is_jvm, kill
 from tests.spark.histories import images, random_log, unknown
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(450)]
@@ -86,9 +86,7 @@ def test_a_killed_process_loses_nothing_and_one_whose_jvm_died_leaves(
         check_answers(url, log)
         append(topics, [unknown(images(log)[-1])])
         check_stop(url, topics)
-        for child in psutil.Process(process.pid).children(recursive=True):
-            if child.name() == "java":
-                child.kill()
+        kill(below(process.pid, is_jvm))
         assert process.wait(READY_S) == 70
     assert "JVM ended" in (folder.parent / "placements.log").read_text()
     assert_materialized(kafka, folder / "delta", topics, log)

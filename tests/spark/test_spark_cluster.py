@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 import pyspark
 import pytest
 
@@ -20,6 +19,7 @@ from tests.docs.pages import blocks
 from tests.polling import wait_until
 from tests.spark.checks import assert_materialized
 from tests.spark.conftest import Append
+from tests.spark.descendants import below, kill
 from tests.spark.histories import images, random_log
 from tests.spark.test_service import READY_S, position, running
 
@@ -54,11 +54,9 @@ def daemon(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 def lose(process: subprocess.Popen[Any]) -> None:
     """Kill it with its executors, as a machine that is lost."""
     if process.poll() is None:
-        children = psutil.Process(process.pid).children(recursive=True)
+        children = below(process.pid)
         process.kill()
-        for child in children:
-            if child.is_running():
-                child.kill()
+        kill(children)
         process.wait(20)
 
 
@@ -81,11 +79,6 @@ def spark_cluster(folder: Path) -> Iterator[tuple[str, list[subprocess.Popen[byt
             for number in range(2)
         ]
         yield f"spark://{HOST}:{port}", workers
-
-
-def executors(worker: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The processes in which a worker runs the job's tasks."""
-    return psutil.Process(worker.pid).children(recursive=True)
 
 
 @pytest.fixture
@@ -114,7 +107,7 @@ def test_the_job_runs_on_a_master_with_two_workers_and_survives_the_loss_of_one_
         monkeypatch.setenv("STELE_SPARK_MASTER", address)
         process, url = stack.enter_context(running(kafka, topics, folder))
         reach(url, images(log[:half])[-1].epoch)
-        assert all(executors(worker) for worker in workers)
+        assert all(below(worker.pid) for worker in workers)
         lose(workers[0])
         append(topics, log[half:most])
         reach(url, images(log[:most])[-1].epoch)
@@ -153,9 +146,8 @@ def test_the_job_runs_by_spark_submit_and_its_process_leaves_when_the_jvm_is_los
         argv = submitted(tmp_path, address)
         jvm, url = stack.enter_context(running(kafka, topics, folder, argv))
         reach(url, images(log[:half])[-1].epoch)
-        below = psutil.Process(jvm.pid).children(recursive=True)
-        (job,) = (each for each in below if each.cmdline()[-1:] == argv[-1:])
-        assert all(executors(worker) for worker in workers)
+        (job,) = below(jvm.pid, lambda each: each.cmdline()[-1:] == argv[-1:])
+        assert all(below(worker.pid) for worker in workers)
         lose(workers[0])
         append(topics, log[half:most])
         reach(url, images(log[:most])[-1].epoch)

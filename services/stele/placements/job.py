@@ -34,8 +34,10 @@ MAX_RECORD_BYTES: Final = 8 * 1024 * 1024
 """The log's own limit of a record."""
 METADATA_AGE_MS: Final = 5_000
 """A new cluster's topic is found by its pattern within this time."""
-FETCH_WAIT_MS: Final = 20
-"""A fetch that finds nothing waits so long, and whoever asks for offsets waits behind it."""
+FETCH_WAIT_MS: Final = 1
+"""A fetch that finds nothing waits so long. Spark asks for a partition's offsets behind one, on the same
+connection, for each cluster of a batch; and nothing is fetched of a cluster that has nothing new.
+"""
 LOOK_S: Final = 5.0
 """How often the brokers are asked whether the topics still continue what was read."""
 MAKERS: Final = 8

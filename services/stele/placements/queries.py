@@ -4,6 +4,7 @@ Nothing is changed by a query: tables are registered as they are now, views live
 """
 
 import re
+from collections.abc import Collection
 from typing import Final
 
 import pyarrow as pa
@@ -50,6 +51,14 @@ VIEWS: Final = {
     """,
 }
 
+DATAFUSION: Final = "datafusion"
+TEXT_OF_JSON: Final = {
+    DATAFUSION: """(regexp_match(fact_json, '"{field}":"((?:[^"\\\\]|\\\\.)*)"'))[1]""",
+    "duckdb": "json_extract_string(fact_json, '$.{field}')",
+    "spark": "get_json_object(fact_json, '$.{field}')",
+}
+"""How an engine takes a text out of the JSON of a fact; DataFusion has no function for it."""
+_IN_JSON: Final = ("actor", "command", "code", "reason", "origin", "request_id")
 
 READS: Final = ("SELECT", "WITH", "VALUES", "DESCRIBE")
 _QUERY: Final = re.compile(
@@ -80,16 +89,21 @@ def run(address: str, sql: str) -> pa.Table:
         known.add(name)
     if not known:
         raise TableMissing(f"There are no tables at {store}.")
-    for name, text in VIEWS.items():
-        if any(f"FROM {table}" in text for table in SCHEMAS if table not in known):
-            continue
-        _execute(builder, f"CREATE VIEW {name} AS {view(name)}")
+    for name in VIEWS:
+        if not missing(name, known):
+            _execute(builder, f"CREATE VIEW {name} AS {view(name)}")
     return _execute(builder, sql)
 
 
-def view(name: str) -> str:
-    """The query that a view stands for. All but ``audit`` are in words of any engine's SQL."""
-    return VIEWS[name].format(**_PARTS)
+def view(name: str, engine: str = DATAFUSION) -> str:
+    """The query that a view stands for, in the words of one of ``TEXT_OF_JSON``. Only ``audit`` differs."""
+    texts = {field: TEXT_OF_JSON[engine].format(field=field) for field in _IN_JSON}
+    return VIEWS[name].format(columns=", ".join(SCHEMAS[CURRENT].names), **texts)
+
+
+def missing(name: str, known: Collection[str]) -> bool:
+    """Whether a view is of a table that is not known."""
+    return any(f"FROM {table}" in VIEWS[name] for table in SCHEMAS if table not in known)
 
 
 def _execute(builder: QueryBuilder, sql: str) -> pa.Table:
@@ -99,17 +113,3 @@ def _execute(builder: QueryBuilder, sql: str) -> pa.Table:
         Exception
     ) as error:  # of a plan, of a file, of the store: the engine has one kind for all
         raise QueryError(" ".join(str(error).split())) from error
-
-
-def _text_of(field: str) -> str:
-    """A text of the JSON of a fact, which the engine has no function for."""
-    return f"""(regexp_match(fact_json, '"{field}":"((?:[^"\\\\]|\\\\.)*)"'))[1]"""
-
-
-_PARTS: Final = {
-    "columns": ", ".join(SCHEMAS[CURRENT].names),
-    **{
-        field: _text_of(field)
-        for field in ("actor", "command", "code", "reason", "origin", "request_id")
-    },
-}

@@ -22,21 +22,27 @@ ARROW_RECORDS: Final = 500
 
 
 def spark_session(
-    jars: Path, master: str, memory: str, scratch: Path, driver_host: str = LOOPBACK
+    jars: Path,
+    master: str,
+    memory: str,
+    scratch: Path,
+    driver_host: str = LOOPBACK,
+    options: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """A session with the connectors in ``jars``. Raises ConfigurationError without Java or jars.
 
-    ``driver_host`` is where executors on other machines reach this process. Below ``spark-submit`` the JVM runs
-    already, and master, memory and jars are those that were given to it.
+    ``driver_host`` is where executors on other machines reach this process; ``options`` win over the job's.
+    Below ``spark-submit`` the JVM runs already, and master, memory and jars are those that were given to it.
     """
+    others = {**_options(scratch), **_addresses(driver_host), **(options or {})}
     if is_submitted():
-        return _built({**_options(scratch), **_addresses(driver_host)})
+        return _built(others)
     choose_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", driver_host)
     of_the_jvm = _of_the_jvm(master, jar_files(jars), memory, scratch)
-    return _built({**of_the_jvm, **_options(scratch), **_addresses(driver_host)})
+    return _built({**of_the_jvm, **others})
 
 
 def is_submitted() -> bool:

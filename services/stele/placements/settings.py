@@ -70,15 +70,30 @@ class PlacementsSettings(ServiceSettings, frozen=True, kw_only=True):
         ),
     ] = True
 
+    def store(self) -> Store:
+        """Where the tables are."""
+        return self.delta_dir or Store(self.data_dir / "delta")
+
     def job_options(self) -> JobOptions:
         return JobOptions(
             bootstrap=self.kafka_bootstrap,
             cluster=self.cluster,
             pattern=self.clusters_pattern,
-            delta_dir=str(self.delta_dir or Store(self.data_dir / "delta")),
+            delta_dir=str(self.store()),
             catch_up_urls=self.catch_up_urls,
             trigger_ms=self.trigger_interval_ms,
             max_offsets=self.max_offsets_per_trigger,
             schema_ids=self.placement_schema_ids,
             movements=self.movements,
         )
+
+
+class SqlServerSettings(PlacementsSettings, frozen=True, kw_only=True):
+    """Those of the SQL server; of the job's it reads where the tables are, and what Spark is started with."""
+
+    sql_host: Annotated[
+        str, Meta(description="Address to take SQL clients on; 0.0.0.0 in a container.")
+    ] = LOOPBACK
+    sql_port: Annotated[
+        int, Meta(ge=1, le=65535, description="Port for them; that of every HiveServer2.")
+    ] = 10000

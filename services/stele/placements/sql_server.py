@@ -1,0 +1,154 @@
+"""``python -m stele.placements.sql_server``: the tables for dashboards, by Spark's own Thrift server.
+
+Whatever speaks JDBC, ODBC or HiveServer2's protocol connects to it. Nobody writes by a name that it serves:
+tables are shown as views of their files, which are opened anew by each query.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from stele.placements.queries import VIEWS, missing, view
+from stele.placements.runner import check_jvm, reason_of
+from stele.placements.session import choose_java, jar_files, spark_session
+from stele.placements.settings import SqlServerSettings
+from stele.placements.store import Store
+from stele.placements.tables import SCHEMAS
+from stele.runtime.http import Health, build_app, serve
+from stele.runtime.logs import get_logger
+from stele.runtime.service import Stop, run_service
+from stele.runtime.start import started
+
+NAME: Final = "sql-server"
+LOOK_S: Final = 5.0
+"""Between looks for tables that were not there yet, and whether the JVM still runs."""
+MOST_RESULT: Final = "256m"
+"""A larger answer is refused, with a sentence, before it fills the heap of 768 MB for everybody."""
+STARTING: Final = "Spark is starting; try again in a moment."
+NO_TABLES: Final = (
+    "There are no tables yet: start placements, or set STELE_DELTA_DIR to where they are."
+)
+
+log = get_logger(__name__)
+
+
+class SqlServer:
+    """One Spark session and the port that it listens on. Each call blocks, and they must not overlap."""
+
+    def __init__(self, settings: SqlServerSettings, scratch: Path) -> None:
+        self.reason = STARTING
+        self._settings = settings
+        self._scratch = scratch
+        self._store = settings.store()
+        self._spark: SparkSession | None = None
+
+    def health(self) -> Health:
+        return Health(ok=not self.reason, reason=self.reason)
+
+    def start(self) -> None:
+        """Raises ConfigurationError, and what Spark says of a port that is taken."""
+        settings = self._settings
+        self._spark = spark = spark_session(
+            settings.spark_jars,
+            settings.spark_master,
+            settings.spark_driver_memory,
+            self._scratch,
+            settings.spark_driver_host,
+            options_of(settings, self._scratch),
+        )
+        self._add_views(spark)
+        jvm = spark._jvm  # noqa: SLF001 - as Spark's documents have it: there is no Python for this server
+        assert jvm is not None
+        context = spark._jsparkSession.sqlContext()  # noqa: SLF001
+        jvm.org.apache.spark.sql.hive.thriftserver.HiveThriftServer2.startWithContext(context)
+        log.info("SQL clients can connect", host=settings.sql_host, port=settings.sql_port)
+
+    def tend(self) -> None:
+        """Show tables that have come meanwhile, and views that a client has dropped. Raises SparkGone."""
+        assert self._spark is not None
+        check_jvm(self._spark, self.reason)
+        self._add_views(self._spark)
+
+    def stop(self) -> None:
+        if self._spark is not None:
+            self._spark.stop()
+
+    def _add_views(self, spark: SparkSession) -> None:
+        known: set[str] = set()
+        for name in SCHEMAS:
+            if self._store.is_there(name):
+                path = path_of(self._store, name)
+                _show(spark, name, f"SELECT * FROM delta.`{path}`")
+                known.add(name)
+        for name in VIEWS:
+            if not missing(name, known):
+                _show(spark, name, view(name, "spark"))
+        self.reason = "" if known else NO_TABLES
+
+
+def _show(spark: SparkSession, name: str, query: str) -> None:
+    if not spark.catalog.tableExists(name):
+        spark.sql(f"CREATE VIEW IF NOT EXISTS {name} AS {query}")
+
+
+def path_of(store: Store, name: str) -> str:
+    """As Spark writes it: Hadoop's connector calls S3 by another name."""
+    return store.uri(name).replace("s3://", "s3a://", 1).replace("`", "``")
+
+
+def options_of(settings: SqlServerSettings, scratch: Path) -> Mapping[str, str]:
+    """Those in which a session for people differs from the job's."""
+    hive = scratch / "hive"
+    hive.mkdir()
+    return {
+        # Queries run in threads that have the class path of the JVM, and not the jars of a session.
+        "spark.driver.extraClassPath": ":".join(str(jar) for jar in jar_files(settings.spark_jars)),
+        "spark.driver.maxResultSize": MOST_RESULT,
+        # Names are kept in memory. Hive opens its own store when a client goes, and must find an empty one.
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": "jdbc:derby:memory:unused;create=true",
+        "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+        "spark.hadoop.hive.metastore.schema.verification": "false",
+        "spark.hadoop.hive.exec.scratchdir": str(hive),
+        "spark.hadoop.hive.exec.local.scratchdir": str(hive),
+        "spark.hadoop.hive.server2.thrift.bind.host": settings.sql_host,
+        "spark.hadoop.hive.server2.thrift.port": str(settings.sql_port),
+        # What the job switches off for its small batches.
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.codegen.wholeStage": "true",
+        "spark.sql.codegen.factoryMode": "FALLBACK",
+    }
+
+
+async def main(stop: Stop) -> None:
+    settings = started(NAME, SqlServerSettings)
+    choose_java()
+    with tempfile.TemporaryDirectory(prefix="stele-sql-", ignore_cleanup_errors=True) as scratch:
+        server = SqlServer(settings, Path(scratch))
+        running = asyncio.create_task(_run(server, stop), name="sql")
+        try:
+            await serve(build_app(NAME, [], server.health), settings, NAME, stop)
+        finally:
+            await running
+
+
+async def _run(server: SqlServer, stop: Stop) -> None:
+    """Until the end is asked. Raises what makes a new process necessary."""
+    try:
+        await asyncio.to_thread(server.start)
+        while not await stop.sleep(LOOK_S):
+            await asyncio.to_thread(server.tend)
+    except Exception as error:
+        server.reason = reason_of(error)
+        stop.request(server.reason)
+        raise
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+if __name__ == "__main__":
+    raise SystemExit(run_service(main))
